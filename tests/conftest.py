@@ -1,0 +1,30 @@
+"""What every test shares: how Hypothesis searches."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+
+# The same examples in every run: a red test is then caused by the change at
+# hand.  No example database: nothing of one checkout leaks into the next.
+settings.register_profile(
+    "test",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+# New examples in every run; a failure prints the blob that replays it, and
+# `pytest --hypothesis-seed=N` repeats a whole run.
+settings.register_profile(
+    "random",
+    settings.get_profile("test"),
+    derandomize=False,
+    max_examples=1_000,
+)
+
+settings.load_profile(os.environ.get("LODESTAR_HYPOTHESIS_PROFILE", "test"))
