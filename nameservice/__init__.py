@@ -41,6 +41,7 @@ from nameservice.ids import (
     check_component_id,
 )
 from nameservice.log import configure_logging, get_logger
+from nameservice.process import ForkGuard
 
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "ContenderId",
     "DidNotHappenError",
     "Epoch",
+    "ForkGuard",
     "ForkedClientError",
     "LeaderSessionId",
     "LeadershipLostError",

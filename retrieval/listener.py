@@ -1,0 +1,27 @@
+"""Who is told of leaders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+
+if TYPE_CHECKING:
+    from retrieval.information import LeaderInformation
+
+
+__all__ = ["LeaderRetrievalListener"]
+
+
+class LeaderRetrievalListener(Protocol):
+    """
+    Is told who leads; called one call at a time, on a thread of the retriever.
+
+    A slow listener delays nobody else: values that are out of date when it
+    returns are left out, the latest always arrives (rule R2).
+    """
+
+    def notify_leader(self, leader: LeaderInformation | None) -> None:
+        """Take note of *leader*; None means that nobody leads now."""
+
+    def handle_error(self, error: Exception) -> None:
+        """Take note of *error*: the retriever's, or one that `notify_leader` raised."""

@@ -1,0 +1,306 @@
+"""`LeaderRetriever`: the thread-safe shell around a driver and a `RetrieverCore`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING, final
+
+from nameservice import ForkGuard, LocalProtocolError, NoLeaderError, get_logger
+from retrieval.core import RetrieverCore
+
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from types import TracebackType
+
+    from retrieval.core import RetrieverEvent
+    from retrieval.driver import LeaderRetrievalDriver
+    from retrieval.information import LeaderInformation
+    from retrieval.listener import LeaderRetrievalListener
+
+
+__all__ = ["LeaderRetriever"]
+
+
+@final
+class LeaderRetriever:
+    """
+    Finds the leader of one component, and keeps finding it.
+
+    Get one from ``HAServices.get_leader_retriever``; use it as a context manager, or
+    call `start` and `close`.  Thread-safe.
+
+    It does **not** promise that the leader it names still leads when you act on it:
+    show the leader its epoch, and let whatever must not be written twice check it.
+    """
+
+    def __init__(
+        self,
+        component_id: str,
+        driver: LeaderRetrievalDriver,
+        *,
+        clears_on_suspended: bool,
+        on_closed: Callable[[LeaderRetriever], None] | None = None,
+    ) -> None:
+        self._component_id = component_id
+        self._driver = driver
+        self._core = RetrieverCore(clears_on_suspended=clears_on_suspended)
+        self._on_closed = on_closed
+        self._fork_guard = ForkGuard()
+        self._log = get_logger(component="retriever", component_id=component_id)
+        self._changed = threading.Condition()
+        self._wakers: set[Callable[[], None]] = set()
+        self._errors: list[Exception] = []
+        self._listener: LeaderRetrievalListener | None = None
+        self._thread: threading.Thread | None = None
+        self._is_started = False
+        self._is_closed = False
+
+    @property
+    def component_id(self) -> str:
+        """Return whose leader it finds."""
+        return self._component_id
+
+    def start(self, listener: LeaderRetrievalListener | None = None) -> None:
+        """
+        Begin to look for the leader; return without waiting for one.
+
+        Args:
+            listener: Is told of the present leader, if any, and of each change, on a
+                thread of its own.
+
+        Raises:
+            LocalProtocolError: If it was started or closed before.
+            ForkedClientError: In a child of the process that made it.
+        """
+        self._fork_guard.check()
+        with self._changed:
+            if self._is_started or self._is_closed:
+                message = "a retriever is started once, and not after it was closed"
+                raise LocalProtocolError(message)
+            self._is_started = True
+            self._listener = listener
+            if listener is not None:
+                self._thread = threading.Thread(
+                    target=self._listen,
+                    args=(listener,),
+                    name=f"retriever-{self._component_id}",
+                    daemon=True,
+                )
+                self._thread.start()
+        self._driver.open(self._deliver, self._fail)
+
+    @property
+    def leader(self) -> LeaderInformation | None:
+        """Return the latest leader known, or None; never blocks."""
+        self._fork_guard.check()
+        return self._core.told
+
+    def wait_for_leader(
+        self, timeout_seconds: float | None = None
+    ) -> LeaderInformation:
+        """
+        Return the leader, as soon as there is one.
+
+        Args:
+            timeout_seconds: How long to wait; None waits for as long as it takes.
+
+        Raises:
+            NoLeaderError: If nobody was known to lead within *timeout_seconds*.
+            LocalProtocolError: If the retriever is not started, or is closed.
+            ForkedClientError: In a child of the process that made it.
+        """
+        self._fork_guard.check()
+        began = time.monotonic()
+        with self._changed:
+            self._check_running()
+            self._changed.wait_for(
+                lambda: self._core.told is not None or self._is_closed,
+                timeout_seconds,
+            )
+            self._check_running()
+            leader = self._core.told
+        if leader is None:
+            raise NoLeaderError(self._component_id, time.monotonic() - began)
+        return leader
+
+    def changes(self) -> Iterator[LeaderInformation | None]:
+        """
+        Iterate over the present leader, if any, and then each change.
+
+        Each iterator goes its own way.  Values that were out of date before the
+        caller came back for them are left out.  It ends when the retriever closes.
+
+        Raises:
+            LocalProtocolError: If the retriever is not started.
+        """
+        self._fork_guard.check()
+        with self._changed:
+            self._check_started()
+        return self._iterate()
+
+    def _iterate(self) -> Iterator[LeaderInformation | None]:
+        held: LeaderInformation | None = None
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._differs_from(held))
+                if self._is_closed:
+                    return
+                held = self._core.told
+            yield held
+
+    async def wait_for_leader_async(
+        self, timeout_seconds: float | None = None
+    ) -> LeaderInformation:
+        """Do as `wait_for_leader` does, without blocking the event loop."""
+        self._fork_guard.check()
+        began = time.monotonic()
+        with self._changed:
+            self._check_running()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                async for leader in self.changes_async():
+                    if leader is not None:
+                        return leader
+        except TimeoutError:
+            raise NoLeaderError(
+                self._component_id, time.monotonic() - began
+            ) from None
+        message = "the retriever was closed while its leader was waited for"
+        raise LocalProtocolError(message)
+
+    async def changes_async(self) -> AsyncIterator[LeaderInformation | None]:
+        """Do as `changes` does, without blocking the event loop."""
+        self._fork_guard.check()
+        with self._changed:
+            self._check_started()
+        loop = asyncio.get_running_loop()
+        wake = asyncio.Event()
+
+        def wake_up() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(wake.set)
+
+        with self._changed:
+            self._wakers.add(wake_up)
+        try:
+            held: LeaderInformation | None = None
+            while True:
+                wake.clear()
+                with self._changed:
+                    if self._is_closed:
+                        return
+                    leader = self._core.told
+                if leader != held:
+                    held = leader
+                    yield held
+                else:
+                    await wake.wait()
+        finally:
+            with self._changed:
+                self._wakers.discard(wake_up)
+
+    def close(self) -> None:
+        """
+        Stop looking.  Idempotent; silent in a forked child.
+
+        Nothing is delivered after it has returned.  Called by the listener itself,
+        it does not wait for that call to end.
+        """
+        if self._fork_guard.is_inherited:
+            return
+        with self._changed:
+            is_first = not self._is_closed
+            self._is_closed = True
+            self._announce()
+        if is_first:
+            if self._is_started:
+                self._driver.close()
+            if self._on_closed is not None:
+                self._on_closed(self)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def __enter__(self) -> LeaderRetriever:
+        if not self._is_started:
+            self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- the driver's side ---------------------------------------------------------
+
+    def _deliver(self, event: RetrieverEvent) -> None:
+        with self._changed:
+            if self._is_closed:
+                return
+            if self._core.step(event):
+                self._announce()
+
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            if self._is_closed:
+                return
+            if self._listener is None:
+                self._log.warning("retrieval.failed", error=str(error))
+                return
+            self._errors.append(error)
+            self._announce()
+
+    def _announce(self) -> None:
+        """Wake everybody who waits; the lock is held."""
+        self._changed.notify_all()
+        for wake_up in tuple(self._wakers):
+            wake_up()
+
+    # -- the listener's thread -----------------------------------------------------
+
+    def _listen(self, listener: LeaderRetrievalListener) -> None:
+        held: LeaderInformation | None = None
+        while True:
+            differs = self._differs_from(held)
+            with self._changed:
+                self._changed.wait_for(lambda d=differs: d() or self._errors)  # type: ignore[misc]
+                if self._is_closed:
+                    return
+                errors, self._errors = self._errors, []
+                leader = self._core.told
+            for error in errors:
+                self._call_handle_error(listener, error)
+            if leader != held:
+                held = leader
+                try:
+                    listener.notify_leader(leader)
+                except Exception as error:  # noqa: BLE001 - the listener's own fault goes to the listener
+                    self._call_handle_error(listener, error)
+
+    def _call_handle_error(
+        self, listener: LeaderRetrievalListener, error: Exception
+    ) -> None:
+        try:
+            listener.handle_error(error)
+        except Exception:
+            self._log.exception("listener.failed", error=str(error))
+
+    def _differs_from(self, held: LeaderInformation | None) -> Callable[[], bool]:
+        return lambda: self._is_closed or self._core.told != held
+
+    def _check_started(self) -> None:
+        if not self._is_started:
+            message = "start the retriever first, or use it in a 'with' statement"
+            raise LocalProtocolError(message)
+
+    def _check_running(self) -> None:
+        self._check_started()
+        if self._is_closed:
+            message = "the retriever is closed"
+            raise LocalProtocolError(message)
