@@ -1,0 +1,377 @@
+"""
+`LeaderElection`: the thread-safe shell around a driver.
+
+Theory of operation
+-------------------
+The driver decides what the contender is told, and puts grants and revocations into a
+queue.  One thread per election takes them out and calls the contender, so callbacks
+run one at a time and in order, under no lock of ours.  What `run_if_leader` is given
+goes through the same queue: a revocation waits for it.
+
+A grant that was not delivered before its revocation came is taken out together with
+it: the contender hears of neither, and the queue stays short however slow it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, assert_never, final
+
+from attrs import frozen
+
+from election.holder import DeliverGrant, DeliverRevoke
+from nameservice import (
+    ConfigurationError,
+    ForkGuard,
+    LeadershipLostError,
+    LocalProtocolError,
+    get_logger,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from uuid import UUID
+
+    from election.contender import (
+        ContenderInformation,
+        LeaderContender,
+        LeaderSession,
+    )
+    from election.driver import LeaderElectionDriver
+
+
+__all__ = ["ADDRESS_LENGTH_MAX", "LeaderElection"]
+
+T = TypeVar("T")
+
+ADDRESS_LENGTH_MAX = 1024
+
+
+@frozen(kw_only=True)
+class _Run:
+    """What `run_if_leader` was asked to do."""
+
+    leader_session_id: UUID
+    action: Callable[[], Any]
+    future: Future[Any]
+
+
+@frozen(kw_only=True)
+class _Fail:
+    """What the contender should hear of."""
+
+    error: Exception
+
+
+_Item: TypeAlias = DeliverGrant | DeliverRevoke | _Run | _Fail
+
+
+@final
+class LeaderElection:
+    """
+    One contender's part in the election of one component's leader.
+
+    Get one from ``HAServices.get_leader_election``; use it as a context manager, or
+    call `start` and `close`.  Thread-safe.
+
+    `has_leadership` says what is so *now*; whatever must not happen under two leaders
+    needs the epoch as a fencing token where it takes effect.
+    """
+
+    def __init__(
+        self,
+        component_id: str,
+        driver: LeaderElectionDriver,
+        *,
+        on_closed: Callable[[LeaderElection], None] | None = None,
+    ) -> None:
+        self._component_id = component_id
+        self._driver = driver
+        self._on_closed = on_closed
+        self._fork_guard = ForkGuard()
+        self._log = get_logger(component="election", component_id=component_id)
+        self._lock = threading.Lock()
+        self._not_empty = threading.Condition(self._lock)
+        self._queue: deque[_Item] = deque()
+        self._contender: LeaderContender | None = None
+        self._thread: threading.Thread | None = None
+        self._held: LeaderSession | None = None
+        self._is_closing = False
+        self._is_closed = threading.Event()
+
+    @property
+    def component_id(self) -> str:
+        """Return what is being led."""
+        return self._component_id
+
+    def start(self, contender: LeaderContender) -> None:
+        """
+        Enter *contender* into the election; return without waiting.
+
+        Raises:
+            LocalProtocolError: If the election was started or closed before.
+            ForkedClientError: In a child of the process that made it.
+        """
+        self._fork_guard.check()
+        with self._lock:
+            if self._contender is not None or self._is_closing:
+                message = "an election is started once, and not after it was closed"
+                raise LocalProtocolError(message)
+            self._contender = contender
+            self._thread = threading.Thread(
+                target=self._work,
+                args=(contender,),
+                name=f"election-{self._component_id}",
+                daemon=True,
+            )
+            self._thread.start()
+        self._driver.open(self._put, self._fail)
+
+    def confirm_leadership(self, leader_session_id: UUID, address: str) -> None:
+        """
+        Accept the leadership that was granted, and publish *address* (rule E3).
+
+        Blocks until the name service has answered.  Confirming again within the same
+        leadership publishes the new address under the same epoch.
+
+        Args:
+            leader_session_id: As it was granted.
+            address: 1 to 1,024 printable characters, for whoever looks for us.
+
+        Raises:
+            LeadershipLostError: That leadership is over; nothing changed for anybody.
+            MayHaveHappenedError: It was sent, and never answered.  Confirm again, or
+                find out from a retriever.
+            DidNotHappenError: It changed nothing, and will not.
+            ConfigurationError: If *address* breaks the rule above.
+            LocalProtocolError: If the election is not started.
+        """
+        self._fork_guard.check()
+        self._check_started()
+        if not (
+            isinstance(address, str)
+            and 1 <= len(address) <= ADDRESS_LENGTH_MAX
+            and address.isprintable()
+        ):
+            message = (
+                f"an address is 1 to {ADDRESS_LENGTH_MAX} printable characters, "
+                f"not {address!r}"
+            )
+            raise ConfigurationError(message)
+        self._driver.confirm(leader_session_id, address)
+        self._log.info(
+            "leadership.confirmed",
+            leader_session_id=str(leader_session_id),
+            address=address,
+        )
+
+    def has_leadership(self, leader_session_id: UUID) -> bool:
+        """
+        Return whether we lead now, under that leadership (rule E4).
+
+        A local clock check: no lock, no message, about a microsecond.  False before
+        the grant callback begins and once the revoke callback has begun.
+        """
+        self._fork_guard.check()
+        held = self._held
+        return (
+            held is not None
+            and held.leader_session_id == leader_session_id
+            and self._driver.believes(leader_session_id)
+        )
+
+    def run_if_leader(
+        self, leader_session_id: UUID, action: Callable[[], T]
+    ) -> Future[T]:
+        """
+        Run *action* on the election's thread, if we lead when its turn comes.
+
+        A revocation waits for it.  It must not wait for another callback of this
+        election.
+
+        Returns:
+            What *action* returns or raises; `LeadershipLostError` if it was not begun
+            because the leadership was over.
+        """
+        self._fork_guard.check()
+        self._check_started()
+        future: Future[T] = Future()
+        run = _Run(leader_session_id=leader_session_id, action=action, future=future)
+        with self._lock:
+            if not self._is_closing:
+                self._queue.append(run)
+                self._not_empty.notify()
+                return future
+        self._refuse(run)
+        return future
+
+    def contenders(self) -> Sequence[ContenderInformation]:
+        """
+        Return all contenders of the component, in order, the leader first.
+
+        Raises:
+            UnreachableError: If the name service does not answer in time.
+        """
+        self._fork_guard.check()
+        return self._driver.contenders()
+
+    def close(self) -> None:
+        """
+        Leave the election (rule E7).  Idempotent; silent in a forked child.
+
+        A leader's revoke callback finishes first, then the entry is withdrawn, then
+        the next contender is granted.  Nothing is delivered once this has returned.
+        Called inside a callback it does not wait: the rest happens when that returns.
+        """
+        if self._fork_guard.is_inherited:
+            return
+        with self._lock:
+            is_first = not self._is_closing
+            self._is_closing = True
+            self._not_empty.notify()
+            thread = self._thread
+        if thread is None:
+            if is_first:
+                self._finish()
+        elif thread is not threading.current_thread():
+            self._is_closed.wait()
+            thread.join()
+
+    def __enter__(self) -> LeaderElection:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- the driver's side ---------------------------------------------------------
+
+    def _put(self, effect: DeliverGrant | DeliverRevoke) -> None:
+        with self._lock:
+            if self._is_closing:
+                # The closing thread revokes what was delivered, and nothing else.
+                return
+            if isinstance(effect, DeliverRevoke):
+                undelivered = DeliverGrant(session=effect.session)
+                if undelivered in self._queue:
+                    self._queue.remove(undelivered)
+                    is_collapsed = True
+                else:
+                    self._queue.append(effect)
+                    is_collapsed = False
+            else:
+                self._queue.append(effect)
+                is_collapsed = False
+            self._not_empty.notify()
+        if is_collapsed:
+            self._driver.revoke_delivered()
+
+    def _fail(self, error: Exception) -> None:
+        with self._lock:
+            if not self._is_closing:
+                self._queue.append(_Fail(error=error))
+                self._not_empty.notify()
+
+    # -- the contender's thread ----------------------------------------------------
+
+    def _work(self, contender: LeaderContender) -> None:
+        while True:
+            with self._not_empty:
+                while not self._queue and not self._is_closing:
+                    self._not_empty.wait()
+                if self._is_closing:
+                    left = tuple(self._queue)
+                    self._queue.clear()
+                    break
+                item = self._queue.popleft()
+            self._perform(contender, item)
+        for item in left:
+            if isinstance(item, _Run):
+                self._refuse(item)
+        if self._held is not None:
+            self._revoke(contender, self._held)
+        self._finish()
+
+    def _perform(self, contender: LeaderContender, item: _Item) -> None:
+        match item:
+            case DeliverGrant(session=session):
+                self._held = session
+                self._log = self._log.bind(epoch=session.epoch)
+                self._log.info(
+                    "leadership.granted",
+                    leader_session_id=str(session.leader_session_id),
+                )
+                self._call(contender, lambda: contender.grant_leadership(session))
+            case DeliverRevoke(session=session):
+                self._revoke(contender, session)
+                self._driver.revoke_delivered()
+            case _Run():
+                self._run(item)
+            case _Fail(error=error):
+                self._call_handle_error(contender, error)
+            case _:
+                assert_never(item)
+
+    def _revoke(self, contender: LeaderContender, session: LeaderSession) -> None:
+        self._held = None
+        self._log.info(
+            "leadership.revoked", leader_session_id=str(session.leader_session_id)
+        )
+        self._call(contender, contender.revoke_leadership)
+
+    def _run(self, run: _Run) -> None:
+        if not self.has_leadership(run.leader_session_id):
+            self._refuse(run)
+            return
+        if not run.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = run.action()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever holds the future
+            run.future.set_exception(error)
+        else:
+            run.future.set_result(result)
+
+    def _refuse(self, run: _Run) -> None:
+        if run.future.set_running_or_notify_cancel():
+            held = self._held
+            ours = held is not None and held.leader_session_id == run.leader_session_id
+            epoch = held.epoch if ours and held is not None else None
+            run.future.set_exception(LeadershipLostError(self._component_id, epoch))
+
+    def _call(self, contender: LeaderContender, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - the contender's own fault goes to the contender
+            self._call_handle_error(contender, error)
+
+    def _call_handle_error(
+        self, contender: LeaderContender, error: Exception
+    ) -> None:
+        try:
+            contender.handle_error(error)
+        except Exception:
+            self._log.exception("contender.failed", error=str(error))
+
+    def _finish(self) -> None:
+        """Withdraw, and let go of everything; the last thing an election does."""
+        self._held = None
+        try:
+            self._driver.withdraw()
+        finally:
+            if self._on_closed is not None:
+                self._on_closed(self)
+            self._is_closed.set()
+
+    def _check_started(self) -> None:
+        if self._contender is None:
+            message = "start the election first: it has no contender yet"
+            raise LocalProtocolError(message)
