@@ -1,0 +1,409 @@
+"""
+`HAConfig`: which name service, and how to live with it.
+
+One line decides the backend: ``url``.  Settings come, the later the stronger, from
+``lodestar.toml``, ``LODESTAR_*`` in the environment, and keyword arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
+from urllib.parse import unquote, urlsplit
+
+from attrs import field, fields, frozen
+
+from nameservice import ConfigurationError, check_component_id
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+__all__ = [
+    "Backend",
+    "HAConfig",
+    "OnSuspended",
+    "ServerAddress",
+]
+
+OnSuspended: TypeAlias = Literal["keep", "clear"]
+
+CONFIG_FILE_NAME: Final = "lodestar.toml"
+ENVIRONMENT_PREFIX: Final = "LODESTAR_"
+
+_SESSION_TIMEOUT_SECONDS_MIN: Final = 0.1
+_SESSION_TIMEOUT_SECONDS_MAX: Final = 3600.0
+_LEASE_SECONDS_MIN: Final = 0.05
+_CONFIRM_TIMEOUT_SECONDS_MIN: Final = 0.05
+_TIMEOUT_SECONDS_MAX: Final = 3600.0
+_PORT_MAX: Final = 65535
+
+_FILE_FIELDS: Final = (
+    "curve_public_key_file",
+    "curve_secret_key_file",
+    "curve_server_key_file",
+    "zookeeper_auth_file",
+    "zookeeper_tls_ca_file",
+    "zookeeper_tls_cert_file",
+    "zookeeper_tls_key_file",
+)
+_SECONDS_FIELDS: Final = (
+    "session_timeout_seconds",
+    "lease_seconds",
+    "confirm_timeout_seconds",
+    "connect_timeout_seconds",
+)
+
+
+class Backend(Enum):
+    """The schemes of a URL."""
+
+    EMBEDDED = "embedded"
+    LEADERSERVER = "leaderserver"
+    ZOOKEEPER = "zookeeper"
+
+
+@frozen(kw_only=True)
+class ServerAddress:
+    """
+    One ``host:port`` of a URL.
+
+    Attributes:
+        host: A name or an address, an IPv6 address without its brackets.
+        port: 1 to 65,535.
+    """
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@final
+@frozen(kw_only=True)
+class HAConfig:
+    """
+    Which name service, and how to live with it.
+
+    Frozen and picklable; an embedded configuration refuses to be pickled, since it
+    means nothing in another process.
+
+    Attributes:
+        url: ``embedded:NAME`` (shared by all services of that name in this process;
+            ``embedded:`` alone is private), ``leaderserver://host:port`` or
+            ``zookeeper://h1:2181,h2:2181/chroot``.
+        cluster_id: Separates deployments that share one name service; 1 to 255
+            printable characters without ``/``.
+        session_timeout_seconds: Silence after which the name service ends a session;
+            0.1 to 3,600.
+        lease_seconds: Bounds how long a leader believes without an acknowledgement;
+            at least 0.05, at most half the session timeout.
+        confirm_timeout_seconds: A granted contender that has not confirmed by then is
+            revoked and queues last; None means the session timeout.
+        connect_timeout_seconds: How long opening and single requests may take.
+        on_suspended: ``"keep"`` tells listeners and contenders only when the session
+            is lost, ``"clear"`` as soon as contact is.
+        curve_public_key_file: Our own CURVE public key.
+        curve_secret_key_file: Our own CURVE secret key, readable by us alone.
+        curve_server_key_file: The server's CURVE public key.
+        zookeeper_auth_file: ``scheme:credential`` on one line, readable by us alone.
+        zookeeper_tls_ca_file: Turns TLS on: whom to trust.
+        zookeeper_tls_cert_file: Our own certificate, where the ensemble wants one.
+        zookeeper_tls_key_file: Its key.
+
+    Raises:
+        ConfigurationError: On construction; says which setting to change, and how.
+    """
+
+    url: str
+    cluster_id: str = "default"
+    session_timeout_seconds: float = 10.0
+    lease_seconds: float = 0.5
+    confirm_timeout_seconds: float | None = None
+    connect_timeout_seconds: float = 5.0
+    on_suspended: OnSuspended = "keep"
+    curve_public_key_file: str | None = field(default=None, repr=False)
+    curve_secret_key_file: str | None = field(default=None, repr=False)
+    curve_server_key_file: str | None = field(default=None, repr=False)
+    zookeeper_auth_file: str | None = field(default=None, repr=False)
+    zookeeper_tls_ca_file: str | None = field(default=None, repr=False)
+    zookeeper_tls_cert_file: str | None = field(default=None, repr=False)
+    zookeeper_tls_key_file: str | None = field(default=None, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._check_url()
+        check_component_id(self.cluster_id, what="cluster_id")
+        self._check_times()
+        if self.on_suspended not in ("keep", "clear"):
+            message = (
+                f'on_suspended must be "keep" or "clear", not {self.on_suspended!r}'
+            )
+            raise ConfigurationError(message)
+        self._check_files()
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str] | None = None, **settings: Any) -> HAConfig:
+        """
+        Return the configuration of this machine and process.
+
+        Args:
+            path: The TOML file; by default ``LODESTAR_CONFIG``, or ``lodestar.toml``
+                in the working directory if there is one.
+            settings: What outweighs file and environment.
+
+        Raises:
+            ConfigurationError: If a setting is unknown, malformed or missing, or the
+                file cannot be read.
+        """
+        merged: dict[str, Any] = {}
+        merged |= _read_file(path)
+        merged |= _read_environment(os.environ)
+        merged |= settings
+        unknown = sorted(set(merged) - _field_names())
+        if unknown:
+            message = (
+                f"unknown settings: {', '.join(unknown)}; "
+                f"known are {', '.join(sorted(_field_names()))}"
+            )
+            raise ConfigurationError(message)
+        if "url" not in merged:
+            message = (
+                "no name service is configured: set url in lodestar.toml, "
+                "LODESTAR_URL in the environment, or pass url=…"
+            )
+            raise ConfigurationError(message)
+        return cls(**merged)
+
+    @property
+    def backend(self) -> Backend:
+        """Return which backend the URL names."""
+        return Backend(self.url.partition(":")[0])
+
+    @property
+    def embedded_name(self) -> str:
+        """Return the name of an embedded URL; empty for a private one."""
+        assert self.backend is Backend.EMBEDDED
+        return self.url.partition(":")[2]
+
+    @property
+    def server_addresses(self) -> tuple[ServerAddress, ...]:
+        """Return the addresses of the URL, in its order."""
+        return _parse_addresses(self.url)
+
+    @property
+    def chroot(self) -> str:
+        """Return the path of a ZooKeeper URL: empty, or ``/a/b`` without a slash last."""
+        return unquote(urlsplit(self.url).path).rstrip("/")
+
+    @property
+    def effective_confirm_timeout_seconds(self) -> float:
+        """Return the confirm timeout, defaulted."""
+        if self.confirm_timeout_seconds is None:
+            return self.session_timeout_seconds
+        return self.confirm_timeout_seconds
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Return whether the settings ask for CURVE or TLS."""
+        return (
+            self.curve_server_key_file is not None
+            or self.zookeeper_tls_ca_file is not None
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.backend is Backend.EMBEDDED:
+            message = (
+                f"{self.url!r} does not leave its process, so it cannot be sent to "
+                "another: use a LeaderServer instead, which can run as a thread of "
+                "the driver (url='leaderserver://host:port')"
+            )
+            raise ConfigurationError(message)
+        return (_rebuild, (self.to_settings(),))
+
+    def to_settings(self) -> dict[str, str | float]:
+        """Return every setting that is not None by its name; `HAConfig` takes it."""
+        values = {name: getattr(self, name) for name in sorted(_field_names())}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _check_url(self) -> None:
+        if not isinstance(self.url, str):
+            message = f"url must be text, not {type(self.url).__name__}"
+            raise ConfigurationError(message)
+        scheme, colon, rest = self.url.partition(":")
+        schemes = [backend.value for backend in Backend]
+        if not colon or scheme not in schemes:
+            message = (
+                f"the url {self.url!r} names no known backend: it must begin with "
+                "'embedded:', 'leaderserver://' or 'zookeeper://'"
+            )
+            raise ConfigurationError(message)
+        if scheme == Backend.EMBEDDED.value:
+            if rest:
+                check_component_id(rest, what="the name after 'embedded:'")
+            return
+        addresses = _parse_addresses(self.url)
+        if scheme == Backend.LEADERSERVER.value:
+            if len(addresses) != 1:
+                message = f"a LeaderServer is one host and port, not {self.url!r}"
+                raise ConfigurationError(message)
+            if self.chroot:
+                message = f"a LeaderServer has no paths: take {self.chroot!r} off {self.url!r}"
+                raise ConfigurationError(message)
+
+    def _check_times(self) -> None:
+        for name in _SECONDS_FIELDS:
+            value = getattr(self, name)
+            if value is None and name == "confirm_timeout_seconds":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                message = f"{name} must be a number of seconds, not {value!r}"
+                raise ConfigurationError(message)
+            if not 0 < value <= _TIMEOUT_SECONDS_MAX:  # also refuses NaN
+                message = (
+                    f"{name} must be above 0 and at most {_TIMEOUT_SECONDS_MAX:g} "
+                    f"seconds, not {value:g}"
+                )
+                raise ConfigurationError(message)
+        _at_least("session_timeout_seconds", self.session_timeout_seconds, _SESSION_TIMEOUT_SECONDS_MIN)
+        if self.backend is not Backend.ZOOKEEPER:
+            _at_least("lease_seconds", self.lease_seconds, _LEASE_SECONDS_MIN)
+            if self.lease_seconds > self.session_timeout_seconds / 2:
+                message = (
+                    f"lease_seconds ({self.lease_seconds:g}) must be at most half of "
+                    f"session_timeout_seconds ({self.session_timeout_seconds:g}): "
+                    "lower the one or raise the other"
+                )
+                raise ConfigurationError(message)
+        _at_least(
+            "confirm_timeout_seconds",
+            self.effective_confirm_timeout_seconds,
+            _CONFIRM_TIMEOUT_SECONDS_MIN,
+        )
+
+    def _check_files(self) -> None:
+        for name in _FILE_FIELDS:
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, str) and value):
+                message = f"{name} must be the path of a file, not {value!r}"
+                raise ConfigurationError(message)
+        curve = (
+            self.curve_public_key_file,
+            self.curve_secret_key_file,
+            self.curve_server_key_file,
+        )
+        if any(curve) and not all(curve):
+            message = (
+                "CURVE needs all of curve_public_key_file, curve_secret_key_file and "
+                "curve_server_key_file: set the ones that are missing"
+            )
+            raise ConfigurationError(message)
+        if any(curve) and self.backend is not Backend.LEADERSERVER:
+            message = f"CURVE keys are for leaderserver:// URLs, not for {self.url!r}"
+            raise ConfigurationError(message)
+        tls = (self.zookeeper_tls_cert_file, self.zookeeper_tls_key_file)
+        if any(tls) and not (all(tls) and self.zookeeper_tls_ca_file):
+            message = (
+                "a TLS certificate needs all of zookeeper_tls_ca_file, "
+                "zookeeper_tls_cert_file and zookeeper_tls_key_file"
+            )
+            raise ConfigurationError(message)
+        if (
+            self.zookeeper_auth_file or self.zookeeper_tls_ca_file
+        ) and self.backend is not Backend.ZOOKEEPER:
+            message = f"zookeeper_* settings are for zookeeper:// URLs, not {self.url!r}"
+            raise ConfigurationError(message)
+
+
+def _field_names() -> frozenset[str]:
+    return frozenset(attribute.name for attribute in fields(HAConfig))
+
+
+def _rebuild(settings: dict[str, Any]) -> HAConfig:
+    return HAConfig(**settings)
+
+
+def _at_least(name: str, value: float, minimum: float) -> None:
+    if value < minimum:
+        message = f"{name} must be at least {minimum:g} seconds, not {value:g}"
+        raise ConfigurationError(message)
+
+
+def _parse_addresses(url: str) -> tuple[ServerAddress, ...]:
+    parts = urlsplit(url)
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        message = (
+            f"the url {url!r} may have a host, a port and a path only: credentials "
+            "and options are settings of their own"
+        )
+        raise ConfigurationError(message)
+    texts = parts.netloc.split(",") if parts.netloc else []
+    if not url.partition(":")[2].startswith("//") or not texts:
+        message = f"the url {url!r} names no server: write it as scheme://host:port"
+        raise ConfigurationError(message)
+    return tuple(_parse_address(text, url) for text in texts)
+
+
+def _parse_address(text: str, url: str) -> ServerAddress:
+    host, colon, port_text = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    if not colon or not host or not host.isprintable() or " " in host:
+        message = f"{text!r} in the url {url!r} is not host:port"
+        raise ConfigurationError(message)
+    if not (port_text.isascii() and port_text.isdigit()) or not (
+        1 <= int(port_text) <= _PORT_MAX
+    ):
+        message = f"the port in {text!r} of the url {url!r} must be 1 to {_PORT_MAX}"
+        raise ConfigurationError(message)
+    return ServerAddress(host=host, port=int(port_text))
+
+
+def _read_file(path: str | os.PathLike[str] | None) -> dict[str, Any]:
+    """Return the settings of the TOML file: its top level, or its [lodestar] table."""
+    is_named = path is not None or "LODESTAR_CONFIG" in os.environ
+    chosen = Path(path or os.environ.get("LODESTAR_CONFIG") or CONFIG_FILE_NAME)
+    if not is_named and not chosen.exists():
+        return {}
+    try:
+        with chosen.open("rb") as file:
+            content = tomllib.load(file)
+    except OSError as error:
+        message = f"cannot read the configuration {chosen}: {error.strerror}"
+        raise ConfigurationError(message) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        message = f"the configuration {chosen} is not TOML: {error}"
+        raise ConfigurationError(message) from error
+    table = content.get("lodestar", content)
+    if not isinstance(table, dict):
+        message = f"'lodestar' in {chosen} must be a table of settings"
+        raise ConfigurationError(message)
+    return table
+
+
+def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings among *environment*; other LODESTAR_ names are not ours."""
+    settings: dict[str, Any] = {}
+    for name in sorted(_field_names()):
+        text = environment.get(ENVIRONMENT_PREFIX + name.upper())
+        if text is None:
+            continue
+        if name not in _SECONDS_FIELDS:
+            settings[name] = text
+            continue
+        try:
+            settings[name] = float(text)
+        except ValueError as error:
+            message = (
+                f"{ENVIRONMENT_PREFIX}{name.upper()} must be a number of seconds, "
+                f"not {text!r}"
+            )
+            raise ConfigurationError(message) from error
+    return settings
