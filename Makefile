@@ -67,7 +67,7 @@ coverage: setup
 	$(python) -m coverage run -m pytest -p no:cacheprovider \
 		-m "not drill and not shells and not spark" tests
 	$(python) -m coverage combine --quiet
-	$(python) scripts/report_coverage.py
+	$(python) -m scripts.report_coverage
 
 # Build the wheel and use it in an empty environment.
 wheel: setup
