@@ -1,0 +1,152 @@
+"""
+What the documents say about the repository is true.
+
+Code that a document shows from a file is preceded by a comment that names it::
+
+    <!-- from examples/one_leader.py -->
+
+and the block below it must be consecutive lines of that file; indentation that the
+whole block shares does not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(
+            path
+            for part in ("docs", "benchmarks", "examples", "tests")
+            for path in (ROOT / part).rglob("*.md")
+        ),
+    ]
+)
+
+_FENCE = re.compile(
+    r"(?:^<!-- from (?P<source>\S+) -->\n+)?"
+    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$",
+    flags=re.MULTILINE | re.DOTALL,
+)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_PATH = re.compile(
+    r"`((?:benchmarks|docs|examples|scripts|tests)/[\w./-]*\w\.(?:md|py|txt|toml))`"
+)
+
+
+def prose(document: Path) -> str:
+    """Return the text of *document* without its blocks of code."""
+    return _FENCE.sub("", document.read_text(encoding="utf-8"))
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of *document*'s headings, as GitHub makes them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ +(.+?) *#*$", prose(document), flags=re.MULTILINE):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        anchor = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+        repeated = sum(1 for one in found if re.fullmatch(rf"{anchor}(-\d+)?", one))
+        found.add(f"{anchor}-{repeated}" if repeated else anchor)
+    return found
+
+
+def dead_links(document: Path) -> Iterator[str]:
+    """Yield every link of *document* into the repository that leads nowhere."""
+    for link in _LINK.finditer(prose(document)):
+        target, _, anchor = unquote(link["target"]).partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        path = (document.parent / target) if target else document
+        is_alive = path.exists()
+        if is_alive and anchor and path.suffix == ".md":
+            is_alive = anchor in anchors(path)
+        if not is_alive:
+            yield link["target"]
+
+
+def is_part(code: str, source: str) -> bool:
+    """Return whether *code* is consecutive lines of *source*, indented or not."""
+    wanted = textwrap.dedent(code).strip("\n").splitlines()
+    lines = source.splitlines()
+    return any(
+        textwrap.dedent("\n".join(lines[first : first + len(wanted)])).splitlines()
+        == wanted
+        for first in range(len(lines) - len(wanted) + 1)
+    )
+
+
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
+class TestDocument:
+    """One Markdown file."""
+
+    def test_its_links_lead_somewhere(self, document: Path) -> None:
+        """Every relative link has a file behind it, and every anchor a heading."""
+        assert list(dead_links(document)) == []
+
+    def test_the_files_it_names_exist(self, document: Path) -> None:
+        """A path in backticks is a path from the root of the repository."""
+        missing = [
+            name
+            for name in _PATH.findall(prose(document))
+            if not (ROOT / name).exists()
+        ]
+        assert missing == []
+
+    def test_the_verbs_it_names_exist(self, document: Path) -> None:
+        """A reader told to type ``make something`` can."""
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        verbs = set(re.findall(r"^([a-z]+):", makefile, flags=re.MULTILINE))
+        text = document.read_text(encoding="utf-8")
+        named = re.findall(r"(?:`|^|\$ )make ([a-z]+)", text, flags=re.MULTILINE)
+        assert set(named) - verbs == set()
+
+    def test_its_code_is_the_code(self, document: Path) -> None:
+        """A block that says where it is from stands there, word for word."""
+        for block in _FENCE.finditer(document.read_text(encoding="utf-8")):
+            if block["source"] is not None:
+                source = (ROOT / block["source"]).read_text(encoding="utf-8")
+                assert is_part(block["code"], source), block["source"]
+
+    def test_its_python_is_python(self, document: Path) -> None:
+        """Every block marked as Python can be parsed."""
+        for block in _FENCE.finditer(document.read_text(encoding="utf-8")):
+            if block["language"] == "python":
+                ast.parse(textwrap.dedent(block["code"]))
+
+
+class TestChecks:
+    """The checks themselves."""
+
+    def test_a_dead_link_is_seen(self, tmp_path: Path) -> None:
+        """Missing files and missing anchors are found; other sites are not asked."""
+        document = tmp_path / "page.md"
+        document.write_text(
+            "# One page\n[a](#one-page) [b](#two) [c](none.md) [d](https://e.f/g)\n"
+        )
+        assert list(dead_links(document)) == ["#two", "none.md"]
+
+    @pytest.mark.parametrize(
+        ("code", "expected"),
+        [
+            ("b = 2\nif b:\n", True),
+            ("c = 3\n", True),
+            ("a = 1\nif b:\n", False),
+            ("b = 3\n", False),
+        ],
+    )
+    def test_changed_code_is_seen(self, code: str, *, expected: bool) -> None:
+        """Only consecutive, unchanged lines are part of a file."""
+        source = "a = 1\nb = 2\nif b:\n    c = 3\n"
+        assert is_part(code, source) is expected
