@@ -12,7 +12,7 @@ import tomllib
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from attrs import field, fields, frozen
 
@@ -41,6 +41,7 @@ _LEASE_SECONDS_MIN: Final = 0.05
 _CONFIRM_TIMEOUT_SECONDS_MIN: Final = 0.05
 _TIMEOUT_SECONDS_MAX: Final = 3600.0
 _PORT_MAX: Final = 65535
+_PORT_LENGTH_MAX: Final = 5
 
 _FILE_FIELDS: Final = (
     "curve_public_key_file",
@@ -148,7 +149,9 @@ class HAConfig:
         self._check_files()
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str] | None = None, **settings: Any) -> HAConfig:
+    def load(
+        cls, path: str | os.PathLike[str] | None = None, **settings: Any
+    ) -> HAConfig:
         """
         Return the configuration of this machine and process.
 
@@ -198,8 +201,8 @@ class HAConfig:
 
     @property
     def chroot(self) -> str:
-        """Return the path of a ZooKeeper URL: empty, or ``/a/b`` without a slash last."""
-        return unquote(urlsplit(self.url).path).rstrip("/")
+        """Return the path of a ZooKeeper URL: empty, or ``/a/b``, no slash last."""
+        return unquote(_split(self.url).path).rstrip("/")
 
     @property
     def effective_confirm_timeout_seconds(self) -> float:
@@ -235,6 +238,10 @@ class HAConfig:
         if not isinstance(self.url, str):
             message = f"url must be text, not {type(self.url).__name__}"
             raise ConfigurationError(message)
+        if not self.url.isprintable():
+            # urlsplit would drop a newline, and read another address than is shown.
+            message = f"the url {self.url!r} must be printable"
+            raise ConfigurationError(message)
         scheme, colon, rest = self.url.partition(":")
         schemes = [backend.value for backend in Backend]
         if not colon or scheme not in schemes:
@@ -253,7 +260,18 @@ class HAConfig:
                 message = f"a LeaderServer is one host and port, not {self.url!r}"
                 raise ConfigurationError(message)
             if self.chroot:
-                message = f"a LeaderServer has no paths: take {self.chroot!r} off {self.url!r}"
+                message = (
+                    f"a LeaderServer has no paths: take {self.chroot!r} off "
+                    f"{self.url!r}"
+                )
+                raise ConfigurationError(message)
+        elif self.chroot:
+            names = self.chroot[1:].split("/")
+            if not self.chroot.isprintable() or not {"", ".", ".."}.isdisjoint(names):
+                message = (
+                    f"the path of the url {self.url!r} must be printable names "
+                    "between single slashes, none of them '.' or '..'"
+                )
                 raise ConfigurationError(message)
 
     def _check_times(self) -> None:
@@ -267,10 +285,14 @@ class HAConfig:
             if not 0 < value <= _TIMEOUT_SECONDS_MAX:  # also refuses NaN
                 message = (
                     f"{name} must be above 0 and at most {_TIMEOUT_SECONDS_MAX:g} "
-                    f"seconds, not {value:g}"
+                    f"seconds, not {value!r}"
                 )
                 raise ConfigurationError(message)
-        _at_least("session_timeout_seconds", self.session_timeout_seconds, _SESSION_TIMEOUT_SECONDS_MIN)
+        _at_least(
+            "session_timeout_seconds",
+            self.session_timeout_seconds,
+            _SESSION_TIMEOUT_SECONDS_MIN,
+        )
         if self.backend is not Backend.ZOOKEEPER:
             _at_least("lease_seconds", self.lease_seconds, _LEASE_SECONDS_MIN)
             if self.lease_seconds > self.session_timeout_seconds / 2:
@@ -316,7 +338,9 @@ class HAConfig:
         if (
             self.zookeeper_auth_file or self.zookeeper_tls_ca_file
         ) and self.backend is not Backend.ZOOKEEPER:
-            message = f"zookeeper_* settings are for zookeeper:// URLs, not {self.url!r}"
+            message = (
+                f"zookeeper_* settings are for zookeeper:// URLs, not {self.url!r}"
+            )
             raise ConfigurationError(message)
 
 
@@ -334,8 +358,16 @@ def _at_least(name: str, value: float, minimum: float) -> None:
         raise ConfigurationError(message)
 
 
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:  # brackets that do not match, for one
+        message = f"the url {url!r} is malformed: {error}"
+        raise ConfigurationError(message) from error
+
+
 def _parse_addresses(url: str) -> tuple[ServerAddress, ...]:
-    parts = urlsplit(url)
+    parts = _split(url)
     if parts.query or parts.fragment or "@" in parts.netloc:
         message = (
             f"the url {url!r} may have a host, a port and a path only: credentials "
@@ -358,8 +390,11 @@ def _parse_address(text: str, url: str) -> ServerAddress:
     if not colon or not host or not host.isprintable() or " " in host:
         message = f"{text!r} in the url {url!r} is not host:port"
         raise ConfigurationError(message)
-    if not (port_text.isascii() and port_text.isdigit()) or not (
-        1 <= int(port_text) <= _PORT_MAX
+    is_number = port_text.isascii() and port_text.isdigit()
+    if not (
+        is_number
+        and len(port_text) <= _PORT_LENGTH_MAX
+        and 1 <= int(port_text) <= _PORT_MAX
     ):
         message = f"the port in {text!r} of the url {url!r} must be 1 to {_PORT_MAX}"
         raise ConfigurationError(message)
