@@ -195,9 +195,7 @@ class HolderCore:
         """Return whether the leadership *leader_session_id* is ours at *now_ns*."""
         belief = self._belief
         return (
-            belief is not None
-            and belief[0] == leader_session_id
-            and now_ns < belief[1]
+            belief is not None and belief[0] == leader_session_id and now_ns < belief[1]
         )
 
     def step(self, event: HolderEvent, *, now_ns: int) -> tuple[HolderEffect, ...]:
@@ -240,8 +238,12 @@ class HolderCore:
     ) -> None:
         if session.epoch <= self._ended_epoch_max:
             return  # late news of a leadership that is over
-        if self._claim is not None and session.epoch < self._claim.session.epoch:
-            return
+        if (
+            self._claim is not None
+            and session != self._claim.session
+            and session.epoch <= self._claim.session.epoch
+        ):
+            return  # older, or an epoch that the name service may not give twice
         if until_ns <= self._now_ns:
             return  # came after its own lease: the next heartbeat's answer decides
         if self._claim is None or self._claim.session != session:
