@@ -10,6 +10,9 @@ goes through the same queue: a revocation waits for it.
 
 A grant that was not delivered before its revocation came is taken out together with
 it: the contender hears of neither, and the queue stays short however slow it is.
+
+The driver may hold a lock of its own while it delivers, so nothing is called back from
+there: every call of the driver comes from the election's thread or a user's.
 """
 
 from __future__ import annotations
@@ -100,6 +103,8 @@ class LeaderElection:
         self._contender: LeaderContender | None = None
         self._thread: threading.Thread | None = None
         self._held: LeaderSession | None = None
+        self._collapsed_count = 0
+        self._is_opened = threading.Event()
         self._is_closing = False
         self._is_closed = threading.Event()
 
@@ -129,7 +134,10 @@ class LeaderElection:
                 daemon=True,
             )
             self._thread.start()
-        self._driver.open(self._put, self._fail)
+        try:
+            self._driver.open(self._put, self._fail)
+        finally:
+            self._is_opened.set()
 
     def confirm_leadership(self, leader_session_id: UUID, address: str) -> None:
         """
@@ -152,11 +160,7 @@ class LeaderElection:
         """
         self._fork_guard.check()
         self._check_started()
-        if not (
-            isinstance(address, str)
-            and 1 <= len(address) <= ADDRESS_LENGTH_MAX
-            and address.isprintable()
-        ):
+        if not _is_address(address):
             message = (
                 f"an address is 1 to {ADDRESS_LENGTH_MAX} printable characters, "
                 f"not {address!r}"
@@ -263,16 +267,12 @@ class LeaderElection:
                 undelivered = DeliverGrant(session=effect.session)
                 if undelivered in self._queue:
                     self._queue.remove(undelivered)
-                    is_collapsed = True
+                    self._collapsed_count += 1
                 else:
                     self._queue.append(effect)
-                    is_collapsed = False
             else:
                 self._queue.append(effect)
-                is_collapsed = False
             self._not_empty.notify()
-        if is_collapsed:
-            self._driver.revoke_delivered()
 
     def _fail(self, error: Exception) -> None:
         with self._lock:
@@ -285,19 +285,27 @@ class LeaderElection:
     def _work(self, contender: LeaderContender) -> None:
         while True:
             with self._not_empty:
-                while not self._queue and not self._is_closing:
+                while not (self._queue or self._collapsed_count or self._is_closing):
                     self._not_empty.wait()
                 if self._is_closing:
-                    left = tuple(self._queue)
-                    self._queue.clear()
                     break
-                item = self._queue.popleft()
-            self._perform(contender, item)
+                collapsed_count, self._collapsed_count = self._collapsed_count, 0
+                item = self._queue.popleft() if self._queue else None
+            for _ in range(collapsed_count):
+                self._driver.revoke_delivered()
+            if item is not None:
+                self._perform(contender, item)
+        with self._lock:
+            left = tuple(self._queue)
+            self._queue.clear()
         for item in left:
             if isinstance(item, _Run):
                 self._refuse(item)
         if self._held is not None:
             self._revoke(contender, self._held)
+        # Closed from another thread while `start` was still at it: what is withdrawn
+        # before it is opened would stay.
+        self._is_opened.wait()
         self._finish()
 
     def _perform(self, contender: LeaderContender, item: _Item) -> None:
@@ -352,13 +360,15 @@ class LeaderElection:
             callback()
         except Exception as error:  # noqa: BLE001 - the contender's own fault goes to the contender
             self._call_handle_error(contender, error)
+        except BaseException as exit_request:  # noqa: BLE001 - sys.exit() would end this thread, and nobody would know
+            fault = LocalProtocolError(f"a callback raised {exit_request!r}")
+            fault.__cause__ = exit_request
+            self._call_handle_error(contender, fault)
 
-    def _call_handle_error(
-        self, contender: LeaderContender, error: Exception
-    ) -> None:
+    def _call_handle_error(self, contender: LeaderContender, error: Exception) -> None:
         try:
             contender.handle_error(error)
-        except Exception:
+        except BaseException:  # noqa: BLE001 - nobody is left to hand it to
             self._log.exception("contender.failed", error=str(error))
 
     def _finish(self) -> None:
@@ -375,3 +385,11 @@ class LeaderElection:
         if self._contender is None:
             message = "start the election first: it has no contender yet"
             raise LocalProtocolError(message)
+
+
+def _is_address(address: object) -> bool:
+    return (
+        isinstance(address, str)
+        and 1 <= len(address) <= ADDRESS_LENGTH_MAX
+        and address.isprintable()
+    )

@@ -192,16 +192,24 @@ def check_store_path(path: str) -> None:
     Raises:
         ConfigurationError: If it is not 1 to 255 printable characters.
     """
-    if (
-        not isinstance(path, str)
-        or not 1 <= len(path) <= STORE_PATH_LENGTH_MAX
-        or not path.isprintable()
-    ):
+    if not _is_store_path(path):
         message = (
             f"a store path is 1 to {STORE_PATH_LENGTH_MAX} printable characters, "
             f"not {path!r}"
         )
         raise ConfigurationError(message)
+
+
+def _is_store_path(path: object) -> bool:
+    return (
+        isinstance(path, str)
+        and 1 <= len(path) <= STORE_PATH_LENGTH_MAX
+        and path.isprintable()
+    )
+
+
+def _is_version(version: object) -> bool:
+    return isinstance(version, int) and not isinstance(version, bool) and version >= 0
 
 
 def check_operations(operations: Sequence[StoreOperation]) -> None:
@@ -227,9 +235,7 @@ def check_operations(operations: Sequence[StoreOperation]) -> None:
             message = f"a commit names a path once; {operation.path!r} is there twice"
             raise ConfigurationError(message)
         paths.add(operation.path)
-        if operation.version is not None and (
-            not isinstance(operation.version, int) or operation.version < 0
-        ):
+        if operation.version is not None and not _is_version(operation.version):
             message = f"a version is a whole number from 0, not {operation.version!r}"
             raise ConfigurationError(message)
         if isinstance(operation, Put):
