@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, final
@@ -12,7 +13,7 @@ from retrieval.core import RetrieverCore
 
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
     from types import TracebackType
 
     from retrieval.core import RetrieverEvent
@@ -56,6 +57,7 @@ class LeaderRetriever:
         self._listener: LeaderRetrievalListener | None = None
         self._thread: threading.Thread | None = None
         self._is_started = False
+        self._is_opened = threading.Event()
         self._is_closed = False
 
     @property
@@ -90,7 +92,10 @@ class LeaderRetriever:
                     daemon=True,
                 )
                 self._thread.start()
-        self._driver.open(self._deliver, self._fail)
+        try:
+            self._driver.open(self._deliver, self._fail)
+        finally:
+            self._is_opened.set()
 
     @property
     def leader(self) -> LeaderInformation | None:
@@ -161,26 +166,29 @@ class LeaderRetriever:
             self._check_running()
         try:
             async with asyncio.timeout(timeout_seconds):
-                async for leader in self.changes_async():
-                    if leader is not None:
-                        return leader
+                async with contextlib.aclosing(self._iterate_async()) as changes:
+                    async for leader in changes:
+                        if leader is not None:
+                            return leader
         except TimeoutError:
-            raise NoLeaderError(
-                self._component_id, time.monotonic() - began
-            ) from None
+            raise NoLeaderError(self._component_id, time.monotonic() - began) from None
         message = "the retriever was closed while its leader was waited for"
         raise LocalProtocolError(message)
 
-    async def changes_async(self) -> AsyncIterator[LeaderInformation | None]:
+    def changes_async(self) -> AsyncIterator[LeaderInformation | None]:
         """Do as `changes` does, without blocking the event loop."""
         self._fork_guard.check()
         with self._changed:
             self._check_started()
+        return self._iterate_async()
+
+    async def _iterate_async(self) -> AsyncGenerator[LeaderInformation | None, None]:
         loop = asyncio.get_running_loop()
         wake = asyncio.Event()
 
         def wake_up() -> None:
-            if not loop.is_closed():
+            # A loop that has closed meanwhile has nobody left who waits.
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(wake.set)
 
         with self._changed:
@@ -217,6 +225,9 @@ class LeaderRetriever:
             self._announce()
         if is_first:
             if self._is_started:
+                # `start` may still be at it in another thread: what is closed before
+                # it is opened would stay.
+                self._is_opened.wait()
                 self._driver.close()
             if self._on_closed is not None:
                 self._on_closed(self)
@@ -275,20 +286,28 @@ class LeaderRetriever:
                 errors, self._errors = self._errors, []
                 leader = self._core.told
             for error in errors:
+                if self._is_closed:  # by the listener itself: it hears no more (R5)
+                    return
                 self._call_handle_error(listener, error)
+            if self._is_closed:
+                return
             if leader != held:
                 held = leader
                 try:
                     listener.notify_leader(leader)
                 except Exception as error:  # noqa: BLE001 - the listener's own fault goes to the listener
                     self._call_handle_error(listener, error)
+                except BaseException as exit_request:  # noqa: BLE001 - sys.exit() would end this thread, and nobody would know
+                    fault = LocalProtocolError(f"the listener raised {exit_request!r}")
+                    fault.__cause__ = exit_request
+                    self._call_handle_error(listener, fault)
 
     def _call_handle_error(
         self, listener: LeaderRetrievalListener, error: Exception
     ) -> None:
         try:
             listener.handle_error(error)
-        except Exception:
+        except BaseException:  # noqa: BLE001 - nobody is left to hand it to
             self._log.exception("listener.failed", error=str(error))
 
     def _differs_from(self, held: LeaderInformation | None) -> Callable[[], bool]:
