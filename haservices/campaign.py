@@ -11,7 +11,6 @@ from nameservice import (
     DidNotHappenError,
     LeadershipLostError,
     MayHaveHappenedError,
-    NameServiceError,
     NoLeaderError,
 )
 
@@ -74,17 +73,10 @@ class _Campaigner:
         self._election = election
         self._address = address
         self._changed = threading.Condition()
-        self._granted: LeaderSession | None = None
         self.leadership: Leadership | None = None
         self.error: Exception | None = None
 
     def grant_leadership(self, session: LeaderSession) -> None:
-        with self._changed:
-            self._granted = session
-            if self.leadership is not None:
-                # Led and lost before: the block that runs holds the old leadership,
-                # which stays lost, and closes the election when it ends.
-                return
         try:
             self._election.confirm_leadership(session.leader_session_id, self._address)
         except LeadershipLostError:
@@ -98,8 +90,12 @@ class _Campaigner:
 
     def revoke_leadership(self) -> None:
         with self._changed:
-            if self.leadership is not None:
-                self.leadership.lost.set()
+            if self.leadership is None:
+                return
+            self.leadership.lost.set()
+        # The block holds a leadership that stays lost.  Contending on would win turns
+        # that nobody takes up, and keep the others waiting.
+        self._election.close()
 
     def handle_error(self, error: Exception) -> None:
         with self._changed:
