@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from attrs import frozen
 
@@ -185,7 +185,7 @@ class HAServices(Protocol):
         ``close`` would.
         """
 
-    def __enter__(self) -> HAServices:
+    def __enter__(self) -> Self:
         """Return itself."""
 
     def __exit__(
