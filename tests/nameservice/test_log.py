@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from nameservice.log import configure_logging, get_logger
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Terminal(io.StringIO):
+    """A file that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """Leave structlog to the other tests as it was."""
+    config = structlog.get_config()
+    yield
+    structlog.configure(**config)
+
+
+class TestConfigureLogging:
+    def test_piped_lines_are_json(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where a program reads the log, each line is one JSON object."""
+        piped = io.StringIO()
+        monkeypatch.setattr("sys.stderr", piped)
+        configure_logging()
+        get_logger(component_id="job").info("leadership.granted", epoch=7)
+        line = json.loads(piped.getvalue())
+        del line["timestamp"]
+        assert line == {
+            "event": "leadership.granted",
+            "level": "info",
+            "component_id": "job",
+            "epoch": 7,
+        }
+
+    def test_traceback_is_in_the_json(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An exception is a field of its line, not lines of its own."""
+        piped = io.StringIO()
+        monkeypatch.setattr("sys.stderr", piped)
+        configure_logging()
+        try:
+            raise ValueError("seven")  # noqa: TRY301 - to be logged with its traceback
+        except ValueError:
+            get_logger().exception("contender.failed")
+        assert "ValueError: seven" in json.loads(piped.getvalue())["exception"]
+
+    def test_lines_on_a_terminal_are_for_people(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where a person reads the log, no line is JSON."""
+        terminal = Terminal()
+        monkeypatch.setattr("sys.stderr", terminal)
+        configure_logging()
+        get_logger().info("leadership.granted", epoch=7)
+        assert "leadership.granted" in terminal.getvalue()
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(terminal.getvalue())
+
+    @pytest.mark.parametrize(
+        ("level_name", "expected"),
+        [
+            ("debug", ["debug", "info", "warning", "error"]),
+            ("info", ["info", "warning", "error"]),
+            ("warning", ["warning", "error"]),
+            ("error", ["error"]),
+        ],
+    )
+    def test_level_hides_what_is_below_it(
+        self, monkeypatch: pytest.MonkeyPatch, level_name: str, expected: list[str]
+    ) -> None:
+        """Only lines of that level and above come out."""
+        piped = io.StringIO()
+        monkeypatch.setattr("sys.stderr", piped)
+        configure_logging(level_name)
+        log = get_logger()
+        log.debug("a")
+        log.info("a")
+        log.warning("a")
+        log.error("a")
+        lines = piped.getvalue().splitlines()
+        assert [json.loads(line)["level"] for line in lines] == expected
+
+
+class TestGetLogger:
+    def test_keeps_its_values(self) -> None:
+        """What is bound once is on every line."""
+        log = get_logger(component="election")
+        with capture_logs() as lines:
+            log.info("leadership.granted", epoch=7)
+        assert lines == [
+            {
+                "component": "election",
+                "epoch": 7,
+                "event": "leadership.granted",
+                "log_level": "info",
+            }
+        ]
