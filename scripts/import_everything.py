@@ -13,7 +13,6 @@ from pathlib import PurePosixPath
 NEEDS_MORE = {
     "sparkpipeline": "the extra spark",
     "haservices.pytest_plugin": "pytest",
-    "lodestar.__main__": "nothing, but it is the script itself",
 }
 
 
