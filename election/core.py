@@ -1,0 +1,902 @@
+"""
+`ElectionCore`: sessions, contenders and leaders without I/O.
+
+Theory of operation
+-------------------
+Only this file sequences.  It owns a table of sessions (`sessions.py`), the components
+(`component.py`) and their deadlines; every step first lets time do its work, then
+takes the event, and returns what to do, in order.
+
+*A leadership begins* when a component has no leadership, its barrier has passed, the
+core is decided, and some contender has been heard from within its lease: the first
+such in the order of registration (E1).  The epoch is recorded before the grant.
+
+*A leadership ends* by the core's decision: its contender withdrew, its session ended,
+it did not confirm in time, it was silent and unconfirmed for a lease, an operator
+revoked it, or a higher epoch was reported.  From that step on it is affirmed no more.
+The next grant waits for the barrier (E4).
+
+*The core is undecided* for the longest lease after a start: somebody may still
+believe that it leads under the core's predecessor.  Claims are collected meanwhile;
+then the highest is reinstated, unless a higher epoch is known (E9).
+
+*A stall* is a step that comes later than `next_deadline_ns` asked for by more than a
+fifth of the shortest lease.  Everybody's deadlines move by the lateness plus a lease:
+heartbeats may be waiting that nobody has read yet.  While there are sessions the core
+asks to be stepped every fifth of the shortest lease, so that no stall goes unseen.
+
+Easy to get wrong: acknowledgements that arrive in another order than they were sent,
+heartbeats that are older than they look, and a successor that expires in the same
+instant as its predecessor.  The simulation looks for all three.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, assert_never, final
+from uuid import UUID, uuid5
+
+from attrs import field, frozen, validators
+
+from election.component import Component, Contender, Leadership
+from election.deadlines import Deadlines
+from election.effects import (
+    AcceptConfirmation,
+    AcceptRegistration,
+    AcknowledgeHeartbeat,
+    Affirmation,
+    CloseSession,
+    ElectionEffect,
+    GrantLeadership,
+    OpenSession,
+    PublishLeader,
+    RecordEpoch,
+    RefuseConfirmation,
+    RefuseEpoch,
+    RefuseRegistration,
+    RefuseSession,
+    RegistrationRefusal,
+    RevokeLeadership,
+    SessionEnd,
+)
+from election.events import (
+    ConnectionClosed,
+    ContenderPreferred,
+    ContenderRegistered,
+    ContenderWithdrawn,
+    ElectionEvent,
+    EpochReported,
+    HeartbeatReceived,
+    LeadershipConfirmed,
+    RevocationAcknowledged,
+    RevokeRequested,
+    SessionCloseRequested,
+    SessionExpireRequested,
+    SessionRequested,
+    TimePassed,
+)
+from election.sessions import Session, SessionTable
+from retrieval.information import Publication
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from election.epochs import EpochSource
+    from election.events import ClaimReported
+
+
+__all__ = ["ElectionConfig", "ElectionCore"]
+
+STALL_DIVISOR: Final = 5
+_COMPONENT: Final = "component"
+_DECISION: Final = "decision"
+_SESSION: Final = "session"
+
+
+@frozen(kw_only=True)
+class ElectionConfig:
+    """
+    The limits of an `ElectionCore`.
+
+    Attributes:
+        namespace: Random; what the core's leader session ids are derived from.
+        undecided_ns: How long after its start the core neither grants nor affirms:
+            the longest lease that it or its predecessor admits.
+        session_count_max: How many sessions there may be.
+        contender_count_max: How many contenders one component may have.
+        component_count_max: How many components may have contenders.
+    """
+
+    namespace: UUID
+    undecided_ns: int = field(validator=validators.ge(0))
+    session_count_max: int = field(default=10_000, validator=validators.ge(1))
+    contender_count_max: int = field(default=1_000, validator=validators.ge(1))
+    component_count_max: int = field(default=100_000, validator=validators.ge(1))
+
+
+@final
+class ElectionCore:
+    """
+    Sessions, contenders and leaders: events and time in, effects out.
+
+    Two cores given the same sequence of ``(event, now_ns)`` return the same effects
+    and end in the same state.  Not thread-safe: one shell drives it.
+
+    Args:
+        config: Its limits.
+        epochs: Where its epochs come from.
+        recorded_epochs: The highest epoch on record for each component.
+        now_ns: When it starts.
+    """
+
+    def __init__(
+        self,
+        config: ElectionConfig,
+        *,
+        epochs: EpochSource,
+        recorded_epochs: Mapping[str, int],
+        now_ns: int,
+    ) -> None:
+        self._config = config
+        self._epochs = epochs
+        self._now_ns = now_ns
+        self._sessions = SessionTable()
+        self._components: dict[str, Component] = {}
+        self._recorded_epochs = dict(recorded_epochs)
+        self._deadlines = Deadlines()
+        self._ticket = 0
+        self._leases: Counter[int] = Counter()
+        self._lease_ns_min = 0
+        self._lease_ns_max = 0
+        self._is_undecided = config.undecided_ns > 0
+        self._step_due_ns: int | None = None
+        self._grant_count = 0
+        self._stall_count = 0
+        if self._is_undecided:
+            self._deadlines.set((_DECISION, ""), now_ns + config.undecided_ns)
+        for epoch in self._recorded_epochs.values():
+            epochs.observe(epoch)
+        self._arm()
+
+    # -- queries -------------------------------------------------------------------
+
+    @property
+    def is_undecided(self) -> bool:
+        """Return whether claims are still being collected (E9)."""
+        return self._is_undecided
+
+    @property
+    def incarnation(self) -> int:
+        """Return the incarnation that the next epoch will carry."""
+        return self._epochs.incarnation
+
+    @property
+    def grant_count(self) -> int:
+        """Return how many leaderships were granted or reinstated."""
+        return self._grant_count
+
+    @property
+    def stall_count(self) -> int:
+        """Return how often the shell was found late."""
+        return self._stall_count
+
+    @property
+    def components(self) -> Sequence[Component]:
+        """Return the components, sorted by id; to be read, never changed."""
+        return [self._components[name] for name in sorted(self._components)]
+
+    @property
+    def sessions(self) -> Sequence[Session]:
+        """Return the sessions, oldest first; to be read, never changed."""
+        return tuple(self._sessions)
+
+    def component(self, component_id: str) -> Component | None:
+        """Return one component, to be read, or None if nothing is known of it."""
+        return self._components.get(component_id)
+
+    def session(self, session_id: str) -> Session | None:
+        """Return one session, to be read, or None if it is over."""
+        return self._sessions.get(session_id)
+
+    def publication(self, component_id: str) -> Publication | None:
+        """Return what was published last of a component, or None."""
+        component = self._components.get(component_id)
+        return None if component is None else component.publication
+
+    def leads(
+        self, session_id: str, component_id: str, leader_session_id: UUID, epoch: int
+    ) -> bool:
+        """Return whether that leadership is the present one, and that session's own."""
+        component = self._components.get(component_id)
+        leadership = None if component is None else component.leadership
+        return (
+            leadership is not None
+            and leadership.session_id == session_id
+            and leadership.leader_session_id == leader_session_id
+            and leadership.epoch == epoch
+        )
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `step` must be called again, or None if it need not be."""
+        return self._step_due_ns
+
+    # -- the step ------------------------------------------------------------------
+
+    def step(self, event: ElectionEvent, *, now_ns: int) -> tuple[ElectionEffect, ...]:
+        """
+        Let time pass until *now_ns*, then take *event*.
+
+        Returns:
+            What to do, to be done in this order.
+        """
+        assert now_ns >= self._now_ns
+        self._now_ns = now_ns
+        self._excuse_stall()
+        effects: list[ElectionEffect] = []
+        self._let_time_pass(effects)  # first: a late heartbeat must not revive
+        match event:
+            case TimePassed():
+                pass
+            case SessionRequested():
+                self._open_session(event, effects)
+            case HeartbeatReceived():
+                self._heartbeat(event, effects)
+            case ConnectionClosed(session_id=session_id):
+                self._suspect(session_id)
+            case SessionCloseRequested(session_id=session_id):
+                self._end_session(session_id, SessionEnd.CLOSED, effects)
+            case SessionExpireRequested(session_id=session_id):
+                self._end_session(session_id, SessionEnd.EXPIRED_BY_OPERATOR, effects)
+            case ContenderRegistered():
+                self._register(event, effects)
+            case ContenderWithdrawn():
+                self._withdraw(event, effects)
+            case LeadershipConfirmed():
+                self._confirm(event, effects)
+            case RevocationAcknowledged():
+                self._acknowledge_revocation(event, effects)
+            case EpochReported():
+                self._take_report(event, effects)
+            case RevokeRequested(component_id=component_id):
+                self._revoke(component_id, effects)
+            case ContenderPreferred():
+                self._prefer(event, effects)
+            case _:
+                assert_never(event)
+        self._arm()
+        return tuple(effects)
+
+    def check_invariants(self) -> None:
+        """Assert what holds between any two steps; tests call it after each."""
+        for session in self._sessions:
+            for component_id, contender_id in session.contenders:
+                contender = self._components[component_id].contenders[contender_id]
+                assert contender.session_id == session.session_id
+        for component in self._components.values():
+            for contender in component.contenders.values():
+                owner = self._sessions.get(contender.session_id)
+                assert owner is not None
+                assert (component.component_id, contender.contender_id) in (
+                    owner.contenders
+                )
+                assert self._is_undecided or contender.claim is None
+            leadership = component.leadership
+            if leadership is not None:
+                assert not self._is_undecided
+                holder = component.contenders[leadership.contender_id]
+                assert holder.session_id == leadership.session_id
+                assert leadership.epoch == component.epoch_max
+                assert not component.is_epoch_max_ended
+                if leadership.is_confirmed:
+                    assert component.publication == component.present()
+            elif component.publication is not None:
+                assert component.publication.leader is None
+            if component.publication is not None:
+                assert component.publication.epoch <= component.epoch_max
+
+    # -- time ----------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Work out when to be called again."""
+        due_ns = self._deadlines.earliest_ns()
+        if len(self._sessions):
+            tick_ns = self._now_ns + self._lease_ns_min // STALL_DIVISOR
+            due_ns = tick_ns if due_ns is None else min(due_ns, tick_ns)
+        self._step_due_ns = due_ns
+
+    def _excuse_stall(self) -> None:
+        """Move every deadline if we are called too late: our pause is no silence."""
+        if self._step_due_ns is None or not len(self._sessions):
+            return
+        late_ns = self._now_ns - self._step_due_ns
+        if late_ns <= self._lease_ns_min // STALL_DIVISOR:
+            return
+        self._stall_count += 1
+        shift_ns = late_ns + self._lease_ns_max
+        self._sessions.shift(shift_ns)
+        for session in self._sessions:
+            self._arm_session(session)
+        for component in self._components.values():
+            component.barrier_ns += shift_ns
+            if component.leadership is not None:
+                component.leadership.confirm_deadline_ns += shift_ns
+            self._arm_component(component)
+        if self._is_undecided:
+            self._deadlines.set((_DECISION, ""), self._now_ns + shift_ns)
+
+    def _let_time_pass(self, effects: list[ElectionEffect]) -> None:
+        while (key := self._deadlines.pop_due(self._now_ns)) is not None:
+            kind, name = key
+            if kind == _SESSION:
+                session = self._sessions.get(name)
+                assert session is not None
+                is_silent = session.close_evidence_ns is None
+                reason = (
+                    SessionEnd.SILENT if is_silent else SessionEnd.CONNECTION_CLOSED
+                )
+                self._end_session(name, reason, effects)
+            elif kind == _COMPONENT:
+                self._review(self._components[name], effects)
+            else:
+                self._decide(effects)
+
+    def _arm_session(self, session: Session) -> None:
+        self._deadlines.set((_SESSION, session.session_id), session.deadline_ns())
+
+    def _arm_component(self, component: Component) -> None:
+        """Set when this component must be looked at, apart from events."""
+        deadline_ns: int | None = None
+        leadership = component.leadership
+        if leadership is not None:
+            if not leadership.is_confirmed:
+                holder = self._sessions.get(leadership.session_id)
+                assert holder is not None
+                deadline_ns = min(
+                    leadership.confirm_deadline_ns,
+                    holder.last_contact_ns + holder.lease_ns,
+                )
+        elif component.contenders and component.barrier_ns > self._now_ns:
+            deadline_ns = component.barrier_ns
+        self._deadlines.set((_COMPONENT, component.component_id), deadline_ns)
+
+    def _review(self, component: Component, effects: list[ElectionEffect]) -> None:
+        """A deadline of *component* is reached: end what is overdue, grant."""
+        leadership = component.leadership
+        if leadership is not None and not leadership.is_confirmed:
+            holder = self._sessions.get(leadership.session_id)
+            assert holder is not None
+            if leadership.confirm_deadline_ns <= self._now_ns:
+                self._end_leadership(component, effects)
+                self._queue_last(component, leadership.contender_id)
+            elif not holder.is_heard(self._now_ns):
+                self._end_leadership(component, effects)  # keeps its place (E1)
+        self._grant(component, effects)
+
+    # -- sessions ------------------------------------------------------------------
+
+    def _open_session(
+        self, event: SessionRequested, effects: list[ElectionEffect]
+    ) -> None:
+        if len(self._sessions) >= self._config.session_count_max:
+            effects.append(RefuseSession(session_id=event.session_id))
+            return
+        session = self._sessions.open(
+            event.session_id,
+            client=event.client,
+            session_timeout_ns=event.session_timeout_ns,
+            lease_ns=event.lease_ns,
+            now_ns=self._now_ns,
+        )
+        self._count_lease(session.lease_ns, 1)
+        self._arm_session(session)
+        effects.append(OpenSession(session_id=event.session_id))
+
+    def _count_lease(self, lease_ns: int, change: int) -> None:
+        """Keep the shortest and the longest lease in use; few differ."""
+        self._leases[lease_ns] += change
+        if not self._leases[lease_ns]:
+            del self._leases[lease_ns]
+        self._lease_ns_min = min(self._leases, default=0)
+        self._lease_ns_max = max(self._leases, default=0)
+
+    def _heartbeat(
+        self, event: HeartbeatReceived, effects: list[ElectionEffect]
+    ) -> None:
+        session = self._sessions.get(event.session_id)
+        if session is None:
+            return
+        if not self._sessions.heartbeat(
+            session,
+            number=event.number,
+            acknowledged=event.acknowledged,
+            now_ns=self._now_ns,
+        ):
+            return
+        self._arm_session(session)
+        affirmations = []
+        vacant = []
+        for component_id in dict.fromkeys(name for name, _ in session.contenders):
+            component = self._components[component_id]
+            leadership = component.leadership
+            if leadership is None:
+                vacant.append(component)
+            elif leadership.session_id == session.session_id:
+                leadership.last_affirmed_ns = self._now_ns
+                affirmations.append(component.affirmation())
+                self._arm_component(component)
+        effects.append(
+            AcknowledgeHeartbeat(
+                session_id=session.session_id,
+                number=event.number,
+                affirmations=tuple(affirmations),
+                is_undecided=self._is_undecided,
+            )
+        )
+        for component in vacant:
+            self._grant(component, effects)
+
+    def _suspect(self, session_id: str) -> None:
+        session = self._sessions.get(session_id)
+        if session is not None and session.close_evidence_ns is None:
+            session.close_evidence_ns = self._now_ns
+            self._arm_session(session)
+
+    def _end_session(
+        self, session_id: str, reason: SessionEnd, effects: list[ElectionEffect]
+    ) -> None:
+        session = self._sessions.get(session_id)
+        if session is None:
+            return
+        has_stopped = reason is SessionEnd.CLOSED
+        left = [self._components[name] for name, _ in session.contenders]
+        for component in left:
+            leadership = component.leadership
+            if leadership is not None and leadership.session_id == session_id:
+                self._end_leadership(
+                    component, effects, has_stopped=has_stopped, is_told=False
+                )
+        for component_id, contender_id in session.contenders:
+            del self._components[component_id].contenders[contender_id]
+        self._sessions.close(session_id)
+        self._deadlines.set((_SESSION, session_id), None)
+        self._count_lease(session.lease_ns, -1)
+        effects.append(CloseSession(session_id=session_id, reason=reason))
+        for component in left:
+            self._grant(component, effects)
+
+    # -- contenders ----------------------------------------------------------------
+
+    def _register(
+        self, event: ContenderRegistered, effects: list[ElectionEffect]
+    ) -> None:
+        session = self._sessions.get(event.session_id)
+        component = self._components.get(event.component_id)
+        known = (
+            None if component is None else component.contenders.get(event.contender_id)
+        )
+        refusal: RegistrationRefusal | None = None
+        if session is None:
+            refusal = RegistrationRefusal.UNKNOWN_SESSION
+        elif known is not None and known.session_id != event.session_id:
+            refusal = RegistrationRefusal.TAKEN_BY_ANOTHER_SESSION
+        elif known is None:
+            refusal = self._refusal_of_another(component)
+        if refusal is not None:
+            effects.append(
+                RefuseRegistration(
+                    session_id=event.session_id,
+                    component_id=event.component_id,
+                    contender_id=event.contender_id,
+                    reason=refusal,
+                )
+            )
+            return
+        assert session is not None
+        if component is None:
+            component = self._component(event.component_id)
+        contender = known or self._enter(session, component, event)
+        effects.append(
+            AcceptRegistration(
+                session_id=event.session_id,
+                component_id=event.component_id,
+                contender_id=event.contender_id,
+                ticket=contender.ticket,
+            )
+        )
+        if known is None and event.claim is not None and not self._is_undecided:
+            self._refuse_claim(component, contender, event.claim, effects)
+        self._grant(component, effects)
+
+    def _refusal_of_another(
+        self, component: Component | None
+    ) -> RegistrationRefusal | None:
+        if component is not None:
+            if len(component.contenders) >= self._config.contender_count_max:
+                return RegistrationRefusal.TOO_MANY_CONTENDERS
+            return None
+        self._forget_idle()
+        if len(self._components) >= self._config.component_count_max:
+            return RegistrationRefusal.TOO_MANY_COMPONENTS
+        return None
+
+    def _enter(
+        self, session: Session, component: Component, event: ContenderRegistered
+    ) -> Contender:
+        keeps_place = self._is_undecided and event.ticket is not None
+        if keeps_place and event.ticket is not None:
+            ticket = event.ticket
+        else:
+            ticket = self._next_ticket()
+        contender = Contender(
+            contender_id=event.contender_id,
+            session_id=session.session_id,
+            ticket=ticket,
+            confirm_timeout_ns=event.confirm_timeout_ns,
+            claim=event.claim if self._is_undecided else None,
+        )
+        component.contenders[event.contender_id] = contender
+        session.contenders[event.component_id, event.contender_id] = None
+        return contender
+
+    def _next_ticket(self) -> int:
+        """Return a ticket after all of this incarnation and of every earlier one."""
+        self._ticket += 1
+        return self._epochs.incarnation << 32 | self._ticket
+
+    def _withdraw(
+        self, event: ContenderWithdrawn, effects: list[ElectionEffect]
+    ) -> None:
+        component = self._components.get(event.component_id)
+        if component is None:
+            return
+        contender = component.contenders.get(event.contender_id)
+        if contender is None or contender.session_id != event.session_id:
+            return
+        leadership = component.leadership
+        if leadership is not None and leadership.contender_id == event.contender_id:
+            self._end_leadership(component, effects, has_stopped=True, is_told=False)
+        del component.contenders[event.contender_id]
+        session = self._sessions.get(event.session_id)
+        assert session is not None
+        del session.contenders[event.component_id, event.contender_id]
+        self._grant(component, effects)
+
+    def _queue_last(self, component: Component, contender_id: str) -> None:
+        component.contenders[contender_id].ticket = self._next_ticket()
+
+    # -- leaderships ---------------------------------------------------------------
+
+    def _grant(self, component: Component, effects: list[ElectionEffect]) -> None:
+        """Grant leadership if nobody has it, nobody may believe, and somebody is there."""
+        if (
+            component.leadership is None
+            and not self._is_undecided
+            and self._now_ns >= component.barrier_ns
+        ):
+            for contender in component.in_order():
+                session = self._sessions.get(contender.session_id)
+                assert session is not None
+                if session.is_heard(self._now_ns):
+                    self._grant_to(component, contender, session, effects)
+                    break
+        self._arm_component(component)
+
+    def _grant_to(
+        self,
+        component: Component,
+        contender: Contender,
+        session: Session,
+        effects: list[ElectionEffect],
+    ) -> None:
+        epoch = self._epochs.draw(above=component.epoch_max)
+        component.epoch_max = epoch
+        component.is_epoch_max_ended = False
+        component.leadership = Leadership(
+            contender_id=contender.contender_id,
+            session_id=session.session_id,
+            leader_session_id=uuid5(
+                self._config.namespace, f"{component.component_id}/{epoch}"
+            ),
+            epoch=epoch,
+            lease_ns=session.lease_ns,
+            last_affirmed_ns=self._now_ns,
+            confirm_deadline_ns=self._now_ns + contender.confirm_timeout_ns,
+        )
+        effects.append(RecordEpoch(component_id=component.component_id, epoch=epoch))
+        self._tell_grant(component, session, effects)
+
+    def _tell_grant(
+        self, component: Component, session: Session, effects: list[ElectionEffect]
+    ) -> None:
+        self._grant_count += 1
+        effects.append(
+            GrantLeadership(
+                session_id=session.session_id,
+                affirmation=component.affirmation(),
+                heartbeat_number=session.heartbeat_number,
+            )
+        )
+
+    def _end_leadership(
+        self,
+        component: Component,
+        effects: list[ElectionEffect],
+        *,
+        has_stopped: bool = False,
+        is_told: bool = True,
+    ) -> None:
+        """
+        End the present leadership, without granting another.
+
+        Args:
+            component: Whose.
+            effects: Where to add what follows from it.
+            has_stopped: Whether the holder itself says that it leads no longer.
+            is_told: Whether the holder must be told.
+        """
+        leadership = component.leadership
+        assert leadership is not None
+        affirmation = component.affirmation()
+        component.leadership = None
+        component.is_epoch_max_ended = True
+        component.barrier_ns = 0 if has_stopped else leadership.barrier_ns
+        component.barrier_epoch = leadership.epoch
+        if leadership.is_confirmed:
+            self._publish_nobody(component, effects)
+        if is_told:
+            effects.append(
+                RevokeLeadership(
+                    session_id=leadership.session_id, affirmation=affirmation
+                )
+            )
+
+    def _publish_nobody(
+        self, component: Component, effects: list[ElectionEffect]
+    ) -> None:
+        publication = Publication(
+            epoch=component.epoch_max, confirm_count=0, leader=None
+        )
+        if component.publication is None or (
+            publication.rank > component.publication.rank
+        ):
+            component.publication = publication
+            effects.append(
+                PublishLeader(
+                    component_id=component.component_id, publication=publication
+                )
+            )
+
+    def _confirm(
+        self, event: LeadershipConfirmed, effects: list[ElectionEffect]
+    ) -> None:
+        component = self._components.get(event.component_id)
+        leadership = None if component is None else component.leadership
+        if (
+            component is None
+            or leadership is None
+            or leadership.session_id != event.session_id
+            or leadership.contender_id != event.contender_id
+            or leadership.leader_session_id != event.leader_session_id
+        ):
+            effects.append(
+                RefuseConfirmation(
+                    session_id=event.session_id,
+                    component_id=event.component_id,
+                    is_undecided=self._is_undecided,
+                )
+            )
+            return
+        if event.confirm_count > leadership.confirm_count:
+            leadership.confirm_count = event.confirm_count
+            leadership.address = event.address
+            component.publication = component.present()
+            effects.append(
+                PublishLeader(
+                    component_id=event.component_id, publication=component.publication
+                )
+            )
+            self._arm_component(component)
+        effects.append(
+            AcceptConfirmation(
+                session_id=event.session_id, component_id=event.component_id
+            )
+        )
+
+    def _acknowledge_revocation(
+        self, event: RevocationAcknowledged, effects: list[ElectionEffect]
+    ) -> None:
+        component = self._components.get(event.component_id)
+        if component is None:
+            return
+        contender = component.contenders.get(event.contender_id)
+        if (
+            contender is not None
+            and contender.session_id == event.session_id
+            and component.leadership is None
+            and component.barrier_epoch == event.epoch
+        ):
+            component.barrier_ns = 0
+            self._grant(component, effects)
+
+    def _revoke(self, component_id: str, effects: list[ElectionEffect]) -> None:
+        component = self._components.get(component_id)
+        if component is None or component.leadership is None:
+            return
+        contender_id = component.leadership.contender_id
+        self._end_leadership(component, effects)
+        self._queue_last(component, contender_id)
+        self._grant(component, effects)
+
+    def _prefer(self, event: ContenderPreferred, effects: list[ElectionEffect]) -> None:
+        component = self._components.get(event.component_id)
+        if component is None or event.contender_id not in component.contenders:
+            return
+        leadership = component.leadership
+        if leadership is not None and leadership.contender_id == event.contender_id:
+            return
+        first = component.in_order()[0]
+        component.contenders[event.contender_id].ticket = first.ticket - 1
+        if leadership is not None:
+            self._end_leadership(component, effects)
+        self._grant(component, effects)
+
+    # -- what was before us --------------------------------------------------------
+
+    def _decide(self, effects: list[ElectionEffect]) -> None:
+        """Everybody who may believe has had time to say so: settle who leads (E9)."""
+        self._is_undecided = False
+        for component in self.components:
+            claimants = [
+                (contender, contender.claim)
+                for contender in component.in_order()
+                if contender.claim is not None
+            ]
+            for contender in component.contenders.values():
+                contender.claim = None
+            # max() keeps the first of equals: the earliest in the queue.
+            best = max(claimants, key=lambda pair: pair[1].epoch, default=None)
+            is_reinstated = best is not None and self._is_highest(component, best[1])
+            if best is not None and is_reinstated:
+                claimants.remove(best)
+                self._reinstate(component, best[0], best[1], effects)
+            elif component.epoch_max:
+                component.is_epoch_max_ended = True
+                self._publish_nobody(component, effects)
+            for contender, claim in claimants:
+                self._tell_claim_over(component, contender, claim, effects)
+            self._grant(component, effects)
+        self._recorded_epochs.clear()
+
+    def _is_highest(self, component: Component, claim: ClaimReported) -> bool:
+        if not self._epochs.admits(claim.epoch, now_ns=self._now_ns):
+            return False
+        return claim.epoch > component.epoch_max or (
+            claim.epoch == component.epoch_max and not component.is_epoch_max_ended
+        )
+
+    def _reinstate(
+        self,
+        component: Component,
+        contender: Contender,
+        claim: ClaimReported,
+        effects: list[ElectionEffect],
+    ) -> None:
+        session = self._sessions.get(contender.session_id)
+        assert session is not None
+        self._epochs.observe(claim.epoch)
+        component.epoch_max = claim.epoch
+        component.is_epoch_max_ended = False
+        component.leadership = Leadership(
+            contender_id=contender.contender_id,
+            session_id=contender.session_id,
+            leader_session_id=claim.leader_session_id,
+            epoch=claim.epoch,
+            lease_ns=session.lease_ns,
+            last_affirmed_ns=self._now_ns,
+            confirm_deadline_ns=self._now_ns + contender.confirm_timeout_ns,
+            confirm_count=claim.confirm_count,
+            address=claim.address,
+        )
+        effects.append(
+            RecordEpoch(component_id=component.component_id, epoch=claim.epoch)
+        )
+        self._tell_grant(component, session, effects)
+        if component.leadership.is_confirmed:
+            component.publication = component.present()
+            effects.append(
+                PublishLeader(
+                    component_id=component.component_id,
+                    publication=component.publication,
+                )
+            )
+
+    def _refuse_claim(
+        self,
+        component: Component,
+        contender: Contender,
+        claim: ClaimReported,
+        effects: list[ElectionEffect],
+    ) -> None:
+        """Take a claim that came too late as the report that it is."""
+        self._tell_claim_over(component, contender, claim, effects)
+        self._take_report(
+            EpochReported(
+                component_id=component.component_id, epoch=claim.epoch, is_ended=True
+            ),
+            effects,
+        )
+
+    def _tell_claim_over(
+        self,
+        component: Component,
+        contender: Contender,
+        claim: ClaimReported,
+        effects: list[ElectionEffect],
+    ) -> None:
+        effects.append(
+            RevokeLeadership(
+                session_id=contender.session_id,
+                affirmation=_claimed(component, contender, claim),
+            )
+        )
+
+    def _take_report(self, event: EpochReported, effects: list[ElectionEffect]) -> None:
+        if not self._epochs.admits(event.epoch, now_ns=self._now_ns):
+            effects.append(
+                RefuseEpoch(component_id=event.component_id, epoch=event.epoch)
+            )
+            return
+        component = self._components.get(event.component_id)
+        if component is None:
+            self._forget_idle()
+            if len(self._components) >= self._config.component_count_max:
+                return  # the epochs that we draw are above it all the same
+            component = self._component(event.component_id)
+        self._epochs.observe(event.epoch)
+        known = (component.epoch_max, component.is_epoch_max_ended)
+        if (event.epoch, event.is_ended) <= known:
+            return
+        if component.leadership is not None:
+            # Somebody has seen a higher epoch than the present one, or has been told
+            # that the present one is over: neither would take our news.  The holder
+            # keeps its place and is granted afresh.
+            self._end_leadership(component, effects)
+        component.epoch_max = event.epoch
+        component.is_epoch_max_ended = event.is_ended or not self._is_undecided
+        if not self._is_undecided:
+            self._publish_nobody(component, effects)
+            self._grant(component, effects)
+
+    def _component(self, component_id: str) -> Component:
+        """Return a new component, with what is on record of it."""
+        component = Component(
+            component_id=component_id,
+            contenders={},
+            epoch_max=self._recorded_epochs.get(component_id, 0),
+        )
+        self._components[component_id] = component
+        return component
+
+    def _forget_idle(self) -> None:
+        """Forget components that nobody contends for once there are too many."""
+        if len(self._components) < self._config.component_count_max:
+            return
+        for component_id in list(self._components):
+            component = self._components[component_id]
+            if component.is_idle(self._now_ns):
+                # Epochs are drawn from one counter for all components, so what is
+                # granted later is above the epoch that we forget here.
+                del self._components[component_id]
+                self._deadlines.set((_COMPONENT, component_id), None)
+
+
+def _claimed(
+    component: Component, contender: Contender, claim: ClaimReported
+) -> Affirmation:
+    return Affirmation(
+        component_id=component.component_id,
+        contender_id=contender.contender_id,
+        leader_session_id=claim.leader_session_id,
+        epoch=claim.epoch,
+    )
