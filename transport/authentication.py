@@ -1,0 +1,174 @@
+"""
+Who is let in: the ZAP handler of a CURVE server, answering from its allow-list alone.
+
+Theory of operation.  For every connection libzmq asks ``inproc://zeromq.zap.01`` in
+the server's own context whether the key that the peer has *proved* to hold may come in
+(ZeroMQ RFC 27).  An `Authenticator` is that handler: its socket is served by the
+server's own poll loop, between requests.  It admits a key that the allow-list has, and
+refuses everything else: other keys, NULL, PLAIN, malformed requests.  A peer that is
+let in has its public key as ``User-Id`` on every frame that it sends, which is how the
+server knows who asks; roles are looked up per request, so a new allow-list holds for
+connections that are already open, too.
+
+Rejected: pyzmq's ``ThreadAuthenticator``.  It brings a thread and a control socket of
+its own, admits NULL unless told otherwise, turns ``location="*"`` into a global
+"admit everybody", only logs a failure to load keys, and a swapped list would race with
+the server's use of the old one.  What is needed of RFC 27 here is one request and one
+reply.
+
+A CURVE server without a handler admits *every* key (encryption without
+authentication), unless ``ZAP_ENFORCE_DOMAIN`` is set, as `transport.sockets` does: then
+a missing handler admits nobody.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+import attrs
+import zmq
+from zmq.utils import z85
+
+from nameservice import ConfigurationError, get_logger
+from transport.access import AllowList, Principal
+from transport.sockets import (
+    ZAP_DOMAIN,
+    SendOutcome,
+    ZMQContext,
+    ZMQSocket,
+    receive_now,
+    send_now,
+)
+
+
+__all__ = ["Authenticator"]
+
+_ADDRESS: Final = "inproc://zeromq.zap.01"
+_VERSION: Final = b"1.0"
+_REQUEST_FRAME_COUNT_MAX: Final = 16
+_KEY_SIZE_BYTES: Final = 32
+
+
+@final
+@attrs.frozen
+class _Verdict:
+    """What a request is answered: ``200`` with the key as user id, or ``400``."""
+
+    status: bytes
+    text: bytes
+    user_id: bytes = b""
+
+
+@final
+class Authenticator:
+    """
+    Admits the clients of an allow-list to the CURVE sockets of one context.
+
+    There can be one per context; bind the server's sockets after making it, and close
+    them before closing it.  Not thread-safe: `handle` runs in the loop of the server,
+    and *allow_list* is replaced there too.
+
+    Attributes:
+        socket: To be served: call `handle` whenever it is readable.
+        allow_list: Who is admitted; may be replaced at any time.  Connections of a
+            client that is taken off stay open: ask `principal_of` for every request.
+        admitted_count: How many connections were let in.
+        refused_count: How many were not, malformed requests included.
+
+    Raises:
+        ConfigurationError: If the context has such a handler already.
+    """
+
+    def __init__(self, context: ZMQContext, allow_list: AllowList) -> None:
+        self.allow_list = allow_list
+        self.admitted_count = 0
+        self.refused_count = 0
+        self._log = get_logger(component="authenticator")
+        self.socket: ZMQSocket = context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        try:
+            self.socket.bind(_ADDRESS)
+        except zmq.ZMQError as exc:
+            self.socket.close()
+            raise ConfigurationError(
+                "this ZeroMQ context has an authenticator already: "
+                "give each server a context of its own"
+            ) from exc
+
+    def principal_of(self, frame: zmq.Frame) -> Principal | None:
+        """Return who sent *frame*, or None if the allow-list has that key no more."""
+        try:
+            public_key = frame.get("User-Id")
+        except zmq.ZMQError:  # it came over a socket that is not secured
+            return None
+        return self.allow_list.get(str(public_key))
+
+    def handle(self, request_count_max: int = 100) -> None:
+        """Answer the requests that wait, *request_count_max* of them at most."""
+        for _ in range(request_count_max):
+            try:
+                frames = receive_now(
+                    self.socket, frame_count_max=_REQUEST_FRAME_COUNT_MAX
+                )
+            except zmq.Again:
+                return
+            self._answer([frame.bytes for frame in frames])
+
+    def close(self) -> None:
+        """Stop answering; from then on nobody is admitted."""
+        self.socket.close()
+
+    def _answer(self, frames: list[bytes]) -> None:
+        """Answer one request: routing id, delimiter, then RFC 27's frames."""
+        if len(frames) < 4 or frames[1] != b"" or frames[2] != _VERSION:
+            # There is no request id to answer to; libzmq never sends this.
+            self.refused_count += 1
+            self._log.warning("authentication.malformed", frame_count=len(frames))
+            return
+        routing_id, _, _, request_id, *fields = frames
+        verdict = self._judge(fields)
+        reply = (
+            routing_id,
+            b"",
+            _VERSION,
+            request_id,
+            verdict.status,
+            verdict.text,
+            verdict.user_id,
+            b"",
+        )
+        if send_now(self.socket, reply) is not SendOutcome.SENT:
+            # Whoever asked is gone, or is not let in: the handshake times out.
+            self._log.warning("authentication.unanswered")
+
+    def _judge(self, fields: list[bytes]) -> _Verdict:
+        """Return the verdict on domain, address, identity, mechanism, credentials."""
+        if len(fields) < 4:
+            return self._refuse(b"malformed request", address="", public_key="")
+        domain, address_bytes, _, mechanism, *credentials = fields
+        address = address_bytes.decode("utf-8", "replace")
+        if domain != ZAP_DOMAIN.encode("ascii"):
+            return self._refuse(b"unknown domain", address=address, public_key="")
+        if mechanism != b"CURVE":
+            return self._refuse(b"CURVE is required", address=address, public_key="")
+        if len(credentials) != 1 or len(credentials[0]) != _KEY_SIZE_BYTES:
+            return self._refuse(b"malformed key", address=address, public_key="")
+        key = z85.encode(credentials[0])
+        public_key = key.decode("ascii")
+        principal = self.allow_list.get(public_key)
+        if principal is None:
+            return self._refuse(b"unknown key", address=address, public_key=public_key)
+        self.admitted_count += 1
+        self._log.debug("connection.admitted", name=principal.name, address=address)
+        return _Verdict(b"200", b"OK", key)
+
+    def _refuse(self, text: bytes, *, address: str, public_key: str) -> _Verdict:
+        """Count, log and return a refusal."""
+        self.refused_count += 1
+        self._log.warning(
+            "connection.refused",
+            reason=text.decode("ascii"),
+            address=address,
+            public_key=public_key,
+        )
+        return _Verdict(b"400", text)

@@ -1,0 +1,395 @@
+"""
+What happens to connections: typed events, why a handshake failed, and how many at most.
+
+Theory of operation.  Every ZeroMQ socket can report what happens to its connections on
+an ``inproc`` socket; a `ConnectionMonitor` reads those reports as typed events.  On a
+server a connection is known by its file descriptor: events carry it, and so does every
+frame (`connection_of`), which is how a server learns that the connection of a session
+closed, 1 to 2 ms after the death of the process.  What is easy to get wrong:
+
+*   **Order.**  Messages and events come over different queues.  All that a connection
+    brought is in the socket's queue before its `ConnectionClosed` is in the monitor's.
+    So take the events first, then drain the socket (`PollLoop.drain`), then act on the
+    events: otherwise a heartbeat that came before the end looks newer than it.
+*   **Reuse.**  The system gives the number of a closed connection to the next one.  A
+    `ConnectionAccepted` says that whatever had that number before is over.
+*   **Blocking.**  libzmq's I/O thread *blocks* on a monitor that nobody reads: with the
+    default queue, 1,102 unread connections stopped a server from accepting, and closing
+    its socket never returned (measured).  Hence the queue of a `ConnectionMonitor` has
+    no bound of its own; it grows by one small event per connection made or closed.
+*   **Finality.**  After `HandshakeFailed` with *is_final* libzmq tries no more: whoever
+    wants to try again (the allow-list may have changed) opens a new socket.
+
+Bounding connections.  Unbinding a socket while there are too many is no way: libzmq
+ends every connection that the listener accepted, too, and without an event (measured).
+So a `ConnectionLimiter` shuts down, by its descriptor, each connection that is accepted
+above the limit; the peer sees it close in its handshake, and tries again later.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import os
+import resource
+import socket as stdlib_socket
+import struct
+from collections.abc import Iterable
+from typing import Final, NewType, TypeAlias, final
+
+import attrs
+import zmq
+
+from nameservice import AuthenticationError, get_logger
+from transport.sockets import ZMQSocket, receive_now, translate_zmq_errors
+
+
+__all__ = [
+    "AcceptFailed",
+    "ConnectFailed",
+    "ConnectionAccepted",
+    "ConnectionClosed",
+    "ConnectionEvent",
+    "ConnectionId",
+    "ConnectionLimiter",
+    "ConnectionMonitor",
+    "ConnectionOpened",
+    "HandshakeFailed",
+    "HandshakeFailure",
+    "HandshakeSucceeded",
+    "connection_count_possible",
+    "connection_of",
+    "handshake_error",
+]
+
+ConnectionId = NewType("ConnectionId", int)
+"""A connection of this process: its file descriptor, used again once it is closed."""
+
+_EVENT: Final = struct.Struct("=HI")
+_EVENTS: Final = (
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_ACCEPT_FAILED
+    | zmq.EVENT_CONNECTED
+    | zmq.EVENT_CONNECT_RETRIED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_DESCRIPTORS_KEPT_COUNT: Final = 128
+_monitor_numbers: Final = itertools.count(1)
+
+
+@final
+class HandshakeFailure(enum.Enum):
+    """Why a connection was made, and came to nothing."""
+
+    REFUSED = "refused"
+    """The server does not admit this client's key."""
+
+    SECURITY_MISMATCH = "security-mismatch"
+    """One side uses CURVE, the other does not."""
+
+    PROTOCOL = "protocol"
+    """What came was not understood."""
+
+    CLOSED = "closed"
+    """
+    The other side closed without a word.
+
+    So does a server that the client has the wrong public key of, each time; one with
+    too many connections; one that is going down; at times one that uses CURVE when the
+    client does not, or the reverse; a proxy with nobody behind it; and whatever does
+    not speak ZeroMQ.
+    """
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ConnectionAccepted:
+    """A server's socket has a new connection, whose handshake is still to come."""
+
+    connection_id: ConnectionId
+
+
+@final
+@attrs.frozen(kw_only=True)
+class AcceptFailed:
+    """A server's socket could not accept a connection: *error_number* says why."""
+
+    error_number: int
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ConnectionOpened:
+    """A client's socket is connected; the handshake is still to come."""
+
+    connection_id: ConnectionId
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ConnectFailed:
+    """A client's socket is not connected; it tries again after *wait_ms*."""
+
+    wait_ms: int
+
+
+@final
+@attrs.frozen(kw_only=True)
+class HandshakeSucceeded:
+    """Messages can flow over a connection; libzmq does not say which."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class HandshakeFailed:
+    """
+    A connection came to nothing; libzmq does not say which.
+
+    Attributes:
+        failure: Why, as far as this side can tell.
+        code: ZeroMQ's own: a ZAP status, a ZMTP error, or a system error.
+    """
+
+    failure: HandshakeFailure
+    code: int
+
+    @property
+    def is_final(self) -> bool:
+        """Return whether a client's socket has given up and tries no more."""
+        return self.failure is not HandshakeFailure.CLOSED
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ConnectionClosed:
+    """A connection is over; whether the process at its other end died is not said."""
+
+    connection_id: ConnectionId
+
+
+ConnectionEvent: TypeAlias = (
+    AcceptFailed
+    | ConnectFailed
+    | ConnectionAccepted
+    | ConnectionClosed
+    | ConnectionOpened
+    | HandshakeFailed
+    | HandshakeSucceeded
+)
+
+_REASONS: Final = {
+    HandshakeFailure.REFUSED: (
+        "the server does not list this client's key: have its public key added to the "
+        "server's allow-list, or name another key"
+    ),
+    HandshakeFailure.SECURITY_MISMATCH: (
+        "one side uses CURVE and the other does not: name the key files if the server "
+        "has keys, or leave them out if it has none"
+    ),
+    HandshakeFailure.PROTOCOL: "what answers there does not speak this protocol",
+    HandshakeFailure.CLOSED: (
+        "it closes each connection in the handshake: the server's public key named "
+        "here is not its own, one side uses CURVE and the other does not, or it has "
+        "too many connections"
+    ),
+}
+
+
+def handshake_error(event: HandshakeFailed, *, target: str) -> AuthenticationError:
+    """
+    Return the error that tells a user of *target* about *event*.
+
+    If the event is not final, raise it only when the connect timeout is over and
+    nothing better was seen: until then the next attempt may succeed.
+    """
+    return AuthenticationError(target, _REASONS[event.failure])
+
+
+def connection_of(frame: zmq.Frame) -> ConnectionId:
+    """Return the connection that *frame*, any frame of a message, came over."""
+    return ConnectionId(int(frame.get(zmq.SRCFD)))
+
+
+def connection_count_possible() -> int:
+    """Return for how many connections this process may have file descriptors."""
+    descriptor_count_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(0, descriptor_count_max - _DESCRIPTORS_KEPT_COUNT)
+
+
+@final
+class ConnectionMonitor:
+    """
+    Reads what happens to the connections of one socket.
+
+    Make it before the socket binds or connects, or early events are lost; close it
+    before the socket.  Not thread-safe: it belongs to the thread of its socket.
+
+    Attributes:
+        socket: Readable when `receive` has something to return.
+    """
+
+    def __init__(self, monitored: ZMQSocket) -> None:
+        self._monitored = monitored
+        address = f"inproc://lodestar.monitor.{next(_monitor_numbers)}"
+        with translate_zmq_errors("a connection monitor"):
+            monitored.monitor(address, int(_EVENTS))
+            self.socket: ZMQSocket = monitored.context.socket(zmq.PAIR)
+            self.socket.setsockopt(zmq.LINGER, 0)
+            self.socket.setsockopt(zmq.RCVHWM, 0)  # see the module docstring
+            self.socket.connect(address)
+
+    def receive(self, event_count_max: int = 1_000) -> list[ConnectionEvent]:
+        """Return the events that wait, oldest first, without waiting for more."""
+        events: list[ConnectionEvent] = []
+        for _ in range(event_count_max):
+            try:
+                frames = receive_now(self.socket, frame_count_max=2)
+            except zmq.Again:
+                break
+            event = _parse_event(frames[0].bytes)
+            if event is not None:
+                events.append(event)
+        return events
+
+    def close(self) -> None:
+        """Stop reporting.  Idempotent."""
+        if self.socket.closed:
+            return
+        if not self._monitored.closed:
+            self._monitored.monitor(None, 0)
+        self.socket.close()
+
+
+def _parse_event(data: bytes) -> ConnectionEvent | None:
+    """Return the event that libzmq reports in *data*, None if it is none of ours."""
+    number, value = _EVENT.unpack(data)
+    match number:
+        case zmq.EVENT_ACCEPTED:
+            return ConnectionAccepted(connection_id=ConnectionId(value))
+        case zmq.EVENT_ACCEPT_FAILED:
+            return AcceptFailed(error_number=value)
+        case zmq.EVENT_CONNECTED:
+            return ConnectionOpened(connection_id=ConnectionId(value))
+        case zmq.EVENT_CONNECT_RETRIED:
+            return ConnectFailed(wait_ms=value)
+        case zmq.EVENT_DISCONNECTED:
+            return ConnectionClosed(connection_id=ConnectionId(value))
+        case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            return HandshakeSucceeded()
+        case zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+            return HandshakeFailed(failure=HandshakeFailure.CLOSED, code=value)
+        case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            return HandshakeFailed(failure=HandshakeFailure.REFUSED, code=value)
+        case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+            is_mismatch = value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
+            return HandshakeFailed(
+                failure=HandshakeFailure.SECURITY_MISMATCH
+                if is_mismatch
+                else HandshakeFailure.PROTOCOL,
+                code=value,
+            )
+        case _:  # EVENT_MONITOR_STOPPED comes whether it is asked for or not
+            return None
+
+
+@final
+class ConnectionLimiter:
+    """
+    Keeps the connections of a server's socket at or below a limit.
+
+    The newest goes: those who are connected are not disturbed by those who come.  The
+    limit holds after each `observe`; between two of them more may be open for a moment,
+    at most as many as the kernel accepts meanwhile.  Not thread-safe.
+
+    Attributes:
+        connections_max: The limit.
+        refused_count: How many connections were shut down.
+    """
+
+    def __init__(self, connections_max: int, *, port: int) -> None:
+        """
+        Start with no connection.
+
+        Args:
+            connections_max: At least 1.
+            port: The port that the socket is bound to.
+        """
+        assert connections_max >= 1
+        self.connections_max = connections_max
+        self.refused_count = 0
+        self._port = port
+        self._open: set[ConnectionId] = set()
+        self._refused: set[ConnectionId] = set()
+        self._is_full = False
+        self._log = get_logger(component="connection-limiter", port=port)
+
+    @property
+    def connection_count(self) -> int:
+        """Return how many connections are open, those just refused not counted."""
+        return len(self._open)
+
+    def observe(self, events: Iterable[ConnectionEvent]) -> None:
+        """
+        Count *events*, then shut down what is too much.
+
+        Give it all the events that wait: a connection that is over already should not
+        be shut down, because its descriptor may belong to the next one.
+        """
+        excess: dict[ConnectionId, None] = {}
+        for event in events:
+            match event:
+                case ConnectionAccepted(connection_id=connection_id):
+                    excess.pop(connection_id, None)
+                    self._refused.discard(connection_id)
+                    self._open.discard(connection_id)
+                    if len(self._open) < self.connections_max:
+                        self._open.add(connection_id)
+                    else:
+                        excess[connection_id] = None
+                case ConnectionClosed(connection_id=connection_id):
+                    excess.pop(connection_id, None)
+                    self._refused.discard(connection_id)
+                    self._open.discard(connection_id)
+                case _:
+                    pass
+        for connection_id in excess:
+            self._refused.add(connection_id)
+            self._shut_down(connection_id)
+        self._tell(len(excess))
+
+    def _tell(self, excess_count: int) -> None:
+        """Log when the limit begins and ceases to bite, not each refusal."""
+        if excess_count and not self._is_full:
+            self._is_full = True
+            self._log.warning(
+                "connections.refused", connections_max=self.connections_max
+            )
+        elif self._is_full and len(self._open) < self.connections_max:
+            self._is_full = False
+            self._log.info(
+                "connections.admitted_again", refused_count=self.refused_count
+            )
+
+    def _shut_down(self, connection_id: ConnectionId) -> None:
+        """
+        End a connection from outside libzmq, which sees its peer gone and closes it.
+
+        The descriptor is libzmq's: if it was closed a moment ago it may be another
+        connection of the same port by now, whose client then connects once more.  It
+        can be nothing else: the port is checked on a duplicate that stays the same.
+        """
+        self.refused_count += 1
+        try:
+            duplicate = stdlib_socket.socket(fileno=os.dup(connection_id))
+        except OSError:
+            return  # closed meanwhile, or no socket any more
+        with duplicate:
+            try:
+                if duplicate.getsockname()[1] == self._port:
+                    duplicate.shutdown(stdlib_socket.SHUT_RDWR)
+            except (OSError, IndexError):
+                return  # closed by the peer meanwhile, or of a family without ports
