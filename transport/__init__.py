@@ -1,4 +1,8 @@
-"""ZeroMQ plumbing that servers and clients share: loop, sockets, CURVE, framing."""
+"""
+ZeroMQ plumbing that servers and clients share: loop, sockets, CURVE, framing.
+
+Use ``transport.framing`` under its own name (``framing.encode``, ``framing.decode``).
+"""
 
 from __future__ import annotations
 
@@ -45,8 +49,6 @@ from transport.framing import (
     TruncatedMessageError,
     WrongMagicError,
     WrongVersionError,
-    decode,
-    encode,
 )
 from transport.loop import MessageHandler, PollLoop
 from transport.sockets import (
@@ -55,8 +57,8 @@ from transport.sockets import (
     SocketLimits,
     ZMQContext,
     ZMQSocket,
-    bind,
-    connect,
+    bind_socket,
+    connect_socket,
     open_socket,
     receive_now,
     secure_client,
@@ -101,12 +103,10 @@ __all__ = [
     "WrongVersionError",
     "ZMQContext",
     "ZMQSocket",
-    "bind",
-    "connect",
+    "bind_socket",
+    "connect_socket",
     "connection_count_possible",
     "connection_of",
-    "decode",
-    "encode",
     "handshake_error",
     "is_z85_key",
     "load_allow_list",

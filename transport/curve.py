@@ -235,15 +235,16 @@ def _read_key_file(path: Path) -> tuple[dict[str, str], int]:
         if not line[0].isspace():
             section = content
             continue
+        if section != "curve":
+            continue
         setting = _SETTING.fullmatch(line)
-        if setting is None or (section == "curve" and setting[1] in settings):
+        if setting is None or setting[1] in settings:
             # The line is not quoted: it may be a secret.
             raise ConfigurationError(
                 f"key file {path} cannot be understood in line {number}: restore it, "
                 "or make new keys with lodestar keygen"
             )
-        if section == "curve":
-            settings[setting[1]] = setting[2]
+        settings[setting[1]] = setting[2]
     if not settings:
         raise ConfigurationError(
             f"key file {path} has no section curve: name a file that lodestar keygen "

@@ -33,8 +33,8 @@ __all__ = [
     "SocketLimits",
     "ZMQContext",
     "ZMQSocket",
-    "bind",
-    "connect",
+    "bind_socket",
+    "connect_socket",
     "open_socket",
     "receive_now",
     "secure_client",
@@ -212,7 +212,7 @@ def secure_client(
     socket.setsockopt(zmq.CURVE_SECRETKEY, key_pair.secret_key.encode("ascii"))
 
 
-def bind(socket: ZMQSocket, endpoint: Endpoint) -> Endpoint:
+def bind_socket(socket: ZMQSocket, endpoint: Endpoint) -> Endpoint:
     """
     Bind *socket*, and return where: with the real port if *endpoint* has port 0.
 
@@ -229,7 +229,7 @@ def bind(socket: ZMQSocket, endpoint: Endpoint) -> Endpoint:
         return parse_endpoint(socket.getsockopt_string(zmq.LAST_ENDPOINT))
 
 
-def connect(socket: ZMQSocket, endpoint: Endpoint) -> None:
+def connect_socket(socket: ZMQSocket, endpoint: Endpoint) -> None:
     """
     Let *socket* connect to *endpoint*, now and again whenever it is not connected.
 
