@@ -120,7 +120,7 @@ class ProcessEpochs:
         self._last += 1
         return self._last
 
-    def admits(self, epoch: int, *, now_ns: int) -> bool:  # noqa: ARG002 - a counter has no clock
+    def admits(self, epoch: int, *, now_ns: int) -> bool:
         """Return whether this process drew *epoch*."""
         return epoch <= self._last
 

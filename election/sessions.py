@@ -39,6 +39,7 @@ class Session:
         opened_ns: When it was opened.
         last_contact_ns: When it was heard from; a stall of the server moves it.
         heartbeat_number: The newest heartbeat; 0 is the opening.
+        acknowledged_number: The newest heartbeat whose answer the client has.
         close_evidence_ns: When its connection closed, or None; a heartbeat clears it.
         contenders: The (component id, contender id) of its contenders, in the order
             of their registration.
@@ -53,6 +54,7 @@ class Session:
     opened_ns: int
     last_contact_ns: int
     heartbeat_number: int = 0
+    acknowledged_number: int = 0
     close_evidence_ns: int | None = None
     contenders: dict[tuple[str, str], None] = Factory(dict)
     acknowledgements: deque[tuple[int, int]] = Factory(
@@ -88,7 +90,7 @@ class SessionTable:
         """Return the session, or None if it is over or never was."""
         return self._sessions.get(session_id)
 
-    def open(  # noqa: PLR0913 - every argument is a field of the session
+    def open(
         self,
         session_id: str,
         *,
@@ -128,6 +130,7 @@ class SessionTable:
         if number <= session.heartbeat_number:
             return False
         session.heartbeat_number = number
+        session.acknowledged_number = max(session.acknowledged_number, acknowledged)
         acknowledgements = session.acknowledgements
         oldest_ns = now_ns - session.session_timeout_ns
         while len(acknowledgements) > 1 and acknowledgements[0][1] < oldest_ns:

@@ -18,6 +18,7 @@ Every exception of the name service, in one tree.
     ├── SessionExpiredError             the name service ended our session
     ├── LeadershipLostError             carries component_id and epoch
     ├── StaleEpochError                 a fenced write; carries epoch and epoch_max
+    ├── StorageError                    a data directory cannot be read or written
     └── NoLeaderError                   carries component_id and how long we waited
 
 Exceptions carry data and build their sentence in ``__str__``.  The exceptions of
@@ -43,6 +44,7 @@ __all__ = [
     "RemoteProtocolError",
     "SessionExpiredError",
     "StaleEpochError",
+    "StorageError",
     "UnknownSessionError",
     "UnreachableError",
     "VersionMismatchError",
@@ -230,6 +232,10 @@ class StaleEpochError(NameServiceError):
             f"epoch {self.epoch} does not lead {self.component_id!r} now{newest}: "
             "nothing was written"
         )
+
+
+class StorageError(NameServiceError):
+    """A data directory cannot be read or written: full, gone or damaged."""
 
 
 class NoLeaderError(NameServiceError):

@@ -1,0 +1,553 @@
+"""
+Everything that crosses the wire between a LeaderServer and its clients.
+
+The specification is docs/reference/wire-protocol.md.  A client sends `Hello` until a
+`Welcome` opens its session; from then on every frame it sends is a `Request` that
+carries the session's secret and a number.  **A request is taken only if its number is
+above all earlier ones of its session**: what is repeated, replayed or overtaken is
+dropped, and whoever misses an answer asks again under a new number.
+
+Times are nanoseconds and never points in time: clocks of two machines do not compare.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeAlias
+from uuid import UUID
+
+from msgspec import Meta, Struct
+
+
+__all__ = [
+    "AcknowledgedHeartbeat",
+    "AffirmationRecord",
+    "ClaimRecord",
+    "CleanupRequest",
+    "CloseSessionRequest",
+    "CommitRequest",
+    "ComponentRecord",
+    "ComponentsReply",
+    "ConfirmRequest",
+    "ContenderRecord",
+    "ContendersReply",
+    "ContendersRequest",
+    "DeleteRecord",
+    "DoneReply",
+    "ExpireRequest",
+    "FailedReply",
+    "Failure",
+    "GetRequest",
+    "Granted",
+    "HeartbeatRequest",
+    "Hello",
+    "LeadersRequest",
+    "ListRequest",
+    "PathsReply",
+    "PublicationRecord",
+    "Published",
+    "PutRecord",
+    "RefusedHello",
+    "RegisterRequest",
+    "RegisteredReply",
+    "Reply",
+    "ReplyBody",
+    "Request",
+    "RequestBody",
+    "RevocationFinishedRequest",
+    "RevokeRequest",
+    "Revoked",
+    "RevokedReply",
+    "SessionEnded",
+    "SessionRecord",
+    "SessionUnknown",
+    "SessionsReply",
+    "SessionsRequest",
+    "SnapshotReply",
+    "StatusReply",
+    "StatusRequest",
+    "SubscribeRequest",
+    "ToClient",
+    "ToServer",
+    "UnsubscribeRequest",
+    "ValueReply",
+    "Welcome",
+    "WithdrawRequest",
+]
+
+NONCE_SIZE_BYTES: Final = 16
+SECRET_SIZE_BYTES: Final = 32
+# A component id on the wire is "cluster/component", each at most 255 characters.
+_NAME_LENGTH_MAX: Final = 511
+_INTEGER_MAX: Final = 2**63 - 1
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=_NAME_LENGTH_MAX)]
+Identifier: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
+Address: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
+Path: TypeAlias = Annotated[str, Meta(min_length=1, max_length=255)]
+Prefix: TypeAlias = Annotated[str, Meta(max_length=255)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=_INTEGER_MAX)]
+Duration: TypeAlias = Annotated[int, Meta(ge=1, le=_INTEGER_MAX)]
+Nonce: TypeAlias = Annotated[
+    bytes, Meta(min_length=NONCE_SIZE_BYTES, max_length=NONCE_SIZE_BYTES)
+]
+Secret: TypeAlias = Annotated[
+    bytes, Meta(min_length=SECRET_SIZE_BYTES, max_length=SECRET_SIZE_BYTES)
+]
+Operations: TypeAlias = Annotated[
+    "list[PutRecord | DeleteRecord]", Meta(min_length=1, max_length=1000)
+]
+
+
+class Failure:
+    """The reasons of a `FailedReply` and of a `RefusedHello`; strings on the wire."""
+
+    WRONG_VERSION: Final = "wrong-version"
+    NOT_ALLOWED: Final = "not-allowed"
+    LIMIT_REACHED: Final = "limit-reached"
+    UNDECIDED: Final = "undecided"
+    STALE: Final = "stale"
+    VERSION_MISMATCH: Final = "version-mismatch"
+    NO_LEADER: Final = "no-leader"
+    UNKNOWN_SESSION: Final = "unknown-session"
+    TAKEN: Final = "taken"
+    INVALID: Final = "invalid"
+    STORAGE: Final = "storage"
+
+
+class _Wire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all messages share."""
+
+
+class AffirmationRecord(_Wire, tag="affirmation"):
+    """One leadership that the session holds."""
+
+    component_id: Name
+    contender_id: Identifier
+    leader_session_id: UUID
+    epoch: Count
+
+
+class ClaimRecord(_Wire, tag="claim"):
+    """A leadership that was granted before and not ended since."""
+
+    leader_session_id: UUID
+    epoch: Count
+    confirm_count: Count
+    address: Address | None
+
+
+class PublicationRecord(_Wire, tag="publication"):
+    """What is published of a component; without an address nobody leads."""
+
+    epoch: Count
+    confirm_count: Count
+    address: Address | None
+    leader_session_id: UUID | None
+
+
+class PutRecord(_Wire, tag="put"):
+    """Write a value, if the path is at *version*."""
+
+    path: Path
+    value: bytes
+    version: Count | None
+
+
+class DeleteRecord(_Wire, tag="delete"):
+    """Remove a path, if it is at *version*."""
+
+    path: Path
+    version: Count | None
+
+
+# -- from the client -----------------------------------------------------------------
+
+
+class Hello(_Wire, tag="hello"):
+    """Ask for a session.  Sent again, unchanged, until it is answered."""
+
+    nonce: Nonce
+    session_timeout_ns: Duration
+    lease_ns: Duration
+    client: Annotated[str, Meta(max_length=255)]
+
+
+class HeartbeatRequest(_Wire, tag="heartbeat"):
+    """Say that we are there; *acknowledged* is the newest heartbeat answered, or 0."""
+
+    acknowledged: Count
+
+
+class RegisterRequest(_Wire, tag="register"):
+    """Enter a contender; safe to repeat."""
+
+    component_id: Name
+    contender_id: Identifier
+    confirm_timeout_ns: Duration
+    ticket: Count | None
+    claim: ClaimRecord | None
+
+
+class WithdrawRequest(_Wire, tag="withdraw"):
+    """Take a contender out; it has stopped leading.  Safe to repeat."""
+
+    component_id: Name
+    contender_id: Identifier
+
+
+class ConfirmRequest(_Wire, tag="confirm"):
+    """Accept a leadership and publish an address; safe to repeat."""
+
+    component_id: Name
+    contender_id: Identifier
+    leader_session_id: UUID
+    confirm_count: Count
+    address: Address
+
+
+class RevocationFinishedRequest(_Wire, tag="revocation-finished"):
+    """Say that a contender has stopped leading *epoch*; safe to repeat."""
+
+    component_id: Name
+    contender_id: Identifier
+    epoch: Count
+
+
+class SubscribeRequest(_Wire, tag="subscribe"):
+    """Ask what is published now, and to be told of changes; safe to repeat."""
+
+    component_id: Name
+    epoch_seen: Count
+    is_ended_seen: bool
+
+
+class UnsubscribeRequest(_Wire, tag="unsubscribe"):
+    """Ask to be told no more."""
+
+    component_id: Name
+
+
+class CloseSessionRequest(_Wire, tag="close-session"):
+    """End the session; everything of it has stopped."""
+
+
+class ContendersRequest(_Wire, tag="contenders"):
+    """Ask for the contenders of a component."""
+
+    component_id: Name
+
+
+class GetRequest(_Wire, tag="get"):
+    """Ask for a value of the leader store."""
+
+    component_id: Name
+    path: Path
+
+
+class ListRequest(_Wire, tag="list"):
+    """Ask for paths of the leader store, sorted, after *after*."""
+
+    component_id: Name
+    prefix: Prefix
+    after: Prefix
+
+
+class CommitRequest(_Wire, tag="commit"):
+    """Write to the leader store, all or nothing.  Not safe to repeat."""
+
+    component_id: Name
+    leader_session_id: UUID
+    epoch: Count
+    operations: Operations
+
+
+class CleanupRequest(_Wire, tag="cleanup"):
+    """Remove what is stored for a component."""
+
+    component_id: Name
+
+
+class LeadersRequest(_Wire, tag="leaders"):
+    """Ask for the components whose id begins with *prefix*, sorted, after *after*."""
+
+    prefix: Annotated[str, Meta(max_length=_NAME_LENGTH_MAX)]
+    after: Annotated[str, Meta(max_length=_NAME_LENGTH_MAX)]
+
+
+class SessionsRequest(_Wire, tag="sessions"):
+    """Ask for the sessions, sorted by id, after *after*."""
+
+    after: Annotated[str, Meta(max_length=64)]
+
+
+class StatusRequest(_Wire, tag="status"):
+    """Ask for the server's figures."""
+
+
+class RevokeRequest(_Wire, tag="revoke"):
+    """End the present leadership of a component; for operators."""
+
+    component_id: Name
+
+
+class ExpireRequest(_Wire, tag="expire"):
+    """End a session; for operators."""
+
+    session_id: Identifier
+
+
+RequestBody: TypeAlias = (
+    HeartbeatRequest
+    | RegisterRequest
+    | WithdrawRequest
+    | ConfirmRequest
+    | RevocationFinishedRequest
+    | SubscribeRequest
+    | UnsubscribeRequest
+    | CloseSessionRequest
+    | ContendersRequest
+    | GetRequest
+    | ListRequest
+    | CommitRequest
+    | CleanupRequest
+    | LeadersRequest
+    | SessionsRequest
+    | StatusRequest
+    | RevokeRequest
+    | ExpireRequest
+)
+
+
+class Request(_Wire, tag="request"):
+    """One frame of a session."""
+
+    secret: Secret
+    number: Annotated[int, Meta(ge=1, le=_INTEGER_MAX)]
+    body: RequestBody
+
+
+ToServer: TypeAlias = Hello | Request
+
+
+# -- from the server -----------------------------------------------------------------
+
+
+class Welcome(_Wire, tag="welcome"):
+    """
+    The answer to a `Hello`: the session is open.
+
+    The times are the agreed ones.  Changes are published on *publish_port* of the
+    host that the client connected to, or at *publish_address* if that is given.
+    """
+
+    nonce: Nonce
+    secret: Secret
+    session_id: Identifier
+    session_timeout_ns: Duration
+    lease_ns: Duration
+    incarnation: Count
+    publish_port: Annotated[int, Meta(ge=0, le=65535)]
+    publish_address: str | None
+    is_durable: bool
+
+
+class RefusedHello(_Wire, tag="refused"):
+    """There is no session to be had; *nonce* is empty if the `Hello` was unreadable."""
+
+    nonce: bytes
+    reason: str
+    detail: str
+
+
+class SessionUnknown(_Wire, tag="session-unknown"):
+    """The secret of request *number* belongs to no session of this server."""
+
+    number: Count
+    incarnation: Count
+
+
+class SessionEnded(_Wire, tag="session-ended"):
+    """The server has ended this session."""
+
+    session_id: Identifier
+    reason: str
+    incarnation: Count
+
+
+class Granted(_Wire, tag="granted"):
+    """A contender leads; this is an answer to heartbeat *heartbeat_number*."""
+
+    session_id: Identifier
+    heartbeat_number: Count
+    affirmation: AffirmationRecord
+
+
+class Revoked(_Wire, tag="revoked"):
+    """A contender leads no longer."""
+
+    session_id: Identifier
+    affirmation: AffirmationRecord
+
+
+class AcknowledgedHeartbeat(_Wire, tag="acknowledged"):
+    """
+    The answer to a heartbeat.
+
+    *affirmations* are all leaderships that the session holds, unless the server is
+    undecided.  *revisions* are those of subscribed components that changed.
+    """
+
+    affirmations: list[AffirmationRecord]
+    is_undecided: bool
+    revisions: dict[str, int]
+
+
+class RegisteredReply(_Wire, tag="registered"):
+    """The contender is in the queue, under *ticket*."""
+
+    ticket: Count
+
+
+class DoneReply(_Wire, tag="done"):
+    """It is done."""
+
+
+class FailedReply(_Wire, tag="failed"):
+    """It is not done; *reason* is one of `Failure`."""
+
+    reason: str
+    detail: str
+    epoch_max: int | None = None
+    path: str | None = None
+    version: int | None = None
+    version_expected: int | None = None
+
+
+class SnapshotReply(_Wire, tag="snapshot"):
+    """What is published now, as of *revision*; while undecided, ask again."""
+
+    revision: Count
+    is_undecided: bool
+    publication: PublicationRecord | None
+
+
+class ContenderRecord(_Wire, tag="contender"):
+    """One contender, for operators."""
+
+    contender_id: str
+    session_id: str
+    address: str | None
+    is_leader: bool
+    session_age_ns: int
+    last_heard_ns: int
+
+
+class ContendersReply(_Wire, tag="contenders-reply"):
+    """The contenders of a component, in order, the leader first."""
+
+    contenders: list[ContenderRecord]
+
+
+class ValueReply(_Wire, tag="value"):
+    """A value of the leader store; version 0 means that there is none."""
+
+    value: bytes
+    version: Count
+
+
+class PathsReply(_Wire, tag="paths"):
+    """Paths of the leader store; ask on after the last if not complete."""
+
+    paths: list[str]
+    is_complete: bool
+
+
+class ComponentRecord(_Wire, tag="component"):
+    """One component, for operators."""
+
+    component_id: str
+    publication: PublicationRecord | None
+    contender_count: int
+    epoch: int
+
+
+class ComponentsReply(_Wire, tag="components"):
+    """Components, for operators; ask on after the last if not complete."""
+
+    components: list[ComponentRecord]
+    is_complete: bool
+
+
+class SessionRecord(_Wire, tag="session"):
+    """One session, for operators."""
+
+    session_id: str
+    client: str
+    component_ids: list[str]
+    leads_component_ids: list[str]
+    age_ns: int
+    last_heard_ns: int
+    timeout_ns: int
+
+
+class SessionsReply(_Wire, tag="sessions-reply"):
+    """Sessions, for operators; ask on after the last if not complete."""
+
+    sessions: list[SessionRecord]
+    is_complete: bool
+
+
+class StatusReply(_Wire, tag="status-reply"):
+    """The server's figures by name."""
+
+    figures: dict[str, str | int | float]
+
+
+class RevokedReply(_Wire, tag="revoked-reply"):
+    """The leadership that an operator's request has ended."""
+
+    leader_session_id: UUID
+    epoch: Count
+
+
+ReplyBody: TypeAlias = (
+    AcknowledgedHeartbeat
+    | RegisteredReply
+    | DoneReply
+    | FailedReply
+    | SnapshotReply
+    | ContendersReply
+    | ValueReply
+    | PathsReply
+    | ComponentsReply
+    | SessionsReply
+    | StatusReply
+    | RevokedReply
+)
+
+
+class Reply(_Wire, tag="reply"):
+    """The answer to request *number*."""
+
+    number: Count
+    body: ReplyBody
+
+
+class Published(_Wire, tag="published"):
+    """The *revision*-th change of a component since somebody subscribed to it."""
+
+    component_id: Name
+    revision: Count
+    publication: PublicationRecord
+
+
+ToClient: TypeAlias = (
+    Welcome
+    | RefusedHello
+    | SessionUnknown
+    | SessionEnded
+    | Granted
+    | Revoked
+    | Reply
+    | Published
+)
