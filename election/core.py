@@ -568,7 +568,7 @@ class ElectionCore:
     # -- leaderships ---------------------------------------------------------------
 
     def _grant(self, component: Component, effects: list[ElectionEffect]) -> None:
-        """Grant leadership if nobody has it, nobody may believe, and somebody is there."""
+        """Grant leadership if nobody has it or may believe so, and somebody is there."""
         if (
             component.leadership is None
             and not self._is_undecided

@@ -118,7 +118,7 @@ class _Wire(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What all messages share."""
 
 
-class AffirmationRecord(_Wire, tag="affirmation"):
+class AffirmationRecord(_Wire, frozen=True, kw_only=True, tag="affirmation"):
     """One leadership that the session holds."""
 
     component_id: Name
@@ -127,7 +127,7 @@ class AffirmationRecord(_Wire, tag="affirmation"):
     epoch: Count
 
 
-class ClaimRecord(_Wire, tag="claim"):
+class ClaimRecord(_Wire, frozen=True, kw_only=True, tag="claim"):
     """A leadership that was granted before and not ended since."""
 
     leader_session_id: UUID
@@ -136,7 +136,7 @@ class ClaimRecord(_Wire, tag="claim"):
     address: Address | None
 
 
-class PublicationRecord(_Wire, tag="publication"):
+class PublicationRecord(_Wire, frozen=True, kw_only=True, tag="publication"):
     """What is published of a component; without an address nobody leads."""
 
     epoch: Count
@@ -145,7 +145,7 @@ class PublicationRecord(_Wire, tag="publication"):
     leader_session_id: UUID | None
 
 
-class PutRecord(_Wire, tag="put"):
+class PutRecord(_Wire, frozen=True, kw_only=True, tag="put"):
     """Write a value, if the path is at *version*."""
 
     path: Path
@@ -153,7 +153,7 @@ class PutRecord(_Wire, tag="put"):
     version: Count | None
 
 
-class DeleteRecord(_Wire, tag="delete"):
+class DeleteRecord(_Wire, frozen=True, kw_only=True, tag="delete"):
     """Remove a path, if it is at *version*."""
 
     path: Path
@@ -163,7 +163,7 @@ class DeleteRecord(_Wire, tag="delete"):
 # -- from the client -----------------------------------------------------------------
 
 
-class Hello(_Wire, tag="hello"):
+class Hello(_Wire, frozen=True, kw_only=True, tag="hello"):
     """Ask for a session.  Sent again, unchanged, until it is answered."""
 
     nonce: Nonce
@@ -172,13 +172,13 @@ class Hello(_Wire, tag="hello"):
     client: Annotated[str, Meta(max_length=255)]
 
 
-class HeartbeatRequest(_Wire, tag="heartbeat"):
+class HeartbeatRequest(_Wire, frozen=True, kw_only=True, tag="heartbeat"):
     """Say that we are there; *acknowledged* is the newest heartbeat answered, or 0."""
 
     acknowledged: Count
 
 
-class RegisterRequest(_Wire, tag="register"):
+class RegisterRequest(_Wire, frozen=True, kw_only=True, tag="register"):
     """Enter a contender; safe to repeat."""
 
     component_id: Name
@@ -188,14 +188,14 @@ class RegisterRequest(_Wire, tag="register"):
     claim: ClaimRecord | None
 
 
-class WithdrawRequest(_Wire, tag="withdraw"):
+class WithdrawRequest(_Wire, frozen=True, kw_only=True, tag="withdraw"):
     """Take a contender out; it has stopped leading.  Safe to repeat."""
 
     component_id: Name
     contender_id: Identifier
 
 
-class ConfirmRequest(_Wire, tag="confirm"):
+class ConfirmRequest(_Wire, frozen=True, kw_only=True, tag="confirm"):
     """Accept a leadership and publish an address; safe to repeat."""
 
     component_id: Name
@@ -205,7 +205,9 @@ class ConfirmRequest(_Wire, tag="confirm"):
     address: Address
 
 
-class RevocationFinishedRequest(_Wire, tag="revocation-finished"):
+class RevocationFinishedRequest(
+    _Wire, frozen=True, kw_only=True, tag="revocation-finished"
+):
     """Say that a contender has stopped leading *epoch*; safe to repeat."""
 
     component_id: Name
@@ -213,7 +215,7 @@ class RevocationFinishedRequest(_Wire, tag="revocation-finished"):
     epoch: Count
 
 
-class SubscribeRequest(_Wire, tag="subscribe"):
+class SubscribeRequest(_Wire, frozen=True, kw_only=True, tag="subscribe"):
     """Ask what is published now, and to be told of changes; safe to repeat."""
 
     component_id: Name
@@ -221,30 +223,30 @@ class SubscribeRequest(_Wire, tag="subscribe"):
     is_ended_seen: bool
 
 
-class UnsubscribeRequest(_Wire, tag="unsubscribe"):
+class UnsubscribeRequest(_Wire, frozen=True, kw_only=True, tag="unsubscribe"):
     """Ask to be told no more."""
 
     component_id: Name
 
 
-class CloseSessionRequest(_Wire, tag="close-session"):
+class CloseSessionRequest(_Wire, frozen=True, kw_only=True, tag="close-session"):
     """End the session; everything of it has stopped."""
 
 
-class ContendersRequest(_Wire, tag="contenders"):
+class ContendersRequest(_Wire, frozen=True, kw_only=True, tag="contenders"):
     """Ask for the contenders of a component."""
 
     component_id: Name
 
 
-class GetRequest(_Wire, tag="get"):
+class GetRequest(_Wire, frozen=True, kw_only=True, tag="get"):
     """Ask for a value of the leader store."""
 
     component_id: Name
     path: Path
 
 
-class ListRequest(_Wire, tag="list"):
+class ListRequest(_Wire, frozen=True, kw_only=True, tag="list"):
     """Ask for paths of the leader store, sorted, after *after*."""
 
     component_id: Name
@@ -252,7 +254,7 @@ class ListRequest(_Wire, tag="list"):
     after: Prefix
 
 
-class CommitRequest(_Wire, tag="commit"):
+class CommitRequest(_Wire, frozen=True, kw_only=True, tag="commit"):
     """Write to the leader store, all or nothing.  Not safe to repeat."""
 
     component_id: Name
@@ -261,36 +263,36 @@ class CommitRequest(_Wire, tag="commit"):
     operations: Operations
 
 
-class CleanupRequest(_Wire, tag="cleanup"):
+class CleanupRequest(_Wire, frozen=True, kw_only=True, tag="cleanup"):
     """Remove what is stored for a component."""
 
     component_id: Name
 
 
-class LeadersRequest(_Wire, tag="leaders"):
+class LeadersRequest(_Wire, frozen=True, kw_only=True, tag="leaders"):
     """Ask for the components whose id begins with *prefix*, sorted, after *after*."""
 
     prefix: Annotated[str, Meta(max_length=_NAME_LENGTH_MAX)]
     after: Annotated[str, Meta(max_length=_NAME_LENGTH_MAX)]
 
 
-class SessionsRequest(_Wire, tag="sessions"):
+class SessionsRequest(_Wire, frozen=True, kw_only=True, tag="sessions"):
     """Ask for the sessions, sorted by id, after *after*."""
 
     after: Annotated[str, Meta(max_length=64)]
 
 
-class StatusRequest(_Wire, tag="status"):
+class StatusRequest(_Wire, frozen=True, kw_only=True, tag="status"):
     """Ask for the server's figures."""
 
 
-class RevokeRequest(_Wire, tag="revoke"):
+class RevokeRequest(_Wire, frozen=True, kw_only=True, tag="revoke"):
     """End the present leadership of a component; for operators."""
 
     component_id: Name
 
 
-class ExpireRequest(_Wire, tag="expire"):
+class ExpireRequest(_Wire, frozen=True, kw_only=True, tag="expire"):
     """End a session; for operators."""
 
     session_id: Identifier
@@ -318,7 +320,7 @@ RequestBody: TypeAlias = (
 )
 
 
-class Request(_Wire, tag="request"):
+class Request(_Wire, frozen=True, kw_only=True, tag="request"):
     """One frame of a session."""
 
     secret: Secret
@@ -332,7 +334,7 @@ ToServer: TypeAlias = Hello | Request
 # -- from the server -----------------------------------------------------------------
 
 
-class Welcome(_Wire, tag="welcome"):
+class Welcome(_Wire, frozen=True, kw_only=True, tag="welcome"):
     """
     The answer to a `Hello`: the session is open.
 
@@ -351,7 +353,7 @@ class Welcome(_Wire, tag="welcome"):
     is_durable: bool
 
 
-class RefusedHello(_Wire, tag="refused"):
+class RefusedHello(_Wire, frozen=True, kw_only=True, tag="refused"):
     """There is no session to be had; *nonce* is empty if the `Hello` was unreadable."""
 
     nonce: bytes
@@ -359,14 +361,14 @@ class RefusedHello(_Wire, tag="refused"):
     detail: str
 
 
-class SessionUnknown(_Wire, tag="session-unknown"):
+class SessionUnknown(_Wire, frozen=True, kw_only=True, tag="session-unknown"):
     """The secret of request *number* belongs to no session of this server."""
 
     number: Count
     incarnation: Count
 
 
-class SessionEnded(_Wire, tag="session-ended"):
+class SessionEnded(_Wire, frozen=True, kw_only=True, tag="session-ended"):
     """The server has ended this session."""
 
     session_id: Identifier
@@ -374,7 +376,7 @@ class SessionEnded(_Wire, tag="session-ended"):
     incarnation: Count
 
 
-class Granted(_Wire, tag="granted"):
+class Granted(_Wire, frozen=True, kw_only=True, tag="granted"):
     """A contender leads; this is an answer to heartbeat *heartbeat_number*."""
 
     session_id: Identifier
@@ -382,14 +384,14 @@ class Granted(_Wire, tag="granted"):
     affirmation: AffirmationRecord
 
 
-class Revoked(_Wire, tag="revoked"):
+class Revoked(_Wire, frozen=True, kw_only=True, tag="revoked"):
     """A contender leads no longer."""
 
     session_id: Identifier
     affirmation: AffirmationRecord
 
 
-class AcknowledgedHeartbeat(_Wire, tag="acknowledged"):
+class AcknowledgedHeartbeat(_Wire, frozen=True, kw_only=True, tag="acknowledged"):
     """
     The answer to a heartbeat.
 
@@ -402,17 +404,17 @@ class AcknowledgedHeartbeat(_Wire, tag="acknowledged"):
     revisions: dict[str, int]
 
 
-class RegisteredReply(_Wire, tag="registered"):
+class RegisteredReply(_Wire, frozen=True, kw_only=True, tag="registered"):
     """The contender is in the queue, under *ticket*."""
 
     ticket: Count
 
 
-class DoneReply(_Wire, tag="done"):
+class DoneReply(_Wire, frozen=True, kw_only=True, tag="done"):
     """It is done."""
 
 
-class FailedReply(_Wire, tag="failed"):
+class FailedReply(_Wire, frozen=True, kw_only=True, tag="failed"):
     """It is not done; *reason* is one of `Failure`."""
 
     reason: str
@@ -423,7 +425,7 @@ class FailedReply(_Wire, tag="failed"):
     version_expected: int | None = None
 
 
-class SnapshotReply(_Wire, tag="snapshot"):
+class SnapshotReply(_Wire, frozen=True, kw_only=True, tag="snapshot"):
     """What is published now, as of *revision*; while undecided, ask again."""
 
     revision: Count
@@ -431,7 +433,7 @@ class SnapshotReply(_Wire, tag="snapshot"):
     publication: PublicationRecord | None
 
 
-class ContenderRecord(_Wire, tag="contender"):
+class ContenderRecord(_Wire, frozen=True, kw_only=True, tag="contender"):
     """One contender, for operators."""
 
     contender_id: str
@@ -442,27 +444,27 @@ class ContenderRecord(_Wire, tag="contender"):
     last_heard_ns: int
 
 
-class ContendersReply(_Wire, tag="contenders-reply"):
+class ContendersReply(_Wire, frozen=True, kw_only=True, tag="contenders-reply"):
     """The contenders of a component, in order, the leader first."""
 
     contenders: list[ContenderRecord]
 
 
-class ValueReply(_Wire, tag="value"):
+class ValueReply(_Wire, frozen=True, kw_only=True, tag="value"):
     """A value of the leader store; version 0 means that there is none."""
 
     value: bytes
     version: Count
 
 
-class PathsReply(_Wire, tag="paths"):
+class PathsReply(_Wire, frozen=True, kw_only=True, tag="paths"):
     """Paths of the leader store; ask on after the last if not complete."""
 
     paths: list[str]
     is_complete: bool
 
 
-class ComponentRecord(_Wire, tag="component"):
+class ComponentRecord(_Wire, frozen=True, kw_only=True, tag="component"):
     """One component, for operators."""
 
     component_id: str
@@ -471,14 +473,14 @@ class ComponentRecord(_Wire, tag="component"):
     epoch: int
 
 
-class ComponentsReply(_Wire, tag="components"):
+class ComponentsReply(_Wire, frozen=True, kw_only=True, tag="components"):
     """Components, for operators; ask on after the last if not complete."""
 
     components: list[ComponentRecord]
     is_complete: bool
 
 
-class SessionRecord(_Wire, tag="session"):
+class SessionRecord(_Wire, frozen=True, kw_only=True, tag="session"):
     """One session, for operators."""
 
     session_id: str
@@ -490,20 +492,20 @@ class SessionRecord(_Wire, tag="session"):
     timeout_ns: int
 
 
-class SessionsReply(_Wire, tag="sessions-reply"):
+class SessionsReply(_Wire, frozen=True, kw_only=True, tag="sessions-reply"):
     """Sessions, for operators; ask on after the last if not complete."""
 
     sessions: list[SessionRecord]
     is_complete: bool
 
 
-class StatusReply(_Wire, tag="status-reply"):
+class StatusReply(_Wire, frozen=True, kw_only=True, tag="status-reply"):
     """The server's figures by name."""
 
     figures: dict[str, str | int | float]
 
 
-class RevokedReply(_Wire, tag="revoked-reply"):
+class RevokedReply(_Wire, frozen=True, kw_only=True, tag="revoked-reply"):
     """The leadership that an operator's request has ended."""
 
     leader_session_id: UUID
@@ -526,14 +528,14 @@ ReplyBody: TypeAlias = (
 )
 
 
-class Reply(_Wire, tag="reply"):
+class Reply(_Wire, frozen=True, kw_only=True, tag="reply"):
     """The answer to request *number*."""
 
     number: Count
     body: ReplyBody
 
 
-class Published(_Wire, tag="published"):
+class Published(_Wire, frozen=True, kw_only=True, tag="published"):
     """The *revision*-th change of a component since somebody subscribed to it."""
 
     component_id: Name

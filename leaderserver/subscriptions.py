@@ -120,7 +120,7 @@ class Subscriptions:
 
     def publish(self, component_id: str) -> int | None:
         """
-        Number a change of *component_id*.
+        Give a change of *component_id* its number.
 
         Returns:
             Its revision, or None if nobody has subscribed and nothing need be sent.
