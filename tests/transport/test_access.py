@@ -18,14 +18,17 @@ from transport.access import (
 KEY_A = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 KEY_B = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
 
-TWICE = f"""
-[clients.a]
-public_key = "{KEY_A}"
-roles = ["admin"]
-[clients.{{second}}]
-public_key = "{{second_key}}"
-roles = ["observe"]
-"""
+
+def two_clients(second: str, second_key: str) -> str:
+    """Return an allow-list of client ``a``, who has `KEY_A`, and another."""
+    return f"""
+    [clients.a]
+    public_key = "{KEY_A}"
+    roles = ["admin"]
+    [clients.{second}]
+    public_key = "{second_key}"
+    roles = ["observe"]
+    """
 
 
 def principal(*roles: str) -> Principal:
@@ -217,11 +220,11 @@ class TestParseAllowList:
                 "must be printable",
             ),
             (
-                TWICE.format(second="b", second_key=KEY_A),
+                two_clients("b", KEY_A),
                 "'a' and 'b' have the same",
             ),
             (
-                TWICE.format(second="a", second_key=KEY_B),
+                two_clients("a", KEY_B),
                 "not valid TOML",
             ),
         ],
