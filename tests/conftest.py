@@ -1,8 +1,9 @@
-"""What every test shares: how Hypothesis searches."""
+"""What every test shares: how Hypothesis searches, and which Python Spark starts."""
 
 from __future__ import annotations
 
 import os
+import sys
 
 from hypothesis import HealthCheck, settings
 
@@ -28,3 +29,6 @@ settings.register_profile(
 )
 
 settings.load_profile(os.environ.get("LODESTAR_HYPOTHESIS_PROFILE", "test"))
+
+# Spark's workers run what we run, not the first python3 of the path.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
