@@ -12,7 +12,6 @@ import contextlib
 import functools
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -85,10 +84,6 @@ def open_spark(
         log_file: Where Spark and its workers write what they have to say.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # pyspark 4.3 warns of pandas 3, which it needs here for nothing but its version.
-    warnings.filterwarnings(
-        "ignore", message="PySpark does not yet", category=FutureWarning
-    )
     builder = (
         SparkSession.builder.appName("lodestar-flights")
         # One core per task; a task is tried three times before its batch fails.
