@@ -1,0 +1,218 @@
+"""
+What verbs have in common: how a name service is named, and how bad usage is told.
+
+Every setting of `HAConfig` is an option of every verb that talks to a name service.
+What is not given comes from the environment and the configuration file, as in a
+program: the command line adds no defaults of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, final
+
+from haservices import Backend, HAConfig
+from lodestar.exit_codes import ExitCode
+from nameservice import ConfigurationError, check_component_id
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+__all__ = [
+    "ArgumentParser",
+    "Verbs",
+    "add_json_option",
+    "add_log_option",
+    "add_name_service_options",
+    "job_id",
+    "load_config",
+    "positive_count",
+    "positive_seconds",
+]
+
+_PREFIX: Final = "setting_"
+"""Options with this prefix in their ``dest`` are settings of `HAConfig`."""
+
+_FILE_OPTIONS: Final = (
+    ("curve_public_key_file", "our own CURVE public key (LeaderServer)"),
+    ("curve_secret_key_file", "our own CURVE secret key (LeaderServer)"),
+    ("curve_server_key_file", "the server's CURVE public key (LeaderServer)"),
+    ("zookeeper_auth_file", "scheme:credential on one line (ZooKeeper)"),
+    ("zookeeper_tls_ca_file", "whom to trust; turns TLS on (ZooKeeper)"),
+    ("zookeeper_tls_cert_file", "our own certificate (ZooKeeper)"),
+    ("zookeeper_tls_key_file", "its key (ZooKeeper)"),
+)
+
+
+class Verbs(Protocol):
+    """Where a module enters its verbs."""
+
+    def add_verb(
+        self,
+        name: str,
+        run: Callable[[argparse.Namespace], ExitCode | int],
+        *,
+        operands: str = "",
+        summary: str,
+        description: str,
+        examples: str,
+    ) -> argparse.ArgumentParser:
+        """Return the parser of a new verb that *run* carries out."""
+
+
+@final
+class ArgumentParser(argparse.ArgumentParser):
+    """Tells bad usage in one line, and where to read more."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with "bad usage"."""
+        self.exit(
+            ExitCode.BAD_USAGE,
+            f"{self.prog}: {message} (see '{self.prog} --help')\n",
+        )
+
+
+def add_json_option(parser: argparse._ActionsContainer, what: str) -> None:
+    """Let the caller ask for JSON; *what* says in which form it comes."""
+    parser.add_argument("--json", action="store_true", help=f"print {what}")
+
+
+def add_log_option(parser: argparse.ArgumentParser, default: str) -> None:
+    """Let the caller choose how much is logged to standard error."""
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default=default,
+        help="how much to log to standard error (default: %(default)s)",
+    )
+
+
+def add_name_service_options(
+    parser: argparse.ArgumentParser, *, stays: bool = False, contends: bool = False
+) -> None:
+    """
+    Let the caller say which name service, and how to live with it.
+
+    Args:
+        parser: A verb's.
+        stays: Whether the verb goes on long enough to be out of contact meanwhile.
+        contends: Whether the verb contends for leadership.
+    """
+    group = parser.add_argument_group(
+        "name service",
+        "What is not given here comes from LODESTAR_* in the environment, then\nfrom "
+        "the configuration file.",
+    )
+
+    def add(name: str, **options: Any) -> None:
+        group.add_argument(
+            f"--{name.replace('_', '-')}",
+            dest=_PREFIX + name,
+            default=argparse.SUPPRESS,
+            **options,
+        )
+
+    add(
+        "url",
+        metavar="URL",
+        help="leaderserver://host:port or zookeeper://h1:2181,h2:2181/chroot",
+    )
+    group.add_argument(
+        "--config",
+        metavar="FILE",
+        help="TOML file with settings (default: LODESTAR_CONFIG, or lodestar.toml "
+        "where there is one)",
+    )
+    add(
+        "cluster_id",
+        metavar="ID",
+        help="which of the deployments that share the name service",
+    )
+    add(
+        "connect_timeout_seconds",
+        metavar="SECONDS",
+        type=positive_seconds,
+        help="how long connecting and each request may take",
+    )
+    add(
+        "session_timeout_seconds",
+        metavar="SECONDS",
+        type=positive_seconds,
+        help="silence after which the name service ends our session",
+    )
+    if contends:
+        add(
+            "lease_seconds",
+            metavar="SECONDS",
+            type=positive_seconds,
+            help="how long a leader believes without an acknowledgement (LeaderServer)",
+        )
+        add(
+            "confirm_timeout_seconds",
+            metavar="SECONDS",
+            type=positive_seconds,
+            help="how long a granted contender may take to confirm",
+        )
+    if stays:
+        add(
+            "on_suspended",
+            choices=("keep", "clear"),
+            help="out of contact: forget the leader when the session is lost, or at "
+            "once",
+        )
+    for name, text in _FILE_OPTIONS:
+        add(name, metavar="FILE", help=text)
+
+
+def load_config(arguments: argparse.Namespace) -> HAConfig:
+    """
+    Return the configuration that options, environment and file add up to.
+
+    Raises:
+        ConfigurationError: If a setting is wrong, or names an embedded service.
+    """
+    settings = {
+        name.removeprefix(_PREFIX): value
+        for name, value in vars(arguments).items()
+        if name.startswith(_PREFIX)
+    }
+    config = HAConfig.load(arguments.config, **settings)
+    if config.backend is Backend.EMBEDDED:
+        message = (
+            f"{config.url!r} is a name service inside one process: no other process, "
+            "this one included, can see it; name a LeaderServer "
+            "(leaderserver://host:port) or ZooKeeper (zookeeper://host:port) instead"
+        )
+        raise ConfigurationError(message)
+    return config
+
+
+def job_id(text: str) -> str:
+    """Return *text* as a job id, or tell argparse why it is none."""
+    try:
+        return check_component_id(text, what="a job id")
+    except ConfigurationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def positive_seconds(text: str) -> float:
+    """Return *text* as a number of seconds above 0, or tell argparse why not."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        message = f"{text!r} is not a number of seconds above 0"
+        raise argparse.ArgumentTypeError(message)
+    return value
+
+
+def positive_count(text: str) -> int:
+    """Return *text* as a whole number from 1, or tell argparse why not."""
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        message = f"{text!r} is not a whole number from 1"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)

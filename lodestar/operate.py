@@ -1,0 +1,185 @@
+"""Verbs for operators: sessions, status, revoke, expire."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+from haservices import open_ha_services
+from lodestar.arguments import (
+    add_json_option,
+    add_log_option,
+    add_name_service_options,
+    job_id,
+    load_config,
+)
+from lodestar.exit_codes import ExitCode
+from lodestar.output import (
+    ABSENT,
+    ago_text,
+    duration_text,
+    json_text,
+    pairs_text,
+    printable,
+    table_text,
+    write,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from haservices import SessionInformation
+    from lodestar.arguments import Verbs
+
+
+__all__ = ["add_verbs", "session_document", "sessions_text", "status_text"]
+
+
+def add_verbs(verbs: Verbs) -> None:
+    """Enter the verbs of this module."""
+    parser = verbs.add_verb(
+        "sessions",
+        _sessions,
+        summary="list the sessions with the name service",
+        description="List every session with the name service. ZooKeeper tells of "
+        "those that contend for something.",
+        examples="lodestar sessions --config /etc/lodestar.toml",
+    )
+    add_json_option(parser, "one JSON array")
+    add_name_service_options(parser)
+    add_log_option(parser, "error")
+
+    parser = verbs.add_verb(
+        "status",
+        _status,
+        summary="print the figures of the name service",
+        description="Print the figures of the name service, a name and a value per "
+        "line: a LeaderServer's own, or what ZooKeeper's mntr (or srvr) says.",
+        examples="lodestar status --url zookeeper://10.0.0.5:2181 --json",
+    )
+    add_json_option(parser, "one JSON object")
+    add_name_service_options(parser)
+    add_log_option(parser, "error")
+
+    parser = verbs.add_verb(
+        "revoke",
+        _revoke,
+        operands="JOB",
+        summary="end the present leadership of one job",
+        description="End the present leadership of JOB: its holder queues last, the "
+        "next contender leads. Exit code 3 if nobody leads.",
+        examples="lodestar revoke flights",
+    )
+    parser.add_argument("job", metavar="JOB", type=job_id, help="the job id")
+    add_json_option(parser, "one JSON object")
+    add_name_service_options(parser)
+    add_log_option(parser, "error")
+
+    parser = verbs.add_verb(
+        "expire",
+        _expire,
+        operands="SESSION",
+        summary="end one session as if it had fallen silent",
+        description="End SESSION as if it had fallen silent: whatever it leads or "
+        "contends for goes to the next. Exit code 3 if there is no such session.",
+        examples="lodestar expire "
+        "$(lodestar sessions --json | jq -r '.[0].session_id')",
+    )
+    parser.add_argument(
+        "session", metavar="SESSION", help="the session's id, as 'sessions' prints it"
+    )
+    add_json_option(parser, "one JSON object")
+    add_name_service_options(parser)
+    add_log_option(parser, "error")
+
+
+def _sessions(arguments: Namespace) -> ExitCode:
+    with open_ha_services(load_config(arguments)) as ha:
+        sessions = ha.operations.sessions()
+    if arguments.json:
+        write(json_text([session_document(each) for each in sessions]))
+    else:
+        write(sessions_text(sessions))
+    return ExitCode.DONE
+
+
+def sessions_text(sessions: Sequence[SessionInformation]) -> str:
+    """Return *sessions* as a table for people."""
+    if not sessions:
+        return "there are no sessions"
+    return table_text(
+        ("SESSION", "CLIENT", "LEADS", "CONTENDS FOR", "AGE", "LAST HEARD", "TIMEOUT"),
+        [
+            (
+                each.session_id,
+                each.client,
+                _names_text(each.leads_component_ids),
+                _names_text(each.component_ids),
+                duration_text(each.age_seconds),
+                ago_text(each.last_heard_seconds),
+                duration_text(each.timeout_seconds),
+            )
+            for each in sessions
+        ],
+    )
+
+
+def session_document(session: SessionInformation) -> dict[str, Any]:
+    """Return *session* as it is written as JSON."""
+    return {
+        "session_id": session.session_id,
+        "client": session.client,
+        "jobs": list(session.component_ids),
+        "leads_jobs": list(session.leads_component_ids),
+        "age_seconds": session.age_seconds,
+        "last_heard_seconds": session.last_heard_seconds,
+        "timeout_seconds": session.timeout_seconds,
+    }
+
+
+def _status(arguments: Namespace) -> ExitCode:
+    with open_ha_services(load_config(arguments)) as ha:
+        figures = ha.operations.status()
+    write(json_text(dict(figures)) if arguments.json else status_text(figures))
+    return ExitCode.DONE
+
+
+def status_text(figures: Mapping[str, str | int | float]) -> str:
+    """Return *figures* as lines for people, sorted by name."""
+    return pairs_text([(name, str(value)) for name, value in sorted(figures.items())])
+
+
+def _revoke(arguments: Namespace) -> ExitCode:
+    with open_ha_services(load_config(arguments)) as ha:
+        session = ha.operations.revoke(arguments.job)
+    if arguments.json:
+        write(
+            json_text(
+                {
+                    "job": arguments.job,
+                    "epoch": session.epoch,
+                    "leader_session_id": str(session.leader_session_id),
+                }
+            )
+        )
+    else:
+        write(
+            f"ended the leadership of {arguments.job}: epoch {session.epoch}, "
+            f"session {session.leader_session_id}"
+        )
+    return ExitCode.DONE
+
+
+def _expire(arguments: Namespace) -> ExitCode:
+    with open_ha_services(load_config(arguments)) as ha:
+        ha.operations.expire(arguments.session)
+    if arguments.json:
+        write(json_text({"session_id": arguments.session}))
+    else:
+        write(f"ended session {printable(arguments.session)}")
+    return ExitCode.DONE
+
+
+def _names_text(names: Sequence[str]) -> str:
+    return " ".join(names) if names else ABSENT

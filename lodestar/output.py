@@ -1,0 +1,146 @@
+"""
+How answers are written: columns and relative times for people, JSON for programs.
+
+What other processes chose (addresses, names) may hold anything; it is made printable
+before a terminal sees it, so that no address can move the cursor.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+__all__ = [
+    "ABSENT",
+    "ago_text",
+    "duration_text",
+    "json_line",
+    "json_text",
+    "pairs_text",
+    "printable",
+    "table_text",
+    "timestamp_text",
+    "write",
+]
+
+ABSENT: Final = "-"
+"""What stands in a column for which there is no value."""
+
+_COLUMN_GAP: Final = "  "
+_MINUTE_SECONDS: Final = 60
+_HOUR_SECONDS: Final = 60 * _MINUTE_SECONDS
+_DAY_SECONDS: Final = 24 * _HOUR_SECONDS
+
+
+def printable(text: str) -> str:
+    """Return *text* with everything that is not printable escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
+
+
+def duration_text(seconds: float | None) -> str:
+    """
+    Return a duration as a person says it: ``0.21 s``, ``3 min 20 s``, ``2 d 4 h``.
+
+    Args:
+        seconds: None is written as `ABSENT`; what is below 0 as 0.
+    """
+    if seconds is None:
+        return ABSENT
+    seconds = max(seconds, 0.0)
+    if seconds < 9.995:  # what rounds to 10.00 is written without decimals
+        return f"{seconds:.2f} s"
+    if seconds < _MINUTE_SECONDS - 0.5:
+        return f"{seconds:.0f} s"
+    whole = round(seconds)
+    if whole < _HOUR_SECONDS:
+        return _two_units(whole, _MINUTE_SECONDS, "min", 1, "s")
+    if whole < _DAY_SECONDS:
+        return _two_units(whole, _HOUR_SECONDS, "h", _MINUTE_SECONDS, "min")
+    return _two_units(whole, _DAY_SECONDS, "d", _HOUR_SECONDS, "h")
+
+
+def ago_text(seconds: float | None) -> str:
+    """Return how long ago something was; None is written as `ABSENT`."""
+    return ABSENT if seconds is None else f"{duration_text(seconds)} ago"
+
+
+def _two_units(
+    seconds: int, large_seconds: int, large: str, small_seconds: int, small: str
+) -> str:
+    large_count, rest_seconds = divmod(seconds, large_seconds)
+    small_count = rest_seconds // small_seconds
+    if not small_count:
+        return f"{large_count} {large}"
+    return f"{large_count} {large} {small_count} {small}"
+
+
+def timestamp_text(moment: datetime, *, is_for_people: bool) -> str:
+    """
+    Return *moment* to the millisecond.
+
+    Args:
+        moment: An aware time.
+        is_for_people: Local time of day with its date; otherwise RFC 3339 in UTC.
+    """
+    if is_for_people:
+        local = moment.astimezone()
+        return f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03d}"
+    text = moment.astimezone(UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def table_text(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return *rows* under *headings* in aligned columns, a line each."""
+    lines = [headings, *([printable(cell) for cell in row] for row in rows)]
+    widths = [
+        max(len(line[column]) for line in lines) for column in range(len(headings))
+    ]
+    return "\n".join(
+        _COLUMN_GAP.join(
+            cell.ljust(width) for cell, width in zip(line, widths, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def pairs_text(pairs: Sequence[tuple[str, str]]) -> str:
+    """Return *pairs* of name and value, a line each, the values aligned."""
+    width = max((len(name) for name, _ in pairs), default=0)
+    return "\n".join(
+        f"{printable(name).ljust(width)}{_COLUMN_GAP}{printable(value)}".rstrip()
+        for name, value in pairs
+    )
+
+
+def json_text(document: Any) -> str:
+    """Return *document* as JSON over several lines, for one answer."""
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def json_line(document: Any) -> str:
+    """Return *document* as JSON on one line, for a stream of answers."""
+    return json.dumps(document, ensure_ascii=False)
+
+
+def write(text: str, file: TextIO | None = None) -> None:
+    """
+    Write *text* and a newline, and flush: whoever reads a pipe waits for it.
+
+    Raises:
+        BrokenPipeError: If nobody reads any more.
+    """
+    print(text, file=sys.stdout if file is None else file, flush=True)

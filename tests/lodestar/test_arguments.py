@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from haservices import HAConfig
+from lodestar.__main__ import main, make_parser
+from lodestar.arguments import load_config
+from lodestar.elect import split_command
+
+
+VERBS = (
+    "leaders",
+    "leader",
+    "watch",
+    "contenders",
+    "sessions",
+    "status",
+    "revoke",
+    "expire",
+    "elect",
+    "keygen",
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No setting of the machine that runs the tests reaches them."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("LODESTAR_URL", "LODESTAR_CONFIG", "LODESTAR_CLUSTER_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def config_of(*arguments: str) -> HAConfig:
+    """Return what a verb would open, given *arguments*."""
+    return load_config(make_parser().parse_args(arguments))
+
+
+class TestNameService:
+    """Every verb is told its name service in the same ways (N5)."""
+
+    def test_the_url_option(self) -> None:
+        """N5: --url names the name service."""
+        config = config_of("leaders", "--url", "leaderserver://10.0.0.5:5170")
+        assert config == HAConfig(url="leaderserver://10.0.0.5:5170")
+
+    def test_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """N5: LODESTAR_URL does as well."""
+        monkeypatch.setenv("LODESTAR_URL", "zookeeper://10.0.0.5:2181")
+        assert config_of("leaders").url == "zookeeper://10.0.0.5:2181"
+
+    def test_the_configuration_file(self, tmp_path: Path) -> None:
+        """N5: --config FILE does as well, with every other setting in it."""
+        file = tmp_path / "prod.toml"
+        file.write_text(
+            'url = "leaderserver://h:1"\ncluster_id = "prod"\nlease_seconds = 0.4\n'
+        )
+        config = config_of("leaders", "--config", str(file))
+        assert config == HAConfig(
+            url="leaderserver://h:1", cluster_id="prod", lease_seconds=0.4
+        )
+
+    def test_an_option_outweighs_environment_and_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """N5: the nearer to the call, the stronger."""
+        file = tmp_path / "lodestar.toml"
+        file.write_text('url = "leaderserver://file:1"\ncluster_id = "file"\n')
+        monkeypatch.setenv("LODESTAR_CLUSTER_ID", "environment")
+        config = config_of("leaders", "--url", "leaderserver://option:1")
+        assert config.url == "leaderserver://option:1"
+        assert config.cluster_id == "environment"
+
+    def test_every_setting_has_an_option(self) -> None:
+        """N5: credentials and timeouts can be given too."""
+        config = config_of(
+            "elect",
+            *("job", "address", "--url", "leaderserver://h:1", "--cluster-id", "c"),
+            *("--connect-timeout-seconds", "1", "--session-timeout-seconds", "2"),
+            *("--lease-seconds", "0.3", "--confirm-timeout-seconds", "4"),
+            *("--curve-public-key-file", "p", "--curve-secret-key-file", "s"),
+            *("--curve-server-key-file", "k"),
+        )
+        assert config == HAConfig(
+            url="leaderserver://h:1",
+            cluster_id="c",
+            connect_timeout_seconds=1.0,
+            session_timeout_seconds=2.0,
+            lease_seconds=0.3,
+            confirm_timeout_seconds=4.0,
+            curve_public_key_file="p",
+            curve_secret_key_file="s",
+            curve_server_key_file="k",
+        )
+        config = config_of(
+            *("status", "--url", "zookeeper://h:1", "--zookeeper-auth-file", "a"),
+            *("--zookeeper-tls-ca-file", "ca", "--zookeeper-tls-cert-file", "c"),
+            *("--zookeeper-tls-key-file", "k"),
+        )
+        assert config == HAConfig(
+            url="zookeeper://h:1",
+            zookeeper_auth_file="a",
+            zookeeper_tls_ca_file="ca",
+            zookeeper_tls_cert_file="c",
+            zookeeper_tls_key_file="k",
+        )
+
+
+class TestBadUsage:
+    """Bad usage is exit code 2 and one line that says what to change (N5)."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "saying"),
+        [
+            ([], "VERB"),
+            (["lead"], "'lead'"),
+            (["leaders", "extra"], "extra"),
+            (["leaders", "--ur", "leaderserver://h:1"], "--ur"),
+            (["leader"], "JOB"),
+            (["leader", "a/b"], "without '/'"),
+            (["leader", ""], "1 to 255 characters"),
+            (["leader", "job", "--wait", "0"], "above 0"),
+            (["leader", "job", "--wait", "nan"], "above 0"),
+            (["leader", "job", "--wait", "soon"], "'soon'"),
+            (["leader", "job", "--json", "--field", "epoch"], "--field"),
+            (["leaders"], "LODESTAR_URL"),
+            (["leaders", "--url", "etcd://h:1"], "'leaderserver://'"),
+            (["leaders", "--url", "leaderserver://h"], "host:port"),
+            (["leaders", "--url", "zookeeper://h:99999"], "65535"),
+            (["leaders", "--url", "leaderserver://h:1/x"], "no paths"),
+            (["leaders", "--config", "missing.toml"], "missing.toml"),
+            (
+                ["status", "--url", "leaderserver://h:1", "--cluster-id", "a/b"],
+                "cluster_id",
+            ),
+            (
+                [
+                    *("leaders", "--url", "leaderserver://h:1"),
+                    *("--curve-public-key-file", "p"),
+                ],
+                "curve_secret_key_file",
+            ),
+            (["elect", "job", "address"], "after '--'"),
+            (["elect", "job", "address", "--"], "after '--'"),
+            (["elect", "job", "--", "true"], "ADDRESS"),
+            (["elect", "job", "a\nb", "--", "true"], "printable"),
+            (["elect", "job", "a" * 1025, "--", "true"], "1,024"),
+            (["elect", "job", "a", "--", "no-such-command-here"], "no-such-command"),
+            (["keygen"], "NAME"),
+            (["keygen", "a/b"], "--dir"),
+            (["keygen", "a", "--dir", "missing"], "missing"),
+        ],
+    )
+    def test_it_is_told_in_one_line(
+        self,
+        arguments: list[str],
+        saying: str,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """N5: exit code 2, nothing on stdout, one line on stderr, no traceback."""
+        assert main(arguments) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert saying in captured.err
+        assert len(captured.err.splitlines()) == 1
+        assert captured.err.startswith("lodestar")
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["leaders"],
+            ["leader", "job"],
+            ["watch", "job"],
+            ["contenders", "job"],
+            ["sessions"],
+            ["status"],
+            ["revoke", "job"],
+            ["expire", "session"],
+            ["elect", "job", "address", "--", "true"],
+        ],
+    )
+    def test_an_embedded_service_is_refused_with_the_reason(
+        self, arguments: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """N6: another process cannot be looked into, and the line says so."""
+        place = arguments.index("--") if "--" in arguments else len(arguments)
+        arguments[place:place] = ["--url", "embedded:tests"]
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert "inside one process" in error
+        assert "leaderserver://host:port" in error
+        assert len(error.splitlines()) == 1
+
+
+class TestHelp:
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_every_verb_shows_an_example(
+        self, verb: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Who asks for help sees how the verb is used, and the exit codes (N5)."""
+        assert main([verb, "--help"]) == 0
+        text = capsys.readouterr().out
+        assert f"example:\n  lodestar {verb}" in text
+        assert "exit codes:" in text
+
+    def test_the_list_of_verbs_is_complete(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """``lodestar --help`` names every verb with a line."""
+        assert main(["--help"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        listed = [line.split()[0] for line in lines if line.startswith("    ")]
+        assert listed == list(VERBS)
+
+    def test_the_version(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """``lodestar --version`` is one line."""
+        assert main(["--version"]) == 0
+        assert capsys.readouterr().out.startswith("lodestar ")
+
+
+class TestSplitCommand:
+    """The command of ``elect`` is taken as it stands (N7)."""
+
+    def test_only_the_first_separator_is_ours(self) -> None:
+        """N7: a ``--`` of the command's own stays in it."""
+        assert split_command(["elect", "j", "a", "--", "sh", "-c", "x", "--", "y"]) == (
+            ["elect", "j", "a"],
+            ["sh", "-c", "x", "--", "y"],
+        )
+
+    def test_without_a_separator_there_is_no_command(self) -> None:
+        """N7: what is not after ``--`` is ours."""
+        assert split_command(["elect", "j", "a"]) == (["elect", "j", "a"], [])

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from lodestar.exit_codes import ExitCode, exit_code_of
+from nameservice import (
+    AuthenticationError,
+    ConfigurationError,
+    DidNotHappenError,
+    MayHaveHappenedError,
+    NoLeaderError,
+    UnknownSessionError,
+    UnreachableError,
+    VersionMismatchError,
+)
+
+
+class TestExitCodes:
+    def test_the_numbers_are_the_contract(self) -> None:
+        """Scripts rely on the numbers of rule N5."""
+        assert {code.name: code.value for code in ExitCode} == {
+            "DONE": 0,
+            "FAILED": 1,
+            "BAD_USAGE": 2,
+            "NOT_FOUND": 3,
+            "NOT_ALLOWED": 4,
+            "NOT_REACHABLE": 5,
+        }
+
+    @pytest.mark.parametrize(
+        ("error", "code"),
+        [
+            (ConfigurationError("no url"), 2),
+            (NoLeaderError("flights", 1.0), 3),
+            (UnknownSessionError("s-1"), 3),
+            (AuthenticationError("leaderserver://h:1", "not admin"), 4),
+            (UnreachableError("leaderserver://h:1", 5.0), 5),
+            (DidNotHappenError("undecided"), 1),
+            (MayHaveHappenedError("no answer"), 1),
+            (VersionMismatchError("a", 1, 2), 1),
+            (OSError("disk full"), 1),
+        ],
+    )
+    def test_every_error_has_its_code(self, error: Exception, code: int) -> None:
+        """What ended a verb shows in the exit code (N5)."""
+        assert exit_code_of(error) == code

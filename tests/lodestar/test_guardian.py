@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lodestar import guardian
+
+
+pytestmark = pytest.mark.shells
+
+WAIT_SECONDS = 30.0
+
+
+class Guarded:
+    """A guardian, and the end of its lifeline that ``elect`` would hold."""
+
+    def __init__(self, command: list[str], *, stdout: int | None = None) -> None:
+        self.lifeline, theirs = socket.socketpair()
+        self.lifeline.settimeout(WAIT_SECONDS)
+        with theirs:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-S", str(Path(guardian.__file__))),
+                    *(str(theirs.fileno()), *command),
+                ],
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                stdout=stdout,
+            )
+
+    def word(self) -> bytes:
+        """Return all that the guardian says before it is gone."""
+        with self.lifeline.makefile("rb") as lines:
+            return lines.read()
+
+    def close(self) -> None:
+        """Leave no process behind."""
+        self.lifeline.close()
+        if self.process.returncode is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(WAIT_SECONDS)
+
+
+@pytest.fixture
+def started() -> Iterator[list[Guarded]]:
+    """Return a list to which a test adds what it starts."""
+    guarded: list[Guarded] = []
+    yield guarded
+    for each in guarded:
+        each.close()
+
+
+def wait_for_end(reader: int) -> None:
+    """Return once everybody who holds the other end of the pipe is gone."""
+    poll = select.poll()
+    poll.register(reader, select.POLLHUP)
+    assert poll.poll(WAIT_SECONDS * 1000), "somebody is still alive"
+
+
+class TestWord:
+    @pytest.mark.parametrize(
+        ("script", "word"),
+        [("exit 0", b"0"), ("exit 7", b"7"), ("kill -KILL $$", b"-9")],
+    )
+    def test_how_the_command_ended_is_told(
+        self, script: str, word: bytes, started: list[Guarded]
+    ) -> None:
+        """N7: the return code, negative for a signal, reaches elect."""
+        started.append(Guarded(["sh", "-c", script]))
+        assert started[0].word() == word
+
+    def test_a_command_that_cannot_be_run_ends_as_in_a_shell(
+        self, started: list[Guarded], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """N7: 127 for what is not there, 126 for what is no program, and a line."""
+        started.append(Guarded([str(tmp_path / "missing")]))
+        assert started[0].word() == b"127"
+        (tmp_path / "text").write_text("no program")
+        started.append(Guarded([str(tmp_path / "text")]))
+        assert started[1].word() == b"126"
+        errors = capfd.readouterr().err.splitlines()
+        assert len(errors) == 2
+        assert "missing" in errors[0]
+
+    def test_signals_are_the_commands_business(self, started: list[Guarded]) -> None:
+        """N7: TERM to the group is handled by the command; the guardian tells how."""
+        reader, writer = os.pipe()
+        script = "trap 'exit 42' TERM; echo ready; while :; do sleep 60 & wait; done"
+        started.append(Guarded(["sh", "-c", script], stdout=writer))
+        os.close(writer)
+        assert os.read(reader, 100).startswith(b"ready")
+        os.killpg(started[0].process.pid, signal.SIGTERM)
+        assert started[0].word() == b"42"
+        os.close(reader)
+
+    def test_the_command_gets_signals_as_any_program_does(
+        self, started: list[Guarded]
+    ) -> None:
+        """N7: what Python or the guardian ignores, the command does not."""
+        script = "kill -TERM $$; exit 1"
+        started.append(Guarded(["sh", "-c", script]))
+        assert started[0].word() == str(-signal.SIGTERM).encode()
+        script = "kill -PIPE $$; exit 1"
+        started.append(Guarded(["sh", "-c", script]))
+        assert started[1].word() == str(-signal.SIGPIPE).encode()
+
+
+class TestNobodyIsLeftBehind:
+    def test_what_the_command_left_running_ends_with_it(
+        self, started: list[Guarded]
+    ) -> None:
+        """N7: a background process of the command is ended with the group."""
+        reader, writer = os.pipe()
+        started.append(Guarded(["sh", "-c", "sleep 600 & exit 3"], stdout=writer))
+        os.close(writer)
+        assert started[0].word() == b"3"
+        wait_for_end(reader)
+        os.close(reader)
+
+    def test_all_ends_when_elect_is_gone(self, started: list[Guarded]) -> None:
+        """N7: a lifeline that closes ends the command and what it has started."""
+        reader, writer = os.pipe()
+        script = "echo ready; sleep 600 & wait"
+        started.append(Guarded(["sh", "-c", script], stdout=writer))
+        os.close(writer)
+        assert os.read(reader, 100).startswith(b"ready")
+        started[0].lifeline.shutdown(socket.SHUT_RDWR)
+        wait_for_end(reader)
+        os.close(reader)
+        assert started[0].process.wait(WAIT_SECONDS) == -signal.SIGKILL
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel for it")
+    def test_the_command_ends_when_its_guardian_is_killed(
+        self, started: list[Guarded]
+    ) -> None:
+        """N7: even with its guardian gone the command does not run on."""
+        reader, writer = os.pipe()
+        script = "import time; print('ready', flush=True); time.sleep(600)"
+        started.append(Guarded([sys.executable, "-c", script], stdout=writer))
+        os.close(writer)
+        assert os.read(reader, 100).startswith(b"ready")
+        started[0].process.kill()
+        wait_for_end(reader)
+        os.close(reader)
+        assert started[0].word() == b""
