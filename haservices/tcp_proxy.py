@@ -29,6 +29,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, final
@@ -46,6 +47,7 @@ __all__ = ["TCPProxy"]
 
 _BUFFER_SIZE_BYTES_MAX: Final = 262_144
 _READ_SIZE_BYTES_MAX: Final = 65_536
+_RETRY_SECONDS: Final = 0.02
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 seconds
 _IN_PROGRESS: Final = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK})
 
@@ -79,12 +81,23 @@ class _Flow:
 class _Link:
     """A client's connection and ours to the target."""
 
-    __slots__ = ("client", "is_connected", "replies", "requests", "target")
+    __slots__ = (
+        "client",
+        "give_up_at",
+        "is_connected",
+        "replies",
+        "requests",
+        "retry_at",
+        "target",
+    )
 
     def __init__(self, client: socket.socket) -> None:
         self.client = client
         self.target: socket.socket | None = None
         self.is_connected = False
+        # Seconds of the monotonic clock; None while no attempt has failed.
+        self.retry_at: float | None = None
+        self.give_up_at: float | None = None
         self.requests = _Flow()
         self.replies = _Flow()
 
@@ -102,6 +115,9 @@ class TCPProxy:
         host: The loopback address to listen on.
         port: The port to listen on; 0 takes any that is free.
         buffer_size_bytes_max: How much each direction of each connection holds.
+        patience_seconds: For how long a target that refuses is tried again before the
+            client's connection is reset.  A client that would itself try again when
+            refused cannot know behind a proxy, which accepts first.
     """
 
     def __init__(
@@ -111,8 +127,10 @@ class TCPProxy:
         host: str = LOOPBACK_HOST,
         port: int = 0,
         buffer_size_bytes_max: int = _BUFFER_SIZE_BYTES_MAX,
+        patience_seconds: float = 0.0,
     ) -> None:
         assert buffer_size_bytes_max > 0
+        self._patience_seconds = patience_seconds
         self._target = (LOOPBACK_HOST, target) if isinstance(target, int) else target
         self._buffer_size_bytes_max = buffer_size_bytes_max
         self._reserved = ReservedPort(host=host, port=port)
@@ -234,8 +252,9 @@ class TCPProxy:
         while True:
             # What has arrived is taken in before commands, so that a command finds
             # everything that was sent before it was given.
-            for key, mask in self._selector.select():
+            for key, mask in self._selector.select(self._seconds_to_retry()):
                 self._handle(key.fileobj, mask)
+            self._retry()
             with self._lock:
                 commands = tuple(self._commands)
                 self._commands.clear()
@@ -299,13 +318,40 @@ class TCPProxy:
         with self._lock:
             self._links[target] = link
         if target.connect_ex(self._target) not in _IN_PROGRESS:
-            self._drop(link)
+            self._connecting_failed(link, target)
 
     def _finish_connecting(self, link: _Link, target: socket.socket) -> None:
         if target.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
             link.is_connected = True
         else:
+            self._connecting_failed(link, target)
+
+    def _connecting_failed(self, link: _Link, target: socket.socket) -> None:
+        now = time.monotonic()
+        if link.give_up_at is None:
+            link.give_up_at = now + self._patience_seconds
+        if now >= link.give_up_at:
             self._drop(link)
+            return
+        link.retry_at = min(now + _RETRY_SECONDS, link.give_up_at)
+        link.target = None
+        self._close_socket(target)
+
+    def _seconds_to_retry(self) -> float | None:
+        """Return how long nothing needs to be tried again, or None for ever."""
+        dues = [
+            link.retry_at for link in self._all_links() if link.retry_at is not None
+        ]
+        return max(0.0, min(dues) - time.monotonic()) if dues else None
+
+    def _retry(self) -> None:
+        now = time.monotonic()
+        for link in self._all_links():
+            if link.retry_at is not None and link.retry_at <= now:
+                link.retry_at = None
+                if not self._are_requests_cut:
+                    self._connect(link)
+                    self._pass_on(link)
 
     def _read(self, source: socket.socket, flow: _Flow) -> None:
         room = self._buffer_size_bytes_max - len(flow.buffer)
@@ -412,12 +458,15 @@ class TCPProxy:
         for sock in (link.client, link.target):
             if sock is None:
                 continue
-            self._ask(sock, reads=False, writes=False)
-            with self._lock:
-                self._links.pop(sock, None)
             if resets:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-            sock.close()
+            self._close_socket(sock)
+
+    def _close_socket(self, sock: socket.socket) -> None:
+        self._ask(sock, reads=False, writes=False)
+        with self._lock:
+            self._links.pop(sock, None)
+        sock.close()
 
     def _all_links(self) -> list[_Link]:
         return [link for sock, link in self._links.items() if sock is link.client]
@@ -453,7 +502,7 @@ class TCPProxy:
         self._are_requests_cut = False
         self._are_replies_cut = False
         for link in self._all_links():
-            if link.target is None:
+            if link.target is None and link.retry_at is None:
                 self._connect(link)
             self._pass_on(link)
         if self._listener is None:

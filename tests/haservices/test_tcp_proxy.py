@@ -133,6 +133,18 @@ class TestForwarding:
         ):
             client.recv(1)
 
+    def test_a_target_that_comes_in_time_is_waited_for(self) -> None:
+        """With patience, a client need not know that the server was not there yet."""
+        with (
+            ReservedPort() as reserved,
+            TCPProxy(reserved.port, patience_seconds=TIMEOUT_SECONDS) as proxy,
+            connect(proxy) as client,
+        ):
+            client.sendall(b"early")
+            assert_silent(client)
+            with reserved.listen() as listener, accept(listener) as server:
+                assert server.recv(100) == b"early"
+
 
 class TestCut:
     """A black hole."""
