@@ -15,17 +15,17 @@ import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-import msgspec
 from attrs import frozen
 from pyspark.errors import PySparkException
 
 from examples.flights.children import ChildProcess
-from examples.flights.collector import JOB_ID, Collector, read_store
+from examples.flights.cluster import collector_processes, collector_threads
+from examples.flights.collector import JOB_ID, read_store
 from examples.flights.comparison import comparison
 from examples.flights.data import DataError, carrier_names, count_flights, write_replay
 from examples.flights.disruption import Disruption, LeaderExpired, LeaderKilled
@@ -45,9 +45,6 @@ from nameservice import NameServiceError, configure_logging
 from sparkpipeline import close_ha_services, to_spark_settings
 
 
-NAMES: Final = ("a", "b")
-
-_FIRST_LEADER_TIMEOUT_SECONDS: Final = 30.0
 _STREAM_TIMEOUT_SECONDS: Final = 300
 
 
@@ -135,77 +132,41 @@ def _run(arguments: Arguments, work_directory: Path) -> None:
 def _collectors(
     arguments: Arguments, ha: HAServices, timeline: Timeline, work_directory: Path
 ) -> Iterator[Disruption]:
-    """Start two collectors, the second when the first leads; end them on exit."""
-    disruptions: list[Disruption] = []
-    processes: dict[str, ChildProcess] = {}
+    """Start the collectors, and yield what will befall the one that leads."""
+    disruption: Disruption
+    retriever = ha.get_leader_retriever(JOB_ID)
+    retriever.start(timeline)
+    with retriever:
+        if arguments.backend is Backend.EMBEDDED:
+            disruption = LeaderExpired(
+                ha,
+                batch_id=arguments.disrupted_batch_id,
+                on_done=timeline.take_disruption,
+            )
+            with collector_threads(retriever, ha.config, timeline.take_report):
+                yield disruption
+            return
+        processes: dict[str, ChildProcess] = {}
+        disruption = LeaderKilled(
+            processes,
+            batch_id=arguments.disrupted_batch_id,
+            leader_name=lambda: timeline.leader_name,
+            on_done=timeline.take_disruption,
+        )
 
-    def take_report(report: Report) -> None:
-        timeline.take_report(report)
-        for disruption in disruptions:
+        def take_report(report: Report) -> None:
+            timeline.take_report(report)
             disruption.take_report(report)
 
-    with contextlib.ExitStack() as stack:
-        if arguments.backend is Backend.EMBEDDED:
-            disruptions.append(
-                LeaderExpired(
-                    ha,
-                    batch_id=arguments.disrupted_batch_id,
-                    on_done=timeline.take_disruption,
-                )
-            )
-        else:
-            disruptions.append(
-                LeaderKilled(
-                    processes,
-                    batch_id=arguments.disrupted_batch_id,
-                    leader_name=lambda: timeline.leader_name,
-                    on_done=timeline.take_disruption,
-                )
-            )
-        retriever = ha.get_leader_retriever(JOB_ID)
-        retriever.start(timeline)
-        stack.enter_context(retriever)
-        for name in NAMES:
-            if arguments.backend is Backend.EMBEDDED:
-                # Services of its own: its session is expired, and nobody else's.
-                services = stack.enter_context(open_ha_services(ha.config))
-                stack.enter_context(
-                    contextlib.closing(
-                        Collector(services, name=name, report=take_report)
-                    )
-                )
-            else:
-                processes[name] = stack.enter_context(
-                    contextlib.closing(
-                        _start_collector(
-                            arguments, ha.config, name, take_report, work_directory
-                        )
-                    )
-                )
-            retriever.wait_for_leader(_FIRST_LEADER_TIMEOUT_SECONDS)
-        yield disruptions[0]
-
-
-def _start_collector(
-    arguments: Arguments,
-    config: HAConfig,
-    name: str,
-    take_report: Callable[[Report], None],
-    work_directory: Path,
-) -> ChildProcess:
-    rehearsal = (
-        ["--hold-batch", str(arguments.disrupted_batch_id)] if name == NAMES[0] else []
-    )
-    return ChildProcess(
-        "examples.flights.collector",
-        ["--name", name, *rehearsal],
-        environment={
-            f"LODESTAR_{setting.upper()}": str(value)
-            for setting, value in config.to_settings().items()
-        },
-        log_file=work_directory / f"collector-{name}.log",
-        on_line=lambda line: take_report(msgspec.json.decode(line, type=Report)),
-    )
+        with collector_processes(
+            processes,
+            retriever,
+            ha.config,
+            take_report,
+            rehearsed_batch_id=arguments.disrupted_batch_id,
+            log_directory=work_directory,
+        ):
+            yield disruption
 
 
 def _stream(

@@ -25,7 +25,7 @@ from typing import final
 
 import msgspec
 
-from election import LeaderSession, LeaderStore
+from election import LeaderElection, LeaderSession, LeaderStore
 from examples.flights.children import wait_until_told_to_end
 from examples.flights.endpoint import Endpoint
 from examples.flights.messages import (
@@ -43,7 +43,7 @@ from examples.flights.messages import (
     Serving,
 )
 from examples.flights.totals import Commit, TotalsCore, flight_count
-from haservices import HAConfig, HAServices, open_ha_services
+from haservices import HAConfig, open_ha_services
 from nameservice import (
     DidNotHappenError,
     LeadershipLostError,
@@ -82,7 +82,8 @@ class Collector:
     One contender for the job, with an endpoint; serves until it is closed.
 
     Args:
-        ha: The name service; stays the caller's.
+        election: The contest for the job; not started yet, and closed with this.
+        store: What the leaders of the job leave for each other.
         name: What people call it.
         report: Takes what happens to it; may be called from several threads.
         hold_batch_id: A rehearsal of the worst moment to die.  The first delivery of
@@ -92,7 +93,8 @@ class Collector:
 
     def __init__(
         self,
-        ha: HAServices,
+        election: LeaderElection,
+        store: LeaderStore,
         *,
         name: str,
         report: Callable[[Report], None],
@@ -102,8 +104,8 @@ class Collector:
         self._report = report
         self._hold_batch_id = hold_batch_id
         self._clock = SystemClock()
-        self._store = ha.get_leader_store(JOB_ID)
-        self._election = ha.get_leader_election(JOB_ID)
+        self._store = store
+        self._election = election
         # Guards the two below, which the election's thread and the endpoint's share.
         self._lock = threading.Lock()
         self._session: LeaderSession | None = None
@@ -166,7 +168,10 @@ class Collector:
         if session is not None:
             self._report(
                 Revoked(
-                    name=self._name, at_ns=self._clock.now_ns(), epoch=session.epoch
+                    name=self._name,
+                    at_ns=self._clock.now_ns(),
+                    epoch=session.epoch,
+                    is_resigned=self._is_closing.is_set(),
                 )
             )
 
@@ -242,7 +247,8 @@ def main() -> None:
     configure_logging("warning")
     with open_ha_services(HAConfig.load()) as ha:
         collector = Collector(
-            ha,
+            ha.get_leader_election(JOB_ID),
+            ha.get_leader_store(JOB_ID),
             name=arguments.name,
             report=_print_report,
             hold_batch_id=arguments.hold_batch,

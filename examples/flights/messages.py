@@ -194,11 +194,12 @@ class Held(Struct, frozen=True, kw_only=True, tag="held"):
 
 
 class Revoked(Struct, frozen=True, kw_only=True, tag="revoked"):
-    """The leadership is over."""
+    """The leadership is over; *is_resigned* says that the collector ended it itself."""
 
     name: str
     at_ns: int
     epoch: int
+    is_resigned: bool
 
 
 class Failed(Struct, frozen=True, kw_only=True, tag="failed"):

@@ -122,10 +122,10 @@ class Timeline:
                         "and holds the answer back",
                         report.at_ns,
                     )
-                case Revoked(epoch=epoch):
+                case Revoked(epoch=epoch, is_resigned=is_resigned):
                     record = self._leaderships.get(epoch)
                     if record is not None and not record.end:
-                        record.end = "revoked"
+                        record.end = "resigned" if is_resigned else "revoked"
                     self._say(who, f"leads no longer: epoch {epoch}", report.at_ns)
                 case Failed(error=error):
                     self._say(who, f"failed: {error}", report.at_ns)
