@@ -191,6 +191,11 @@ class HolderCore:
         """Return the leadership that the name service has not ended, if any."""
         return self._claim
 
+    @property
+    def ended_epoch_max(self) -> int:
+        """Return the highest epoch that the name service has ended, or 0."""
+        return self._ended_epoch_max
+
     def believes(self, leader_session_id: UUID, *, now_ns: int) -> bool:
         """Return whether the leadership *leader_session_id* is ours at *now_ns*."""
         belief = self._belief

@@ -179,12 +179,18 @@ class HeartbeatRequest(_Wire, frozen=True, kw_only=True, tag="heartbeat"):
 
 
 class RegisterRequest(_Wire, frozen=True, kw_only=True, tag="register"):
-    """Enter a contender; safe to repeat."""
+    """
+    Enter a contender; safe to repeat.
+
+    *ticket* and *claim* are what an earlier incarnation gave it; *epoch_ended* is the
+    highest epoch of its own that it knows to be over, or 0.
+    """
 
     component_id: Name
     contender_id: Identifier
     confirm_timeout_ns: Duration
     ticket: Count | None
+    epoch_ended: Count
     claim: ClaimRecord | None
 
 

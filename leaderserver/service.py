@@ -550,6 +550,15 @@ class LeaderService:
                 turn,
             )
             return
+        if body.epoch_ended:
+            self._step(
+                EpochReported(
+                    component_id=body.component_id,
+                    epoch=body.epoch_ended,
+                    is_ended=True,
+                ),
+                turn,
+            )
         claim = body.claim
         self._step(
             ContenderRegistered(
