@@ -53,6 +53,7 @@ from transport.framing import (
 from transport.loop import MessageHandler, PollLoop
 from transport.sockets import (
     ZAP_DOMAIN,
+    ZAP_DOMAIN_OPEN,
     SendOutcome,
     SocketLimits,
     ZMQContext,
@@ -74,6 +75,7 @@ __all__ = [
     "PROTOCOL_VERSION",
     "PUBLIC_KEY_LENGTH",
     "ZAP_DOMAIN",
+    "ZAP_DOMAIN_OPEN",
     "AcceptFailed",
     "AllowList",
     "Authenticator",

@@ -1,14 +1,18 @@
 """
-Who is let in: the ZAP handler of a CURVE server, answering from its allow-list alone.
+Who is let in: the ZAP handler of a server, answering from its allow-list alone.
 
 Theory of operation.  For every connection libzmq asks ``inproc://zeromq.zap.01`` in
-the server's own context whether the key that the peer has *proved* to hold may come in
-(ZeroMQ RFC 27).  An `Authenticator` is that handler: its socket is served by the
-server's own poll loop, between requests.  It admits a key that the allow-list has, and
-refuses everything else: other keys, NULL, PLAIN, malformed requests.  A peer that is
-let in has its public key as ``User-Id`` on every frame that it sends, which is how the
-server knows who asks; roles are looked up per request, so a new allow-list holds for
-connections that are already open, too.
+the server's own context whether the peer may come in (ZeroMQ RFC 27).  An
+`Authenticator` is that handler: its socket is served by the server's own poll loop,
+between requests.  With an allow-list it admits those who have *proved* to hold a key
+on it, and refuses everything else: other keys, NULL, PLAIN, malformed requests.  A peer
+that is let in has its public key as ``User-Id`` on every frame that it sends, which is
+how the server knows who asks; roles are looked up per request, so a new allow-list
+holds for connections that are already open, too.
+
+Without an allow-list, for servers that do not use CURVE, it admits everybody who can
+shake hands, as `ANONYMOUS`.  It is asked nevertheless, because libzmq then turns away
+strangers; see `transport.connections`.
 
 Rejected: pyzmq's ``ThreadAuthenticator``.  It brings a thread and a control socket of
 its own, admits NULL unless told otherwise, turns ``location="*"`` into a global
@@ -17,8 +21,8 @@ the server's use of the old one.  What is needed of RFC 27 here is one request a
 reply.
 
 A CURVE server without a handler admits *every* key (encryption without
-authentication), unless ``ZAP_ENFORCE_DOMAIN`` is set, as `transport.sockets` does: then
-a missing handler admits nobody.
+authentication), unless ``ZAP_ENFORCE_DOMAIN`` is set, as `secure_server` does: then a
+missing handler admits nobody.
 """
 
 from __future__ import annotations
@@ -30,9 +34,10 @@ import zmq
 from zmq.utils import z85
 
 from nameservice import ConfigurationError, get_logger
-from transport.access import AllowList, Principal
+from transport.access import ANONYMOUS, AllowList, Principal
 from transport.sockets import (
     ZAP_DOMAIN,
+    ZAP_DOMAIN_OPEN,
     SendOutcome,
     ZMQContext,
     ZMQSocket,
@@ -47,6 +52,8 @@ _ADDRESS: Final = "inproc://zeromq.zap.01"
 _VERSION: Final = b"1.0"
 _REQUEST_FRAME_COUNT_MAX: Final = 16
 _KEY_SIZE_BYTES: Final = 32
+_CURVE: Final = ZAP_DOMAIN.encode("ascii")
+_OPEN: Final = ZAP_DOMAIN_OPEN.encode("ascii")
 
 
 @final
@@ -62,7 +69,7 @@ class _Verdict:
 @final
 class Authenticator:
     """
-    Admits the clients of an allow-list to the CURVE sockets of one context.
+    Admits clients to the sockets of one context, after ``secure_server``.
 
     There can be one per context; bind the server's sockets after making it, and close
     them before closing it.  Not thread-safe: `handle` runs in the loop of the server,
@@ -70,8 +77,9 @@ class Authenticator:
 
     Attributes:
         socket: To be served: call `handle` whenever it is readable.
-        allow_list: Who is admitted; may be replaced at any time.  Connections of a
-            client that is taken off stay open: ask `principal_of` for every request.
+        allow_list: Who is admitted to CURVE sockets; may be replaced at any time.
+            Connections of a client that is taken off stay open: ask `principal_of` for
+            every request.  None: there are no CURVE sockets, everybody is admitted.
         admitted_count: How many connections were let in.
         refused_count: How many were not, malformed requests included.
 
@@ -79,7 +87,7 @@ class Authenticator:
         ConfigurationError: If the context has such a handler already.
     """
 
-    def __init__(self, context: ZMQContext, allow_list: AllowList) -> None:
+    def __init__(self, context: ZMQContext, allow_list: AllowList | None) -> None:
         self.allow_list = allow_list
         self.admitted_count = 0
         self.refused_count = 0
@@ -97,6 +105,8 @@ class Authenticator:
 
     def principal_of(self, frame: zmq.Frame) -> Principal | None:
         """Return who sent *frame*, or None if the allow-list has that key no more."""
+        if self.allow_list is None:
+            return ANONYMOUS
         try:
             public_key = frame.get("User-Id")
         except zmq.ZMQError:  # it came over a socket that is not secured
@@ -147,7 +157,14 @@ class Authenticator:
             return self._refuse(b"malformed request", address="", public_key="")
         domain, address_bytes, _, mechanism, *credentials = fields
         address = address_bytes.decode("utf-8", "replace")
-        if domain != ZAP_DOMAIN.encode("ascii"):
+        if self.allow_list is None:
+            if (domain, mechanism, credentials) != (_OPEN, b"NULL", []):
+                return self._refuse(
+                    b"CURVE is not used", address=address, public_key=""
+                )
+            self.admitted_count += 1
+            return _Verdict(b"200", b"OK")
+        if domain != _CURVE:
             return self._refuse(b"unknown domain", address=address, public_key="")
         if mechanism != b"CURVE":
             return self._refuse(b"CURVE is required", address=address, public_key="")

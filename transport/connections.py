@@ -18,7 +18,14 @@ closed, 1 to 2 ms after the death of the process.  What is easy to get wrong:
     its socket never returned (measured).  Hence the queue of a `ConnectionMonitor` has
     no bound of its own; it grows by one small event per connection made or closed.
 *   **Finality.**  After `HandshakeFailed` with *is_final* libzmq tries no more: whoever
-    wants to try again (the allow-list may have changed) opens a new socket.
+    wants to try again (the allow-list may have changed) opens a new socket.  The same
+    after a protocol error, such as an oversized frame; it is told as `ConnectionClosed`
+    without the `ConnectFailed` that otherwise follows at once.  So a client that hears
+    of no new attempt within a few reconnect intervals opens a new socket, too.
+*   **Strangers.**  A bare NULL socket takes any bytes for ZMTP 1.0, which has no
+    handshake to fail and whose frames do not know their connection: an HTTP request
+    arrives as messages.  With ``secure_server`` (for servers without CURVE, too) such
+    peers are turned away.
 
 Bounding connections.  Unbinding a socket while there are too many is no way: libzmq
 ends every connection that the listener accepted, too, and without an event (measured).
@@ -40,7 +47,7 @@ from typing import Final, NewType, TypeAlias, final
 import attrs
 import zmq
 
-from nameservice import AuthenticationError, get_logger
+from nameservice import AuthenticationError, RemoteProtocolError, get_logger
 from transport.sockets import ZMQSocket, receive_now, translate_zmq_errors
 
 
@@ -210,8 +217,19 @@ def handshake_error(event: HandshakeFailed, *, target: str) -> AuthenticationErr
 
 
 def connection_of(frame: zmq.Frame) -> ConnectionId:
-    """Return the connection that *frame*, any frame of a message, came over."""
-    return ConnectionId(int(frame.get(zmq.SRCFD)))
+    """
+    Return the connection that *frame*, any frame of a message, came over.
+
+    Raises:
+        RemoteProtocolError: If the peer speaks ZMTP 1.0, which tells nothing about it;
+            it does not get as far where ``secure_server`` was called.
+    """
+    try:
+        return ConnectionId(int(frame.get(zmq.SRCFD)))
+    except zmq.ZMQError as exc:
+        raise RemoteProtocolError(
+            "no-handshake", "the peer speaks a ZMTP without a handshake"
+        ) from exc
 
 
 def connection_count_possible() -> int:
@@ -299,7 +317,7 @@ def _parse_event(data: bytes) -> ConnectionEvent | None:
 @final
 class ConnectionLimiter:
     """
-    Keeps the connections of a server's socket at or below a limit.
+    Keeps the connections of a server's socket at or below a limit, and can end one.
 
     The newest goes: those who are connected are not disturbed by those who come.  The
     limit holds after each `observe`; between two of them more may be open for a moment,
@@ -323,7 +341,6 @@ class ConnectionLimiter:
         self.refused_count = 0
         self._port = port
         self._open: set[ConnectionId] = set()
-        self._refused: set[ConnectionId] = set()
         self._is_full = False
         self._log = get_logger(component="connection-limiter", port=port)
 
@@ -344,7 +361,6 @@ class ConnectionLimiter:
             match event:
                 case ConnectionAccepted(connection_id=connection_id):
                     excess.pop(connection_id, None)
-                    self._refused.discard(connection_id)
                     self._open.discard(connection_id)
                     if len(self._open) < self.connections_max:
                         self._open.add(connection_id)
@@ -352,13 +368,12 @@ class ConnectionLimiter:
                         excess[connection_id] = None
                 case ConnectionClosed(connection_id=connection_id):
                     excess.pop(connection_id, None)
-                    self._refused.discard(connection_id)
                     self._open.discard(connection_id)
                 case _:
                     pass
         for connection_id in excess:
-            self._refused.add(connection_id)
-            self._shut_down(connection_id)
+            self.refused_count += 1
+            self.disconnect(connection_id)
         self._tell(len(excess))
 
     def _tell(self, excess_count: int) -> None:
@@ -374,15 +389,15 @@ class ConnectionLimiter:
                 "connections.admitted_again", refused_count=self.refused_count
             )
 
-    def _shut_down(self, connection_id: ConnectionId) -> None:
+    def disconnect(self, connection_id: ConnectionId) -> None:
         """
         End a connection from outside libzmq, which sees its peer gone and closes it.
 
-        The descriptor is libzmq's: if it was closed a moment ago it may be another
-        connection of the same port by now, whose client then connects once more.  It
-        can be nothing else: the port is checked on a duplicate that stays the same.
+        `ConnectionClosed` follows.  The descriptor is libzmq's: if it was closed a
+        moment ago it may be another connection of the same port by now, whose client
+        then connects once more.  It can be nothing else: the port is checked on a
+        duplicate that stays the same.
         """
-        self.refused_count += 1
         try:
             duplicate = stdlib_socket.socket(fileno=os.dup(connection_id))
         except OSError:

@@ -29,6 +29,7 @@ from transport.endpoints import Endpoint, parse_endpoint
 
 __all__ = [
     "ZAP_DOMAIN",
+    "ZAP_DOMAIN_OPEN",
     "SendOutcome",
     "SocketLimits",
     "ZMQContext",
@@ -47,7 +48,10 @@ ZMQSocket: TypeAlias = zmq.Socket[bytes]
 ZMQContext: TypeAlias = zmq.Context[zmq.Socket[bytes]]
 
 ZAP_DOMAIN: Final = "lodestar"
-"""Which authenticator is asked; without a domain libzmq would ask none at all."""
+"""The domain of sockets with CURVE; whoever is on the allow-list comes in."""
+
+ZAP_DOMAIN_OPEN: Final = "lodestar-open"
+"""The domain of sockets without CURVE; everybody who can shake hands comes in."""
 
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -63,7 +67,7 @@ _CONFIGURATION_FAULTS: Final = {
     errno.EPROTONOSUPPORT: "has an unknown protocol: write tcp://HOST:PORT",
     zmq.ENOCOMPATPROTO: "has an unsuitable protocol: write tcp://HOST:PORT",
     errno.EAFNOSUPPORT: "has an address family that this machine does not have",
-    errno.EMFILE: "needs more sockets than this process may have: raise ulimit -n",
+    errno.EMFILE: "needs more sockets than one process may have: raise ulimit -n",
     errno.ENFILE: "needs more open files than this machine may have",
     zmq.EMTHREAD: "needs an I/O thread, and the context has none",
 }
@@ -190,17 +194,25 @@ def open_socket(
     return socket
 
 
-def secure_server(socket: ZMQSocket, key_pair: CurveKeyPair) -> None:
+def secure_server(socket: ZMQSocket, key_pair: CurveKeyPair | None) -> None:
     """
-    Let *socket*, not bound yet, admit only CURVE clients that an authenticator admits.
+    Let *socket*, not bound yet, admit only whom its context's authenticator admits.
 
-    Without an authenticator in its context it admits nobody.
+    Without an `Authenticator` in its context it admits nobody.
+
+    Args:
+        socket: A socket that is to be bound.
+        key_pair: The server's keys; None for a server without CURVE.  That one asks
+            its authenticator, too: libzmq then turns away whatever speaks a ZMTP
+            without a handshake, for which it would otherwise take any bytes.
     """
-    socket.setsockopt(zmq.CURVE_SERVER, 1)
-    socket.setsockopt(zmq.CURVE_PUBLICKEY, key_pair.public_key.encode("ascii"))
-    socket.setsockopt(zmq.CURVE_SECRETKEY, key_pair.secret_key.encode("ascii"))
-    socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN.encode("ascii"))
+    domain = ZAP_DOMAIN_OPEN if key_pair is None else ZAP_DOMAIN
+    socket.setsockopt(zmq.ZAP_DOMAIN, domain.encode("ascii"))
     socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    if key_pair is not None:
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, key_pair.public_key.encode("ascii"))
+        socket.setsockopt(zmq.CURVE_SECRETKEY, key_pair.secret_key.encode("ascii"))
 
 
 def secure_client(

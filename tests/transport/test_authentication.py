@@ -1,0 +1,449 @@
+from __future__ import annotations
+
+import contextlib
+import socket as stdlib_socket
+from collections.abc import Iterator
+
+import pytest
+import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from nameservice import ConfigurationError
+from transport.access import ANONYMOUS, AllowList, Principal
+from transport.authentication import Authenticator
+from transport.connections import (
+    ConnectFailed,
+    ConnectionEvent,
+    ConnectionMonitor,
+    HandshakeFailed,
+    HandshakeFailure,
+    HandshakeSucceeded,
+    connection_of,
+)
+from transport.curve import CurveKeyPair
+from transport.endpoints import Endpoint, parse_endpoint
+from transport.loop import PollLoop
+from transport.sockets import (
+    SocketLimits,
+    ZMQContext,
+    ZMQSocket,
+    bind_socket,
+    connect_socket,
+    open_socket,
+    receive_now,
+    secure_client,
+    secure_server,
+)
+
+
+pytestmark = pytest.mark.shells
+
+WAIT_MS = 20_000
+SERVER = CurveKeyPair.generate()
+ALICE = CurveKeyPair.generate()
+MALLORY = CurveKeyPair.generate()
+ALICE_PRINCIPAL = Principal(
+    name="alice", roles=frozenset({"contend:flights"}), public_key=ALICE.public_key
+)
+
+
+class Server:
+    """A ROUTER with CURVE, whose authenticator runs in a loop of its own."""
+
+    def __init__(self, context: ZMQContext, allow_list: AllowList | None) -> None:
+        self.authenticator = Authenticator(context, allow_list)
+        self.router = open_socket(context, zmq.ROUTER, SocketLimits())
+        secure_server(self.router, None if allow_list is None else SERVER)
+        self.endpoint = bind_socket(self.router, parse_endpoint("tcp://127.0.0.1:0"))
+        self.loop = PollLoop(name="authenticator")
+        self.loop.add_readable(self.authenticator.socket, self.authenticator.handle)
+        self.loop.at_end(self.authenticator.close)
+        self.loop.start()
+
+    def receive(self) -> list[zmq.Frame]:
+        """Wait for a message."""
+        assert self.router.poll(WAIT_MS)
+        return receive_now(self.router, frame_count_max=8)
+
+    def close(self) -> None:
+        """Close the socket, then what admits to it."""
+        self.router.close()
+        self.loop.stop()
+        self.loop.join()
+
+
+@pytest.fixture
+def server(context: ZMQContext) -> Iterator[Server]:
+    """Yield a server that admits Alice."""
+    server = Server(context, AllowList((ALICE_PRINCIPAL,)))
+    yield server
+    server.close()
+
+
+class Client:
+    """A DEALER that connects, and what its monitor tells."""
+
+    def __init__(self, context: ZMQContext) -> None:
+        self.dealer = open_socket(context, zmq.DEALER, SocketLimits())
+        self.monitor = ConnectionMonitor(self.dealer)
+
+    def connect(
+        self,
+        endpoint: Endpoint,
+        keys: CurveKeyPair | None,
+        server_public_key: str = SERVER.public_key,
+    ) -> None:
+        """Connect, with *keys* if there are any."""
+        if keys is not None:
+            secure_client(self.dealer, keys, server_public_key=server_public_key)
+        connect_socket(self.dealer, endpoint)
+
+    def events_until(
+        self, *kinds: type[ConnectionEvent], count: int = 1
+    ) -> list[ConnectionEvent]:
+        """Return all events up to the *count*-th of *kinds*."""
+        events: list[ConnectionEvent] = []
+        while sum(isinstance(event, kinds) for event in events) < count:
+            assert self.monitor.socket.poll(WAIT_MS)
+            events += self.monitor.receive(1)
+        return events
+
+    def close(self) -> None:
+        """Close the monitor, then the socket."""
+        self.monitor.close()
+        self.dealer.close()
+
+
+@pytest.fixture
+def client(client_context: ZMQContext) -> Iterator[Client]:
+    """Yield a client that is not connected yet."""
+    client = Client(client_context)
+    yield client
+    client.close()
+
+
+class TestCurve:
+    def test_a_listed_key_is_admitted_and_known(
+        self, server: Server, client: Client
+    ) -> None:
+        """Rule N4: every frame tells the server who sent it."""
+        client.connect(server.endpoint, ALICE)
+        client.events_until(HandshakeSucceeded)
+        client.dealer.send_multipart([b"a", b"b"])
+        for frame in server.receive():
+            assert server.authenticator.principal_of(frame) == ALICE_PRINCIPAL
+        assert server.authenticator.admitted_count == 1
+        assert server.authenticator.refused_count == 0
+
+    def test_an_unlisted_key_is_refused_for_good(
+        self, server: Server, client: Client
+    ) -> None:
+        """Rule N4: the client is told, and stops trying."""
+        client.connect(server.endpoint, MALLORY)
+        *_, event = client.events_until(HandshakeFailed)
+        assert event == HandshakeFailed(failure=HandshakeFailure.REFUSED, code=400)
+        assert server.authenticator.refused_count == 1
+
+    def test_a_client_that_takes_another_for_the_server_gets_nowhere(
+        self, server: Server, client: Client
+    ) -> None:
+        """Rule N4: with the wrong server key the connection closes, each time."""
+        client.connect(server.endpoint, ALICE, server_public_key=MALLORY.public_key)
+        events = client.events_until(ConnectFailed, count=3)
+        failures = [event for event in events if isinstance(event, HandshakeFailed)]
+        assert {event.failure for event in failures} == {HandshakeFailure.CLOSED}
+        assert not failures[0].is_final
+        assert server.authenticator.admitted_count == 0
+
+    def test_a_client_without_curve_gets_nowhere(
+        self, server: Server, client: Client
+    ) -> None:
+        """
+        Rule N4: NULL is not admitted, and the client learns why.
+
+        Which of the two sides notices the mismatch first is a race, so it may take
+        several attempts until it is the client.
+        """
+        client.connect(server.endpoint, None)
+        while True:
+            *_, event = client.events_until(HandshakeFailed)
+            assert isinstance(event, HandshakeFailed)
+            if event.is_final:
+                break
+        assert event.failure is HandshakeFailure.SECURITY_MISMATCH
+        assert server.authenticator.admitted_count == 0
+
+    def test_a_client_with_plain_gets_nowhere(
+        self, server: Server, client: Client
+    ) -> None:
+        """Rule N4: a user name and a password are no key."""
+        client.dealer.setsockopt(zmq.PLAIN_USERNAME, b"admin")
+        client.dealer.setsockopt(zmq.PLAIN_PASSWORD, b"admin")
+        client.connect(server.endpoint, None)
+        client.events_until(HandshakeFailed)
+        assert server.authenticator.admitted_count == 0
+
+
+class TestWithoutCurve:
+    @pytest.fixture
+    def open_server(self, context: ZMQContext) -> Iterator[Server]:
+        """Yield a server without keys."""
+        server = Server(context, None)
+        yield server
+        server.close()
+
+    def test_everybody_is_admitted_as_anonymous(
+        self, open_server: Server, client: Client
+    ) -> None:
+        """Rule N4: without CURVE whoever reaches the server may do everything."""
+        client.connect(open_server.endpoint, None)
+        client.events_until(HandshakeSucceeded)
+        client.dealer.send(b"x")
+        frame = open_server.receive()[-1]
+        assert open_server.authenticator.principal_of(frame) is ANONYMOUS
+        assert connection_of(frame) > 0
+        assert open_server.authenticator.admitted_count == 1
+
+    def test_a_client_with_keys_gets_nowhere(
+        self, open_server: Server, client: Client
+    ) -> None:
+        """Rule N4: a client that wants encryption does not go on without."""
+        client.connect(open_server.endpoint, ALICE)
+        events = client.events_until(HandshakeFailed)
+        assert not any(isinstance(event, HandshakeSucceeded) for event in events)
+        assert open_server.authenticator.admitted_count == 0
+
+    @pytest.mark.parametrize(
+        "rubbish",
+        [
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10,
+            b"\x02\x00x" * 100,
+            b"\x00" * 1_000,
+            b"\xff" * 1_000,
+            b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x01\x05" + b"\x00" * 100,
+        ],
+    )
+    def test_strangers_are_turned_away(
+        self, open_server: Server, client: Client, rubbish: bytes
+    ) -> None:
+        """Rule N3: what does not shake hands is disconnected, and brings no message."""
+        address = (open_server.endpoint.host, open_server.endpoint.port)
+        with stdlib_socket.create_connection(address) as stranger:
+            stranger.settimeout(WAIT_MS / 1_000)
+            with contextlib.suppress(ConnectionError):
+                stranger.sendall(rubbish)
+                while stranger.recv(1_000):
+                    pass
+        client.connect(open_server.endpoint, None)
+        client.events_until(HandshakeSucceeded)
+        client.dealer.send(b"good")
+        assert open_server.receive()[-1].bytes == b"good"
+        assert open_server.authenticator.admitted_count == 1
+
+    def test_only_null_in_the_open_domain_is_admitted(
+        self, context: ZMQContext
+    ) -> None:
+        """A socket with keys must not be opened by an authenticator without a list."""
+        authenticator = Authenticator(context, None)
+        for fields, status in (
+            ([b"lodestar-open", b"127.0.0.1", b"", b"NULL"], b"200"),
+            ([b"lodestar", b"127.0.0.1", b"", b"NULL"], b"400"),
+            ([b"lodestar-open", b"127.0.0.1", b"", b"NULL", b"x"], b"400"),
+            ([b"lodestar-open", b"127.0.0.1", b"", b"PLAIN", b"x", b"y"], b"400"),
+            ([b"lodestar", b"127.0.0.1", b"", b"CURVE", b"x" * 32], b"400"),
+        ):
+            asker: ZMQSocket = context.socket(zmq.DEALER)
+            asker.connect("inproc://zeromq.zap.01")
+            asker.send_multipart([b"", b"1.0", b"1", *fields])
+            assert authenticator.socket.poll(WAIT_MS)
+            authenticator.handle()
+            assert asker.recv_multipart()[3] == status
+        authenticator.close()
+
+
+class TestAllowListReplaced:
+    def test_a_key_that_was_added_is_admitted(
+        self, server: Server, client: Client, client_context: ZMQContext
+    ) -> None:
+        """The list can be replaced while the server runs; a new socket tries again."""
+        client.connect(server.endpoint, MALLORY)
+        client.events_until(HandshakeFailed)
+        reformed = Principal(
+            name="mallory",
+            roles=frozenset({"observe"}),
+            public_key=MALLORY.public_key,
+        )
+
+        def replace() -> None:
+            server.authenticator.allow_list = AllowList((reformed,))
+
+        server.loop.call_soon_threadsafe(replace)
+        second = Client(client_context)
+        second.connect(server.endpoint, MALLORY)
+        second.events_until(HandshakeSucceeded)
+        second.dealer.send(b"x")
+        assert server.authenticator.principal_of(server.receive()[-1]) == reformed
+        second.close()
+
+    def test_a_key_that_was_removed_means_nobody_on_open_connections(
+        self, server: Server, client: Client
+    ) -> None:
+        """Whoever is taken off the list loses the connection's rights at once."""
+        client.connect(server.endpoint, ALICE)
+        client.events_until(HandshakeSucceeded)
+        client.dealer.send(b"x")
+        frame = server.receive()[-1]
+        server.authenticator.allow_list = AllowList(())
+        assert server.authenticator.principal_of(frame) is None
+
+
+class TestWithoutAuthenticator:
+    def test_nobody_is_admitted(self, context: ZMQContext, client: Client) -> None:
+        """Rule N4: a server that lost its handler admits nobody, rather than all."""
+        router = open_socket(context, zmq.ROUTER, SocketLimits(handshake_timeout_ms=50))
+        secure_server(router, SERVER)
+        client.connect(bind_socket(router, parse_endpoint("tcp://127.0.0.1:0")), ALICE)
+        events = client.events_until(ConnectFailed, count=2)
+        assert not any(isinstance(event, HandshakeSucceeded) for event in events)
+
+    def test_a_frame_of_an_open_server_has_no_principal(
+        self, context: ZMQContext, client: Client, server: Server
+    ) -> None:
+        """Without CURVE nobody has proved who sent a frame."""
+        router = open_socket(context, zmq.ROUTER, SocketLimits())
+        client.connect(bind_socket(router, parse_endpoint("tcp://127.0.0.1:0")), None)
+        client.events_until(HandshakeSucceeded)
+        client.dealer.send(b"x")
+        assert router.poll(WAIT_MS)
+        frame = receive_now(router, frame_count_max=2)[-1]
+        assert server.authenticator.principal_of(frame) is None
+
+
+def test_there_is_one_authenticator_per_context(
+    context: ZMQContext, server: Server
+) -> None:
+    """A second server in the same context is told to use its own."""
+    with pytest.raises(ConfigurationError, match="context of its own"):
+        Authenticator(context, AllowList(()))
+
+
+class TestRequests:
+    """The ZAP protocol itself, spoken by a DEALER as libzmq speaks it."""
+
+    @pytest.fixture
+    def authenticator(self, context: ZMQContext) -> Iterator[Authenticator]:
+        """Yield an authenticator that the test drives itself."""
+        authenticator = Authenticator(context, AllowList((ALICE_PRINCIPAL,)))
+        yield authenticator
+        authenticator.close()
+
+    @pytest.fixture
+    def asker(self, context: ZMQContext, authenticator: Authenticator) -> ZMQSocket:
+        """Return a socket that is connected to the handler."""
+        asker: ZMQSocket = context.socket(zmq.DEALER)
+        asker.connect("inproc://zeromq.zap.01")
+        return asker
+
+    @staticmethod
+    def ask(
+        authenticator: Authenticator, asker: ZMQSocket, frames: list[bytes]
+    ) -> list[bytes] | None:
+        """Return the answer to *frames*, None if there is none."""
+        asker.send_multipart(frames)
+        authenticator.handle()
+        return asker.recv_multipart() if asker.poll(0) else None
+
+    GOOD = (
+        b"",
+        b"1.0",
+        b"7",
+        b"lodestar",
+        b"127.0.0.1",
+        b"",
+        b"CURVE",
+        zmq.utils.z85.decode(ALICE.public_key.encode()),
+    )
+
+    def test_admits(self, authenticator: Authenticator, asker: ZMQSocket) -> None:
+        """RFC 27: version, request id, status, text, user id, metadata."""
+        assert self.ask(authenticator, asker, list(self.GOOD)) == [
+            b"",
+            b"1.0",
+            b"7",
+            b"200",
+            b"OK",
+            ALICE.public_key.encode(),
+            b"",
+        ]
+
+    @pytest.mark.parametrize(
+        ("index", "frame", "text"),
+        [
+            (3, b"", b"unknown domain"),
+            (3, b"other", b"unknown domain"),
+            (6, b"NULL", b"CURVE is required"),
+            (6, b"PLAIN", b"CURVE is required"),
+            (6, b"GSSAPI", b"CURVE is required"),
+            (6, b"", b"CURVE is required"),
+            (7, b"", b"malformed key"),
+            (7, b"x" * 31, b"malformed key"),
+            (7, b"x" * 33, b"malformed key"),
+            (7, b"x" * 32, b"unknown key"),
+            (7, ALICE.public_key.encode(), b"malformed key"),
+        ],
+    )
+    def test_refuses(
+        self,
+        authenticator: Authenticator,
+        asker: ZMQSocket,
+        index: int,
+        frame: bytes,
+        text: bytes,
+    ) -> None:
+        """Rule N4: whatever is not a listed key in our domain is refused, with 400."""
+        frames = list(self.GOOD)
+        frames[index] = frame
+        assert self.ask(authenticator, asker, frames) == [
+            b"",
+            b"1.0",
+            b"7",
+            b"400",
+            text,
+            b"",
+            b"",
+        ]
+
+    @pytest.mark.parametrize("credentials", [[], [b"x" * 32, b"y" * 32]])
+    def test_refuses_any_number_of_credentials_but_one(
+        self, authenticator: Authenticator, asker: ZMQSocket, credentials: list[bytes]
+    ) -> None:
+        """Rule N4: NULL has none, PLAIN has two, CURVE has one key."""
+        answer = self.ask(authenticator, asker, [*self.GOOD[:7], *credentials])
+        assert answer is not None
+        assert answer[3] == b"400"
+
+    @given(frames=st.lists(st.binary(max_size=40), min_size=1, max_size=20))
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_survives_rubbish(
+        self, authenticator: Authenticator, asker: ZMQSocket, frames: list[bytes]
+    ) -> None:
+        """Rule N3: no request ends the handler, and none but a good one is admitted."""
+        answer = self.ask(authenticator, asker, frames)
+        assert answer is None or answer[3] == b"400"
+        answer = self.ask(authenticator, asker, list(self.GOOD))
+        assert answer is not None
+        assert answer[3] == b"200"
+
+    def test_logs_who_was_refused(
+        self, authenticator: Authenticator, asker: ZMQSocket
+    ) -> None:
+        """An operator finds in the log the public key that is to be added, and why."""
+        frames = list(self.GOOD)
+        frames[7] = zmq.utils.z85.decode(MALLORY.public_key.encode())
+        with capture_logs() as logs:
+            self.ask(authenticator, asker, frames)
+        assert [
+            (entry["event"], entry["reason"], entry["public_key"]) for entry in logs
+        ] == [("connection.refused", "unknown key", MALLORY.public_key)]
