@@ -40,7 +40,7 @@ from nameservice import (
     SystemClock,
     get_logger,
 )
-from transport.sockets import ZMQSocket, receive_now
+from transport.sockets import ZMQSocket, receive_now, translate_zmq_errors
 
 
 __all__ = ["MessageHandler", "PollLoop"]
@@ -97,6 +97,7 @@ class PollLoop:
 
         self._drains: dict[ZMQSocket | int, Callable[[], None]] = {}
         self._polled: list[tuple[ZMQSocket | int, int]] = []
+        self._sockets: list[ZMQSocket] = []
         self._next_deadline_ns: Callable[[], int | None] | None = None
         self._on_deadline: Callable[[], None] | None = None
         self._deadline_held_until_ns = 0
@@ -147,7 +148,7 @@ class PollLoop:
                 if self._drains.get(socket) is not drain:
                     return  # the handler has removed it
 
-        self._add(socket, drain)
+        self._add_socket(socket, drain)
 
     def add_readable(self, socket: ZMQSocket, on_readable: Callable[[], None]) -> None:
         """
@@ -163,13 +164,14 @@ class PollLoop:
             except Exception as exc:  # noqa: BLE001 (one socket, not the loop)
                 self._report(exc, where="readable")
 
-        self._add(socket, drain)
+        self._add_socket(socket, drain)
 
     def remove_socket(self, socket: ZMQSocket) -> None:
         """Serve *socket* no more; nothing if it was not served."""
         self._check_thread()
         if self._drains.pop(socket, None) is not None:
             self._polled = [entry for entry in self._polled if entry[0] is not socket]
+            self._sockets.remove(socket)
 
     def drain(self, socket: ZMQSocket) -> None:
         """
@@ -314,8 +316,9 @@ class PollLoop:
         """Turn until stopped or until that is not possible any more."""
         self._thread_id = threading.get_ident()
         try:
-            while not self._is_stopping:
-                self._turn()
+            with translate_zmq_errors(f"loop {self._name!r}"):
+                while not self._is_stopping:
+                    self._turn()
         except Exception as exc:  # noqa: BLE001 (told to the owner, who may be elsewhere)
             self._failure = exc
             self._log.error("loop.failed", where="loop", exc_info=exc)
@@ -327,6 +330,13 @@ class PollLoop:
 
     def _turn(self) -> None:
         """Wait, then serve who is ready."""
+        for socket in self._sockets:
+            # pyzmq would poll standard input in place of a closed socket.
+            if socket.closed:
+                raise LocalProtocolError(
+                    f"a socket was closed while loop {self._name!r} served it: "
+                    "remove it first"
+                )
         for source, _ in zmq.zmq_poll(self._polled, self._wait_ms()):
             drain = self._drains.get(source)
             if drain is not None:  # an earlier handler may have removed it
@@ -362,6 +372,11 @@ class PollLoop:
             return -1
         wait_ms = -((now_ns - deadline_ns) // _NS_PER_MS)
         return min(max(0, wait_ms), _WAIT_MS_MAX)
+
+    def _add_socket(self, socket: ZMQSocket, drain: Callable[[], None]) -> None:
+        """Have *drain* called when *socket* is readable."""
+        self._add(socket, drain)
+        self._sockets.append(socket)
 
     def _add(self, source: ZMQSocket | int, drain: Callable[[], None]) -> None:
         """Have *drain* called when *source* is readable."""
