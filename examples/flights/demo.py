@@ -1,0 +1,223 @@
+"""The demo from beginning to end: start everything, stream, disrupt, compare."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, final
+
+from attrs import frozen
+
+from examples.flights.children import ChildProcess
+from examples.flights.cluster import collector_processes, collector_threads
+from examples.flights.collector import JOB_ID, read_store
+from examples.flights.comparison import comparison
+from examples.flights.data import carrier_names, count_flights, write_replay
+from examples.flights.disruption import Disruption, LeaderExpired, LeaderKilled
+from examples.flights.job import (
+    StreamSettings,
+    deliver_from_driver,
+    deliver_from_executors,
+    open_spark,
+    start_stream,
+)
+from examples.flights.messages import Report
+from examples.flights.name_service import name_service
+from examples.flights.termination import Termination
+from examples.flights.timeline import Timeline
+from examples.flights.totals import TotalsCore
+from haservices import Backend, HAConfig, HAServices, open_ha_services
+from sparkpipeline import close_ha_services, to_spark_settings
+
+
+__all__ = ["Demo", "DemoFailedError", "DemoSettings"]
+
+_STREAM_TIMEOUT_SECONDS: Final = 300
+_CHECK_SECONDS: Final = 1
+
+
+class DemoFailedError(Exception):
+    """The demo did not show what it is there to show."""
+
+
+@frozen(kw_only=True)
+class DemoSettings:
+    """
+    What is shown.
+
+    Attributes:
+        backend: Which name service.
+        flight_count_max: Replay no more flights than this; None replays all.
+        file_count: In how many files they are replayed.
+        files_per_batch: How many of them make one micro-batch.
+        core_count: How many tasks Spark runs at a time.
+        session_timeout_seconds: After how much silence a session ends.
+    """
+
+    backend: Backend
+    flight_count_max: int | None
+    file_count: int
+    files_per_batch: int
+    core_count: int
+    session_timeout_seconds: float
+
+    @property
+    def is_embedded(self) -> bool:
+        """Return whether everything happens in the driver's process."""
+        return self.backend is Backend.EMBEDDED
+
+    @property
+    def disrupted_batch_id(self) -> int:
+        """Return the batch in the middle."""
+        return self.file_count // self.files_per_batch // 2
+
+
+@final
+class Demo:
+    """
+    One run of the demo.
+
+    Args:
+        settings: What is shown.
+        termination: Asked between the steps.
+        work_directory: Where files and logs go; stays the caller's.
+    """
+
+    def __init__(
+        self, settings: DemoSettings, termination: Termination, work_directory: Path
+    ) -> None:
+        self._settings = settings
+        self._termination = termination
+        self._directory = work_directory
+        self._replay_directory = work_directory / "replay"
+        self._timeline = Timeline()
+
+    def run(self) -> None:
+        """
+        Run it, and print what happens.
+
+        Raises:
+            DemoFailedError: If the totals are not what they should be, or nobody took
+                over from a leader that was lost.
+        """
+        self._replay_directory.mkdir()
+        flight_count = write_replay(
+            self._replay_directory,
+            file_count=self._settings.file_count,
+            flight_count_max=self._settings.flight_count_max,
+        )
+        self._timeline.say(
+            "data", f"{flight_count:,} flights in {self._settings.file_count} files"
+        )
+        with name_service(self._settings.backend, self._directory) as url:
+            self._timeline.say("name service", url)
+            config = HAConfig(
+                url=url,
+                session_timeout_seconds=self._settings.session_timeout_seconds,
+            )
+            with open_ha_services(config) as ha:
+                with self._collectors(ha) as disruption:
+                    self._stream(config, disruption)
+                # The collectors have ended: what they had to report has come.
+                core = read_store(ha.get_leader_store(JOB_ID))
+        self._judge(core)
+
+    @contextlib.contextmanager
+    def _collectors(self, ha: HAServices) -> Iterator[Disruption]:
+        """Start the collectors, and yield what will befall the one that leads."""
+        timeline = self._timeline
+        batch_id = self._settings.disrupted_batch_id
+        disruption: Disruption
+        retriever = ha.get_leader_retriever(JOB_ID)
+        retriever.start(timeline)
+        with retriever:
+            if self._settings.is_embedded:
+                disruption = LeaderExpired(
+                    ha, batch_id=batch_id, on_done=timeline.take_disruption
+                )
+                with collector_threads(retriever, ha.config, timeline.take_report):
+                    yield disruption
+                return
+            processes: dict[str, ChildProcess] = {}
+            disruption = LeaderKilled(
+                processes,
+                batch_id=batch_id,
+                leader_name=lambda: timeline.leader_name,
+                on_done=timeline.take_disruption,
+            )
+
+            def take_report(report: Report) -> None:
+                timeline.take_report(report)
+                disruption.take_report(report)
+
+            with collector_processes(
+                processes,
+                retriever,
+                ha.config,
+                take_report,
+                rehearsed_batch_id=batch_id,
+                log_directory=self._directory,
+            ):
+                yield disruption
+
+    def _stream(self, config: HAConfig, disruption: Disruption) -> None:
+        """Replay all the files, and return when each delivery is acknowledged."""
+        settings = self._settings
+        with contextlib.ExitStack() as stack:
+            # From here on we call the JVM, which no signal may interrupt.
+            stack.enter_context(self._termination.deferred())
+            # What `deliver_from_driver` finds the leader with.
+            stack.callback(close_ha_services)
+            spark = stack.enter_context(
+                open_spark(
+                    to_spark_settings(config),
+                    core_count=settings.core_count,
+                    log_file=self._directory / "spark.log",
+                )
+            )
+            self._termination.install()
+            self._timeline.say(
+                "spark",
+                "streams; the driver delivers, for an embedded name service ends there"
+                if settings.is_embedded
+                else f"streams; tasks in {settings.core_count} Python workers deliver",
+            )
+            query = start_stream(
+                spark,
+                StreamSettings(
+                    stream_id=uuid.uuid4().hex,
+                    input_directory=self._replay_directory,
+                    checkpoint_directory=self._directory / "checkpoint",
+                    files_per_batch=settings.files_per_batch,
+                ),
+                deliver_batch=(
+                    deliver_from_driver
+                    if settings.is_embedded
+                    else deliver_from_executors
+                ),
+                on_begun=disruption.begin_batch,
+                on_delivered=self._timeline.take_batch,
+            )
+            stack.callback(query.stop)
+            began = time.monotonic()
+            while not query.awaitTermination(_CHECK_SECONDS):
+                self._termination.check()
+                if time.monotonic() - began > _STREAM_TIMEOUT_SECONDS:
+                    message = f"the stream did not end in {_STREAM_TIMEOUT_SECONDS} s"
+                    raise DemoFailedError(message)
+
+    def _judge(self, core: TotalsCore) -> None:
+        """Print what it came to, and compare the totals."""
+        counted = count_flights(self._settings.flight_count_max)
+        print(self._timeline.summary())
+        print(comparison(core.totals, counted, carrier_names()))
+        if core.totals != counted:
+            message = "the totals differ from a plain count of the file"
+            raise DemoFailedError(message)
+        if self._timeline.successor is None:
+            message = "no leader was lost and succeeded: nothing was shown"
+            raise DemoFailedError(message)
+        print("\nEQUAL: nothing lost, nothing counted twice.")
