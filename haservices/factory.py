@@ -33,15 +33,15 @@ def open_ha_services(config: HAConfig | str) -> HAServices:
     # ZeroMQ, and a test suite on the embedded backend neither of them.
     match config.backend:
         case Backend.EMBEDDED:
-            from haservices.embedded import EmbeddedHAServices  # noqa: PLC0415
+            from haservices.embedded import open_embedded  # noqa: PLC0415
 
-            return EmbeddedHAServices(config)
+            return open_embedded(config)
         case Backend.LEADERSERVER:
             from haservices.leaderserver_backend import (  # noqa: PLC0415
-                LeaderServerHAServices,
+                open_leaderserver,
             )
 
-            return LeaderServerHAServices(config)
+            return open_leaderserver(config)
         case Backend.ZOOKEEPER:
             from haservices.zookeeper_backend import (  # noqa: PLC0415
                 ZooKeeperHAServices,

@@ -454,7 +454,7 @@ class ClientCore:
         self._answered_ns(self._hello_ns)
 
     def _session_over(self, incarnation: int) -> None:
-        """Begin anew; *incarnation* tells whether the session was judged or forgotten."""
+        """Begin anew; *incarnation* tells if the session was judged, or forgotten."""
         session = self._session
         assert session is not None
         was_ended = incarnation == session.incarnation
@@ -540,7 +540,7 @@ class ClientCore:
                 self._tell(retriever_id, ContactLost())
 
     def _answered_ns(self, sent_ns: int) -> None:
-        """What was sent at *sent_ns* has been answered: contact may be back."""
+        """Take note that what was sent at *sent_ns* is answered: there is contact."""
         self._contact_ns = max(self._contact_ns, sent_ns)
         if (
             self._contact is not _Contact.CONNECTED

@@ -47,7 +47,6 @@ from election.effects import (
 from election.events import (
     ClaimReported,
     ConnectionClosed,
-    ContenderPreferred,
     ContenderRegistered,
     ContenderWithdrawn,
     ElectionEvent,
@@ -350,17 +349,10 @@ class LeaderService:
         self._request(client, message.number, message.body, turn)
         return turn.outgoing
 
-    # -- control, for tests and for services in the same process ---------------------
-
-    def prefer(
-        self, component_id: str, contender_id: str, *, now_ns: int
-    ) -> Sequence[Outgoing]:
-        """Let *contender_id* lead *component_id* next; for leadership control."""
+    def inject(self, event: ElectionEvent, *, now_ns: int) -> Sequence[Outgoing]:
+        """Let *event* happen; how leadership control reaches the election."""
         turn = _Turn(now_ns=now_ns)
-        self._step(
-            ContenderPreferred(component_id=component_id, contender_id=contender_id),
-            turn,
-        )
+        self._step(event, turn)
         return turn.outgoing
 
     # -- sessions ------------------------------------------------------------------

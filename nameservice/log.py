@@ -1,4 +1,9 @@
-"""Log configuration: console lines on a terminal, JSON lines when piped."""
+"""
+Log configuration: console lines on a terminal, JSON lines when piped.
+
+A library keeps quiet: until somebody configures structlog, only warnings and worse are
+shown, on standard error.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,17 @@ if TYPE_CHECKING:
 
 
 __all__ = ["configure_logging", "get_logger"]
+
+
+if not structlog.is_configured():
+    # Out of the box structlog prints everything to standard output, which belongs to
+    # the application.  Whatever the application configures later takes the place of
+    # this, for loggers that exist already, too.
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
 
 
 def get_logger(**initial_values: Any) -> FilteringBoundLogger:

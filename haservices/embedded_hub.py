@@ -1,0 +1,300 @@
+"""
+`EmbeddedHub`: a LeaderServer without a network, shared by the services of one process.
+
+It is the same `LeaderService` that a LeaderServer runs and the same `ClientCore` that
+its clients run, joined by a queue instead of sockets and driven by one thread.  What a
+test suite sees on the embedded backend is therefore what production does.
+
+One thing differs on purpose.  A process that stops at a breakpoint, or is starved,
+stops its name service and all of its clients together, so nobody has fallen silent:
+the hub's clock stands still while its thread does not run.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import uuid
+from collections import deque
+from typing import TYPE_CHECKING, Final, final
+
+from election.core import ElectionConfig
+from leaderserver.service import Broadcast, LeaderService, Outgoing, ServiceConfig
+from leaderserver.storage import MemoryStorage
+from nameservice import NS_PER_SECOND, SystemClock, get_logger
+from transport import ANONYMOUS
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from election.epochs import EpochSource
+    from election.events import ElectionEvent
+    from leaderserver.client import LeaderClient
+    from leaderserver.messages import ToClient, ToServer, Welcome
+
+
+__all__ = ["EmbeddedHub", "EmbeddedLink"]
+
+_LATE_NS: Final = NS_PER_SECOND // 20
+_DURATION_NS_MAX: Final = 2**62
+
+
+@final
+class _ProcessClock:
+    """The system's clock, less the time in which the hub's thread did not run."""
+
+    def __init__(self) -> None:
+        self._system = SystemClock()
+        self._stalled_ns = 0
+
+    def now_ns(self) -> int:
+        return self._system.now_ns() - self._stalled_ns
+
+    def excuse(self, late_ns: int) -> None:
+        """Let the last *late_ns* not have happened."""
+        self._stalled_ns += late_ns
+
+
+@final
+class EmbeddedHub:
+    """
+    The name service of one embedded URL.
+
+    Its thread runs while there are links; what is stored stays when they are gone.
+
+    Args:
+        name: For logs and thread names.
+        epochs: Shared by all hubs of the process.
+    """
+
+    def __init__(self, name: str, *, epochs: EpochSource) -> None:
+        self.clock = _ProcessClock()
+        self._name = name
+        self._log = get_logger(component="embedded", hub=name)
+        self._service = LeaderService(
+            ServiceConfig(
+                lease_ns_min=1,
+                lease_ns_max=_DURATION_NS_MAX,
+                session_timeout_ns_min=2,
+                session_timeout_ns_max=_DURATION_NS_MAX,
+            ),
+            # Nobody can have led before the process did: there is nothing to wait for.
+            ElectionConfig(namespace=uuid.uuid4(), undecided_ns=0),
+            epochs=epochs,
+            storage=MemoryStorage(),
+            draw_secret=secrets.token_bytes,
+            now_ns=self.clock.now_ns(),
+        )
+        self._changed = threading.Condition()
+        self._actions: deque[Callable[[], None]] = deque()
+        self._links: dict[EmbeddedLink, None] = {}
+        self._thread: threading.Thread | None = None
+
+    # -- for links, on any thread ----------------------------------------------------
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Run *action* on the hub's thread soon."""
+        with self._changed:
+            self._actions.append(action)
+            self._changed.notify()
+
+    def attach(self, link: EmbeddedLink) -> None:
+        """Let *link* take part; the first one starts the thread."""
+        with self._changed:
+            self._links[link] = None
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name=f"embedded-{self._name}", daemon=True
+                )
+                self._thread.start()
+        self.post(link.client.opened)
+
+    def detach(self, link: EmbeddedLink) -> None:
+        """Let *link* go; the last one waits for the thread to end."""
+        with self._changed:
+            self._links.pop(link, None)
+            thread = None if self._links else self._thread
+            if thread is not None:
+                self._thread = None
+            self._changed.notify()
+        self.post(
+            lambda: self._dispatch(
+                self._service.connection_closed(link, now_ns=self.clock.now_ns())
+            )
+        )
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    # -- on the hub's thread ---------------------------------------------------------
+
+    def take(self, link: EmbeddedLink, message: ToServer) -> None:
+        """Bring a client's message to the service."""
+        self._dispatch(
+            self._service.receive(
+                message,
+                peer=link,
+                connection=link,
+                principal=ANONYMOUS,
+                now_ns=self.clock.now_ns(),
+            )
+        )
+
+    def inject(self, event: ElectionEvent) -> None:
+        """Let *event* happen to the election; for leadership control."""
+        self._dispatch(self._service.inject(event, now_ns=self.clock.now_ns()))
+
+    def _run(self) -> None:
+        me = threading.current_thread()
+        while True:
+            deadline_ns = self._next_deadline_ns()
+            with self._changed:
+                if not self._actions and self._thread is me:
+                    self._wait(deadline_ns)
+                if self._thread is not me and not self._actions:
+                    return
+                actions = tuple(self._actions)
+                self._actions.clear()
+            if deadline_ns is not None:
+                late_ns = self.clock.now_ns() - deadline_ns
+                if late_ns > _LATE_NS:
+                    self.clock.excuse(late_ns)
+            for action in actions:
+                self._call(action)
+            self._advance()
+
+    def _wait(self, deadline_ns: int | None) -> None:
+        if deadline_ns is None:
+            self._changed.wait()
+            return
+        wait_ns = deadline_ns - self.clock.now_ns()
+        if wait_ns > 0:
+            self._changed.wait(wait_ns / NS_PER_SECOND)
+
+    def _next_deadline_ns(self) -> int | None:
+        deadlines = [self._service.next_deadline_ns()]
+        deadlines += [link.next_deadline_ns() for link in tuple(self._links)]
+        return min((d for d in deadlines if d is not None), default=None)
+
+    def _advance(self) -> None:
+        now_ns = self.clock.now_ns()
+        deadline_ns = self._service.next_deadline_ns()
+        if deadline_ns is not None and deadline_ns <= now_ns:
+            self._call(
+                lambda: self._dispatch(
+                    self._service.advance(now_ns=self.clock.now_ns())
+                )
+            )
+        for link in tuple(self._links):
+            deadline_ns = link.next_deadline_ns()
+            if deadline_ns is not None and deadline_ns <= now_ns:
+                self._call(link.client.advance)
+
+    def _call(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception:  # noqa: BLE001 - one client's failure must not stop the hub
+            self._log.exception("loop.failed")
+
+    def _dispatch(self, outgoing: Iterable[Outgoing]) -> None:
+        """Put messages into the queue: no step of one core happens within another's."""
+        for item in outgoing:
+            if isinstance(item, Broadcast):
+                for link in self._links:
+                    if item.message.component_id in link.topics:
+                        self._deliver(link, item.message)
+            else:
+                assert isinstance(item.peer, EmbeddedLink)
+                self._deliver(item.peer, item.message)
+
+    def _deliver(self, link: EmbeddedLink, message: ToClient) -> None:
+        self.post(lambda: link.arrive(message))
+
+
+@final
+class EmbeddedLink:
+    """
+    A client's connection to a hub, which tests may cut and pause.
+
+    *Cut*, whatever is sent either way is lost.  *Paused*, the client does nothing at
+    all, and finds what came meanwhile when it is resumed.
+    """
+
+    def __init__(self, hub: EmbeddedHub, client: LeaderClient) -> None:
+        self.client = client
+        self.topics: set[str] = set()
+        self._hub = hub
+        self._is_attached = False
+        self._is_cut = False
+        self._is_paused = False
+        self._held: deque[Callable[[], None]] = deque()
+
+    # -- as a ClientLink -------------------------------------------------------------
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Run *action* on the hub's thread soon."""
+        if not self._is_attached:
+            self._is_attached = True
+            self._hub.attach(self)
+        self._hub.post(lambda: self._act(action))
+
+    def send(self, message: ToServer) -> None:
+        """Send now, or not at all."""
+        if not self._is_cut:
+            self._hub.post(lambda: self._hub.take(self, message))
+
+    def connect_publisher(self, welcome: Welcome) -> None:
+        """Do nothing: the hub broadcasts to its links."""
+
+    def join_topic(self, component_id: str) -> None:
+        """Hear broadcasts of *component_id*."""
+        self.topics.add(component_id)
+
+    def leave_topic(self, component_id: str) -> None:
+        """Hear them no more."""
+        self.topics.discard(component_id)
+
+    def stop(self) -> None:
+        """Leave the hub."""
+        self._hub.detach(self)
+
+    @property
+    def hub(self) -> EmbeddedHub:
+        """Return the hub that it leads to."""
+        return self._hub
+
+    # -- for the hub, on its thread ----------------------------------------------------
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when the client wants to be advanced."""
+        return None if self._is_paused else self.client.next_deadline_ns()
+
+    def arrive(self, message: ToClient) -> None:
+        """Bring a message to the client, if the link carries it."""
+        if not self._is_cut:
+            self._act(lambda: self.client.received(message))
+
+    def cut(self) -> None:
+        """Lose everything from now on."""
+        self._is_cut = True
+
+    def heal(self) -> None:
+        """Carry messages again."""
+        self._is_cut = False
+
+    def pause(self) -> None:
+        """Stop the client."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Let the client go on, with what it missed first."""
+        self._is_paused = False
+        while self._held:
+            self._held.popleft()()
+        self.client.advance()
+
+    def _act(self, action: Callable[[], None]) -> None:
+        if self._is_paused:
+            self._held.append(action)
+        else:
+            action()
