@@ -86,15 +86,23 @@ def collector_threads(
     Raises:
         NoLeaderError: If the first does not come to lead in time.
     """
+    collectors: list[Collector] = []
     with contextlib.ExitStack() as stack:
-        for name in _NAMES:
-            services = stack.enter_context(open_ha_services(config))
-            collector = Collector(
-                services.get_leader_election(JOB_ID),
-                services.get_leader_store(JOB_ID),
-                name=name,
-                report=take_report,
-            )
-            stack.enter_context(contextlib.closing(collector))
-            retriever.wait_for_leader(_LEADER_TIMEOUT_SECONDS)
-        yield
+        try:
+            for name in _NAMES:
+                services = stack.enter_context(open_ha_services(config))
+                collectors.append(
+                    Collector(
+                        services.get_leader_election(JOB_ID),
+                        services.get_leader_store(JOB_ID),
+                        name=name,
+                        report=take_report,
+                    )
+                )
+                retriever.wait_for_leader(_LEADER_TIMEOUT_SECONDS)
+            yield
+        finally:
+            # Whoever lost its leadership midway waits, and leaves before it gets
+            # another.
+            for collector in collectors:
+                collector.close()

@@ -71,6 +71,8 @@ def deliver(
     pause_seconds = _PAUSE_SECONDS_MIN
     retries: list[Retry] = []
     while (remaining_seconds := deadline - time.monotonic()) > 0:
+        if retriever.leader is None:
+            retries.append(Retry(address="", epoch=0, reason="nobody leads"))
         try:
             leader = retriever.wait_for_leader(remaining_seconds)
         except NoLeaderError as error:

@@ -136,7 +136,10 @@ class Demo:
         with retriever:
             if self._settings.is_embedded:
                 disruption = LeaderExpired(
-                    ha, batch_id=batch_id, on_done=timeline.take_disruption
+                    ha,
+                    batch_id=batch_id,
+                    leader_name=lambda: timeline.leader_name,
+                    on_done=timeline.take_disruption,
                 )
                 with collector_threads(retriever, ha.config, timeline.take_report):
                     yield disruption
@@ -181,7 +184,7 @@ class Demo:
             self._termination.install()
             self._timeline.say(
                 "spark",
-                "streams; the driver delivers, for an embedded name service ends there"
+                "streams; the driver delivers: an embedded name service ends there"
                 if settings.is_embedded
                 else f"streams; tasks in {settings.core_count} Python workers deliver",
             )

@@ -84,10 +84,16 @@ class LeaderExpired:
     """Expires the session of the leader, where it is a thread and cannot be killed."""
 
     def __init__(
-        self, ha: HAServices, *, batch_id: int, on_done: Callable[[int, str], None]
+        self,
+        ha: HAServices,
+        *,
+        batch_id: int,
+        leader_name: Callable[[], str | None],
+        on_done: Callable[[int, str], None],
     ) -> None:
         self._operations = ha.operations
         self._batch_id = batch_id
+        self._leader_name = leader_name
         self._on_done = on_done
         self._clock = SystemClock()
         self._is_done = False
@@ -103,10 +109,10 @@ class LeaderExpired:
         if not leader.is_leader:
             return  # none to be expired: the next batch will find one
         self._is_done = True
-        at_ns = self._clock.now_ns()
-        self._operations.expire(leader.session_id)
+        # Told first: the revocation follows at once, from another thread.
         self._on_done(
-            at_ns,
-            f"the session of {leader.address} expired before batch {batch_id} (a "
-            "thread of this process: embedded collectors cannot be killed)",
+            self._clock.now_ns(),
+            f"the session of collector {self._leader_name()} is expired before batch "
+            f"{batch_id} (a thread of the driver cannot be killed)",
         )
+        self._operations.expire(leader.session_id)

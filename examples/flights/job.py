@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -49,7 +49,9 @@ _SCHEMA: Final = (
 )
 _RECEIPT_SCHEMA: Final = "receipt string"
 
-Deliver = Callable[[DataFrame, str, int], Sequence[Receipt]]
+DeliverBatch: TypeAlias = Callable[
+    [DataFrame, str, int, Callable[[int], None]], Sequence[Receipt]
+]
 
 
 @frozen(kw_only=True)
@@ -111,7 +113,7 @@ def start_stream(
     spark: SparkSession,
     settings: StreamSettings,
     *,
-    deliver_batch: Deliver,
+    deliver_batch: DeliverBatch,
     on_begun: Callable[[int], None],
     on_delivered: Callable[[int, Sequence[Receipt]], None],
 ) -> StreamingQuery:
@@ -122,13 +124,13 @@ def start_stream(
         spark: Where it runs.
         settings: What is replayed.
         deliver_batch: `deliver_from_executors` or `deliver_from_driver`.
-        on_begun: Is told of a batch before its first delivery.
+        on_begun: Is told of a batch just before its first delivery.
         on_delivered: Is told of a batch when all its deliveries are acknowledged.
     """
 
     def run_batch(batch: DataFrame, batch_id: int) -> None:
-        on_begun(batch_id)
-        on_delivered(batch_id, deliver_batch(batch, settings.stream_id, batch_id))
+        receipts = deliver_batch(batch, settings.stream_id, batch_id, on_begun)
+        on_delivered(batch_id, receipts)
 
     return (
         spark.readStream.schema(_SCHEMA)
@@ -142,9 +144,10 @@ def start_stream(
 
 
 def deliver_from_executors(
-    batch: DataFrame, stream_id: str, batch_id: int
+    batch: DataFrame, stream_id: str, batch_id: int, on_begun: Callable[[int], None]
 ) -> Sequence[Receipt]:
     """Let each task summarise its partition and deliver it to the leader."""
+    on_begun(batch_id)
     task = functools.partial(_deliver_partition, stream_id, batch_id)
     rows = batch.mapInArrow(task, _RECEIPT_SCHEMA).collect()
     return sorted(
@@ -154,7 +157,7 @@ def deliver_from_executors(
 
 
 def deliver_from_driver(
-    batch: DataFrame, stream_id: str, batch_id: int
+    batch: DataFrame, stream_id: str, batch_id: int, on_begun: Callable[[int], None]
 ) -> Sequence[Receipt]:
     """
     Deliver the same summaries from here.
@@ -164,6 +167,7 @@ def deliver_from_driver(
     table = batch.withColumn("partition_id", spark_partition_id()).toArrow()
     partition_ids = table.column("partition_id")
     retriever = get_leader_retriever(JOB_ID)
+    on_begun(batch_id)
     return [
         deliver(
             PartitionSummary(

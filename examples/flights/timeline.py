@@ -179,9 +179,11 @@ class Timeline:
             flight_count = sum(receipt.flight_count for receipt in receipts)
             retry_count = sum(len(receipt.retries) for receipt in receipts)
             repeated = sum(receipt.is_repeated for receipt in receipts)
-            text = f"{flight_count:>7,} flights in {len(receipts)} deliveries"
+            text = f"{flight_count:>7,} flights in " + _counted(
+                len(receipts), "delivery", "deliveries"
+            )
             if retry_count:
-                text += f", {retry_count} attempts repeated"
+                text += f", {_counted(retry_count, 'attempt', 'attempts')} tried again"
             if repeated:
                 text += f", {repeated} found counted already"
             self._say(f"batch {batch_id}", text, None)
@@ -224,8 +226,9 @@ class Timeline:
             lines += self._leadership_lines(record)
         lines += ["", "Failover", *self._failover_lines(), ""]
         lines.append(
-            f"Deliveries: {self._delivery_count} from {len(self._process_ids)} "
-            f"processes, {len(self._retried)} of them repeated, "
+            f"Deliveries: {self._delivery_count} from "
+            f"{_counted(len(self._process_ids), 'process', 'processes')}, "
+            f"{len(self._retried)} of them tried again, "
             f"{self._repeated_count} found counted already"
         )
         lines += [_retried_line(delivery) for delivery in self._retried]
@@ -254,10 +257,10 @@ class Timeline:
             (successor.told_at_ns, "the driver's retriever was told"),
             (successor.delivered_at_ns, "the first delivery was acknowledged again"),
         ]
+        known = sorted((at_ns, text) for at_ns, text in steps if at_ns is not None)
         return [
             f"  {(at_ns - self._disrupted_at_ns) / NS_PER_SECOND:.3f} s later: {text}"
-            for at_ns, text in steps
-            if at_ns is not None
+            for at_ns, text in known
         ]
 
     def _say(self, who: str, text: str, at_ns: int | None) -> None:
@@ -272,12 +275,17 @@ class Timeline:
         return (at_ns - self._began_at_ns) / NS_PER_SECOND
 
 
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
 def _retried_line(delivery: _Delivery) -> str:
     receipt = delivery.receipt
     outcome = "found counted already" if receipt.is_repeated else "counted"
+    attempts = _counted(len(receipt.retries), "attempt", "attempts")
     return (
         f"  batch {delivery.batch_id} partition {receipt.partition_id}: "
-        f"{len(receipt.retries)} attempts in vain ({_reasons(receipt)}), "
+        f"{attempts} in vain ({_reasons(receipt)}), "
         f"then {outcome} under epoch {receipt.epoch}"
     )
 

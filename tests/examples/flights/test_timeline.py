@@ -101,7 +101,7 @@ def test_what_happens_is_told_at_once() -> None:
         "collector a   serves at http://a",
         "collector a   granted epoch 1; the store holds 100 flights",
         "collector a   LEADS under epoch 1",
-        "batch 0         1,200 flights in 1 deliveries",
+        "batch 0         1,200 flights in 1 delivery",
         "collector a   leads no longer: epoch 1",
     ]
     assert "nobody was killed or expired" in scene.timeline.summary()
