@@ -10,7 +10,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Final, final
 
-from lodestar import elect, keygen, observe, operate
+from lodestar import elect, keygen, observe, operate, server
 from lodestar.arguments import ArgumentParser
 from lodestar.exit_codes import ExitCode, exit_code_of
 from lodestar.output import printable
@@ -96,7 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
     verbs = _Verbs(
         parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
     )
-    for module in (observe, operate, elect, keygen):
+    for module in (server, observe, operate, elect, keygen):
         module.add_verbs(verbs)
     return parser
 

@@ -11,6 +11,7 @@ from lodestar.elect import split_command
 
 
 VERBS = (
+    "server",
     "leaders",
     "leader",
     "watch",

@@ -1,0 +1,186 @@
+"""The verb server: run a LeaderServer as a process of its own (rule N2)."""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import threading
+from argparse import Namespace
+from signal import Signals
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from leaderserver import LeaderServer, ServerConfig
+from lodestar.arguments import add_log_option, positive_count, positive_seconds
+from lodestar.exit_codes import ExitCode
+from lodestar.output import write
+from lodestar.signals import stop_signals
+from nameservice import NameServiceError
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lodestar.arguments import Verbs
+
+
+__all__ = ["add_verbs", "server_config"]
+
+_PREFIX: Final = "server_"
+"""Options with this prefix in their ``dest`` are settings of `ServerConfig`."""
+
+_LIMITS: Final = (
+    ("lease_seconds_min", "shorter leases are lengthened to this"),
+    (
+        "lease_seconds_max",
+        "longer ones are shortened to this; as long nothing is granted after a start",
+    ),
+    ("session_timeout_seconds_min", "shorter session timeouts are lengthened to this"),
+    ("session_timeout_seconds_max", "longer ones are shortened to this"),
+    ("frame_size_bytes_max", "of one request"),
+    ("connections_max", "to each of the two ports"),
+    ("sessions_max", "in all"),
+    ("contenders_per_component_max", "for one job"),
+    ("subscriptions_per_session_max", "jobs that one session hears of"),
+    ("components_max", "jobs that are remembered"),
+    ("queued_replies_per_peer_max", "messages that wait for one client to read"),
+)
+
+
+def add_verbs(verbs: Verbs) -> None:
+    """Enter the verb of this module."""
+    parser = verbs.add_verb(
+        "server",
+        _server,
+        summary="run a LeaderServer",
+        description="Run a LeaderServer until SIGTERM or SIGINT; the exit code is 0 "
+        "then. One line on standard output says what is served, once it is. Clients "
+        "find it at --url leaderserver://HOST:PORT.",
+        examples="lodestar server --bind tcp://127.0.0.1:5170 "
+        "--data-dir /var/lib/lodestar\n"
+        "lodestar server --bind 'tcp://*:5170' --allow-list allow.toml \\\n"
+        "    --curve-public-key-file server.key "
+        "--curve-secret-key-file server.key_secret",
+    )
+    _add(
+        parser.add_argument,
+        "bind",
+        metavar="tcp://HOST:PORT",
+        help="where clients connect; port 0 takes any free one "
+        f"(default: {_default('bind')})",
+    )
+    _add(
+        parser.add_argument,
+        "publish_bind",
+        metavar="tcp://HOST:PORT",
+        help="where changes are published (default: any free port of --bind's host)",
+    )
+    _add(
+        parser.add_argument,
+        "publish_address",
+        metavar="tcp://HOST:PORT",
+        help="where clients reach --publish-bind, if not on the host of their URL",
+    )
+    _add(
+        parser.add_argument,
+        "data_dir",
+        metavar="D",
+        help="keep epochs and leader stores here over restarts (default: in memory)",
+    )
+    add_log_option(parser, "info")
+
+    access = parser.add_argument_group(
+        "access",
+        "Without CURVE whoever can connect may do everything, so only this machine is "
+        "let in.",
+    )
+    _add(
+        access.add_argument,
+        "curve_public_key_file",
+        metavar="FILE",
+        help="the server's own public key, from 'lodestar keygen'",
+    )
+    _add(
+        access.add_argument,
+        "curve_secret_key_file",
+        metavar="FILE",
+        help="the server's own secret key",
+    )
+    _add(
+        access.add_argument,
+        "allow_list_file",
+        option="--allow-list",
+        metavar="FILE",
+        help="TOML file: which public key has which name and roles",
+    )
+    _add(
+        access.add_argument,
+        "insecure",
+        action="store_true",
+        help="let other machines in without CURVE all the same",
+    )
+
+    limits = parser.add_argument_group("limits")
+    for name, text in _LIMITS:
+        is_seconds = "_seconds_" in name
+        _add(
+            limits.add_argument,
+            name,
+            metavar="SECONDS" if is_seconds else "N",
+            type=positive_seconds if is_seconds else positive_count,
+            help=f"{text} (default: {_default(name):,})",
+        )
+
+
+def _add(
+    add_argument: Callable[..., Any], name: str, option: str = "", **options: Any
+) -> None:
+    """Add an option for one setting; what is not given is left to `ServerConfig`."""
+    add_argument(
+        option or f"--{name.replace('_', '-')}",
+        dest=_PREFIX + name,
+        default=argparse.SUPPRESS,
+        **options,
+    )
+
+
+def _default(name: str) -> Any:
+    return attrs.fields_dict(ServerConfig)[name].default
+
+
+def server_config(arguments: Namespace) -> ServerConfig:
+    """
+    Return the configuration that the options add up to.
+
+    Raises:
+        ConfigurationError: If they do not; says which to change.
+    """
+    return ServerConfig(
+        **{
+            name.removeprefix(_PREFIX): value
+            for name, value in vars(arguments).items()
+            if name.startswith(_PREFIX)
+        }
+    )
+
+
+def _server(arguments: Namespace) -> ExitCode:
+    config = server_config(arguments)
+    ended: queue.SimpleQueue[Signals | None] = queue.SimpleQueue()
+    with stop_signals(ended.put), LeaderServer(config) as server:
+
+        def wait_for_failure() -> None:
+            server.join()
+            ended.put(None)
+
+        threading.Thread(
+            target=wait_for_failure, name="server-waiter", daemon=True
+        ).start()
+        write(f"serving {server.url}")
+        ended.get()
+        failure = server.failure
+    if failure is not None:
+        message = f"{server.url} is served no more: {failure}"
+        raise NameServiceError(message) from failure
+    return ExitCode.DONE

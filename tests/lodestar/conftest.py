@@ -1,0 +1,42 @@
+"""Real name services for the command line to talk to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from haservices.zookeeper_server import ZooKeeperServer
+from tests.lodestar.running import Running
+
+
+@pytest.fixture(scope="session")
+def leader_server_url() -> Iterator[str]:
+    """Return the URL of a ``lodestar server`` that serves all tests."""
+    with Running("server", "--bind", "tcp://127.0.0.1:0") as server:
+        yield server.out.next().removeprefix("serving ")
+        server.end()
+
+
+@pytest.fixture(scope="session")
+def zookeeper_url() -> Iterator[str]:
+    """Return the URL of a ZooKeeper that serves all tests."""
+    with ZooKeeperServer() as server:
+        yield server.url
+
+
+@pytest.fixture(params=["leaderserver", "zookeeper"])
+def url(request: pytest.FixtureRequest) -> str:
+    """Return the URL of one name service after the other."""
+    name = {"leaderserver": "leader_server_url", "zookeeper": "zookeeper_url"}
+    value = request.getfixturevalue(name[request.param])
+    assert isinstance(value, str)
+    return value
+
+
+@pytest.fixture
+def cluster_id(request: pytest.FixtureRequest) -> str:
+    """Return a cluster of the test's own, so that tests do not see each other."""
+    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[
+        :200
+    ]

@@ -1,0 +1,150 @@
+"""The command line as a user runs it: processes, their lines, their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, Any, final
+
+from attrs import frozen
+
+
+ROOT = Path(__file__).parent.parent.parent
+
+# Generous: it bounds how long a broken test takes, not how fast the code must be.
+WAIT_SECONDS = 60.0
+
+
+def environment(**settings: str) -> dict[str, str]:
+    """Return an environment in which nothing but *settings* configures lodestar."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("LODESTAR_")
+    }
+    return inherited | {"PYTHONPATH": str(ROOT)} | settings
+
+
+@frozen(kw_only=True)
+class Result:
+    """How a verb ended."""
+
+    exit_code: int
+    out: str
+    err: str
+
+
+def run(*arguments: str, **settings: str) -> Result:
+    """Run a verb to its end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "lodestar", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        env=environment(**settings),
+        check=False,
+    )
+    return Result(exit_code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+def contenders_of(job: str, at: tuple[str, ...], *, count: int) -> list[dict[str, Any]]:
+    """Return the contenders for *job*, once there are *count* of them."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    found: list[dict[str, Any]] = []
+    while time.monotonic() < deadline:
+        # Each question is a process of its own: this is not a busy loop.
+        found = json.loads(run("contenders", job, "--json", *at).out)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"there never were {count} contenders for {job}: {found}")
+
+
+@final
+class Lines:
+    """The lines of one stream, as they come."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.seen: list[str] = []
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        for line in self._stream:
+            self._queue.put(line.rstrip("\n"))
+        self._queue.put(None)
+
+    def next(self) -> str:
+        """Return the next line; fail when the stream ends, or nothing comes."""
+        line = self._queue.get(timeout=WAIT_SECONDS)
+        if line is None:
+            self._queue.put(None)  # for `rest`
+        assert line is not None, f"no further line after {self.seen}"
+        self.seen.append(line)
+        return line
+
+    def until(self, part: str) -> str:
+        """Return the next line that has *part* in it."""
+        while part not in (line := self.next()):
+            pass
+        return line
+
+    def rest(self) -> list[str]:
+        """Return all lines that are left, once the stream has ended."""
+        lines: list[str] = []
+        if not self._stream.closed:
+            while (line := self._queue.get(timeout=WAIT_SECONDS)) is not None:
+                lines.append(line)
+            self._thread.join()
+            self._stream.close()
+        return lines
+
+
+@final
+class Running:
+    """A verb that goes on until it is told to end; a context manager."""
+
+    def __init__(self, *arguments: str, **settings: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "lodestar", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(**settings),
+        )
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.out = Lines(self.process.stdout)
+        self.err = Lines(self.process.stderr)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> Result:
+        """Send a signal, and return how the verb ended."""
+        self.process.send_signal(number)
+        return self.result()
+
+    def result(self) -> Result:
+        """Return how the verb ended, once it has, with the lines not taken so far."""
+        exit_code = self.process.wait(WAIT_SECONDS)
+        return Result(
+            exit_code=exit_code,
+            out="\n".join(self.out.rest()),
+            err="\n".join(self.err.rest()),
+        )
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.result()

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.lodestar.running import Running, contenders_of, run
+
+
+pytestmark = pytest.mark.shells
+
+LEAD = ("--", "sh", "-c", "echo epoch $LODESTAR_EPOCH; exec sleep 600")
+
+
+@pytest.fixture
+def at(url: str, cluster_id: str) -> tuple[str, ...]:
+    """Return the options that name the name service, and the test's own cluster."""
+    return ("--url", url, "--cluster-id", cluster_id)
+
+
+class TestStatus:
+    def test_figures_by_name(self, at: tuple[str, ...]) -> None:
+        """N6: the figures of the name service, as text and as JSON."""
+        result = run("status", *at)
+        assert (result.exit_code, result.err) == (0, "")
+        names = [line.split()[0] for line in result.out.splitlines()]
+        assert names == sorted(names)
+        assert names
+        document = json.loads(run("status", "--json", *at).out)
+        assert sorted(document) == names
+
+
+class TestSessions:
+    def test_who_leads_what(self, at: tuple[str, ...]) -> None:
+        """N6: the session that leads is listed with what it leads."""
+        with Running("elect", "flights", "a:1", *at, *LEAD) as elected:
+            elected.out.next()
+            sessions = json.loads(run("sessions", "--json", *at).out)
+            leading = [each for each in sessions if each["leads_jobs"] == ["flights"]]
+            assert len(leading) == 1
+            assert leading[0]["jobs"] == ["flights"]
+            text = run("sessions", *at).out
+            assert leading[0]["session_id"] in text
+            elected.end()
+
+
+class TestRevoke:
+    def test_the_next_in_line_leads(self, at: tuple[str, ...]) -> None:
+        """N6: revoke ends a leadership; the one revoked ends its command."""
+        with Running("elect", "flights", "a:1", *at, *LEAD) as first:
+            first_epoch = int(first.out.next().split()[1])
+            with Running("elect", "flights", "b:1", *at, *LEAD) as second:
+                contenders_of("flights", at, count=2)
+                result = run("revoke", "flights", "--json", *at)
+                assert result.exit_code == 0, result.err
+                assert json.loads(result.out)["epoch"] == first_epoch
+                assert first.result().exit_code == 1
+                assert int(second.out.next().split()[1]) > first_epoch
+                result = run("leader", "flights", "--wait", "30", *at)
+                assert "b:1" in result.out
+                second.end()
+
+    def test_nobody_to_revoke_is_not_found(self, at: tuple[str, ...]) -> None:
+        """N5: exit code 3 and a line."""
+        result = run("revoke", "flights", *at)
+        assert (result.exit_code, result.out) == (3, "")
+        assert "nobody leads 'flights'" in result.err
+        assert len(result.err.splitlines()) == 1
+
+
+class TestExpire:
+    def test_what_the_session_led_goes_to_the_next(self, at: tuple[str, ...]) -> None:
+        """N6: expire ends a session as silence would."""
+        with Running("elect", "flights", "a:1", *at, *LEAD) as first:
+            first_epoch = int(first.out.next().split()[1])
+            with Running("elect", "flights", "b:1", *at, *LEAD) as second:
+                leader, _ = contenders_of("flights", at, count=2)
+                result = run("expire", leader["session_id"], *at)
+                assert result.exit_code == 0, result.err
+                assert result.out == f"ended session {leader['session_id']}\n"
+                assert int(second.out.next().split()[1]) > first_epoch
+                assert first.result().exit_code == 1
+                second.end()
+
+    @pytest.mark.parametrize("session", ["no-such-session", "0", "ffffffffffffffff"])
+    def test_an_unknown_session_is_not_found(
+        self, at: tuple[str, ...], session: str
+    ) -> None:
+        """N5: exit code 3 and a line that names it."""
+        result = run("expire", session, *at)
+        assert (result.exit_code, result.out) == (3, "")
+        assert session in result.err
+        assert len(result.err.splitlines()) == 1
