@@ -16,7 +16,6 @@ from transport.access import (
 )
 from transport.authentication import Authenticator
 from transport.connections import (
-    AcceptFailed,
     ConnectFailed,
     ConnectionAccepted,
     ConnectionClosed,
@@ -76,7 +75,6 @@ __all__ = [
     "PUBLIC_KEY_LENGTH",
     "ZAP_DOMAIN",
     "ZAP_DOMAIN_OPEN",
-    "AcceptFailed",
     "AllowList",
     "Authenticator",
     "ConnectFailed",
