@@ -57,6 +57,13 @@ class TestZ85:
         assert not is_z85_key("%nSc1" + "%nSc0" * 7)
         assert not is_z85_key("#####" * 8)
 
+    @pytest.mark.parametrize("character", [" ", '"', "'", "\\", "~", "|", ";", "ä"])
+    def test_other_characters_make_no_key(self, character: str) -> None:
+        """Z85 has 85 digits; what looks similar is none of them."""
+        assert is_z85_key("0" * 40)
+        assert not is_z85_key(character + "0" * 39)
+        assert not is_z85_key("0" * 39 + character)
+
 
 def _decodes(text: str) -> bool:
     """Return whether each group of five is at most 2**32 - 1."""

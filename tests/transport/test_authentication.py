@@ -424,6 +424,28 @@ class TestRequests:
         assert answer is not None
         assert answer[3] == b"400"
 
+    def test_a_request_that_ends_early_is_refused(
+        self, authenticator: Authenticator, asker: ZMQSocket
+    ) -> None:
+        """Rule N3: what has a request id is answered, however short it is."""
+        for count in range(3, 7):
+            answer = self.ask(authenticator, asker, list(self.GOOD[:count]))
+            assert answer is not None
+            assert answer[3] == b"400"
+
+    def test_who_is_gone_is_not_answered(
+        self, context: ZMQContext, authenticator: Authenticator, asker: ZMQSocket
+    ) -> None:
+        """Rule N3: an answer that nobody waits for is dropped, and the next is given."""
+        leaver: ZMQSocket = context.socket(zmq.DEALER)
+        leaver.connect("inproc://zeromq.zap.01")
+        leaver.send_multipart(self.GOOD)
+        leaver.close(linger=WAIT_MS)
+        answer = self.ask(authenticator, asker, list(self.GOOD))
+        assert answer is not None
+        assert answer[3] == b"200"
+        assert authenticator.admitted_count == 2
+
     @given(frames=st.lists(st.binary(max_size=40), min_size=1, max_size=20))
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_survives_rubbish(

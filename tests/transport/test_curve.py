@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import stat
 from pathlib import Path
 
@@ -114,6 +115,19 @@ class TestWriteKeyPair:
         with pytest.raises(ConfigurationError, match="No such file") as caught:
             write_key_pair(pair, tmp_path / "missing" / "driver")
         assert str(tmp_path / "missing" / "driver.key_secret") in str(caught.value)
+
+    def test_no_half_written_file_is_left(
+        self, pair: CurveKeyPair, tmp_path: Path
+    ) -> None:
+        """A full disk is an error, not a key file that cannot be read."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+        try:
+            with pytest.raises(ConfigurationError, match="cannot be written"):
+                write_key_pair(pair, tmp_path / "driver")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("name", ["", "a\nb", 'a"b'])
     def test_the_name_must_fit_into_the_file(
