@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
 
 from attrs import Factory, define, field, frozen, validators
 
-from election import Delete, Put
 from election.core import ElectionConfig, ElectionCore
 from election.effects import (
     AcceptConfirmation,
@@ -60,18 +59,20 @@ from election.events import (
     SessionRequested,
     TimePassed,
 )
+from leaderserver.client_table import ClientTable, ServedClient
 from leaderserver.codec import publication_to_record
+from leaderserver.inspection import (
+    inspect_components,
+    inspect_contenders,
+    inspect_sessions,
+)
 from leaderserver.messages import (
     AcknowledgedHeartbeat,
     AffirmationRecord,
     CleanupRequest,
     CloseSessionRequest,
     CommitRequest,
-    ComponentRecord,
-    ComponentsReply,
     ConfirmRequest,
-    ContenderRecord,
-    ContendersReply,
     ContendersRequest,
     DoneReply,
     ExpireRequest,
@@ -83,9 +84,7 @@ from leaderserver.messages import (
     Hello,
     LeadersRequest,
     ListRequest,
-    PathsReply,
     Published,
-    PutRecord,
     RefusedHello,
     RegisteredReply,
     RegisterRequest,
@@ -97,8 +96,6 @@ from leaderserver.messages import (
     RevokedReply,
     RevokeRequest,
     SessionEnded,
-    SessionRecord,
-    SessionsReply,
     SessionsRequest,
     SessionUnknown,
     SnapshotReply,
@@ -108,29 +105,23 @@ from leaderserver.messages import (
     ToClient,
     ToServer,
     UnsubscribeRequest,
-    ValueReply,
     Welcome,
     WithdrawRequest,
 )
+from leaderserver.store_desk import StoreDesk
 from leaderserver.subscriptions import Subscriptions
-from nameservice import StorageError, VersionMismatchError, get_logger
+from nameservice import StorageError, get_logger
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from election import StoreOperation
-    from election.component import Component
     from election.epochs import EpochSource
-    from election.sessions import Session
     from leaderserver.storage import LeaderStorage
     from transport import Principal
 
 
 __all__ = ["Broadcast", "LeaderService", "Outgoing", "Send", "ServiceConfig"]
-
-_PAGE_SIZE: Final = 1_000
-_SIZE_BYTES_MAX: Final = 1_000_000
 
 
 @frozen(kw_only=True)
@@ -177,32 +168,6 @@ Outgoing: TypeAlias = Send | Broadcast
 
 
 @define(kw_only=True)
-class _Client:
-    """
-    What the service knows of a session beside what the core does.
-
-    Attributes:
-        session_id: The session.
-        secret: Its secret.
-        nonce: What it was asked for with.
-        principal: Who asked for it.
-        opened_by: Where it was asked for from.
-        peer: Where its newest request came from.
-        connection: Over which connection that was.
-        number: Its newest request.
-    """
-
-    session_id: str
-    secret: bytes = field(repr=False)
-    nonce: bytes = field(repr=False)
-    principal: Principal
-    opened_by: Hashable
-    peer: Hashable
-    connection: Hashable
-    number: int = 0
-
-
-@define(kw_only=True)
 class _Turn:
     """
     One call of the service: what it sends, and whom it answers.
@@ -215,7 +180,7 @@ class _Turn:
 
     now_ns: int
     outgoing: list[Outgoing] = Factory(list)
-    answer_to: tuple[_Client, int] | None = None
+    answer_to: tuple[ServedClient, int] | None = None
 
 
 @final
@@ -255,10 +220,8 @@ class LeaderService:
         )
         self._started_ns = now_ns
         self._subscriptions = Subscriptions(count_max=config.subscription_count_max)
-        self._clients: dict[str, _Client] = {}
-        self._by_secret: dict[bytes, _Client] = {}
-        self._by_nonce: dict[tuple[Hashable, bytes], _Client] = {}
-        self._by_connection: dict[Hashable, dict[str, None]] = {}
+        self._clients = ClientTable()
+        self._store_desk = StoreDesk(self._core, storage)
         self._counts: Counter[str] = Counter()
         self._log = get_logger(component="leaderserver")
 
@@ -293,9 +256,8 @@ class LeaderService:
     ) -> Sequence[Outgoing]:
         """Take note that *connection* closed; return what to send, in order."""
         turn = _Turn(now_ns=now_ns)
-        for session_id in self._by_connection.pop(connection, ()):
-            self._clients[session_id].connection = None
-            self._step(ConnectionClosed(session_id=session_id), turn)
+        for client in self._clients.connection_closed(connection):
+            self._step(ConnectionClosed(session_id=client.session_id), turn)
         return turn.outgoing
 
     def receive(
@@ -324,7 +286,7 @@ class LeaderService:
         if isinstance(message, Hello):
             self._hello(message, peer, connection, principal, turn)
             return turn.outgoing
-        client = self._by_secret.get(message.secret)
+        client = self._clients.by_secret(message.secret)
         if client is None or client.principal != principal:
             if client is not None:
                 self._counts["requests_foreign_key"] += 1
@@ -343,7 +305,7 @@ class LeaderService:
             self._counts["requests_repeated"] += 1
             return turn.outgoing
         client.number = message.number
-        self._move(client, peer, connection)
+        self._clients.move(client, peer, connection)
         self._counts["requests"] += 1
         turn.answer_to = (client, message.number)
         self._request(client, message.number, message.body, turn)
@@ -365,7 +327,7 @@ class LeaderService:
         principal: Principal,
         turn: _Turn,
     ) -> None:
-        known = self._by_nonce.get((peer, message.nonce))
+        known = self._clients.by_nonce(peer, message.nonce)
         if known is not None:
             if known.principal == principal:
                 self._welcome(known, turn)
@@ -389,14 +351,13 @@ class LeaderService:
             config.lease_ns_max,
             session_timeout_ns // 2,
         )
-        client = _Client(
+        client = ServedClient(
             session_id=self._draw_secret(8).hex(),
             secret=self._draw_secret(32),
             nonce=message.nonce,
             principal=principal,
             opened_by=peer,
             peer=peer,
-            connection=None,
         )
         shown = message.client if message.client.isprintable() else repr(message.client)
         name = f"{principal.name}, {shown}" if principal.public_key else shown
@@ -406,13 +367,11 @@ class LeaderService:
             lease_ns=lease_ns,
             client=name,
         )
-        self._clients[client.session_id] = client
-        self._by_secret[client.secret] = client
-        self._by_nonce[peer, message.nonce] = client
-        self._move(client, peer, connection)
+        self._clients.add(client)
+        self._clients.move(client, peer, connection)
         self._step(event, turn)
 
-    def _welcome(self, client: _Client, turn: _Turn) -> None:
+    def _welcome(self, client: ServedClient, turn: _Turn) -> None:
         session = self._core.session(client.session_id)
         assert session is not None
         welcome = Welcome(
@@ -435,32 +394,10 @@ class LeaderService:
         refused = RefusedHello(nonce=message.nonce, reason=reason, detail=detail)
         turn.outgoing.append(Send(peer=peer, message=refused))
 
-    def _move(self, client: _Client, peer: Hashable, connection: Hashable) -> None:
-        """Take note of where the client is now."""
-        client.peer = peer
-        if client.connection != connection:
-            self._leave_connection(client)
-            client.connection = connection
-            self._by_connection.setdefault(connection, {})[client.session_id] = None
-
-    def _leave_connection(self, client: _Client) -> None:
-        sessions = self._by_connection.get(client.connection)
-        if sessions is not None:
-            sessions.pop(client.session_id, None)
-            if not sessions:
-                del self._by_connection[client.connection]
-
-    def _forget(self, client: _Client) -> None:
-        self._subscriptions.drop(client.session_id)
-        self._leave_connection(client)
-        del self._clients[client.session_id]
-        del self._by_secret[client.secret]
-        del self._by_nonce[client.opened_by, client.nonce]
-
     # -- requests ------------------------------------------------------------------
 
     def _request(
-        self, client: _Client, number: int, body: RequestBody, turn: _Turn
+        self, client: ServedClient, number: int, body: RequestBody, turn: _Turn
     ) -> None:
         match body:
             case HeartbeatRequest(acknowledged=acknowledged):
@@ -521,20 +458,21 @@ class LeaderService:
                 self._answer(DoneReply(), turn)
             case ContendersRequest():
                 self._step(TimePassed(), turn)
-                self._answer(self._contenders(body.component_id, turn), turn)
+                contenders = inspect_contenders(
+                    self._core, body.component_id, now_ns=turn.now_ns
+                )
+                self._answer(contenders, turn)
             case GetRequest() | ListRequest() | CommitRequest() | CleanupRequest():
                 self._step(TimePassed(), turn)
-                try:
-                    self._store(client, body, turn)
-                except StorageError as error:
-                    self._log.error("storage.failed", error=str(error))
-                    self._fail(Failure.STORAGE, str(error), turn)
+                self._answer(self._store_desk.answer(client, body), turn)
             case RevokeRequest():
                 self._revoke(client, body.component_id, turn)
             case _:
                 assert_never(body)
 
-    def _register(self, client: _Client, body: RegisterRequest, turn: _Turn) -> None:
+    def _register(
+        self, client: ServedClient, body: RegisterRequest, turn: _Turn
+    ) -> None:
         if not client.principal.may_contend(body.component_id):
             self._fail(
                 Failure.NOT_ALLOWED,
@@ -571,7 +509,7 @@ class LeaderService:
             turn,
         )
 
-    def _confirm(self, client: _Client, body: ConfirmRequest, turn: _Turn) -> None:
+    def _confirm(self, client: ServedClient, body: ConfirmRequest, turn: _Turn) -> None:
         if not body.address.isprintable():
             self._fail(Failure.INVALID, "an address must be printable", turn)
             return
@@ -587,7 +525,9 @@ class LeaderService:
             turn,
         )
 
-    def _subscribe(self, client: _Client, body: SubscribeRequest, turn: _Turn) -> None:
+    def _subscribe(
+        self, client: ServedClient, body: SubscribeRequest, turn: _Turn
+    ) -> None:
         if body.epoch_seen:
             self._step(
                 EpochReported(
@@ -599,7 +539,7 @@ class LeaderService:
             )
         else:
             self._step(TimePassed(), turn)
-        if client.session_id not in self._clients:
+        if self._clients.get(client.session_id) is None:
             return  # time has ended the session that asks
         revision = self._subscriptions.subscribe(client.session_id, body.component_id)
         if revision is None:
@@ -622,104 +562,18 @@ class LeaderService:
             turn,
         )
 
-    def _store(
-        self,
-        client: _Client,
-        body: GetRequest | ListRequest | CommitRequest | CleanupRequest,
-        turn: _Turn,
-    ) -> None:
-        match body:
-            case GetRequest():
-                found = self._storage.get(body.component_id, body.path)
-                self._answer(
-                    ValueReply(value=b"", version=0)
-                    if found is None
-                    else ValueReply(value=found.value, version=found.version),
-                    turn,
-                )
-            case ListRequest():
-                paths = self._storage.list(
-                    body.component_id,
-                    body.prefix,
-                    after=body.after,
-                    count_max=_PAGE_SIZE,
-                )
-                self._answer(
-                    PathsReply(paths=list(paths), is_complete=len(paths) < _PAGE_SIZE),
-                    turn,
-                )
-            case CommitRequest():
-                self._commit(client, body, turn)
-            case CleanupRequest():
-                if not client.principal.may_contend(body.component_id):
-                    self._fail(
-                        Failure.NOT_ALLOWED,
-                        f"{client.principal.name} may not clean up {body.component_id}",
-                        turn,
-                    )
-                    return
-                self._storage.cleanup(body.component_id)
-                self._answer(DoneReply(), turn)
-            case _:
-                assert_never(body)
-
-    def _commit(self, client: _Client, body: CommitRequest, turn: _Turn) -> None:
-        if self._core.is_undecided:
-            self._fail(
-                Failure.UNDECIDED, "the server does not know yet who leads", turn
-            )
-            return
-        if not self._core.leads(
-            client.session_id, body.component_id, body.leader_session_id, body.epoch
-        ):
-            component = self._core.component(body.component_id)
-            self._answer(
-                FailedReply(
-                    reason=Failure.STALE,
-                    detail=f"epoch {body.epoch} does not lead",
-                    epoch_max=0 if component is None else component.epoch_max,
-                ),
-                turn,
-            )
-            return
-        operations = [
-            Put(record.path, record.value, record.version)
-            if isinstance(record, PutRecord)
-            else Delete(record.path, record.version)
-            for record in body.operations
-        ]
-        problem = _operations_problem(operations)
-        if problem is not None:
-            self._fail(Failure.INVALID, problem, turn)
-            return
-        try:
-            self._storage.commit(body.component_id, operations)
-        except VersionMismatchError as error:
-            self._answer(
-                FailedReply(
-                    reason=Failure.VERSION_MISMATCH,
-                    detail=str(error),
-                    path=error.path,
-                    version=error.version,
-                    version_expected=error.version_expected,
-                ),
-                turn,
-            )
-            return
-        self._answer(DoneReply(), turn)
-
     # -- operators -----------------------------------------------------------------
 
-    def _expire(self, client: _Client, session_id: str, turn: _Turn) -> None:
+    def _expire(self, client: ServedClient, session_id: str, turn: _Turn) -> None:
         if not client.principal.is_admin:
             self._fail_not_admin(client, turn)
-        elif session_id not in self._clients:
+        elif self._clients.get(session_id) is None:
             self._fail(Failure.UNKNOWN_SESSION, f"no session {session_id}", turn)
         else:
             self._answer(DoneReply(), turn)
             self._step(SessionExpireRequested(session_id=session_id), turn)
 
-    def _revoke(self, client: _Client, component_id: str, turn: _Turn) -> None:
+    def _revoke(self, client: ServedClient, component_id: str, turn: _Turn) -> None:
         if not client.principal.is_admin:
             self._fail_not_admin(client, turn)
             return
@@ -737,7 +591,7 @@ class LeaderService:
         )
         self._step(RevokeRequested(component_id=component_id), turn)
 
-    def _fail_not_admin(self, client: _Client, turn: _Turn) -> None:
+    def _fail_not_admin(self, client: ServedClient, turn: _Turn) -> None:
         self._fail(
             Failure.NOT_ALLOWED, f"{client.principal.name} is not an admin", turn
         )
@@ -747,90 +601,13 @@ class LeaderService:
     ) -> ReplyBody:
         match body:
             case LeadersRequest(prefix=prefix, after=after):
-                components = [
-                    self._component_record(component)
-                    for component in self._core.components
-                    if component.component_id.startswith(prefix)
-                    and component.component_id > after
-                    and (component.contenders or component.leadership)
-                ]
-                return ComponentsReply(
-                    components=components[:_PAGE_SIZE],
-                    is_complete=len(components) <= _PAGE_SIZE,
-                )
+                return inspect_components(self._core, prefix=prefix, after=after)
             case SessionsRequest(after=after):
-                sessions = sorted(
-                    (s for s in self._core.sessions if s.session_id > after),
-                    key=lambda session: session.session_id,
-                )
-                return SessionsReply(
-                    sessions=[
-                        self._session_record(session, turn.now_ns)
-                        for session in sessions[:_PAGE_SIZE]
-                    ],
-                    is_complete=len(sessions) <= _PAGE_SIZE,
-                )
+                return inspect_sessions(self._core, after=after, now_ns=turn.now_ns)
             case StatusRequest():
                 return StatusReply(figures=self.figures(now_ns=turn.now_ns))
             case _:
                 assert_never(body)
-
-    def _component_record(self, component: Component) -> ComponentRecord:
-        publication = component.publication
-        return ComponentRecord(
-            component_id=component.component_id,
-            publication=None
-            if publication is None
-            else publication_to_record(publication),
-            contender_count=len(component.contenders),
-            epoch=component.epoch_max,
-        )
-
-    def _session_record(self, session: Session, now_ns: int) -> SessionRecord:
-        component_ids = sorted({name for name, _ in session.contenders})
-        leads = []
-        for component_id in component_ids:
-            component = self._core.component(component_id)
-            leadership = None if component is None else component.leadership
-            if leadership is not None and leadership.session_id == session.session_id:
-                leads.append(component_id)
-        return SessionRecord(
-            session_id=session.session_id,
-            client=session.client,
-            component_ids=component_ids,
-            leads_component_ids=leads,
-            age_ns=now_ns - session.opened_ns,
-            last_heard_ns=max(0, now_ns - session.last_contact_ns),
-            timeout_ns=session.session_timeout_ns,
-        )
-
-    def _contenders(self, component_id: str, turn: _Turn) -> ContendersReply:
-        component = self._core.component(component_id)
-        if component is None:
-            return ContendersReply(contenders=[])
-        leadership = component.leadership
-        leader_id = None if leadership is None else leadership.contender_id
-        in_order = sorted(
-            component.in_order(), key=lambda c: c.contender_id != leader_id
-        )
-        records = []
-        for contender in in_order:
-            session = self._core.session(contender.session_id)
-            assert session is not None
-            is_leader = contender.contender_id == leader_id
-            records.append(
-                ContenderRecord(
-                    contender_id=contender.contender_id,
-                    session_id=contender.session_id,
-                    address=leadership.address
-                    if is_leader and leadership is not None
-                    else None,
-                    is_leader=is_leader,
-                    session_age_ns=turn.now_ns - session.opened_ns,
-                    last_heard_ns=max(0, turn.now_ns - session.last_contact_ns),
-                )
-            )
-        return ContendersReply(contenders=records)
 
     def figures(self, *, now_ns: int) -> dict[str, str | int | float]:
         """Return the service's figures by name, as ZooKeeper's ``mntr`` has them."""
@@ -887,9 +664,9 @@ class LeaderService:
         match effect:
             case OpenSession(session_id=session_id):
                 self._log.info("session.opened", session_id=session_id)
-                self._welcome(self._clients[session_id], turn)
+                self._welcome(self._client(session_id), turn)
             case RefuseSession(session_id=session_id):
-                client = self._clients[session_id]
+                client = self._client(session_id)
                 self._counts["sessions_refused"] += 1
                 refused = RefusedHello(
                     nonce=client.nonce,
@@ -897,19 +674,20 @@ class LeaderService:
                     detail="the server has as many sessions as it may have",
                 )
                 turn.outgoing.append(Send(peer=client.peer, message=refused))
-                self._forget(client)
+                self._clients.remove(client)
             case CloseSession(session_id=session_id, reason=reason):
                 self._log.info(
                     "session.closed", session_id=session_id, reason=reason.value
                 )
-                client = self._clients[session_id]
+                client = self._client(session_id)
                 ended = SessionEnded(
                     session_id=session_id,
                     reason=reason.value,
                     incarnation=self._core.incarnation,
                 )
                 turn.outgoing.append(Send(peer=client.peer, message=ended))
-                self._forget(client)
+                self._subscriptions.drop(session_id)
+                self._clients.remove(client)
             case AcknowledgeHeartbeat():
                 self._acknowledge(effect, turn)
             case GrantLeadership(session_id=session_id, affirmation=affirmation):
@@ -992,6 +770,11 @@ class LeaderService:
             )
             turn.outgoing.append(Broadcast(message=published))
 
+    def _client(self, session_id: str) -> ServedClient:
+        client = self._clients.get(session_id)
+        assert client is not None
+        return client
+
     def _push(self, session_id: str, message: ToClient, turn: _Turn) -> None:
         client = self._clients.get(session_id)
         if client is not None:
@@ -1032,17 +815,4 @@ def _component_problem(component_id: str) -> str | None:
         return "a component is named cluster/component"
     if not component_id.isprintable():
         return "a component's name must be printable"
-    return None
-
-
-def _operations_problem(operations: Sequence[StoreOperation]) -> str | None:
-    """Return what is wrong with a commit, or None: clients check, others may not."""
-    paths = {operation.path for operation in operations}
-    if len(paths) < len(operations):
-        return "a commit names a path once"
-    if not all(path.isprintable() for path in paths):
-        return "a path must be printable"
-    size_bytes = sum(len(o.value) for o in operations if isinstance(o, Put))
-    if size_bytes > _SIZE_BYTES_MAX:
-        return f"a commit is at most {_SIZE_BYTES_MAX} bytes"
     return None
