@@ -436,7 +436,7 @@ class TestRequests:
     def test_who_is_gone_is_not_answered(
         self, context: ZMQContext, authenticator: Authenticator, asker: ZMQSocket
     ) -> None:
-        """Rule N3: an answer that nobody waits for is dropped, and the next is given."""
+        """Rule N3: an answer that nobody waits for is dropped; the next is given."""
         leaver: ZMQSocket = context.socket(zmq.DEALER)
         leaver.connect("inproc://zeromq.zap.01")
         leaver.send_multipart(self.GOOD)
