@@ -28,6 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from examples.flights.collector import JOB_ID
 from examples.flights.delivery import deliver
 from examples.flights.messages import CarrierSummary, PartitionSummary, Receipt
+from retrieval import LeaderRetriever
 from sparkpipeline import get_leader_retriever
 
 
@@ -166,7 +167,7 @@ def deliver_from_driver(
     """
     table = batch.withColumn("partition_id", spark_partition_id()).toArrow()
     partition_ids = table.column("partition_id")
-    retriever = get_leader_retriever(JOB_ID)
+    retriever = _retriever()
     on_begun(batch_id)
     return [
         deliver(
@@ -222,14 +223,17 @@ def _deliver_partition(
         partition_id=task.partitionId(),
         carriers=summarise(pa.Table.from_batches(held)) if held else {},
     )
-    receipt = deliver(
-        summary,
-        get_leader_retriever(JOB_ID),
-        timeout_seconds=_DELIVERY_TIMEOUT_SECONDS,
-    )
+    receipt = deliver(summary, _retriever(), timeout_seconds=_DELIVERY_TIMEOUT_SECONDS)
     yield pa.RecordBatch.from_pydict(
         {"receipt": [msgspec.json.encode(receipt).decode()]}
     )
+
+
+def _retriever() -> LeaderRetriever:
+    """Return a retriever that has been told of a leader, now or earlier."""
+    retriever = get_leader_retriever(JOB_ID)
+    retriever.wait_for_leader(_DELIVERY_TIMEOUT_SECONDS)
+    return retriever
 
 
 @contextlib.contextmanager

@@ -183,7 +183,7 @@ class Timeline:
                 len(receipts), "delivery", "deliveries"
             )
             if retry_count:
-                text += f", {_counted(retry_count, 'attempt', 'attempts')} tried again"
+                text += f", {_counted(retry_count, 'attempt', 'attempts')} in vain"
             if repeated:
                 text += f", {repeated} found counted already"
             self._say(f"batch {batch_id}", text, None)

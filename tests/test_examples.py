@@ -1,0 +1,145 @@
+"""The examples are run as a reader would run them, and do what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from haservices import campaign, open_ha_services
+from leaderserver import LeaderServer, ServerConfig
+
+
+pytestmark = pytest.mark.shells
+
+ROOT = Path(__file__).parent.parent
+TIMEOUT_SECONDS = 280.0
+
+
+def run(
+    *command: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the Python of these tests with *command*, from the project's directory."""
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=os.environ | dict(environment or {}),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+
+
+def is_running(pid: int) -> bool:
+    """Return whether there is such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.spark
+class TestFlights:
+    """The demo, on a part of its data."""
+
+    @pytest.mark.parametrize("backend", ["leaderserver", "zookeeper", "embedded"])
+    def test_the_totals_survive_the_leader(self, backend: str) -> None:
+        """A leader is lost midway, another takes over, and the totals are equal."""
+        done = run(
+            *("-m", "examples.flights", "--backend", backend),
+            *("--flights", "9000", "--files", "18", "--files-per-batch", "3"),
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "EQUAL: nothing lost, nothing counted twice." in done.stdout
+        assert done.stderr == ""
+        epochs = [
+            int(epoch)
+            for epoch in re.findall(
+                r"^  epoch (\d+): collector", done.stdout, re.MULTILINE
+            )
+        ]
+        assert len(epochs) >= 2
+        assert epochs == sorted(set(epochs))
+        assert re.search(r"\d\.\d{3} s later: collector b had read", done.stdout)
+        if backend == "embedded":
+            assert "is expired before batch 3" in done.stdout
+        else:
+            assert "killed by SIGKILL after its commit of batch 3" in done.stdout
+            assert "1 found counted already" in done.stdout
+            assert "connection closed before an answer" in done.stdout
+
+    def test_its_processes_end_with_it(self) -> None:
+        """Terminated in the middle, it leaves none of its processes behind."""
+        with subprocess.Popen(
+            [sys.executable, "-m", "examples.flights", "--flights", "9000"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as demo:
+            assert demo.stdout is not None
+            for line in demo.stdout:
+                if "flights in 2 deliveries" in line:
+                    break
+            children = children_of(demo.pid)
+            assert len(children) >= 4  # name service, two collectors, the JVM
+            demo.send_signal(signal.SIGTERM)
+            rest = demo.stdout.read()
+            assert demo.wait(TIMEOUT_SECONDS) == 128 + signal.SIGTERM, rest
+        assert [pid for pid in children if is_running(pid)] == []
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that *pid* has started and that still run."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    return [int(child) for child in text.split()]
+
+
+class TestReadme:
+    """The three examples of ten lines."""
+
+    def test_a_test_suite_on_the_embedded_backend(self) -> None:
+        """The fixture comes with the installed plugin; nothing else is needed."""
+        done = run(
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "examples/embedded_test_suite.py",
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "1 passed" in done.stdout
+
+    def test_a_cluster_switches_by_configuration(self) -> None:
+        """The same program leads on two backends; one variable decides."""
+        embedded = run("examples/switch_backend.py")
+        assert embedded.returncode == 0, embedded.stderr
+        assert embedded.stdout.startswith("embedded:laptop: 10.0.0.7:8000 leads")
+        with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
+            served = run(
+                "examples/switch_backend.py", environment={"LODESTAR_URL": server.url}
+            )
+        assert served.returncode == 0, served.stderr
+        assert served.stdout.startswith(f"{server.url}: 10.0.0.7:8000 leads")
+
+    @pytest.mark.spark
+    def test_a_spark_app_finds_the_leader(self) -> None:
+        """Its tasks are told of the leader, by one line of configuration."""
+        with (
+            LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
+            open_ha_services(server.url) as ha,
+            campaign(ha, "flights", "10.0.0.7:8000") as leadership,
+        ):
+            done = run("examples/spark_app.py", server.url)
+            leadership.check()
+        assert done.returncode == 0, done.stderr
+        assert f"go to 10.0.0.7:8000, epoch {leadership.epoch}" in done.stdout
