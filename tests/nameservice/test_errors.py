@@ -20,6 +20,7 @@ from nameservice.errors import (
     RemoteProtocolError,
     SessionExpiredError,
     StaleEpochError,
+    StorageError,
     UnknownSessionError,
     UnreachableError,
     VersionMismatchError,
@@ -72,6 +73,7 @@ EXAMPLES = [
         StaleEpochError("job", 7, None),
         "epoch 7 does not lead 'job' now: nothing was written",
     ),
+    (StorageError("disk full"), "disk full"),
     (NoLeaderError("job", 2.0), "nobody leads 'job' (waited 2 s)"),
 ]
 
