@@ -111,14 +111,14 @@ class TopicTable:
         ):
             self.closed(connection)
             return (connection,)
-        ended = []
+        ended: list[ConnectionId] = []
         while len(self._topics) > self._topics_max:
             largest = max(
                 self._subscribers, key=lambda c: (len(self._subscribers[c].topics), c)
             )
             self.closed(largest)
             ended.append(largest)
-        return ended
+        return tuple(ended)
 
     def closed(self, connection: ConnectionId) -> None:
         """Forget what a connection subscribed to."""
