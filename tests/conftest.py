@@ -1,10 +1,14 @@
-"""What every test shares: how Hypothesis searches, and which Python Spark starts."""
+"""What every test shares: Hypothesis' search, Spark's Python, where log lines go."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from collections.abc import Iterator
 
+import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 
@@ -32,3 +36,21 @@ settings.load_profile(os.environ.get("LODESTAR_HYPOTHESIS_PROFILE", "test"))
 
 # Spark's workers run what we run, not the first python3 of the path.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+@pytest.fixture(autouse=True)
+def _log_to_this_test() -> Iterator[None]:
+    """
+    Show the log lines of a test beside that test, whatever it configures.
+
+    Standard error is looked up for each line: pytest replaces it for every test.
+    """
+    structlog.configure(
+        processors=structlog.get_config()["processors"],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    config = structlog.get_config()
+    yield
+    structlog.configure(**config)
