@@ -25,6 +25,8 @@ __all__ = [
     "publication_to_record",
 ]
 
+# Text that is no UTF-8 is none of msgspec's own errors.
+_MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _TO_SERVER: Final[msgspec.msgpack.Decoder[ToServer]] = msgspec.msgpack.Decoder(
     Hello | Request
@@ -46,7 +48,7 @@ def decode_to_server(payload: bytes) -> ToServer:
     """
     try:
         return _TO_SERVER.decode(payload)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _MALFORMED as error:
         raise RemoteProtocolError("malformed", str(error)) from error
 
 
@@ -59,7 +61,7 @@ def decode_to_client(payload: bytes) -> ToClient:
     """
     try:
         return _TO_CLIENT.decode(payload)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _MALFORMED as error:
         raise RemoteProtocolError("malformed", str(error)) from error
 
 
