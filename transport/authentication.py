@@ -27,6 +27,7 @@ missing handler admits nobody.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, final
 
 import attrs
@@ -38,8 +39,10 @@ from transport.access import ANONYMOUS, AllowList, Principal
 from transport.sockets import (
     ZAP_DOMAIN,
     ZAP_DOMAIN_OPEN,
+    SocketLimits,
     ZMQContext,
     ZMQSocket,
+    open_socket,
     receive_now,
     send_now,
 )
@@ -86,13 +89,28 @@ class Authenticator:
         ConfigurationError: If the context has such a handler already.
     """
 
-    def __init__(self, context: ZMQContext, allow_list: AllowList | None) -> None:
+    def __init__(
+        self,
+        context: ZMQContext,
+        allow_list: AllowList | None,
+        *,
+        may_log: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """
+        Start to be asked; nobody is answered before `handle` is called.
+
+        Args:
+            context: The context of the sockets.
+            allow_list: See above.
+            may_log: Is asked before each line about a refusal: whoever can connect can
+                cause them without end.
+        """
         self.allow_list = allow_list
+        self._may_log = may_log
         self.admitted_count = 0
         self.refused_count = 0
         self._log = get_logger(component="authenticator")
-        self.socket: ZMQSocket = context.socket(zmq.ROUTER)
-        self.socket.linger = 0
+        self.socket: ZMQSocket = open_socket(context, zmq.ROUTER, SocketLimits())
         try:
             self.socket.bind(_ADDRESS)
         except zmq.ZMQError as exc:
@@ -132,7 +150,8 @@ class Authenticator:
         if len(frames) < 4 or frames[1] != b"" or frames[2] != _VERSION:
             # There is no request id to answer to; libzmq never sends this.
             self.refused_count += 1
-            self._log.warning("authentication.malformed", frame_count=len(frames))
+            if self._may_log():
+                self._log.warning("authentication.malformed", frame_count=len(frames))
             return
         routing_id, _, _, request_id, *fields = frames
         verdict = self._judge(fields)
@@ -179,10 +198,11 @@ class Authenticator:
     def _refuse(self, text: bytes, *, address: str, public_key: str) -> _Verdict:
         """Count, log and return a refusal."""
         self.refused_count += 1
-        self._log.warning(
-            "connection.refused",
-            reason=text.decode("ascii"),
-            address=address,
-            public_key=public_key,
-        )
+        if self._may_log():
+            self._log.warning(
+                "connection.refused",
+                reason=text.decode("ascii"),
+                address=address,
+                public_key=public_key,
+            )
         return _Verdict(b"400", text)

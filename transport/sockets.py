@@ -4,6 +4,11 @@ ZeroMQ sockets with every limit explicit, and the border where its errors end.
 libzmq's own defaults wait for ever, queue for ever and take frames of any size.
 `open_socket` sets each limit from a `SocketLimits`, whose defaults say what we chose.
 `translate_zmq_errors` is the one table by which ZeroMQ's errors become ours.
+
+What libzmq cannot limit: queues count whole messages, so the frames of a message that
+never ends are kept without bound (measured: 60 MB sent that way cost 107 MB).  Only a
+peer that was let in can do that, which is one more reason to bind to loopback or to use
+CURVE.
 """
 
 from __future__ import annotations

@@ -458,6 +458,25 @@ class TestRequests:
         assert answer is not None
         assert answer[3] == b"200"
 
+    def test_the_log_of_refusals_can_be_bounded(
+        self, client_context: ZMQContext
+    ) -> None:
+        """Rule N3: whoever is refused again and again does not fill the disk."""
+        budget = iter([True, False, True])
+        bounded = Authenticator(
+            client_context, AllowList(()), may_log=lambda: next(budget, False)
+        )
+        asker: ZMQSocket = client_context.socket(zmq.DEALER)
+        asker.connect("inproc://zeromq.zap.01")
+        with capture_logs() as logs:
+            for _ in range(5):
+                answer = self.ask(bounded, asker, list(self.GOOD))
+                assert answer is not None
+                assert answer[3] == b"400"
+        bounded.close()
+        assert [entry["event"] for entry in logs] == ["connection.refused"] * 2
+        assert bounded.refused_count == 5
+
     def test_logs_who_was_refused(
         self, authenticator: Authenticator, asker: ZMQSocket
     ) -> None:
