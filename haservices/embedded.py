@@ -13,7 +13,7 @@ from haservices.embedded_hub import EmbeddedHub, EmbeddedLink
 from haservices.interface import Guarantee
 from leaderserver.client import LeaderClient
 from leaderserver.client_core import ClientConfig
-from nameservice import seconds_to_ns
+from nameservice import LocalProtocolError, seconds_to_ns
 
 
 if TYPE_CHECKING:
@@ -139,8 +139,17 @@ def forget_embedded(name: str) -> None:
 
 
 def link_of(services: ClientHAServices) -> EmbeddedLink:
-    """Return the link of embedded *services*, for leadership control."""
-    return _this_process().links[services]
+    """
+    Return the link of embedded *services*, for leadership control.
+
+    Raises:
+        LocalProtocolError: If they are closed.
+    """
+    link = _this_process().links.get(services)
+    if link is None:
+        message = "these services are closed: there is nothing left to control"
+        raise LocalProtocolError(message)
+    return link
 
 
 def _forget(services: ClientHAServices) -> None:

@@ -9,6 +9,7 @@ and, where they want an answer, wait for a future.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import uuid
@@ -45,6 +46,7 @@ from leaderserver.client_events import (
 )
 from nameservice import (
     ForkGuard,
+    LocalProtocolError,
     NameServiceError,
     UnreachableError,
     get_logger,
@@ -150,6 +152,7 @@ class LeaderClient:
         self._opened: Future[Welcome] = Future()
         self._last_problem: NameServiceError | None = None
         self._is_closed = False
+        self._is_stopped = False
         self._link = link_factory(self)
 
     # -- for the application, on any thread ------------------------------------------
@@ -224,11 +227,12 @@ class LeaderClient:
         if self._fork_guard.is_inherited:
             return
         self._contenders.pop(contender_id, None)
-        self._ask(
-            lambda call_id, deadline_ns: ContenderRemoved(
-                contender_id=contender_id, call_id=call_id, deadline_ns=deadline_ns
+        with contextlib.suppress(LocalProtocolError):  # it went with the session
+            self._ask(
+                lambda call_id, deadline_ns: ContenderRemoved(
+                    contender_id=contender_id, call_id=call_id, deadline_ns=deadline_ns
+                )
             )
-        )
 
     def confirm(self, contender_id: str, leader_session_id: UUID, address: str) -> None:
         """Confirm a leadership; see `LeaderElection.confirm_leadership`."""
@@ -274,6 +278,7 @@ class LeaderClient:
 
         Raises:
             NameServiceError: What the server refused with, or what its silence means.
+            LocalProtocolError: If the client is closed.
         """
         self._fork_guard.check()
         reply = self._ask(
@@ -318,7 +323,11 @@ class LeaderClient:
             timeout_seconds = self._timeout_seconds
         call_id = next(self._ids)
         future: Future[_Reply] = Future()
-        self._calls[call_id] = future
+        with self._lock:
+            if self._is_stopped:
+                message = "these services are closed: open new ones"
+                raise LocalProtocolError(message)
+            self._calls[call_id] = future
         deadline_ns = self._clock.now_ns() + seconds_to_ns(timeout_seconds)
         self._post(event_of(call_id, deadline_ns))
         try:
@@ -331,8 +340,11 @@ class LeaderClient:
             self._calls.pop(call_id, None)
 
     def _drop_calls(self) -> None:
-        """Answer whoever still waits when the link is gone."""
-        for future in tuple(self._calls.values()):
+        """Answer whoever still waits when the link is gone, and nobody after that."""
+        with self._lock:
+            self._is_stopped = True
+            left = tuple(self._calls.values())
+        for future in left:
             _settle(future, error=UnreachableError(self._config.target, 0.0, "closed"))
 
     def _post(self, event: ClientEvent) -> None:
