@@ -21,6 +21,7 @@ from haservices.testing import (
     TCPProxy,
     ZooKeeperServer,
 )
+from nameservice import LocalProtocolError
 from transport import CurveKeyPair, write_key_pair
 
 
@@ -42,6 +43,9 @@ class Line(Protocol):
 
     def cut_replies(self) -> None:
         """Let nothing pass from the name service to the client."""
+
+    def reset(self) -> None:
+        """Break the connections; new ones may be made."""
 
     def heal(self, *, deliver: bool = True) -> None:
         """Let everything pass; if not *deliver*, what was held back is lost."""
@@ -105,8 +109,12 @@ class _EmbeddedLine:
     def cut_replies(self) -> None:
         raise NotImplementedError
 
+    def reset(self) -> None:
+        raise NotImplementedError
+
     def heal(self, *, deliver: bool = True) -> None:
-        self._control.heal(self._ha)
+        with contextlib.suppress(LocalProtocolError):  # closed while it was cut off
+            self._control.heal(self._ha)
 
 
 @final
@@ -153,6 +161,10 @@ class _ProxiedLine:
     def cut_replies(self) -> None:
         for proxy in self._proxies:
             proxy.cut_replies()
+
+    def reset(self) -> None:
+        for proxy in self._proxies:
+            proxy.reset()
 
     def heal(self, *, deliver: bool = True) -> None:
         for proxy in self._proxies:

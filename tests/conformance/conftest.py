@@ -25,7 +25,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names = [
             pytest.param(name, marks=pytest.mark.shells)
             for name, backend in BACKENDS.items()
-            if takes_part(metafunc.function, backend.guarantees)
+            if takes_part(backend.guarantees, metafunc.function, metafunc.cls)
         ]
         assert names, f"{metafunc.function} runs on no backend at all"
         metafunc.parametrize("harness", names, indirect=True)

@@ -23,6 +23,17 @@ QUICK: Final[dict[str, Any]] = {"session_timeout_seconds": 1.0, "lease_seconds":
 PATIENT: Final[dict[str, Any]] = {"session_timeout_seconds": 60.0}
 """For tests in which no session may end by itself, however busy the machine is."""
 
+SUSPENDING: Final[dict[str, Any]] = {
+    "session_timeout_seconds": 6.0,
+    "lease_seconds": 0.2,
+}
+"""
+For tests in which contact is lost and comes back while the session goes on.
+
+A session without contenders sends a heartbeat every third of its timeout, so it may
+take two seconds until it is heard again.
+"""
+
 
 @final
 class Harness:
@@ -82,6 +93,10 @@ class Harness:
     def heal(self, ha: HAServices, *, deliver: bool = True) -> None:
         """Undo every cut; if not *deliver*, what was held back is lost."""
         self._lines[ha].heal(deliver=deliver)
+
+    def reset(self, ha: HAServices) -> None:
+        """Break the connections of *ha*; new ones may be made."""
+        self._lines[ha].reset()
 
     def expire(self, session_id: str) -> None:
         """End a session as an operator would."""

@@ -37,8 +37,13 @@ def without(*guarantees: Guarantee) -> Callable[[F], F]:
     return mark
 
 
-def takes_part(test: object, guarantees: frozenset[Guarantee]) -> bool:
+def takes_part(
+    guarantees: frozenset[Guarantee], test: object, test_class: object
+) -> bool:
     """Return whether a backend that promises *guarantees* runs *test*."""
-    required: frozenset[Guarantee] = getattr(test, _REQUIRED, frozenset())
-    absent: frozenset[Guarantee] = getattr(test, _ABSENT, frozenset())
-    return required <= guarantees and not absent & guarantees
+    for marked in (test, test_class):
+        required: frozenset[Guarantee] = getattr(marked, _REQUIRED, frozenset())
+        absent: frozenset[Guarantee] = getattr(marked, _ABSENT, frozenset())
+        if not required <= guarantees or absent & guarantees:
+            return False
+    return True

@@ -10,7 +10,7 @@ import pytest
 
 from nameservice import LocalProtocolError, NoLeaderError
 from tests.conformance.candidates import JOB, Candidate
-from tests.conformance.harness import PATIENT
+from tests.conformance.harness import SUSPENDING
 from tests.recording import (
     WAIT_SECONDS,
     Notified,
@@ -187,7 +187,7 @@ class TestR3Order:
 
     def test_nobody_goes_back_over_a_reconnection(self, harness: Harness) -> None:
         """R3: what a retriever missed while cut off does not come back as news."""
-        ha = harness.open(cuttable=True, **PATIENT)
+        ha = harness.open(cuttable=True, **SUSPENDING)
         _, listener = listening(ha)
         first = Candidate(harness.open(), "a:1")
         first.wait_for_confirm()
