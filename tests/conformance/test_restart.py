@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from election import VersionedValue
 from haservices import Guarantee
+from nameservice import DidNotHappenError
 from tests.conformance.candidates import JOB, Candidate
 from tests.conformance.harness import PATIENT, QUICK
 from tests.conformance.selection import requires
@@ -14,6 +15,7 @@ from tests.recording import Granted, RecordingListener, wait_until
 
 
 if TYPE_CHECKING:
+    from election import LeaderSession
     from tests.conformance.harness import Harness
 
 
@@ -54,8 +56,8 @@ class TestRestart:
         found = listener.wait_for_leader(leader.is_leader)
         harness.backend.restart()
         wait_until(lambda: len(harness.operator.operations.contenders(JOB)) == 3)
+        wait_until(lambda: has_written(leader, session))
         leader.wait_for_belief(session)
-        leader.store.put("a", b"", session=session)
         with harness.open().get_leader_retriever(JOB) as late:
             assert late.wait_for_leader(30.0) == found
         assert leader.contender.calls == (Granted(session),)
@@ -84,6 +86,15 @@ class TestRestart:
         listener.wait_for_latest(last.is_leader)
         epochs = [leader.epoch for leader in listener.leaders if leader is not None]
         assert epochs == sorted(epochs)
+
+
+def has_written(leader: Candidate, session: LeaderSession) -> bool:
+    """Write; return whether it was taken, which it is once it is decided who leads."""
+    try:
+        leader.store.put("a", b"", session=session)
+    except DidNotHappenError:  # L2, E9: undecided; retrying is safe
+        return False
+    return True
 
 
 @requires(Guarantee.SURVIVES_SERVER_PAUSE, Guarantee.ACROSS_PROCESSES)
