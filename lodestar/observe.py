@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from argparse import Namespace
@@ -271,7 +272,7 @@ def _watch(arguments: Namespace) -> ExitCode:
         if not arguments.json:
             write(f"watching {arguments.job} at {config.url}")
         watcher = _Watcher(arguments.job, is_json=arguments.json, notify=ended.put)
-        with ha.get_leader_retriever(arguments.job) as retriever:
+        with contextlib.closing(ha.get_leader_retriever(arguments.job)) as retriever:
             retriever.start(watcher)
             # A retriever says nothing until somebody leads (R1); who watches wants to
             # know how things stand.

@@ -185,7 +185,9 @@ class TestWatch:
             seen = b""
             while b"nobody leads" not in seen:
                 assert poll.poll(WAIT_SECONDS * 1000)
-                seen += os.read(reader, 1000)
+                part = os.read(reader, 1000)
+                assert part, "the verb ended"
+                seen += part
             os.close(reader)
             with Running("elect", "flights", "a:1", *at, *LEAD) as elected:
                 _, error = watch.communicate(timeout=WAIT_SECONDS)
