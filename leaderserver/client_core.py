@@ -197,6 +197,7 @@ class ClientCore:
         self._contact_ns = now_ns
         self._contending_since_ns = now_ns
         self._heartbeat_due_ns = now_ns
+        self._settling_until_ns = now_ns
         self._is_closing = False
         self._renew_nonce()
 
@@ -252,6 +253,7 @@ class ClientCore:
                     self._contenders.hold(contender, RevokeDelivered())
             case RetrieverAdded():
                 self._subscriptions.add(event, has_contact=self._has_contact)
+                self._settle()
             case RetrieverRemoved(retriever_id=retriever_id):
                 self._subscriptions.remove(retriever_id)
             case CallAsked():
@@ -356,6 +358,7 @@ class ClientCore:
         )
         self._session.sent.append((0, self._hello_ns))
         outbox.emit(AnnounceSession(welcome=welcome))
+        self._settle()
         self._heartbeat_due_ns = outbox.now_ns
         self._contenders.session_begins()
         self._subscriptions.session_begins()
@@ -473,8 +476,21 @@ class ClientCore:
             self._heartbeat_due_ns = self._outbox.now_ns
         self._contenders.add(event)
 
+    def _settle(self) -> None:
+        """
+        Send heartbeats more often for a moment: something new is listened for.
+
+        A subscription takes its time to reach the server's broadcast socket, and what
+        is published meanwhile is not heard; the answers to these heartbeats tell.
+        """
+        interval_ns = self._outbox.lease_ns // RETRY_DIVISOR
+        self._settling_until_ns = self._outbox.now_ns + 2 * self._outbox.lease_ns
+        self._heartbeat_due_ns = min(
+            self._heartbeat_due_ns, self._outbox.now_ns + interval_ns
+        )
+
     def _heartbeat_interval_ns(self) -> int:
-        if len(self._contenders):
+        if len(self._contenders) or self._outbox.now_ns < self._settling_until_ns:
             return self._outbox.lease_ns // RETRY_DIVISOR
         return self._outbox.session_timeout_ns // 3
 
