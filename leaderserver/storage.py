@@ -192,6 +192,9 @@ class SQLiteStorage:
                 "LeaderServer: stop that one, or choose another directory"
             )
             raise ConfigurationError(message) from error
+        # A forked child has the descriptor too, and may live longer than the server:
+        # to close our own would leave the lock with it.
+        self._stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
 
     def _open(self) -> sqlite3.Connection:
         # One thread uses the connection at a time, but the thread that opens and

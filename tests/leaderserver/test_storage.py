@@ -229,6 +229,23 @@ class TestSQLiteStorage:
         assert storage.recorded_epochs() == {JOB: 5}
         storage.close()
 
+    def test_a_child_keeps_no_lock(self, tmp_path: Path) -> None:
+        """A process forked meanwhile may outlive the server, without a claim (E10)."""
+        storage = SQLiteStorage(tmp_path)
+        read_end, write_end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(write_end)
+            os.read(read_end, 1)  # until the parent closes its end
+            os._exit(0)
+        try:
+            storage.close()
+            SQLiteStorage(tmp_path).close()
+        finally:
+            os.close(write_end)
+            os.close(read_end)
+            os.waitpid(pid, 0)
+
     @pytest.mark.parametrize(
         "spoil",
         [

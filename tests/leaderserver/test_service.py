@@ -1,0 +1,710 @@
+"""`LeaderService` in conversation: what is said to it, and all that it answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from structlog.testing import capture_logs
+
+from election.events import ContenderPreferred
+from leaderserver.messages import (
+    AcknowledgedHeartbeat,
+    AffirmationRecord,
+    ClaimRecord,
+    CleanupRequest,
+    CloseSessionRequest,
+    ConfirmRequest,
+    ContendersReply,
+    ContendersRequest,
+    DoneReply,
+    ExpireRequest,
+    GetRequest,
+    Granted,
+    HeartbeatRequest,
+    Hello,
+    PublicationRecord,
+    RefusedHello,
+    RegisteredReply,
+    RegisterRequest,
+    RequestBody,
+    RevocationFinishedRequest,
+    Revoked,
+    RevokedReply,
+    RevokeRequest,
+    SessionEnded,
+    SessionUnknown,
+    SnapshotReply,
+    StatusRequest,
+    UnsubscribeRequest,
+    Welcome,
+    WithdrawRequest,
+)
+from leaderserver.service import (
+    Broadcast,
+    Outgoing,
+    Send,
+)
+from leaderserver.storage import SQLiteStorage
+from tests.leaderserver.conversation import (
+    CONTENDER,
+    EPOCH,
+    JOB,
+    OBSERVER,
+    TICKET,
+    Conversation,
+    Talker,
+    commit,
+    confirm,
+    failure,
+    published,
+    register,
+    subscribe,
+)
+from transport import ANONYMOUS
+
+
+class TestHello:
+    def test_a_session_is_opened(self, conversation: Conversation) -> None:
+        """The answer carries all that a client must know of the server (N1)."""
+        alice = Talker(conversation, "alice")
+        welcome = Welcome(
+            nonce=b"alice...........",
+            secret=(2).to_bytes(32, "big"),
+            session_id="0000000000000001",
+            session_timeout_ns=1_000,
+            lease_ns=100,
+            incarnation=7,
+            publish_port=5171,
+            publish_address="tcp://example.org:5171",
+            is_durable=False,
+        )
+        assert alice.hello() == [Send(peer="alice", message=welcome)]
+        assert conversation.service.session_count == 1
+
+    def test_a_repeated_greeting_has_the_same_answer(self, alice: Talker) -> None:
+        """A lost answer makes no second session (E8)."""
+        assert alice.hello() == alice.hello()
+        assert alice.conversation.service.session_count == 1
+
+    def test_a_nonce_is_of_where_it_came_from(self, alice: Talker) -> None:
+        """Who repeats another's greeting from elsewhere gets a session of his own."""
+        thief = Talker(alice.conversation, "alice")
+        thief.name = "thief"
+        outgoing = alice.conversation.service.receive(
+            Hello(
+                nonce=b"alice...........",
+                session_timeout_ns=1_000,
+                lease_ns=100,
+                client="x",
+            ),
+            peer="thief",
+            connection="of a thief",
+            principal=ANONYMOUS,
+            now_ns=0,
+        )
+        (sent,) = outgoing
+        assert isinstance(sent, Send)
+        assert sent.peer == "thief"
+        assert isinstance(sent.message, Welcome)
+        assert sent.message.secret != alice.secret
+
+    def test_a_greeting_is_of_who_sent_it(self, conversation: Conversation) -> None:
+        """Under CURVE a repeated greeting tells a secret to its own key alone (N1)."""
+        carl = Talker(conversation, "carl", CONTENDER)
+        carl.hello()
+        thief = Talker(conversation, "carl", OBSERVER)
+        assert thief.hello() == []
+
+    @pytest.mark.parametrize(
+        ("asked", "agreed"),
+        [
+            ((1_000, 100), (1_000, 100)),
+            ((1, 1), (50, 10)),
+            ((9_999, 9_999), (2_000, 200)),
+            ((100, 90), (100, 50)),
+        ],
+    )
+    def test_times_are_agreed(
+        self,
+        conversation: Conversation,
+        asked: tuple[int, int],
+        agreed: tuple[int, int],
+    ) -> None:
+        """Within the server's limits, and a session outlives two leases (design §2)."""
+        (sent,) = Talker(conversation, "alice").hello(
+            session_timeout_ns=asked[0], lease_ns=asked[1]
+        )
+        assert isinstance(sent, Send)
+        assert isinstance(sent.message, Welcome)
+        assert (sent.message.session_timeout_ns, sent.message.lease_ns) == agreed
+
+    def test_sessions_are_bounded(self) -> None:
+        """One too many is refused and told why; the others stay (N3)."""
+        conversation = Conversation(session_count_max=1)
+        alice = Talker(conversation, "alice")
+        alice.hello()
+        refused = RefusedHello(
+            nonce=b"bob.............",
+            reason="limit-reached",
+            detail="the server has as many sessions as it may have",
+        )
+        bob = Talker(conversation, "bob")
+        assert bob.hello() == [Send(peer="bob", message=refused)]
+        assert conversation.service.session_count == 1
+        alice.say(CloseSessionRequest())
+        bob.hello()
+        assert bob.session_id
+
+    def test_a_name_is_shown_as_text(self, conversation: Conversation) -> None:
+        """A client's name can not write to an operator's terminal."""
+        Talker(conversation, "al\x1b[2J").hello()
+        Talker(conversation, "carl", CONTENDER).hello()
+        names = [session.client for session in conversation.service.core.sessions]
+        assert names == ["'al\\x1b[2J'", "carl, carl"]
+
+
+class TestSecrets:
+    def test_an_unknown_secret_is_no_session(self, alice: Talker) -> None:
+        """A forged secret is told so, and changes nothing (N1)."""
+        thief = Talker(alice.conversation, "thief")
+        thief.secret = bytes(32)
+        unknown = SessionUnknown(number=1, incarnation=7)
+        assert thief.say(HeartbeatRequest(acknowledged=0)) == [
+            Send(peer="thief", message=unknown)
+        ]
+        assert (
+            alice.conversation.service.figures(now_ns=0)[
+                "requests_session_unknown_total"
+            ]
+            == 1
+        )
+
+    def test_a_stolen_secret_is_worth_nothing_under_another_key(
+        self, conversation: Conversation
+    ) -> None:
+        """With CURVE a session is its secret *and* its key (N1)."""
+        carl = Talker(conversation, "carl", CONTENDER)
+        carl.hello()
+        granted = carl.lead("x")
+        thief = Talker(conversation, "thief", OBSERVER)
+        thief.secret = carl.secret
+        unknown = SessionUnknown(number=9, incarnation=7)
+        with capture_logs() as logs:
+            assert thief.say(CloseSessionRequest(), number=9) == [
+                Send(peer="thief", message=unknown)
+            ]
+        assert logs == [
+            {
+                "component": "leaderserver",
+                "event": "request.foreign-key",
+                "log_level": "warning",
+                "client": "olga",
+                "session_id": carl.session_id,
+            }
+        ]
+        assert carl.answer(confirm(granted.affirmation)) == DoneReply()
+
+    def test_a_replayed_request_is_dropped(self, alice: Talker) -> None:
+        """Only a number above all earlier ones is taken, wherever it comes from."""
+        granted = alice.lead("x")
+        assert (
+            alice.say(WithdrawRequest(component_id=JOB, contender_id="x"), number=1)
+            == []
+        )
+        assert alice.say(CloseSessionRequest(), number=1) == []
+        figures = alice.conversation.service.figures(now_ns=0)
+        assert figures["requests_repeated_total"] == 2
+        assert alice.answer(confirm(granted.affirmation)) == DoneReply()
+
+    def test_pushes_follow_the_session(self, alice: Talker, bob: Talker) -> None:
+        """After a reconnection they go to where the newest request came from (N1)."""
+        alice.lead("x")
+        bob.say(register("y"))
+        bob.name = "bob again"
+        bob.heartbeat()
+        granted, done = alice.say(WithdrawRequest(component_id=JOB, contender_id="x"))
+        assert isinstance(granted, Send)
+        assert granted.peer == "bob again"
+        assert done == alice.reply(DoneReply())
+
+    def test_a_connection_that_closed_is_evidence(
+        self, alice: Talker, bob: Talker
+    ) -> None:
+        """Whoever is not heard from within a lease of it is over (E5)."""
+        conversation = alice.conversation
+        granted = alice.lead("x")
+        alice.say(confirm(granted.affirmation))
+        bob.say(register("y"))
+        assert conversation.service.connection_closed("no such", now_ns=0) == []
+        conversation.service.connection_closed("connection of alice", now_ns=0)
+        conversation.service.connection_closed("connection of alice", now_ns=0)
+        ended: list[Outgoing] = []
+        for _ in range(20):
+            ended += conversation.advance(10)
+            bob.heartbeat()
+            if ended:
+                break
+        assert conversation.now_ns == 100
+        assert isinstance(ended[0], Send)
+        assert ended[0].message == SessionEnded(
+            session_id=alice.session_id, reason="connection-closed", incarnation=7
+        )
+        assert alice.say(HeartbeatRequest(acknowledged=0)) == [
+            Send(
+                peer="alice",
+                message=SessionUnknown(number=alice.number, incarnation=7),
+            )
+        ]
+
+    def test_a_new_connection_clears_the_evidence(self, alice: Talker) -> None:
+        """A heartbeat over another connection says that the process lives (E5)."""
+        conversation = alice.conversation
+        conversation.service.connection_closed("connection of alice", now_ns=0)
+        alice.name = "alice again"
+        alice.heartbeat()
+        assert conversation.advance(500) == []
+        assert conversation.service.session_count == 1
+
+    def test_another_session_of_the_connection_stays(self, alice: Talker) -> None:
+        """Sessions leave a connection one by one, or all together with it."""
+        conversation = alice.conversation
+        carl = Talker(conversation, "carl")
+        carl.hello()
+        carl.name = "alice"
+        carl.heartbeat()
+        alice.say(CloseSessionRequest())
+        conversation.service.connection_closed("connection of alice", now_ns=0)
+        (ended,) = conversation.advance(150)
+        assert isinstance(ended, Send)
+        assert isinstance(ended.message, SessionEnded)
+        assert ended.message.session_id == carl.session_id
+
+
+class TestHeartbeats:
+    def test_leaderships_are_affirmed(self, alice: Talker, bob: Talker) -> None:
+        """The answer names each leadership of the session, and no other (E4)."""
+        granted = alice.lead("x")
+        assert granted == Granted(
+            session_id=alice.session_id,
+            heartbeat_number=0,
+            affirmation=AffirmationRecord(
+                component_id=JOB,
+                contender_id="x",
+                leader_session_id=granted.affirmation.leader_session_id,
+                epoch=EPOCH + 1,
+            ),
+        )
+        assert alice.heartbeat() == [
+            alice.reply(
+                AcknowledgedHeartbeat(
+                    affirmations=[granted.affirmation],
+                    is_undecided=False,
+                    revisions={},
+                )
+            )
+        ]
+        assert bob.heartbeat() == [
+            bob.reply(
+                AcknowledgedHeartbeat(affirmations=[], is_undecided=False, revisions={})
+            )
+        ]
+
+    def test_silence_ends_a_session(self, alice: Talker) -> None:
+        """At the very deadline, and not before (E5)."""
+        conversation = alice.conversation
+        assert conversation.advance(999) == []
+        ended = SessionEnded(
+            session_id=alice.session_id, reason="silent", incarnation=7
+        )
+        assert conversation.advance(1) == [Send(peer="alice", message=ended)]
+
+    def test_a_late_heartbeat_revives_nothing(self, alice: Talker) -> None:
+        """Time passes first: the session is over, and the heartbeat unanswered (E5)."""
+        conversation = alice.conversation
+        conversation.advance(995)
+        conversation.now_ns = 1_001
+        (ended,) = alice.heartbeat()
+        assert isinstance(ended, Send)
+        assert isinstance(ended.message, SessionEnded)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            register("x"),
+            subscribe(),
+            ConfirmRequest(
+                component_id=JOB,
+                contender_id="x",
+                leader_session_id=UUID(int=1),
+                confirm_count=1,
+                address="h:1",
+            ),
+            WithdrawRequest(component_id=JOB, contender_id="x"),
+            GetRequest(component_id=JOB, path="a"),
+            StatusRequest(),
+            ContendersRequest(component_id=JOB),
+            RevokeRequest(component_id=JOB),
+            ExpireRequest(session_id="nobody"),
+            CloseSessionRequest(),
+        ],
+        ids=lambda body: type(body).__name__,
+    )
+    def test_the_last_request_of_a_dying_session(
+        self, alice: Talker, body: RequestBody
+    ) -> None:
+        """Whatever it asks while its time is over, nothing breaks and it ends (E5)."""
+        conversation = alice.conversation
+        conversation.advance(995)
+        conversation.now_ns = 1_001
+        outgoing = [*alice.say(body), *conversation.advance(0)]
+        assert any(
+            isinstance(item, Send) and isinstance(item.message, SessionEnded)
+            for item in outgoing
+        )
+        assert conversation.service.session_count == 0
+
+
+class TestElection:
+    def test_grant_confirm_publish(self, alice: Talker, bob: Talker) -> None:
+        """Nobody hears of a leader that has not confirmed (E3)."""
+        nobody = SnapshotReply(revision=0, is_undecided=False, publication=None)
+        assert bob.answer(subscribe()) == nobody
+        outgoing = alice.say(register("x"))
+        accepted = alice.reply(RegisteredReply(ticket=TICKET + 1))
+        assert outgoing[0] == accepted
+        assert len(outgoing) == 2
+        granted = outgoing[1]
+        assert isinstance(granted, Send)
+        assert isinstance(granted.message, Granted)
+        assert bob.answer(subscribe()) == nobody
+        affirmation = granted.message.affirmation
+        # Everybody hears of it before the leader is told that everybody may have.
+        assert alice.say(confirm(affirmation)) == [
+            published(1, affirmation),
+            alice.reply(DoneReply()),
+        ]
+        assert bob.answer(subscribe()) == SnapshotReply(
+            revision=1,
+            is_undecided=False,
+            publication=published(1, affirmation).message.publication,
+        )
+
+    def test_nobody_leads_before_another_does(self, alice: Talker, bob: Talker) -> None:
+        """Withdrawing publishes nobody, then grants, then answers (E7)."""
+        bob.answer(subscribe())
+        granted = alice.lead("x")
+        alice.say(confirm(granted.affirmation))
+        assert bob.say(register("y")) == [bob.reply(RegisteredReply(ticket=TICKET + 2))]
+        outgoing = alice.say(WithdrawRequest(component_id=JOB, contender_id="x"))
+        assert outgoing[0] == published(2, None)
+        assert isinstance(outgoing[1], Send)
+        assert isinstance(outgoing[1].message, Granted)
+        assert outgoing[1].message.affirmation.epoch == EPOCH + 2
+        assert outgoing[2:] == [alice.reply(DoneReply())]
+
+    def test_closing_hands_over_at_once(self, alice: Talker, bob: Talker) -> None:
+        """A session that is closed says that everything of it has stopped (E5)."""
+        alice.lead("x")
+        bob.say(register("y"))
+        done, ended, granted = alice.say(CloseSessionRequest())
+        assert done == alice.reply(DoneReply())
+        assert isinstance(ended, Send)
+        assert ended.message == SessionEnded(
+            session_id=alice.session_id, reason="closed", incarnation=7
+        )
+        assert isinstance(granted, Send)
+        assert isinstance(granted.message, Granted)
+
+    def test_registration_is_idempotent(self, alice: Talker) -> None:
+        """A repeated request has the same ticket and makes no second entry (E8)."""
+        alice.lead("x")
+        again = alice.say(register("x"))
+        assert again == [alice.reply(RegisteredReply(ticket=TICKET + 1))]
+        reply = alice.answer(ContendersRequest(component_id=JOB))
+        assert isinstance(reply, ContendersReply)
+        assert len(reply.contenders) == 1
+
+    def test_a_contender_is_of_its_session(self, alice: Talker, bob: Talker) -> None:
+        """Another session can neither take its name nor speak for it."""
+        granted = alice.lead("x")
+        assert failure(bob.say(register("x"))) == "taken"
+        assert failure(bob.say(confirm(granted.affirmation))) == "stale"
+        bob.say(WithdrawRequest(component_id=JOB, contender_id="x"))
+        assert alice.answer(confirm(granted.affirmation)) == DoneReply()
+
+    def test_a_stale_confirm_changes_nothing(self, alice: Talker) -> None:
+        """Nor does one of a component that nobody has heard of (E3)."""
+        granted = alice.lead("x")
+        alice.say(WithdrawRequest(component_id=JOB, contender_id="x"))
+        assert failure(alice.say(confirm(granted.affirmation))) == "stale"
+        assert alice.conversation.service.core.publication(JOB) is None
+
+    def test_a_revoked_leader_says_when_it_has_stopped(
+        self, alice: Talker, bob: Talker
+    ) -> None:
+        """Another is granted as soon as the holder has acknowledged (E4)."""
+        granted = alice.lead("x")
+        bob.say(register("y"))
+        revoked_reply, revoked = bob.say(RevokeRequest(component_id=JOB))
+        affirmation = granted.affirmation
+        assert revoked_reply == bob.reply(
+            RevokedReply(
+                leader_session_id=affirmation.leader_session_id, epoch=EPOCH + 1
+            )
+        )
+        assert revoked == Send(
+            peer="alice",
+            message=Revoked(session_id=alice.session_id, affirmation=affirmation),
+        )
+        finished = RevocationFinishedRequest(
+            component_id=JOB, contender_id="x", epoch=EPOCH + 1
+        )
+        next_granted, done = alice.say(finished)
+        assert isinstance(next_granted, Send)
+        assert next_granted.peer == "bob"
+        assert done == alice.reply(DoneReply())
+        assert alice.answer(finished) == DoneReply()
+
+    def test_the_limits_hold(self) -> None:
+        """Contenders of a component and components are bounded (N3)."""
+        conversation = Conversation(contender_count_max=1, component_count_max=1)
+        alice = Talker(conversation, "alice")
+        alice.hello()
+        alice.lead("x")
+        assert failure(alice.say(register("y"))) == "limit-reached"
+        assert failure(alice.say(register("z", "c/other"))) == "limit-reached"
+
+    def test_an_injected_event_is_performed(self, alice: Talker, bob: Talker) -> None:
+        """Leadership control goes the way that everything goes."""
+        alice.lead("x")
+        bob.say(register("y"))
+        (revoked,) = alice.conversation.service.inject(
+            ContenderPreferred(component_id=JOB, contender_id="y"), now_ns=0
+        )
+        assert isinstance(revoked, Send)
+        assert isinstance(revoked.message, Revoked)
+
+
+class TestAfterAStart:
+    def test_nothing_is_granted_before_it_is_decided(self) -> None:
+        """A predecessor's holders may believe for the longest lease (E9)."""
+        conversation = Conversation(undecided_ns=200)
+        alice = Talker(conversation, "alice")
+        alice.hello()
+        assert alice.say(register("x")) == [
+            alice.reply(RegisteredReply(ticket=TICKET + 1))
+        ]
+        reply = alice.answer(subscribe())
+        assert reply == SnapshotReply(revision=0, is_undecided=True, publication=None)
+        assert alice.answer(HeartbeatRequest(acknowledged=0)) == AcknowledgedHeartbeat(
+            affirmations=[], is_undecided=True, revisions={}
+        )
+        assert (
+            failure(
+                alice.say(
+                    commit(
+                        AffirmationRecord(
+                            component_id=JOB,
+                            contender_id="x",
+                            leader_session_id=UUID(int=1),
+                            epoch=1,
+                        )
+                    )
+                )
+            )
+            == "undecided"
+        )
+        conversation.advance(150)
+        alice.heartbeat()
+        (granted,) = conversation.advance(50)
+        assert isinstance(granted, Send)
+        assert isinstance(granted.message, Granted)
+        assert granted.message.affirmation.epoch == EPOCH + 1
+
+    def test_a_claim_is_reinstated(self) -> None:
+        """The incumbent has its epoch and its id back, and is published (E9)."""
+        conversation = Conversation(undecided_ns=200)
+        alice = Talker(conversation, "alice")
+        alice.hello()
+        claim = RegisterRequest(
+            component_id=JOB,
+            contender_id="x",
+            confirm_timeout_ns=500,
+            ticket=5,
+            epoch_ended=0,
+            claim=ClaimRecord(
+                leader_session_id=UUID(int=9),
+                epoch=6 << 32,
+                confirm_count=3,
+                address="h:1",
+            ),
+        )
+        assert alice.answer(claim) == RegisteredReply(ticket=5)
+        alice.answer(subscribe(epoch_seen=6 << 32))
+        granted, broadcast = conversation.advance(200)
+        assert isinstance(granted, Send)
+        assert isinstance(granted.message, Granted)
+        assert granted.message.affirmation.leader_session_id == UUID(int=9)
+        assert granted.message.affirmation.epoch == 6 << 32
+        assert isinstance(broadcast, Broadcast)
+        assert broadcast.message.publication == PublicationRecord(
+            epoch=6 << 32,
+            confirm_count=3,
+            address="h:1",
+            leader_session_id=UUID(int=9),
+        )
+
+    def test_what_is_known_to_be_over_is_not_granted_again(self) -> None:
+        """A contender reports its own ended epoch; the next is above it (E2)."""
+        conversation = Conversation()
+        alice = Talker(conversation, "alice")
+        alice.hello()
+        ended = RegisterRequest(
+            component_id=JOB,
+            contender_id="x",
+            confirm_timeout_ns=500,
+            ticket=None,
+            epoch_ended=9 << 32,
+            claim=None,
+        )
+        granted = alice.say(ended)[-1]
+        assert isinstance(granted, Send)
+        assert isinstance(granted.message, Granted)
+        assert granted.message.affirmation.epoch > 9 << 32
+
+    def test_an_impossible_epoch_is_refused(self, alice: Talker) -> None:
+        """A report from more than a day ahead changes nothing (E2)."""
+        granted = alice.lead("x")
+        with capture_logs() as logs:
+            alice.answer(subscribe(epoch_seen=2**62))
+        assert [line["event"] for line in logs] == ["epoch.refused"]
+        assert alice.say(confirm(granted.affirmation))[-1] == alice.reply(DoneReply())
+
+    def test_epochs_rise_across_a_restart(self, tmp_path: Path) -> None:
+        """A data directory remembers the epoch of each component (E2)."""
+        storage = SQLiteStorage(tmp_path)
+        first = Conversation(storage=storage)
+        alice = Talker(first, "alice")
+        alice.hello()
+        epoch = alice.lead("x").affirmation.epoch
+        assert storage.recorded_epochs() == {JOB: epoch}
+        # The same incarnation again: only what is on record tells them apart.
+        second = Conversation(storage=storage)
+        bob = Talker(second, "bob")
+        bob.hello()
+        assert bob.lead("y").affirmation.epoch > epoch
+        storage.close()
+
+    def test_what_is_not_on_record_is_not_granted(self, tmp_path: Path) -> None:
+        """A full disk grants nothing, and one lease later it is tried again (E2)."""
+        storage = SQLiteStorage(tmp_path)
+        conversation = Conversation(storage=storage)
+        alice = Talker(conversation, "alice")
+        alice.hello()
+        storage._database.execute("PRAGMA query_only = ON")
+        with capture_logs() as logs:
+            outgoing = alice.say(register("x"))
+        assert "epoch.unrecorded" in [line["event"] for line in logs]
+        assert not any(
+            isinstance(item, Send) and isinstance(item.message, Granted)
+            for item in outgoing
+        )
+        storage._database.execute("PRAGMA query_only = OFF")
+        granted: list[Outgoing] = []
+        for _ in range(40):
+            alice.heartbeat()
+            granted += conversation.advance(10)
+            if granted:
+                break
+        assert isinstance(granted[0], Send)
+        assert isinstance(granted[0].message, Granted)
+        assert storage.recorded_epochs() == {JOB: granted[0].message.affirmation.epoch}
+        storage.close()
+
+
+class TestSubscriptions:
+    def test_a_lost_broadcast_is_noticed(self, alice: Talker, bob: Talker) -> None:
+        """The answer to a heartbeat names what changed, until it is known (N1)."""
+        bob.answer(subscribe())
+        granted = alice.lead("x")
+        alice.say(confirm(granted.affirmation))
+        told = AcknowledgedHeartbeat(
+            affirmations=[], is_undecided=False, revisions={JOB: 1}
+        )
+        assert bob.answer(HeartbeatRequest(acknowledged=0)) == told
+        assert bob.answer(HeartbeatRequest(acknowledged=0)) == told
+        assert bob.answer(HeartbeatRequest(acknowledged=2)) == AcknowledgedHeartbeat(
+            affirmations=[], is_undecided=False, revisions={}
+        )
+
+    def test_nobody_listens_nothing_is_sent(self, alice: Talker, bob: Talker) -> None:
+        """What nobody subscribed to is not broadcast, and unsubscribing ends it."""
+        bob.answer(subscribe())
+        assert bob.answer(UnsubscribeRequest(component_id=JOB)) == DoneReply()
+        granted = alice.lead("x")
+        assert alice.answer(confirm(granted.affirmation)) == DoneReply()
+
+    def test_subscriptions_are_bounded(self) -> None:
+        """Of one session; another has its own (N3)."""
+        conversation = Conversation(subscription_count_max=1)
+        alice, bob = (Talker(conversation, name) for name in ("alice", "bob"))
+        for talker in (alice, bob):
+            talker.hello()
+            talker.answer(subscribe())
+            assert failure(talker.say(subscribe("c/other"))) == "limit-reached"
+
+    def test_a_session_that_ends_takes_its_subscriptions(self, alice: Talker) -> None:
+        """Nothing is left behind."""
+        alice.answer(subscribe())
+        alice.say(CloseSessionRequest())
+        assert alice.conversation.service.figures(now_ns=0)["subscriptions"] == 0
+
+
+class TestRights:
+    def test_an_observer_observes(self, conversation: Conversation) -> None:
+        """It asks who leads, and can change nothing (N4)."""
+        olga = Talker(conversation, "olga", OBSERVER)
+        olga.hello()
+        assert olga.answer(subscribe()) is not None
+        for body in (
+            register("x"),
+            CleanupRequest(component_id=JOB),
+            RevokeRequest(component_id=JOB),
+            ExpireRequest(session_id=olga.session_id),
+        ):
+            assert failure(olga.say(body)) == "not-allowed"
+        assert conversation.service.session_count == 1
+
+    def test_a_contender_contends_for_what_it_may(
+        self, conversation: Conversation
+    ) -> None:
+        """The glob of its role decides (N4)."""
+        carl = Talker(conversation, "carl", CONTENDER)
+        carl.hello()
+        granted = carl.lead("x")
+        assert carl.answer(commit(granted.affirmation)) == DoneReply()
+        assert failure(carl.say(register("y", "c/other"))) == "not-allowed"
+        assert carl.answer(CleanupRequest(component_id=JOB)) == DoneReply()
+
+    @pytest.mark.parametrize(
+        "component_id", ["job", "/job", "c/", "c/a/b", "c/j\nb", "c\0/job"]
+    )
+    def test_a_component_has_a_proper_name(
+        self, alice: Talker, component_id: str
+    ) -> None:
+        """Cluster and component, printable, one slash; whatever is asked (N3)."""
+        for body in (
+            register("x", component_id),
+            subscribe(component_id),
+            GetRequest(component_id=component_id, path="a"),
+        ):
+            assert failure(alice.say(body)) == "invalid"
+
+    def test_an_address_is_printable(self, alice: Talker) -> None:
+        """It will be shown to people and put into URLs."""
+        granted = alice.lead("x")
+        bad = confirm(granted.affirmation, address="h:1\n")
+        assert failure(alice.say(bad)) == "invalid"
+        assert alice.conversation.service.core.publication(JOB) is None
