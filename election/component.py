@@ -20,12 +20,18 @@ from uuid import UUID
 
 from attrs import define
 
-from election.effects import Affirmation
+from election.effects import (
+    Affirmation,
+    ElectionEffect,
+    PublishLeader,
+    RevokeLeadership,
+)
 from retrieval.information import LeaderInformation, Publication
 
 
 if TYPE_CHECKING:
-    from election.events import ClaimReported
+    from election.events import ClaimReported, LeadershipConfirmed
+    from election.sessions import Session
 
 
 __all__ = ["Component", "Contender", "Leadership"]
@@ -93,7 +99,7 @@ class Leadership:
 @define(kw_only=True)
 class Component:
     """
-    One component.  Plain data; `ElectionCore` alone changes it.
+    One component; `ElectionCore` says when, its methods what follows.
 
     Attributes:
         component_id: What is being led.
@@ -154,4 +160,125 @@ class Component:
             not self.contenders
             and self.leadership is None
             and now_ns >= self.barrier_ns
+        )
+
+    # -- transitions ---------------------------------------------------------------
+
+    def begin(
+        self,
+        contender: Contender,
+        session: Session,
+        *,
+        leader_session_id: UUID,
+        epoch: int,
+        now_ns: int,
+    ) -> None:
+        """Give leadership to *contender*, whose session is *session*."""
+        assert self.leadership is None
+        self.epoch_max = epoch
+        self.is_epoch_max_ended = False
+        self.leadership = Leadership(
+            contender_id=contender.contender_id,
+            session_id=session.session_id,
+            leader_session_id=leader_session_id,
+            epoch=epoch,
+            lease_ns=session.lease_ns,
+            last_affirmed_ns=now_ns,
+            confirm_deadline_ns=now_ns + contender.confirm_timeout_ns,
+        )
+
+    def confirm(self, event: LeadershipConfirmed) -> tuple[ElectionEffect, ...] | None:
+        """
+        Take a confirmation.
+
+        Returns:
+            What follows; nothing if it was taken before; None if it is refused,
+            because that leadership is not the present one.
+        """
+        leadership = self.leadership
+        if (
+            leadership is None
+            or leadership.session_id != event.session_id
+            or leadership.contender_id != event.contender_id
+            or leadership.leader_session_id != event.leader_session_id
+        ):
+            return None
+        if event.confirm_count <= leadership.confirm_count:
+            return ()
+        return self.publish(confirm_count=event.confirm_count, address=event.address)
+
+    def publish(
+        self, *, confirm_count: int, address: str
+    ) -> tuple[ElectionEffect, ...]:
+        """Let retrievers find the present leadership at *address*."""
+        assert self.leadership is not None
+        self.leadership.confirm_count = confirm_count
+        self.leadership.address = address
+        self.publication = self.present()
+        return (self._publish_leader(self.publication),)
+
+    def end(self, *, has_stopped: bool, is_told: bool) -> tuple[ElectionEffect, ...]:
+        """
+        End the present leadership.
+
+        Args:
+            has_stopped: Whether the holder itself says that it leads no longer: then
+                there is nothing to wait for.
+            is_told: Whether the holder must be told.
+        """
+        leadership = self.leadership
+        assert leadership is not None
+        affirmation = self.affirmation()
+        self.leadership = None
+        self.is_epoch_max_ended = True
+        self.barrier_ns = 0 if has_stopped else leadership.barrier_ns
+        self.barrier_epoch = leadership.epoch
+        effects = self.publish_nobody() if leadership.is_confirmed else ()
+        if is_told:
+            effects = (
+                *effects,
+                RevokeLeadership(
+                    session_id=leadership.session_id, affirmation=affirmation
+                ),
+            )
+        return effects
+
+    def publish_nobody(self) -> tuple[ElectionEffect, ...]:
+        """Let retrievers know that nobody leads, unless they do."""
+        publication = Publication(epoch=self.epoch_max, confirm_count=0, leader=None)
+        if self.publication is not None and (publication.rank <= self.publication.rank):
+            return ()
+        self.publication = publication
+        return (self._publish_leader(publication),)
+
+    def _publish_leader(self, publication: Publication) -> ElectionEffect:
+        return PublishLeader(component_id=self.component_id, publication=publication)
+
+    # -- claims --------------------------------------------------------------------
+
+    def take_claims(self) -> list[tuple[Contender, ClaimReported]]:
+        """Return who claims what, in the order of the queue, and forget it."""
+        claims = [
+            (contender, contender.claim)
+            for contender in self.in_order()
+            if contender.claim is not None
+        ]
+        for contender in self.contenders.values():
+            contender.claim = None
+        return claims
+
+    def is_outranked(self, claim: ClaimReported) -> bool:
+        """Return whether a higher epoch than *claim*'s is known, or its end."""
+        return (claim.epoch, False) < (self.epoch_max, self.is_epoch_max_ended)
+
+    def refuse(self, contender: Contender, claim: ClaimReported) -> ElectionEffect:
+        """Return how *contender* hears that what it claims is over."""
+        return RevokeLeadership(
+            session_id=contender.session_id,
+            affirmation=Affirmation(
+                component_id=self.component_id,
+                contender_id=contender.contender_id,
+                leader_session_id=claim.leader_session_id,
+                epoch=claim.epoch,
+            ),
         )

@@ -32,31 +32,27 @@ instant as its predecessor.  The simulation looks for all three.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final, assert_never, final
 from uuid import UUID, uuid5
 
 from attrs import field, frozen, validators
 
-from election.component import Component, Contender, Leadership
+from election.component import Component, Contender
 from election.deadlines import Deadlines
 from election.effects import (
     AcceptConfirmation,
     AcceptRegistration,
     AcknowledgeHeartbeat,
-    Affirmation,
     CloseSession,
     ElectionEffect,
     GrantLeadership,
     OpenSession,
-    PublishLeader,
     RecordEpoch,
     RefuseConfirmation,
     RefuseEpoch,
     RefuseRegistration,
     RefuseSession,
     RegistrationRefusal,
-    RevokeLeadership,
     SessionEnd,
 )
 from election.events import (
@@ -146,9 +142,6 @@ class ElectionCore:
         self._recorded_epochs = dict(recorded_epochs)
         self._deadlines = Deadlines()
         self._ticket = 0
-        self._leases: Counter[int] = Counter()
-        self._lease_ns_min = 0
-        self._lease_ns_max = 0
         self._is_undecided = config.undecided_ns > 0
         self._step_due_ns: int | None = None
         self._grant_count = 0
@@ -301,7 +294,7 @@ class ElectionCore:
         """Work out when to be called again."""
         due_ns = self._deadlines.earliest_ns()
         if len(self._sessions):
-            tick_ns = self._now_ns + self._lease_ns_min // STALL_DIVISOR
+            tick_ns = self._now_ns + self._sessions.lease_ns_min // STALL_DIVISOR
             due_ns = tick_ns if due_ns is None else min(due_ns, tick_ns)
         self._step_due_ns = due_ns
 
@@ -310,10 +303,10 @@ class ElectionCore:
         if self._step_due_ns is None or not len(self._sessions):
             return
         late_ns = self._now_ns - self._step_due_ns
-        if late_ns <= self._lease_ns_min // STALL_DIVISOR:
+        if late_ns <= self._sessions.lease_ns_min // STALL_DIVISOR:
             return
         self._stall_count += 1
-        shift_ns = late_ns + self._lease_ns_max
+        shift_ns = late_ns + self._sessions.lease_ns_max
         self._sessions.shift(shift_ns)
         for session in self._sessions:
             self._arm_session(session)
@@ -361,16 +354,18 @@ class ElectionCore:
         self._deadlines.set((_COMPONENT, component.component_id), deadline_ns)
 
     def _review(self, component: Component, effects: list[ElectionEffect]) -> None:
-        """A deadline of *component* is reached: end what is overdue, grant."""
+        """End what is overdue in *component*, one of whose deadlines is reached."""
         leadership = component.leadership
         if leadership is not None and not leadership.is_confirmed:
             holder = self._sessions.get(leadership.session_id)
             assert holder is not None
             if leadership.confirm_deadline_ns <= self._now_ns:
-                self._end_leadership(component, effects)
+                effects += component.end(has_stopped=False, is_told=True)
                 self._queue_last(component, leadership.contender_id)
             elif not holder.is_heard(self._now_ns):
-                self._end_leadership(component, effects)  # keeps its place (E1)
+                effects += component.end(
+                    has_stopped=False, is_told=True
+                )  # keeps its place (E1)
         self._grant(component, effects)
 
     # -- sessions ------------------------------------------------------------------
@@ -388,17 +383,8 @@ class ElectionCore:
             lease_ns=event.lease_ns,
             now_ns=self._now_ns,
         )
-        self._count_lease(session.lease_ns, 1)
         self._arm_session(session)
         effects.append(OpenSession(session_id=event.session_id))
-
-    def _count_lease(self, lease_ns: int, change: int) -> None:
-        """Keep the shortest and the longest lease in use; few differ."""
-        self._leases[lease_ns] += change
-        if not self._leases[lease_ns]:
-            del self._leases[lease_ns]
-        self._lease_ns_min = min(self._leases, default=0)
-        self._lease_ns_max = max(self._leases, default=0)
 
     def _heartbeat(
         self, event: HeartbeatReceived, effects: list[ElectionEffect]
@@ -453,14 +439,11 @@ class ElectionCore:
         for component in left:
             leadership = component.leadership
             if leadership is not None and leadership.session_id == session_id:
-                self._end_leadership(
-                    component, effects, has_stopped=has_stopped, is_told=False
-                )
+                effects += component.end(has_stopped=has_stopped, is_told=False)
         for component_id, contender_id in session.contenders:
             del self._components[component_id].contenders[contender_id]
         self._sessions.close(session_id)
         self._deadlines.set((_SESSION, session_id), None)
-        self._count_lease(session.lease_ns, -1)
         effects.append(CloseSession(session_id=session_id, reason=reason))
         for component in left:
             self._grant(component, effects)
@@ -505,7 +488,16 @@ class ElectionCore:
             )
         )
         if known is None and event.claim is not None and not self._is_undecided:
-            self._refuse_claim(component, contender, event.claim, effects)
+            # Too late: taken as the report that it is.
+            effects.append(component.refuse(contender, event.claim))
+            self._take_report(
+                EpochReported(
+                    component_id=event.component_id,
+                    epoch=event.claim.epoch,
+                    is_ended=True,
+                ),
+                effects,
+            )
         self._grant(component, effects)
 
     def _refusal_of_another(
@@ -555,7 +547,7 @@ class ElectionCore:
             return
         leadership = component.leadership
         if leadership is not None and leadership.contender_id == event.contender_id:
-            self._end_leadership(component, effects, has_stopped=True, is_told=False)
+            effects += component.end(has_stopped=True, is_told=False)
         del component.contenders[event.contender_id]
         session = self._sessions.get(event.session_id)
         assert session is not None
@@ -568,7 +560,7 @@ class ElectionCore:
     # -- leaderships ---------------------------------------------------------------
 
     def _grant(self, component: Component, effects: list[ElectionEffect]) -> None:
-        """Grant leadership if nobody has it or may believe so, and somebody is there."""
+        """Grant leadership if nobody has it, may believe so, and somebody is there."""
         if (
             component.leadership is None
             and not self._is_undecided
@@ -590,95 +582,36 @@ class ElectionCore:
         effects: list[ElectionEffect],
     ) -> None:
         epoch = self._epochs.draw(above=component.epoch_max)
-        component.epoch_max = epoch
-        component.is_epoch_max_ended = False
-        component.leadership = Leadership(
-            contender_id=contender.contender_id,
-            session_id=session.session_id,
-            leader_session_id=uuid5(
-                self._config.namespace, f"{component.component_id}/{epoch}"
-            ),
+        name = f"{component.component_id}/{epoch}"
+        component.begin(
+            contender,
+            session,
+            leader_session_id=uuid5(self._config.namespace, name),
             epoch=epoch,
-            lease_ns=session.lease_ns,
-            last_affirmed_ns=self._now_ns,
-            confirm_deadline_ns=self._now_ns + contender.confirm_timeout_ns,
+            now_ns=self._now_ns,
         )
-        effects.append(RecordEpoch(component_id=component.component_id, epoch=epoch))
         self._tell_grant(component, session, effects)
 
     def _tell_grant(
         self, component: Component, session: Session, effects: list[ElectionEffect]
     ) -> None:
+        affirmation = component.affirmation()
         self._grant_count += 1
-        effects.append(
+        effects += (
+            RecordEpoch(component_id=component.component_id, epoch=affirmation.epoch),
             GrantLeadership(
                 session_id=session.session_id,
-                affirmation=component.affirmation(),
+                affirmation=affirmation,
                 heartbeat_number=session.heartbeat_number,
-            )
+            ),
         )
-
-    def _end_leadership(
-        self,
-        component: Component,
-        effects: list[ElectionEffect],
-        *,
-        has_stopped: bool = False,
-        is_told: bool = True,
-    ) -> None:
-        """
-        End the present leadership, without granting another.
-
-        Args:
-            component: Whose.
-            effects: Where to add what follows from it.
-            has_stopped: Whether the holder itself says that it leads no longer.
-            is_told: Whether the holder must be told.
-        """
-        leadership = component.leadership
-        assert leadership is not None
-        affirmation = component.affirmation()
-        component.leadership = None
-        component.is_epoch_max_ended = True
-        component.barrier_ns = 0 if has_stopped else leadership.barrier_ns
-        component.barrier_epoch = leadership.epoch
-        if leadership.is_confirmed:
-            self._publish_nobody(component, effects)
-        if is_told:
-            effects.append(
-                RevokeLeadership(
-                    session_id=leadership.session_id, affirmation=affirmation
-                )
-            )
-
-    def _publish_nobody(
-        self, component: Component, effects: list[ElectionEffect]
-    ) -> None:
-        publication = Publication(
-            epoch=component.epoch_max, confirm_count=0, leader=None
-        )
-        if component.publication is None or (
-            publication.rank > component.publication.rank
-        ):
-            component.publication = publication
-            effects.append(
-                PublishLeader(
-                    component_id=component.component_id, publication=publication
-                )
-            )
 
     def _confirm(
         self, event: LeadershipConfirmed, effects: list[ElectionEffect]
     ) -> None:
         component = self._components.get(event.component_id)
-        leadership = None if component is None else component.leadership
-        if (
-            component is None
-            or leadership is None
-            or leadership.session_id != event.session_id
-            or leadership.contender_id != event.contender_id
-            or leadership.leader_session_id != event.leader_session_id
-        ):
+        published = None if component is None else component.confirm(event)
+        if component is None or published is None:
             effects.append(
                 RefuseConfirmation(
                     session_id=event.session_id,
@@ -687,16 +620,8 @@ class ElectionCore:
                 )
             )
             return
-        if event.confirm_count > leadership.confirm_count:
-            leadership.confirm_count = event.confirm_count
-            leadership.address = event.address
-            component.publication = component.present()
-            effects.append(
-                PublishLeader(
-                    component_id=event.component_id, publication=component.publication
-                )
-            )
-            self._arm_component(component)
+        self._arm_component(component)
+        effects += published
         effects.append(
             AcceptConfirmation(
                 session_id=event.session_id, component_id=event.component_id
@@ -724,7 +649,7 @@ class ElectionCore:
         if component is None or component.leadership is None:
             return
         contender_id = component.leadership.contender_id
-        self._end_leadership(component, effects)
+        effects += component.end(has_stopped=False, is_told=True)
         self._queue_last(component, contender_id)
         self._grant(component, effects)
 
@@ -738,42 +663,31 @@ class ElectionCore:
         first = component.in_order()[0]
         component.contenders[event.contender_id].ticket = first.ticket - 1
         if leadership is not None:
-            self._end_leadership(component, effects)
+            effects += component.end(has_stopped=False, is_told=True)
         self._grant(component, effects)
 
     # -- what was before us --------------------------------------------------------
 
     def _decide(self, effects: list[ElectionEffect]) -> None:
-        """Everybody who may believe has had time to say so: settle who leads (E9)."""
+        """Settle who leads: whoever may believe has had time to say so (E9)."""
         self._is_undecided = False
         for component in self.components:
-            claimants = [
-                (contender, contender.claim)
-                for contender in component.in_order()
-                if contender.claim is not None
-            ]
-            for contender in component.contenders.values():
-                contender.claim = None
+            claims = component.take_claims()
             # max() keeps the first of equals: the earliest in the queue.
-            best = max(claimants, key=lambda pair: pair[1].epoch, default=None)
-            is_reinstated = best is not None and self._is_highest(component, best[1])
-            if best is not None and is_reinstated:
-                claimants.remove(best)
-                self._reinstate(component, best[0], best[1], effects)
+            best = max(claims, key=lambda pair: pair[1].epoch, default=None)
+            if best is not None and self._may_reinstate(component, best[1]):
+                claims.remove(best)
+                self._reinstate(component, *best, effects)
             elif component.epoch_max:
                 component.is_epoch_max_ended = True
-                self._publish_nobody(component, effects)
-            for contender, claim in claimants:
-                self._tell_claim_over(component, contender, claim, effects)
+                effects += component.publish_nobody()
+            effects += (component.refuse(*pair) for pair in claims)
             self._grant(component, effects)
         self._recorded_epochs.clear()
 
-    def _is_highest(self, component: Component, claim: ClaimReported) -> bool:
-        if not self._epochs.admits(claim.epoch, now_ns=self._now_ns):
-            return False
-        return claim.epoch > component.epoch_max or (
-            claim.epoch == component.epoch_max and not component.is_epoch_max_ended
-        )
+    def _may_reinstate(self, component: Component, claim: ClaimReported) -> bool:
+        is_possible = self._epochs.admits(claim.epoch, now_ns=self._now_ns)
+        return is_possible and not component.is_outranked(claim)
 
     def _reinstate(
         self,
@@ -785,61 +699,18 @@ class ElectionCore:
         session = self._sessions.get(contender.session_id)
         assert session is not None
         self._epochs.observe(claim.epoch)
-        component.epoch_max = claim.epoch
-        component.is_epoch_max_ended = False
-        component.leadership = Leadership(
-            contender_id=contender.contender_id,
-            session_id=contender.session_id,
+        component.begin(
+            contender,
+            session,
             leader_session_id=claim.leader_session_id,
             epoch=claim.epoch,
-            lease_ns=session.lease_ns,
-            last_affirmed_ns=self._now_ns,
-            confirm_deadline_ns=self._now_ns + contender.confirm_timeout_ns,
-            confirm_count=claim.confirm_count,
-            address=claim.address,
-        )
-        effects.append(
-            RecordEpoch(component_id=component.component_id, epoch=claim.epoch)
+            now_ns=self._now_ns,
         )
         self._tell_grant(component, session, effects)
-        if component.leadership.is_confirmed:
-            component.publication = component.present()
-            effects.append(
-                PublishLeader(
-                    component_id=component.component_id,
-                    publication=component.publication,
-                )
+        if claim.address is not None:
+            effects += component.publish(
+                confirm_count=claim.confirm_count, address=claim.address
             )
-
-    def _refuse_claim(
-        self,
-        component: Component,
-        contender: Contender,
-        claim: ClaimReported,
-        effects: list[ElectionEffect],
-    ) -> None:
-        """Take a claim that came too late as the report that it is."""
-        self._tell_claim_over(component, contender, claim, effects)
-        self._take_report(
-            EpochReported(
-                component_id=component.component_id, epoch=claim.epoch, is_ended=True
-            ),
-            effects,
-        )
-
-    def _tell_claim_over(
-        self,
-        component: Component,
-        contender: Contender,
-        claim: ClaimReported,
-        effects: list[ElectionEffect],
-    ) -> None:
-        effects.append(
-            RevokeLeadership(
-                session_id=contender.session_id,
-                affirmation=_claimed(component, contender, claim),
-            )
-        )
 
     def _take_report(self, event: EpochReported, effects: list[ElectionEffect]) -> None:
         if not self._epochs.admits(event.epoch, now_ns=self._now_ns):
@@ -861,11 +732,11 @@ class ElectionCore:
             # Somebody has seen a higher epoch than the present one, or has been told
             # that the present one is over: neither would take our news.  The holder
             # keeps its place and is granted afresh.
-            self._end_leadership(component, effects)
+            effects += component.end(has_stopped=False, is_told=True)
         component.epoch_max = event.epoch
         component.is_epoch_max_ended = event.is_ended or not self._is_undecided
         if not self._is_undecided:
-            self._publish_nobody(component, effects)
+            effects += component.publish_nobody()
             self._grant(component, effects)
 
     def _component(self, component_id: str) -> Component:
@@ -889,14 +760,3 @@ class ElectionCore:
                 # granted later is above the epoch that we forget here.
                 del self._components[component_id]
                 self._deadlines.set((_COMPONENT, component_id), None)
-
-
-def _claimed(
-    component: Component, contender: Contender, claim: ClaimReported
-) -> Affirmation:
-    return Affirmation(
-        component_id=component.component_id,
-        contender_id=contender.contender_id,
-        leader_session_id=claim.leader_session_id,
-        epoch=claim.epoch,
-    )

@@ -9,7 +9,7 @@ that had given up, from keeping a session alive that its client believes lost.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, final
 
 from attrs import Factory, define
@@ -79,12 +79,25 @@ class SessionTable:
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
+        self._leases: Counter[int] = Counter()
+        self._lease_ns_min = 0
+        self._lease_ns_max = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def __iter__(self) -> Iterator[Session]:
         return iter(tuple(self._sessions.values()))
+
+    @property
+    def lease_ns_min(self) -> int:
+        """Return the shortest lease of a session, or 0 if there is none."""
+        return self._lease_ns_min
+
+    @property
+    def lease_ns_max(self) -> int:
+        """Return the longest lease of a session, or 0 if there is none."""
+        return self._lease_ns_max
 
     def get(self, session_id: str) -> Session | None:
         """Return the session, or None if it is over or never was."""
@@ -111,11 +124,22 @@ class SessionTable:
         )
         session.acknowledgements.append((0, now_ns))
         self._sessions[session_id] = session
+        self._count_lease(lease_ns, 1)
         return session
 
     def close(self, session_id: str) -> Session:
         """Take the session out of the table and return it."""
-        return self._sessions.pop(session_id)
+        session = self._sessions.pop(session_id)
+        self._count_lease(session.lease_ns, -1)
+        return session
+
+    def _count_lease(self, lease_ns: int, change: int) -> None:
+        """Keep the shortest and the longest lease; few of them differ."""
+        self._leases[lease_ns] += change
+        if not self._leases[lease_ns]:
+            del self._leases[lease_ns]
+        self._lease_ns_min = min(self._leases, default=0)
+        self._lease_ns_max = max(self._leases, default=0)
 
     def heartbeat(
         self, session: Session, *, number: int, acknowledged: int, now_ns: int
