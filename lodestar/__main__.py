@@ -14,7 +14,7 @@ from lodestar import elect, keygen, observe, operate, server
 from lodestar.arguments import ArgumentParser
 from lodestar.exit_codes import ExitCode, exit_code_of
 from lodestar.output import printable
-from nameservice import NameServiceError, configure_logging
+from nameservice import NameServiceError, NoLeaderError, configure_logging
 
 
 if TYPE_CHECKING:
@@ -139,9 +139,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(parsed.verb, "interrupted")
         return ExitCode.FAILED
     except (NameServiceError, OSError) as error:
-        _complain(parsed.verb, str(error))
+        _complain(parsed.verb, _sentence(error))
         return exit_code_of(error)
     return code
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, NoLeaderError) and not error.waited_seconds:
+        return f"nobody leads {error.component_id!r}"
+    return str(error)
 
 
 def _complain(verb: str, sentence: str) -> None:

@@ -28,6 +28,7 @@ from lodestar.output import (
     json_text,
     pairs_text,
     printable,
+    rounded_seconds,
     table_text,
     timestamp_text,
     write,
@@ -326,10 +327,10 @@ def contenders_text(job: str, contenders: Sequence[ContenderInformation]) -> str
     if not contenders:
         return f"nobody contends for {job}"
     return table_text(
-        ("", "CONTENDER", "ADDRESS", "SESSION", "SESSION AGE", "LAST HEARD"),
+        ("TURN", "CONTENDER", "ADDRESS", "SESSION", "SESSION AGE", "LAST HEARD"),
         [
             (
-                "leads" if each.is_leader else f"{place}.",
+                "leads" if each.is_leader else str(place),
                 each.contender_id,
                 ABSENT if each.address is None else each.address,
                 each.session_id,
@@ -348,8 +349,8 @@ def contender_document(contender: ContenderInformation) -> dict[str, Any]:
         "session_id": contender.session_id,
         "address": contender.address,
         "is_leader": contender.is_leader,
-        "session_age_seconds": contender.session_age_seconds,
-        "last_heard_seconds": contender.last_heard_seconds,
+        "session_age_seconds": rounded_seconds(contender.session_age_seconds),
+        "last_heard_seconds": rounded_seconds(contender.last_heard_seconds),
     }
 
 

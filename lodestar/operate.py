@@ -21,6 +21,7 @@ from lodestar.output import (
     json_text,
     pairs_text,
     printable,
+    rounded_seconds,
     table_text,
     write,
 )
@@ -83,8 +84,7 @@ def add_verbs(verbs: Verbs) -> None:
         summary="end one session as if it had fallen silent",
         description="End SESSION as if it had fallen silent: whatever it leads or "
         "contends for goes to the next. Exit code 3 if there is no such session.",
-        examples="lodestar expire "
-        "$(lodestar sessions --json | jq -r '.[0].session_id')",
+        examples="lodestar expire eacf7e589a8361b6",
     )
     parser.add_argument(
         "session", metavar="SESSION", help="the session's id, as 'sessions' prints it"
@@ -132,9 +132,9 @@ def session_document(session: SessionInformation) -> dict[str, Any]:
         "client": session.client,
         "jobs": list(session.component_ids),
         "leads_jobs": list(session.leads_component_ids),
-        "age_seconds": session.age_seconds,
-        "last_heard_seconds": session.last_heard_seconds,
-        "timeout_seconds": session.timeout_seconds,
+        "age_seconds": rounded_seconds(session.age_seconds),
+        "last_heard_seconds": rounded_seconds(session.last_heard_seconds),
+        "timeout_seconds": rounded_seconds(session.timeout_seconds),
     }
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "json_text",
     "pairs_text",
     "printable",
+    "rounded_seconds",
     "table_text",
     "timestamp_text",
     "write",
@@ -71,6 +72,11 @@ def duration_text(seconds: float | None) -> str:
     if whole < _DAY_SECONDS:
         return _two_units(whole, _HOUR_SECONDS, "h", _MINUTE_SECONDS, "min")
     return _two_units(whole, _DAY_SECONDS, "d", _HOUR_SECONDS, "h")
+
+
+def rounded_seconds(seconds: float | None) -> float | None:
+    """Return a duration for JSON, to the microsecond; nothing here is truer."""
+    return None if seconds is None else round(seconds, 6)
 
 
 def ago_text(seconds: float | None) -> str:

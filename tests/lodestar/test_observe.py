@@ -135,9 +135,9 @@ class TestContenders:
         """N6: the leader first, then who is next; ages a person can read."""
         text = contenders_text("flights", self.CONTENDERS)
         assert text.splitlines() == [
-            "       CONTENDER  ADDRESS              SESSION  SESSION AGE  LAST HEARD",
+            "TURN   CONTENDER  ADDRESS              SESSION  SESSION AGE  LAST HEARD",
             "leads  c-1        tcp://10.0.0.7:8000  s-1      2 min 10 s   0.05 s ago",
-            "2.     c-2        -                    s-2      1.00 s       -",
+            "2      c-2        -                    s-2      1.00 s       -",
         ]
 
     def test_nobody(self) -> None:

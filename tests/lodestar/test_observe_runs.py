@@ -135,7 +135,7 @@ class TestLeader:
             assert [each["address"] for each in document] == ["a:1", None]
             text = run("contenders", "flights", *at).out.splitlines()
             assert text[1].split()[0] == "leads"
-            assert text[2].split()[0] == "2."
+            assert text[2].split()[0] == "2"
             first.end()
             assert second.out.next().startswith("epoch ")
             second.end()

@@ -15,6 +15,7 @@ from lodestar.output import (
     json_text,
     pairs_text,
     printable,
+    rounded_seconds,
     table_text,
     timestamp_text,
 )
@@ -67,6 +68,11 @@ class TestDurations:
         """What is not known is not said to be ago."""
         assert ago_text(0.5) == "0.50 s ago"
         assert ago_text(None) == "-"
+
+    def test_programs_get_microseconds(self) -> None:
+        """What no clock here can tell is not written, nor what is not known."""
+        assert rounded_seconds(8.0138e-05) == 0.00008
+        assert rounded_seconds(None) is None
 
 
 class TestTimestamps:
