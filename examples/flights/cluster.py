@@ -18,8 +18,7 @@ from retrieval import LeaderRetriever
 
 __all__ = ["collector_processes", "collector_threads"]
 
-_FIRST: Final = "a"
-_NAMES: Final = (_FIRST, "b")
+_NAMES: Final = ("a", "b")
 _LEADER_TIMEOUT_SECONDS: Final = 30.0
 
 
@@ -41,7 +40,7 @@ def collector_processes(
         retriever: A started retriever of their job.
         config: The name service; handed over in their environment.
         take_report: Takes what they report, a thread for each of them.
-        rehearsed_batch_id: In which batch the first of them rehearses its death.
+        rehearsed_batch_id: In which batch whoever leads rehearses its death.
         log_directory: Where their logs go.
 
     Raises:
@@ -57,12 +56,9 @@ def collector_processes(
 
     with contextlib.ExitStack() as stack:
         for name in _NAMES:
-            arguments = ["--name", name]
-            if name == _FIRST:
-                arguments += ["--hold-batch", str(rehearsed_batch_id)]
             processes[name] = ChildProcess(
                 "examples.flights.collector",
-                arguments,
+                ["--name", name, "--hold-batch", str(rehearsed_batch_id)],
                 environment=environment,
                 log_file=log_directory / f"collector-{name}.log",
                 on_line=take_line,

@@ -87,8 +87,9 @@ class Collector:
         name: What people call it.
         report: Takes what happens to it; may be called from several threads.
         hold_batch_id: A rehearsal of the worst moment to die.  The first delivery of
-            this batch, or a later one, is committed but not answered, for as long as
-            it takes somebody to kill the process, up to ten seconds.
+            this batch is committed but not answered, for as long as it takes somebody
+            to kill the process, up to ten seconds.  Whoever has counted nothing of an
+            earlier batch has just taken over, and rehearses nothing.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Collector:
         self._name = name
         self._report = report
         self._hold_batch_id = hold_batch_id
+        self._has_counted_before = False
         self._clock = SystemClock()
         self._store = store
         self._election = election
@@ -223,7 +225,10 @@ class Collector:
 
     def _hold(self, summary: PartitionSummary, answer: Accepted) -> None:
         """Keep back one answer, if the worst moment is to be rehearsed."""
-        if self._hold_batch_id is None or summary.batch_id < self._hold_batch_id:
+        if summary.batch_id != self._hold_batch_id:
+            self._has_counted_before = True
+            return
+        if not self._has_counted_before:
             return
         self._hold_batch_id = None
         self._report(

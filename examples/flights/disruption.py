@@ -31,8 +31,8 @@ class LeaderKilled:
     """
     Kills the leader's process at the worst moment: after a commit, before its answer.
 
-    The collector that leads first rehearses that moment (``hold_batch_id``).  Should
-    another lead by then, it is killed when the next batch begins.
+    The collectors rehearse that moment (``hold_batch_id``).  Should it pass because
+    another had just come to lead, the leader is killed when the next batch begins.
     """
 
     def __init__(

@@ -198,12 +198,19 @@ class TestCollector:
         scene.lead()
         assert isinstance(scene.collector.deliver(summary(4)), Accepted)
         scene.collector._is_closing.set()  # nobody kills it: go on at once
-        assert isinstance(scene.collector.deliver(summary(6)), Accepted)
+        assert isinstance(scene.collector.deliver(summary(5)), Accepted)
         report = scene.next_report()
         assert isinstance(report, Held)
-        assert (report.batch_id, report.partition_id) == (6, 0)
+        assert (report.batch_id, report.partition_id) == (5, 0)
         assert stored_flights(scene) == 2
-        assert isinstance(scene.collector.deliver(summary(7)), Accepted)
+        assert isinstance(scene.collector.deliver(summary(5, 1)), Accepted)
+        assert scene.reports.empty()
+
+    def test_a_successor_rehearses_nothing(self, scene: Scene) -> None:
+        """Whoever takes over in that very batch answers: one death is enough."""
+        scene.lead()
+        assert isinstance(scene.collector.deliver(summary(5)), Accepted)
+        assert isinstance(scene.collector.deliver(summary(5, 1)), Accepted)
         assert scene.reports.empty()
 
     def test_it_resigns_when_it_is_closed(self) -> None:
