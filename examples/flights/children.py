@@ -37,7 +37,8 @@ class ChildProcess:
         environment: What is added to our environment, from which every
             ``LODESTAR_*`` is taken out.
         log_file: Where its standard error goes.
-        on_line: Takes each line of its standard output, on a thread of this object.
+        on_line: Takes each line of its standard output, and None when there will be
+            no more, on a thread of this object.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class ChildProcess:
         *,
         environment: Mapping[str, str],
         log_file: Path,
-        on_line: Callable[[str], None],
+        on_line: Callable[[str | None], None],
     ) -> None:
         inherited = {
             name: value
@@ -97,6 +98,7 @@ class ChildProcess:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._on_line(line.rstrip("\n"))
+        self._on_line(None)
 
 
 def wait_until_told_to_end() -> None:

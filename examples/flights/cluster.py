@@ -51,8 +51,9 @@ def collector_processes(
         for setting, value in config.to_settings().items()
     }
 
-    def take_line(line: str) -> None:
-        take_report(msgspec.json.decode(line, type=Report))
+    def take_line(line: str | None) -> None:
+        if line is not None:
+            take_report(msgspec.json.decode(line, type=Report))
 
     with contextlib.ExitStack() as stack:
         for name in _NAMES:

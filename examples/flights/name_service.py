@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import queue
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -29,7 +29,7 @@ _START_TIMEOUT_SECONDS: Final = 60.0
 
 
 class NameServiceFailedError(Exception):
-    """The name service did not start; says where to read why."""
+    """The name service did not start; carries what it wrote to its log."""
 
 
 @contextlib.contextmanager
@@ -44,25 +44,24 @@ def name_service(backend: Backend, work_directory: Path) -> Iterator[str]:
         yield _EMBEDDED_URL
         return
     log_file = work_directory / "name-service.log"
-    url: list[str] = []
-    has_url = threading.Event()
-
-    def take_line(line: str) -> None:
-        url.append(line)
-        has_url.set()
-
+    lines: queue.Queue[str | None] = queue.Queue()
     process = ChildProcess(
         "examples.flights.name_service",
         ["--backend", backend.value, "--data-dir", str(work_directory / "names")],
         environment={},
         log_file=log_file,
-        on_line=take_line,
+        on_line=lines.put,
     )
     with contextlib.closing(process):
-        if not has_url.wait(_START_TIMEOUT_SECONDS):
-            message = f"the name service does not serve: see {log_file}"
+        try:
+            url = lines.get(timeout=_START_TIMEOUT_SECONDS)
+        except queue.Empty:
+            url = None
+        if url is None:
+            log = log_file.read_text(encoding="utf-8")
+            message = f"the name service does not serve; its log says:\n{log}"
             raise NameServiceFailedError(message)
-        yield url[0]
+        yield url
 
 
 def main() -> None:

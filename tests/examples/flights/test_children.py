@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from examples.flights.children import ChildProcess
+from examples.flights.name_service import NameServiceFailedError, name_service
+from haservices import Backend
 
 
 pytestmark = pytest.mark.shells
@@ -22,6 +24,8 @@ PARENT = """
 import sys, threading
 from pathlib import Path
 from examples.flights.children import ChildProcess
+from examples.flights.name_service import NameServiceFailedError, name_service
+from haservices import Backend
 
 child = ChildProcess(
     "examples.flights.name_service",
@@ -36,7 +40,7 @@ threading.Event().wait()
 
 def test_a_child_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     """It says where it serves, ends when its parent lets go, and twice is no error."""
-    lines: queue.Queue[str] = queue.Queue()
+    lines: queue.Queue[str | None] = queue.Queue()
     child = ChildProcess(
         "examples.flights.name_service",
         ["--backend", "leaderserver", "--data-dir", str(tmp_path / "data")],
@@ -46,9 +50,21 @@ def test_a_child_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     )
     with contextlib.closing(child):
         url = lines.get(timeout=TIMEOUT_SECONDS)
+        assert url is not None
         assert url.startswith("leaderserver://127.0.0.1:")
     child.close()
+    assert lines.get(timeout=TIMEOUT_SECONDS) is None
     assert (tmp_path / "log").read_text(encoding="utf-8") == ""
+
+
+def test_a_name_service_that_cannot_start_says_why(tmp_path: Path) -> None:
+    """What it wrote before it ended is in the error, without a wait."""
+    (tmp_path / "names").write_text("a file where its directory should be")
+    with (
+        pytest.raises(NameServiceFailedError, match="names"),
+        name_service(Backend.LEADERSERVER, tmp_path),
+    ):
+        pytest.fail("it serves")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="waits on a process descriptor")
