@@ -1,0 +1,111 @@
+"""What every benchmark shares: rounds, percentiles, the machine, and the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from attrs import asdict, frozen
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+
+__all__ = ["Figure", "figure", "report", "rounds", "timed_ns"]
+
+_RESULTS: Final = Path(__file__).parent / "results"
+
+
+@frozen(kw_only=True)
+class Figure:
+    """
+    One measured quantity.
+
+    Attributes:
+        name: What was measured, with its parameters.
+        unit: Of the values.
+        count: How many values there are.
+        median: Half of them are below.
+        p99: 99 % of them are below; the maximum if there are fewer than a hundred.
+        maximum: The largest.
+    """
+
+    name: str
+    unit: str
+    count: int
+    median: float
+    p99: float
+    maximum: float
+
+
+def figure(name: str, unit: str, values: Iterable[float]) -> Figure:
+    """Return the figure of *values*, of which there must be one at least."""
+    ordered = sorted(values)
+    return Figure(
+        name=name,
+        unit=unit,
+        count=len(ordered),
+        median=ordered[len(ordered) // 2],
+        p99=ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)],
+        maximum=ordered[-1],
+    )
+
+
+def rounds(
+    measure: Callable[[], float], *, count: int, warm_up: int = 1
+) -> list[float]:
+    """Return what *measure* returns in *count* rounds after *warm_up* more."""
+    for _ in range(warm_up):
+        measure()
+    return [measure() for _ in range(count)]
+
+
+def timed_ns(action: Callable[[], object], *, repeat: int) -> float:
+    """Return nanoseconds per call of *action*, over *repeat* calls in one go."""
+    began = time.perf_counter_ns()
+    for _ in range(repeat):
+        action()
+    return (time.perf_counter_ns() - began) / repeat
+
+
+def report(benchmark: str, figures: Sequence[Figure]) -> None:
+    """Print *figures* as a table, and keep them as JSON under results/."""
+    width = max(len(item.name) for item in figures)
+    print(f"\n{benchmark}  ({_commit()}, load {os.getloadavg()[0]:.1f})")
+    print(f"{'':{width}}  {'median':>12} {'p99':>12} {'max':>12}  n")
+    for item in figures:
+        print(
+            f"{item.name:{width}}  {item.median:12,.1f} {item.p99:12,.1f} "
+            f"{item.maximum:12,.1f}  {item.count}  {item.unit}"
+        )
+    sys.stdout.flush()
+    _RESULTS.mkdir(exist_ok=True)
+    content = {
+        "benchmark": benchmark,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cpu_count": os.cpu_count(),
+        "load": os.getloadavg(),
+        "figures": [asdict(item) for item in figures],
+    }
+    path = _RESULTS / f"{benchmark}-{time.strftime('%Y%m%dT%H%M%S')}.json"
+    path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _commit() -> str:
+    """Return the commit that is measured; a ``+`` says that there are changes."""
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip() or "no commit"
