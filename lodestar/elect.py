@@ -17,6 +17,8 @@ The command runs under `lodestar.guardian`, which ends it should we be killed.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import os
 import queue
 import shutil
@@ -43,7 +45,7 @@ from lodestar.arguments import (
     positive_seconds,
 )
 from lodestar.exit_codes import ExitCode
-from lodestar.output import duration_text, printable
+from lodestar.output import printable
 from lodestar.signals import stop_signals
 from lodestar.supervision import (
     BeliefRead,
@@ -210,6 +212,7 @@ def _elect(arguments: Namespace) -> int:
         stop_signals(lambda number: happenings.put(_Signalled(signal=number))),
         open_ha_services(config) as ha,
     ):
+        give_up_seconds = _give_up_seconds(arguments.wait)
         while True:
             candidacy = _Candidacy(
                 ha=ha,
@@ -219,9 +222,18 @@ def _elect(arguments: Namespace) -> int:
                 grace_ns=seconds_to_ns(arguments.grace_seconds),
                 happenings=happenings,
             )
-            exit_code = candidacy.run(wait_seconds=arguments.wait)
-            if not (arguments.repeat and candidacy.has_lost_leadership):
+            exit_code = candidacy.run(give_up_seconds=give_up_seconds)
+            if candidacy.has_run:
+                if not (arguments.repeat and candidacy.has_lost_leadership):
+                    return exit_code
+                give_up_seconds = _give_up_seconds(arguments.wait)
+            elif not candidacy.has_lost_leadership:
                 return exit_code
+
+
+def _give_up_seconds(wait_seconds: float | None) -> float:
+    """Return until when, by ``time.monotonic``, we wait for our turn."""
+    return math.inf if wait_seconds is None else time.monotonic() + wait_seconds
 
 
 def _say(sentence: str) -> None:
@@ -272,56 +284,68 @@ class _Candidacy:
         self._contender = _Contender(happenings)
         self._clock = SystemClock()
         self._log = get_logger(component="elect", component_id=job)
+        self.has_run = False
         self.has_lost_leadership = False
 
-    def run(self, *, wait_seconds: float | None) -> int:
+    def run(self, *, give_up_seconds: float) -> int:
         """
         Contend, lead, and resign.
 
         Returns:
-            The verb's exit code.
+            The verb's exit code, unless we contend again: `has_run` says whether the
+            command was started, `has_lost_leadership` whether we led, and lead no more.
         """
+        self._forget_the_past()
         with self._ha.get_leader_election(self._job) as election:
             election.start(self._contender)
             _say(f"contending for {self._job}")
-            while True:
-                session = self._wait_until_leading(election, wait_seconds)
-                if session is None:
-                    return ExitCode.DONE
-                exit_code = self._lead(election, session)
-                if exit_code is not None:
-                    return exit_code
+            session = self._wait_for_grant(give_up_seconds)
+            if session is None:
+                return ExitCode.DONE
+            if not self._confirm(election, session):
+                self.has_lost_leadership = True
+                return ExitCode.FAILED
+            return self._lead(election, session)
 
-    def _wait_until_leading(
-        self, election: LeaderElection, wait_seconds: float | None
-    ) -> LeaderSession | None:
-        """Return the leadership once it is confirmed, or None if we shall end."""
-        began = time.monotonic()
+    def _forget_the_past(self) -> None:
+        """Take out what an earlier election has left in the queue; it is closed."""
+        signals: list[_Signalled] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                happening = self._happenings.get_nowait()
+                if isinstance(happening, _Signalled):
+                    signals.append(happening)
+        for signalled in signals:
+            self._happenings.put(signalled)
+
+    def _wait_for_grant(self, give_up_seconds: float) -> LeaderSession | None:
+        """Return what we are granted, or None if we shall end."""
         while True:
-            left_seconds = None
-            if wait_seconds is not None:
-                left_seconds = max(began + wait_seconds - time.monotonic(), 0.0)
+            left_seconds = max(give_up_seconds - time.monotonic(), 0.0)
             try:
-                happening = self._happenings.get(timeout=left_seconds)
-            except queue.Empty:
-                message = (
-                    f"did not come to lead {self._job} within "
-                    f"{duration_text(wait_seconds)}"
+                happening = self._happenings.get(
+                    timeout=None if math.isinf(left_seconds) else left_seconds
                 )
+            except queue.Empty:
+                message = f"did not come to lead {self._job} in time"
                 raise DidNotHappenError(message) from None
             match happening:
                 case _Granted(session=session):
-                    if self._confirm(election, session):
-                        return session
+                    return session
                 case _Signalled():
                     return None
                 case _Failed(error=error):
                     self._take_note(error)
                 case _Revoked() | _CommandOver():
-                    pass  # of a leadership that we have left already
+                    pass  # nothing of ours has been granted, nor runs
 
     def _confirm(self, election: LeaderElection, session: LeaderSession) -> bool:
-        """Return whether we lead; if not, our turn comes again."""
+        """
+        Return whether we lead, for everybody to see.
+
+        If it cannot be told, or is over already, the election is better left and
+        entered anew: a leader that others find must not be without its command.
+        """
         try:
             try:
                 election.confirm_leadership(session.leader_session_id, self._address)
@@ -329,8 +353,6 @@ class _Candidacy:
                 # Safe to repeat, and nothing else tells us whether it took.
                 election.confirm_leadership(session.leader_session_id, self._address)
         except (DidNotHappenError, LeadershipLostError, MayHaveHappenedError) as error:
-            # The name service revokes whoever does not confirm in time, and grants
-            # again when it is our turn.
             self._log.warning("leadership.unconfirmed", error=str(error))
             return False
         return True
@@ -342,14 +364,8 @@ class _Candidacy:
 
     # -- while we lead -----------------------------------------------------------------
 
-    def _lead(self, election: LeaderElection, session: LeaderSession) -> int | None:
-        """
-        Run the command as long as we lead.
-
-        Returns:
-            The verb's exit code, or None if leadership was over before the command
-            was started: our turn comes again.
-        """
+    def _lead(self, election: LeaderElection, session: LeaderSession) -> int:
+        """Run the command as long as we lead; return the verb's exit code."""
         # From here on a revocation waits for us.  One that began before shows in what
         # the election says now.
         self._contender.is_idle.clear()
@@ -357,7 +373,8 @@ class _Candidacy:
             until_ns = self._read_belief(election, session)
             now_ns = self._clock.now_ns()
             if until_ns <= now_ns:
-                return None
+                self.has_lost_leadership = True
+                return ExitCode.FAILED
             core = SupervisionCore(
                 until_ns=until_ns, grace_ns=self._grace_ns, now_ns=now_ns
             )
@@ -370,6 +387,7 @@ class _Candidacy:
                 },
                 happenings=self._happenings,
             )
+            self.has_run = True
             _say(
                 f"leading {self._job} at {self._address}, epoch {session.epoch}: "
                 f"running {self._command[0]}"
@@ -468,12 +486,7 @@ class _Candidacy:
 
 @final
 class _Command:
-    """
-    The running command, in a process group of its own under a guardian.
-
-    Made and closed on the main thread: on Linux a parent's death is the death of the
-    thread that started the child.
-    """
+    """The running command, in a process group of its own under a guardian."""
 
     def __init__(
         self,
