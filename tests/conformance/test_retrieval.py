@@ -150,6 +150,7 @@ class TestR2Changes:
         ha.get_leader_retriever(JOB).start(slow)
         _, quick = listening(ha)
         assert is_held.wait(WAIT_SECONDS)
+        quick.wait_for_leader(leader.is_leader)
         for n in range(2, 12):
             address = f"a{n}:1"
             leader.election.confirm_leadership(session.leader_session_id, address)
