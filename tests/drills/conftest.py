@@ -1,0 +1,97 @@
+"""
+Drills: real processes and real faults, each with a report of what it found.
+
+The reports are printed after the tests; ``--report FILE`` also writes them as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from haservices.testing import ZooKeeperServer
+from tests.drills.processes import Server
+from tests.drills.reporting import Report, machine
+
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+
+_reports = pytest.StashKey[list[Report]]()
+_before = pytest.StashKey[dict[str, object]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Offer ``--report``, wherever this directory is named on the command line."""
+    parser.addoption("--report", metavar="FILE", help="write the drills' figures here")
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Report:
+    """The report of this drill."""
+    purpose = " ".join((request.function.__doc__ or "").split())
+    made = Report(request.node.name.removeprefix("test_"), purpose)
+    stash = request.config.stash
+    stash.setdefault(_before, machine())
+    stash.setdefault(_reports, []).append(made)
+    request.node.stash[_reports] = [made]
+    return made
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note in its report how a drill ended."""
+    result = yield
+    for made in item.stash.get(_reports, []):
+        if result.when == "call" or result.failed:
+            made.outcome = result.outcome
+    return result
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print the reports, and write them if asked to."""
+    reports = config.stash.get(_reports, [])
+    if not reports:
+        return
+    before, after = config.stash[_before], machine()
+    terminalreporter.section("drills")
+    terminalreporter.write_line(
+        f"commit {after['commit']}, {after['cores']} cores, Python "
+        f"{sys.version.split()[0]}, load {before['load']} before, {after['load']} after"
+    )
+    for made in reports:
+        terminalreporter.write_line("")
+        terminalreporter.write_line(f"{made.drill}: {made.outcome}", bold=True)
+        terminalreporter.write_line(f"  {made.purpose}")
+        for line in made.lines:
+            terminalreporter.write_line(f"  - {line}")
+    path = config.getoption("--report", default=None)
+    if path is not None:
+        summary = {
+            "machine": after | {"load_before": before["load"]},
+            "drills": [made.to_json() for made in reports],
+        }
+        Path(path).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A LeaderServer of this drill's own, with a data directory."""
+    with Server(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeperServer]:
+    """One ZooKeeper for all drills that do it no harm."""
+    with ZooKeeperServer() as started:
+        yield started

@@ -1,0 +1,108 @@
+"""What a drill has to say: lines for people, figures for programs."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, final
+
+from tests.drills.beliefs import handovers_ns, overlaps
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.drills.beliefs import Span
+
+
+__all__ = ["Report", "machine"]
+
+_ROOT: Final = Path(__file__).parent.parent.parent
+
+
+@final
+class Report:
+    """
+    The report of one drill.
+
+    Args:
+        drill: Which.
+        purpose: What it shows, in a sentence.
+
+    Attributes:
+        lines: What was done and found, in order.
+        figures: What was measured, by name.
+    """
+
+    def __init__(self, drill: str, purpose: str) -> None:
+        self.drill = drill
+        self.purpose = purpose
+        self.outcome = "not run"
+        self.lines: list[str] = []
+        self.figures: dict[str, Any] = {}
+
+    def say(self, line: str, **figures: Any) -> None:
+        """Add a line, and the figures that it is about."""
+        self.lines.append(line)
+        self.figures.update(figures)
+
+    def durations(self, name: str, what: str, seconds: Sequence[float]) -> float:
+        """Add how long something took each time; return the median."""
+        median = statistics.median(seconds)
+        self.say(
+            f"{what}: n {len(seconds)}, min {min(seconds):.3f} s, "
+            f"median {median:.3f} s, max {max(seconds):.3f} s",
+            **{name: [round(value, 6) for value in seconds]},
+        )
+        return median
+
+    def check_beliefs(self, spans: Sequence[Span]) -> None:
+        """
+        Assert that no two ever believed at once; say on what grounds.
+
+        Args:
+            spans: Of all processes, which have ended.
+        """
+        assert spans, "nobody believed anything: nothing was shown"
+        assert overlaps(spans) == []
+        question_count = sum(span.count for span in spans)
+        self.say(
+            f"{len(spans)} leaderships in {question_count:,} answers: no two believed "
+            "at once",
+            leaderships=len(spans),
+            answers=question_count,
+        )
+        gaps_ns = handovers_ns(spans)
+        if gaps_ns:
+            self.say(
+                f"shortest time in which nobody believed: {min(gaps_ns) / 1e9:.3f} s",
+                handover_seconds_min=min(gaps_ns) / 1e9,
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON takes it."""
+        return {
+            "drill": self.drill,
+            "purpose": self.purpose,
+            "outcome": self.outcome,
+            "lines": self.lines,
+            "figures": self.figures,
+        }
+
+
+def machine() -> dict[str, Any]:
+    """Return what figures depend on: the machine, its load, the commit."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {
+        "cores": os.cpu_count(),
+        "load": [round(value, 2) for value in os.getloadavg()],
+        "commit": commit.stdout.strip(),
+    }
