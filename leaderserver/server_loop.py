@@ -105,6 +105,9 @@ __all__ = ["ServerLoop", "publication_topic"]
 
 # Seconds between 1970 and 2020, when the incarnations of our servers begin (rule E2).
 _INCARNATION_ORIGIN_SECONDS: Final = 1_577_836_800
+# By how much the wall clock and the clock of leases may go apart within a second while
+# the former is being adjusted; the kernel allows itself a thousandth.
+_CLOCKS_APART_NS: Final = NS_PER_SECOND // 50
 # Frames between our limit and this multiple of it are seen, counted and dropped by us;
 # ZeroMQ ends the connection of a peer that sends a larger one.
 _FRAME_SIZE_FACTOR: Final = 2
@@ -246,7 +249,8 @@ class ServerLoop:
         if not storage.is_durable:
             # Nobody remembers this incarnation but the clock, so nothing is granted
             # within its second: a successor's incarnation is then a higher one.
-            undecided_ns = max(undecided_ns, NS_PER_SECOND - wall_ns % NS_PER_SECOND)
+            second_ns = NS_PER_SECOND - wall_ns % NS_PER_SECOND + _CLOCKS_APART_NS
+            undecided_ns = max(undecided_ns, second_ns)
         incarnation = storage.next_incarnation(
             at_least=max(1, wall_ns // NS_PER_SECOND)
         )
@@ -375,12 +379,17 @@ class ServerLoop:
     # -- subscribers ---------------------------------------------------------------
 
     def _watch_subscribers(self) -> None:
-        """Forget what closed connections had subscribed to."""
+        """Take note of connections that opened and closed."""
         events = self._publisher_monitor.receive()
         self._publisher_limiter.observe(events)
         for event in events:
-            if isinstance(event, ConnectionAccepted | ConnectionClosed):
-                self._topics.closed(event.connection_id)
+            match event:
+                case ConnectionAccepted(connection_id=connection_id):
+                    self._topics.opened(connection_id)
+                case ConnectionClosed(connection_id=connection_id):
+                    self._topics.closed(connection_id)
+                case _:
+                    pass
 
     def _subscribe(self, frames: list[zmq.Frame]) -> None:
         """Take one message of a subscriber; libzmq has acted on it already."""

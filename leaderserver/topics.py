@@ -9,6 +9,10 @@ topics than a session may have, one that changes them faster than any client of 
 and, when all together are too many, the one that has the most, so that a flood never
 drives out those who were there with few.
 
+What a connection sent before it closed is still reported afterwards.  So only those
+that are open count: a table that learned of a topic after the end of its connection
+would never forget it.
+
 What is not bounded so: what libzmq reads from a connection before we see it, which is
 what the peer can send between two turns of our loop.
 """
@@ -64,7 +68,7 @@ class TopicTable:
         # that within a second, and a little for those with few, is no client of ours.
         self._changes_per_second_max = 2 * topics_per_connection_max + 100
         self._topics_max = topics_max
-        self._subscribers: dict[ConnectionId, _Subscriber] = {}
+        self._subscribers: dict[ConnectionId, _Subscriber] = {}  # the open ones
         self._topics: Counter[bytes] = Counter()
 
     def __len__(self) -> int:
@@ -72,8 +76,13 @@ class TopicTable:
 
     @property
     def connection_count(self) -> int:
-        """Return how many connections have spoken."""
+        """Return how many connections are open, those to be ended not counted."""
         return len(self._subscribers)
+
+    def opened(self, connection: ConnectionId) -> None:
+        """Take note of a new connection; what had that number before is over."""
+        self.closed(connection)
+        self._subscribers[connection] = _Subscriber()
 
     def changed(
         self, connection: ConnectionId, message: bytes, *, now_ns: int
@@ -90,7 +99,9 @@ class TopicTable:
         Returns:
             The connections that must be ended; they are forgotten here.
         """
-        subscriber = self._subscribers.setdefault(connection, _Subscriber())
+        subscriber = self._subscribers.get(connection)
+        if subscriber is None:
+            return ()
         if now_ns >= subscriber.second_until_ns:
             subscriber.second_until_ns = now_ns + NS_PER_SECOND
             subscriber.change_count = 0
