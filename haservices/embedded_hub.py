@@ -42,18 +42,37 @@ _DURATION_NS_MAX: Final = 2**62
 
 @final
 class _ProcessClock:
-    """The system's clock, less the time in which the hub's thread did not run."""
+    """
+    The system's clock, less the time in which the hub's thread did not run.
+
+    Any thread may read it.  What the hub's own thread has read never falls.
+    """
 
     def __init__(self) -> None:
         self._system = SystemClock()
         self._stalled_ns = 0
+        self._owner: int | None = None
+        self._read_ns = 0
 
     def now_ns(self) -> int:
+        now_ns = self.peek_ns()
+        if threading.get_ident() == self._owner:
+            self._read_ns = now_ns
+        return now_ns
+
+    def peek_ns(self) -> int:
+        """Return the time without deciding anything by it."""
         return self._system.now_ns() - self._stalled_ns
 
-    def excuse(self, late_ns: int) -> None:
-        """Let the last *late_ns* not have happened."""
-        self._stalled_ns += late_ns
+    def own(self) -> None:
+        """Let the calling thread be the hub's."""
+        self._owner = threading.get_ident()
+
+    def excuse_since(self, due_ns: int) -> None:
+        """Let the time since *due_ns*, when the hub should have run, not count."""
+        late_ns = self.peek_ns() - max(due_ns, self._read_ns)
+        if late_ns > _LATE_NS:
+            self._stalled_ns += late_ns
 
 
 @final
@@ -146,6 +165,7 @@ class EmbeddedHub:
 
     def _run(self) -> None:
         me = threading.current_thread()
+        self.clock.own()
         while True:
             deadline_ns = self._next_deadline_ns()
             with self._changed:
@@ -155,19 +175,21 @@ class EmbeddedHub:
                     return
                 actions = tuple(self._actions)
                 self._actions.clear()
-            if deadline_ns is not None:
-                late_ns = self.clock.now_ns() - deadline_ns
-                if late_ns > _LATE_NS:
-                    self.clock.excuse(late_ns)
+            self._excuse(deadline_ns)
             for action in actions:
                 self._call(action)
+            self._excuse(self._next_deadline_ns())
             self._advance()
+
+    def _excuse(self, due_ns: int | None) -> None:
+        if due_ns is not None:
+            self.clock.excuse_since(due_ns)
 
     def _wait(self, deadline_ns: int | None) -> None:
         if deadline_ns is None:
             self._changed.wait()
             return
-        wait_ns = deadline_ns - self.clock.now_ns()
+        wait_ns = deadline_ns - self.clock.peek_ns()
         if wait_ns > 0:
             self._changed.wait(wait_ns / NS_PER_SECOND)
 
