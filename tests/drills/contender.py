@@ -58,7 +58,8 @@ class ContenderSettings:
     Attributes:
         name: What it confirms as its address, followed by ``:1``.
         services: The settings of its `HAConfig`.
-        job_ids: What it contends for.
+        job_ids: What it may contend for.
+        enters: Which of them it contends for from its start on.
         journal_file: Where it keeps what it believed.
         pause_seconds: How long it waits between two rounds of questions; 0 asks as
             fast as it can, which takes a core.
@@ -67,6 +68,7 @@ class ContenderSettings:
     name: str
     services: dict[str, Any]
     job_ids: list[str]
+    enters: list[str]
     journal_file: str
     pause_seconds: float
 
@@ -206,7 +208,7 @@ class ContenderProcess:
 
     def run(self) -> None:
         """Contend for every job, and obey until there are no more commands."""
-        for job_id in self._settings.job_ids:
+        for job_id in self._settings.enters:
             self._enter(job_id)
         self._sampler.start()
         report("ready")
@@ -215,6 +217,7 @@ class ContenderProcess:
             match command["do"]:
                 case "enter":
                     self._enter(command["job_id"])
+                    report("entered", job_id=command["job_id"])
                 case "resign":
                     self._contentions[command["job_id"]].election.close()
                     report("resigned", job_id=command["job_id"])

@@ -150,10 +150,17 @@ class _Process:
         assert changed.si_code == os.CLD_STOPPED, self._log()
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
-    def resume(self) -> None:
-        """Let it go on (SIGCONT)."""
+    def resume(self) -> int:
+        """
+        Let it go on (SIGCONT).
+
+        Returns:
+            The time just before.
+        """
         self._is_paused = False
+        resumed_ns = now_ns()
         self._process.send_signal(signal.SIGCONT)
+        return resumed_ns
 
     def kill(self) -> int:
         """
@@ -222,7 +229,8 @@ class Contender(_Process):
     Args:
         name: Its name; its address is that and ``:1``.
         directory: Where its journal and log go.
-        job_ids: What it contends for, from its start on.
+        job_ids: What it may contend for.
+        enters: Which of them it contends for from its start on; None for all.
         pause_seconds: Between two rounds of questions whether it leads.
         services: The settings of its `HAConfig`.
     """
@@ -233,6 +241,7 @@ class Contender(_Process):
         directory: Path,
         *,
         job_ids: list[str],
+        enters: list[str] | None = None,
         pause_seconds: float = 0.002,
         **services: Any,
     ) -> None:
@@ -244,6 +253,7 @@ class Contender(_Process):
             name=name,
             services=services,
             job_ids=job_ids,
+            enters=job_ids if enters is None else enters,
             journal_file=str(self._journal_file),
             pause_seconds=pause_seconds,
         )
@@ -273,24 +283,48 @@ class Contender(_Process):
         )
         return _matching(_events(lines), name, fields)[count - 1]
 
-    def wait_until_believing(self, job_id: str, epoch: int) -> None:
-        """Return once it says that it believes under *epoch*, now."""
+    def wait_until_believing(self, job_id: str, epoch: int) -> Event:
+        """Return its latest answer once that is a yes under *epoch*."""
+        return self._wait_for_answer(job_id, epoch, "believed")
 
+    def wait_until_doubting(self, job_id: str, epoch: int) -> Event:
+        """Return its latest answer once that is a no under *epoch*."""
+        return self._wait_for_answer(job_id, epoch, "doubted")
+
+    def _wait_for_answer(self, job_id: str, epoch: int, name: str) -> Event:
         def holds(lines: list[str]) -> bool:
-            changes = [
-                event
-                for event in _events(lines)
-                if event.name in ("believed", "doubted") and event.job_id == job_id
-            ]
-            return bool(changes) and (
-                (changes[-1].name, changes[-1].epoch) == ("believed", epoch)
+            answers = _answers(lines, job_id)
+            return bool(answers) and (
+                (answers[-1].name, answers[-1].epoch) == (name, epoch)
             )
 
-        self.wait_for_line(holds)
+        return _answers(self.wait_for_line(holds), job_id)[-1]
 
-    def command(self, what: str, job_id: str) -> None:
-        """Tell it to ``enter``, ``resign`` or ``fork``."""
+    def enter(self, job_id: str) -> None:
+        """Let it contend for one more of its jobs, or again for one that it left."""
+        self._command("enter", "entered", job_id)
+
+    def resign(self, job_id: str) -> None:
+        """Let it close its election, and wait until it has."""
+        self._command("resign", "resigned", job_id)
+
+    def fork(self, job_id: str) -> Event:
+        """Let it have a child that tries what it inherits; return how that went."""
+        return self._command("fork", "forked", job_id)
+
+    def _command(self, what: str, answer: str, job_id: str) -> Event:
+        count = len(self.all(answer, job_id=job_id))
         self.tell(json.dumps({"do": what, "job_id": job_id}))
+        return self.wait_for(answer, count=count + 1, job_id=job_id)
+
+    def wait_for_newer(self, job_id: str, *, epoch: int) -> Event:
+        """Return its first confirmation under an epoch above *epoch*."""
+
+        def newer(lines: list[str]) -> list[Event]:
+            confirmed = _matching(_events(lines), "confirmed", {"job_id": job_id})
+            return [event for event in confirmed if event.epoch > epoch]
+
+        return newer(self.wait_for_line(lambda lines: bool(newer(lines))))[0]
 
     def spans(self) -> Iterator[Span]:
         """Yield what it believed, and when; best asked when it has ended."""
@@ -301,6 +335,15 @@ class Contender(_Process):
 
 def _events(lines: list[str]) -> list[Event]:
     return [Event(**json.loads(line)) for line in lines]
+
+
+def _answers(lines: list[str], job_id: str) -> list[Event]:
+    """Return each change of what it answers for *job_id*."""
+    return [
+        event
+        for event in _events(lines)
+        if event.name in ("believed", "doubted") and event.job_id == job_id
+    ]
 
 
 def _matching(events: list[Event], name: str, fields: dict[str, Any]) -> list[Event]:
