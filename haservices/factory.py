@@ -29,8 +29,8 @@ def open_ha_services(config: HAConfig | str) -> HAServices:
     """
     if not isinstance(config, HAConfig):
         config = HAConfig(url=config)
-    # Each backend is imported when it is asked for: whoever uses ZooKeeper needs no
-    # ZeroMQ, and a test suite on the embedded backend neither of them.
+    # Each backend is imported when it is asked for: whoever uses ZooKeeper loads no
+    # ZeroMQ, and whoever does not use ZooKeeper loads no kazoo.
     match config.backend:
         case Backend.EMBEDDED:
             from haservices.embedded import open_embedded  # noqa: PLC0415
