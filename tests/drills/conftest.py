@@ -6,6 +6,7 @@ The reports are printed after the tests; ``--report FILE`` also writes them as J
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _reports = pytest.StashKey[list[Report]]()
+_numbers = itertools.count(1)
 _before = pytest.StashKey[dict[str, object]]()
 
 
@@ -95,3 +97,19 @@ def zookeeper() -> Iterator[ZooKeeperServer]:
     """One ZooKeeper for all drills that do it no harm."""
     with ZooKeeperServer() as started:
         yield started
+
+
+@pytest.fixture(params=["embedded", "leaderserver"])
+def any_url(request: pytest.FixtureRequest) -> str:
+    """The URL of one name service after the other."""
+    match request.param:
+        case "leaderserver":
+            server = request.getfixturevalue("server")
+            assert isinstance(server, Server)
+            return server.url
+        case "zookeeper":
+            ensemble = request.getfixturevalue("zookeeper")
+            assert isinstance(ensemble, ZooKeeperServer)
+            return f"{ensemble.url}/drills"
+        case _:
+            return f"embedded:drill-{next(_numbers)}"

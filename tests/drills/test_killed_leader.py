@@ -10,15 +10,14 @@ import pytest
 from haservices import HAServices, open_ha_services
 from nameservice import NS_PER_SECOND
 from tests.drills.beliefs import Span
-from tests.drills.processes import Contender, now_ns
-from tests.recording import Record, wait_until
+from tests.drills.processes import Contender
+from tests.drills.watching import TimedListener
+from tests.recording import wait_until
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from retrieval import LeaderInformation
     from tests.drills.processes import Server
     from tests.drills.reporting import Report
 
@@ -26,33 +25,6 @@ if TYPE_CHECKING:
 JOB: Final = "flights"
 LEASE_SECONDS: Final = 0.5
 CONTENDER_COUNT: Final = 3
-
-
-class TimedListener:
-    """Writes down when it was told of whom."""
-
-    def __init__(self) -> None:
-        self.told: Record[tuple[int, LeaderInformation | None]] = Record()
-
-    def notify_leader(self, leader: LeaderInformation | None) -> None:
-        """Write the notification down."""
-        self.told.add((now_ns(), leader))
-
-    def handle_error(self, error: Exception) -> None:
-        """Fail the drill: nothing here is an error."""
-        raise AssertionError(error)
-
-    def wait_for_leader(self, *, above_epoch: int) -> tuple[int, LeaderInformation]:
-        """Return when it was told of a leader with a higher epoch, and of whom."""
-
-        def found(
-            told: tuple[tuple[int, LeaderInformation | None], ...],
-        ) -> Iterator[tuple[int, LeaderInformation]]:
-            for at_ns, leader in told:
-                if leader is not None and leader.epoch > above_epoch:
-                    yield at_ns, leader
-
-        return next(found(self.told.wait_until(lambda told: any(found(told)))))
 
 
 def kill_leaders(

@@ -1,0 +1,69 @@
+"""fork() in a process that leads: the child may do nothing, and disturbs nobody."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from haservices import HAConfig, open_ha_services
+from tests.drills.processes import Contender
+
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.drills.reporting import Report
+
+
+JOB: Final = "flights"
+SESSION_TIMEOUT_SECONDS: Final = 1.0
+EXIT_CODE: Final = 7
+CLUSTER: Final = "forked"
+CHILD_COUNT: Final = 3
+
+
+@pytest.mark.shells
+def test_child_of_a_leader_disturbs_nobody(
+    any_url: str, tmp_path: Path, report: Report
+) -> None:
+    """E10: all that a child inherits raises, and its end costs its parent nothing."""
+    is_embedded = any_url.startswith("embedded:")
+    with Contender(
+        "leader",
+        tmp_path,
+        job_ids=[JOB],
+        url=any_url,
+        cluster_id=CLUSTER,
+        lease_seconds=0.4,
+        session_timeout_seconds=SESSION_TIMEOUT_SECONDS,
+    ) as leader:
+        granted = leader.wait_for("confirmed")
+        leader.wait_until_believing(JOB, granted.epoch)
+        for _ in range(CHILD_COUNT):
+            forked = leader.fork(JOB)
+            assert forked.exit_code == EXIT_CODE
+            assert forked.outcomes is not None
+            assert forked.outcomes.pop("close") == "None"
+            assert set(forked.outcomes.values()) == {"ForkedClientError"}
+        # Had a child closed or confused the session, its end would be due within a
+        # session timeout: that time has to pass in fact.
+        time.sleep(1.5 * SESSION_TIMEOUT_SECONDS)  # noqa: TID251
+        leader.wait_until_believing(JOB, granted.epoch)
+        assert leader.all("revoked") == []
+        assert len(leader.all("granted")) == 1
+        if not is_embedded:
+            config = HAConfig(url=any_url, cluster_id=CLUSTER)
+            with open_ha_services(config) as ha:
+                (entry,) = ha.operations.contenders(JOB)
+                assert entry.is_leader
+                assert entry.address == leader.address
+        leader.end()
+        assert leader.exit_code == 0
+    report.say(
+        f"{CHILD_COUNT} children on {any_url.partition(':')[0]}, each tried "
+        f"{len(forked.outcomes)} uses and ended with its own exit code",
+        children=CHILD_COUNT,
+    )
+    report.say("the parent led on, under the same epoch, and then left cleanly")
