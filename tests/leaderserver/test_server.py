@@ -565,7 +565,7 @@ class TestTime:
         config = ServerConfig(
             bind=ANY_PORT,
             data_dir=tmp_path if is_durable else None,
-            lease_seconds_max=0.05,
+            lease_seconds_max=0.2,
         )
         epochs = []
         for _ in range(5):
