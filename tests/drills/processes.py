@@ -143,9 +143,7 @@ class _Process:
         self._process.send_signal(signal.SIGSTOP)
         self._is_paused = True
         # The signal takes effect on its own time, and tells its parent when it has.
-        changed = os.waitid(
-            os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT
-        )
+        changed = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         assert changed is not None
         assert changed.si_code == os.CLD_STOPPED, self._log()
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -32,8 +32,8 @@ CLIENT_HOST: Final = "127.0.77.3"
 def test_black_holed_leader_stops_believing_before_the_next_begins(
     server: Server, tmp_path: Path, report: Report
 ) -> None:
-    """E4, E5, E8: belief ends by the lease, the session by its timeout; then it queues."""
-    services = {
+    """E4, E5, E8: belief ends by the lease, the session by its timeout; back last."""
+    services: dict[str, Any] = {
         "lease_seconds": LEASE_SECONDS,
         "session_timeout_seconds": SESSION_TIMEOUT_SECONDS,
     }

@@ -43,9 +43,7 @@ def kill_leaders(
 
         def add(number: int) -> None:
             process = resources.enter_context(
-                Contender(
-                    f"contender-{number}", directory, job_ids=[JOB], **services
-                )
+                Contender(f"contender-{number}", directory, job_ids=[JOB], **services)
             )
             processes[process.address] = process
             process.wait_for("ready")
@@ -56,9 +54,7 @@ def kill_leaders(
         for number in range(CONTENDER_COUNT, CONTENDER_COUNT + rounds):
             _, leader = listener.wait_for_leader(above_epoch=epoch)
             # Everybody is in the queue, and the holder believes: all is quiet.
-            wait_until(
-                lambda: len(ha.operations.contenders(JOB)) == CONTENDER_COUNT
-            )
+            wait_until(lambda: len(ha.operations.contenders(JOB)) == CONTENDER_COUNT)
             victim = processes.pop(leader.address)
             victim.wait_until_believing(JOB, leader.epoch)
             killed_ns = victim.kill()

@@ -77,10 +77,7 @@ def restart_server(
         for _ in range(rounds):
             processes[0].wait_until_believing(STEADY, incumbent.epoch)
             queue[0].wait_until_believing(CHANGING, epochs[-1])
-            orders = {
-                job_id: ids_in_order(ha, job_id)
-                for job_id in (STEADY, CHANGING)
-            }
+            orders = {job_id: ids_in_order(ha, job_id) for job_id in (STEADY, CHANGING)}
             killed_ns = server.process.kill()
             # Belief ends before it can come back: what we wait for below is new.
             processes[0].wait_until_doubting(STEADY, incumbent.epoch)
@@ -101,9 +98,7 @@ def restart_server(
             granted = queue[1].wait_for_newer(CHANGING, epoch=max(epochs))
             epochs.append(granted.epoch)
             queue[0].enter(CHANGING)
-            wait_until(
-                lambda: len(ids_in_order(ha, CHANGING)) == PROCESS_COUNT
-            )
+            wait_until(lambda: len(ids_in_order(ha, CHANGING)) == PROCESS_COUNT)
             queue.append(queue.pop(0))
         spans: list[Span] = []
         for process in processes:

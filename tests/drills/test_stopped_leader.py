@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_stopped_leader_knows_when_it_wakes(
 
     Once with the line cut before it wakes: no traffic at all can have told it.
     """
-    services = {
+    services: dict[str, Any] = {
         "lease_seconds": LEASE_SECONDS,
         "session_timeout_seconds": SESSION_TIMEOUT_SECONDS,
     }

@@ -21,14 +21,13 @@ from typing import Final
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def main(parent_pid: int, command: list[str]) -> int:
+def main(parent_pid: int, command: list[str]) -> None:
     """Become *command*, unless the parent has gone already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        return 1
-    os.execv(command[0], command)
+    if os.getppid() == parent_pid:
+        os.execv(command[0], command)
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    main(int(sys.argv[1]), sys.argv[2:])
