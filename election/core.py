@@ -143,11 +143,12 @@ class ElectionCore:
         self._deadlines = Deadlines()
         self._ticket = 0
         self._is_undecided = config.undecided_ns > 0
+        self._decision_ns = now_ns + config.undecided_ns
         self._step_due_ns: int | None = None
         self._grant_count = 0
         self._stall_count = 0
         if self._is_undecided:
-            self._deadlines.set((_DECISION, ""), now_ns + config.undecided_ns)
+            self._deadlines.set((_DECISION, ""), self._decision_ns)
         for epoch in self._recorded_epochs.values():
             epochs.observe(epoch)
         self._arm()
@@ -293,20 +294,31 @@ class ElectionCore:
     def _arm(self) -> None:
         """Work out when to be called again."""
         due_ns = self._deadlines.earliest_ns()
-        if len(self._sessions):
-            tick_ns = self._now_ns + self._sessions.lease_ns_min // STALL_DIVISOR
+        tick_ns = self._tick_ns()
+        if tick_ns is not None:
+            tick_ns += self._now_ns
             due_ns = tick_ns if due_ns is None else min(due_ns, tick_ns)
         self._step_due_ns = due_ns
 
+    def _tick_ns(self) -> int | None:
+        """Return how late is too late, or None while nobody would suffer from it."""
+        if len(self._sessions):
+            return self._sessions.lease_ns_min // STALL_DIVISOR
+        if self._is_undecided:
+            # Claims may be on their way that nobody could take so far.
+            return self._config.undecided_ns // STALL_DIVISOR
+        return None
+
     def _excuse_stall(self) -> None:
         """Move every deadline if we are called too late: our pause is no silence."""
-        if self._step_due_ns is None or not len(self._sessions):
+        tick_ns = self._tick_ns()
+        if self._step_due_ns is None or tick_ns is None:
             return
         late_ns = self._now_ns - self._step_due_ns
-        if late_ns <= self._sessions.lease_ns_min // STALL_DIVISOR:
+        if late_ns <= tick_ns:
             return
         self._stall_count += 1
-        shift_ns = late_ns + self._sessions.lease_ns_max
+        shift_ns = late_ns + (self._sessions.lease_ns_max or self._config.undecided_ns)
         self._sessions.shift(shift_ns)
         for session in self._sessions:
             self._arm_session(session)
@@ -316,7 +328,8 @@ class ElectionCore:
                 component.leadership.confirm_deadline_ns += shift_ns
             self._arm_component(component)
         if self._is_undecided:
-            self._deadlines.set((_DECISION, ""), self._now_ns + shift_ns)
+            self._decision_ns += shift_ns
+            self._deadlines.set((_DECISION, ""), self._decision_ns)
 
     def _let_time_pass(self, effects: list[ElectionEffect]) -> None:
         while (key := self._deadlines.pop_due(self._now_ns)) is not None:
