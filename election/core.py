@@ -409,6 +409,7 @@ class ElectionCore:
             session,
             number=event.number,
             acknowledged=event.acknowledged,
+            is_late=event.is_late,
             now_ns=self._now_ns,
         ):
             return

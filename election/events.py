@@ -61,11 +61,13 @@ class HeartbeatReceived:
             session counts as number 0.
         acknowledged: The highest heartbeat whose acknowledgement the client had when
             it sent this; 0 for the opening of the session.
+        is_late: Whether it came over a connection that is said to have closed.
     """
 
     session_id: str
     number: int
     acknowledged: int
+    is_late: bool = False
 
 
 @frozen(kw_only=True)

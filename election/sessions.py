@@ -5,6 +5,11 @@ A heartbeat counts as contact only if its number is above all earlier ones, and 
 acknowledgement that it names was sent within the last session timeout.  The second
 condition keeps heartbeats that were under way for a long time, or queued by a client
 that had given up, from keeping a session alive that its client believes lost.
+
+That a connection closed is often known before the last heartbeat that came over it is
+read.  Such a heartbeat refutes nothing: it was sent by a process that may have died
+since.  Only one that came over another connection does, or one that names an answer
+sent after the connection is said to have closed.
 """
 
 from __future__ import annotations
@@ -142,10 +147,23 @@ class SessionTable:
         self._lease_ns_max = max(self._leases, default=0)
 
     def heartbeat(
-        self, session: Session, *, number: int, acknowledged: int, now_ns: int
+        self,
+        session: Session,
+        *,
+        number: int,
+        acknowledged: int,
+        now_ns: int,
+        is_late: bool = False,
     ) -> bool:
         """
         Take note of a heartbeat.
+
+        Args:
+            session: Whose.
+            number: Its number.
+            acknowledged: The heartbeat whose answer its client had.
+            now_ns: When it arrived.
+            is_late: Whether it came over a connection that is said to have closed.
 
         Returns:
             Whether it is to be acknowledged: False for one that is not newer than
@@ -169,7 +187,9 @@ class SessionTable:
         )
         if named_ns is not None and named_ns >= oldest_ns:
             session.last_contact_ns = max(session.last_contact_ns, now_ns)
-            session.close_evidence_ns = None
+            closed_ns = session.close_evidence_ns
+            if closed_ns is not None and not (is_late and named_ns < closed_ns):
+                session.close_evidence_ns = None
         acknowledgements.append((number, now_ns))
         return True
 

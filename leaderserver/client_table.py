@@ -35,6 +35,7 @@ class ServedClient:
         opened_by: Where it was asked for from.
         peer: Where its newest request came from.
         connection: Over which connection that was, or None.
+        closed_connection: The latest of its connections that closed, or None.
         number: Its newest request.
     """
 
@@ -45,7 +46,15 @@ class ServedClient:
     opened_by: Hashable
     peer: Hashable
     connection: Hashable | None = None
+    closed_connection: Hashable | None = None
     number: int = 0
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether its newest request came over a connection that closed."""
+        return (
+            self.connection is not None and self.connection == self.closed_connection
+        )
 
 
 @final
@@ -92,6 +101,7 @@ class ClientTable:
         clients = tuple(self._by_connection.pop(connection, {}).values())
         for client in clients:
             client.connection = None
+            client.closed_connection = connection
         return clients
 
     def remove(self, client: ServedClient) -> None:

@@ -406,6 +406,7 @@ class LeaderService:
                         session_id=client.session_id,
                         number=number,
                         acknowledged=acknowledged,
+                        is_late=client.is_late,
                     ),
                     turn,
                 )
