@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from haservices import campaign, open_ha_services
-from leaderserver import LeaderServer, ServerConfig
+from haservices.testing import LeaderServer, ServerConfig, ZooKeeperServer
 
 
 pytestmark = pytest.mark.shells
@@ -126,16 +126,20 @@ class TestReadme:
         assert "1 passed" in done.stdout
 
     def test_a_cluster_switches_by_configuration(self) -> None:
-        """The same program leads on two backends; one variable decides."""
+        """The same program leads on three backends; one variable decides."""
         embedded = run("examples/switch_backend.py")
         assert embedded.returncode == 0, embedded.stderr
-        assert embedded.stdout.startswith("embedded:laptop: 10.0.0.7:8000 leads")
-        with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
-            served = run(
-                "examples/switch_backend.py", environment={"LODESTAR_URL": server.url}
-            )
-        assert served.returncode == 0, served.stderr
-        assert served.stdout.startswith(f"{server.url}: 10.0.0.7:8000 leads")
+        assert "embedded:laptop: 10.0.0.7:8000 leads" in embedded.stdout
+        with (
+            LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
+            ZooKeeperServer() as ensemble,
+        ):
+            for url in (server.url, ensemble.url):
+                served = run(
+                    "examples/switch_backend.py", environment={"LODESTAR_URL": url}
+                )
+                assert served.returncode == 0, served.stderr
+                assert f"{url}: 10.0.0.7:8000 leads" in served.stdout
 
     @pytest.mark.spark
     def test_a_spark_app_finds_the_leader(self) -> None:

@@ -29,7 +29,13 @@ from examples.flights.name_service import name_service
 from examples.flights.termination import Termination
 from examples.flights.timeline import Timeline
 from examples.flights.totals import TotalsCore
-from haservices import Backend, HAConfig, HAServices, open_ha_services
+from haservices import (
+    Backend,
+    Guarantee,
+    HAConfig,
+    HAServices,
+    open_ha_services,
+)
 from sparkpipeline import close_ha_services, to_spark_settings
 
 
@@ -113,12 +119,12 @@ class Demo:
             "data", f"{flight_count:,} flights in {self._settings.file_count} files"
         )
         with name_service(self._settings.backend, self._directory) as url:
-            self._timeline.say("name service", url)
             config = HAConfig(
                 url=url,
                 session_timeout_seconds=self._settings.session_timeout_seconds,
             )
             with open_ha_services(config) as ha:
+                self._timeline.say("name service", f"{url}; {_notice(ha)}")
                 with self._collectors(ha) as disruption:
                     self._stream(config, disruption)
                 # The collectors have ended: what they had to report has come.
@@ -224,3 +230,11 @@ class Demo:
             message = "no leader was lost and succeeded: nothing was shown"
             raise DemoFailedError(message)
         print("\nEQUAL: nothing lost, nothing counted twice.")
+
+
+def _notice(ha: HAServices) -> str:
+    """Return how soon this name service notices that a leader is dead."""
+    if Guarantee.FAILOVER_WITHIN_LEASE in ha.guarantees:
+        return f"notices a dead leader within its lease, {ha.config.lease_seconds:g} s"
+    seconds = ha.config.session_timeout_seconds
+    return f"notices a dead leader after the session timeout, {seconds:g} s"
