@@ -99,7 +99,7 @@ def zookeeper() -> Iterator[ZooKeeperServer]:
         yield started
 
 
-@pytest.fixture(params=["embedded", "leaderserver"])
+@pytest.fixture(params=["embedded", "leaderserver", "zookeeper"])
 def any_url(request: pytest.FixtureRequest) -> str:
     """The URL of one name service after the other."""
     match request.param:

@@ -18,6 +18,7 @@ from tests.recording import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from haservices.testing import ZooKeeperServer
     from tests.drills.processes import Server
     from tests.drills.reporting import Report
 
@@ -106,3 +107,24 @@ def test_killed_leader_is_succeeded_within_its_lease(
         failovers_seconds,
     )
     assert median_seconds <= LEASE_SECONDS + 0.2
+
+
+@pytest.mark.drill
+def test_killed_leader_on_zookeeper_is_succeeded_after_its_session(
+    zookeeper: ZooKeeperServer, tmp_path: Path, report: Report
+) -> None:
+    """E5: a dead process keeps its session for the whole timeout there, and no more."""
+    session_timeout_seconds = 2.0
+    failovers_seconds = kill_leaders(
+        tmp_path,
+        report,
+        rounds=5,
+        url=f"{zookeeper.url}/drills/killed",
+        session_timeout_seconds=session_timeout_seconds,
+    )
+    report.durations(
+        "failover_seconds",
+        f"from SIGKILL until a retriever was told, session {session_timeout_seconds} s",
+        failovers_seconds,
+    )
+    assert max(failovers_seconds) < 30.0

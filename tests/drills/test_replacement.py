@@ -18,7 +18,7 @@ from tests.recording import ConfirmingContender, wait_until
 
 
 if TYPE_CHECKING:
-    from election import LeaderSession
+    from election import LeaderElection, LeaderSession
     from tests.drills.reporting import Report
 
 
@@ -67,13 +67,16 @@ def replace_leader(how: str, leader: Candidate, operator: HAServices) -> Candida
     return leader
 
 
-def wait_for_queue(queue: list[Candidate]) -> None:
-    """Return once all of *queue* contend again, in that order."""
-    election = queue[0].election
-    wait_until(lambda: len(ids_in_order(election)) == len(queue))
-    # The last may have come back under another id.
-    order = ids_in_order(election)[:-1]
-    assert order == [candidate.contender_id for candidate in queue[:-1]]
+def wait_for_queue(election: LeaderElection) -> list[str]:
+    """Return the ids of all contenders in order, once nobody is missing."""
+    orders: list[list[str]] = []
+
+    def is_full() -> bool:
+        orders.append(ids_in_order(election))
+        return len(orders[-1]) == QUEUE_LENGTH
+
+    wait_until(is_full)
+    return orders[-1]
 
 
 @pytest.mark.drill
@@ -89,6 +92,7 @@ def test_two_hundred_leaders_replaced(any_url: str, report: Report) -> None:
         ]
         session = queue[0].wait_for_confirm()
         listener.wait_for_leader(above_epoch=0)
+        order = wait_for_queue(queue[0].election)
         led = [queue[0].address]
         epochs = [session.epoch]
         seconds: dict[str, list[float]] = {"close": [], "revoke": [], "expire": []}
@@ -104,7 +108,8 @@ def test_two_hundred_leaders_replaced(any_url: str, report: Report) -> None:
             epochs.append(told.epoch)
             queue = [*waiting, last]
             # Whoever led is back, at the end: nobody lost a place to it.
-            wait_for_queue(queue)
+            order, (_, *earlier) = wait_for_queue(queue[0].election), order
+            assert order[:-1] == earlier
         assert [leader.address for leader in listener.leaders] == led
     assert epochs == sorted(set(epochs))
     report.say(

@@ -10,57 +10,62 @@ import pytest
 
 from haservices.testing import TCPProxy
 from nameservice import NS_PER_SECOND
-from tests.drills.beliefs import Span
 from tests.drills.processes import Contender, now_ns
 
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from haservices.testing import ZooKeeperServer
+    from tests.drills.beliefs import Span
     from tests.drills.processes import Server
     from tests.drills.reporting import Report
 
 
 JOB: Final = "flights"
-SESSION_TIMEOUT_SECONDS: Final = 1.0
 LEASE_SECONDS: Final = 0.4
-STOP_SECONDS: Final = 1.8
 CLIENT_HOST: Final = "127.0.77.2"
 
+LINES = pytest.mark.parametrize("is_cut", [False, True], ids=["connected", "cut-off"])
+"""Once with the line cut before it wakes: no traffic at all can have told it then."""
 
-@pytest.mark.shells
-@pytest.mark.parametrize("is_cut", [False, True], ids=["connected", "cut-off"])
-def test_stopped_leader_knows_when_it_wakes(
-    server: Server, tmp_path: Path, report: Report, *, is_cut: bool
+
+def stop_leader(
+    directory: Path,
+    report: Report,
+    *,
+    url: str,
+    leader_url: str,
+    proxies: Sequence[TCPProxy],
+    is_cut: bool,
+    session_timeout_seconds: float,
 ) -> None:
     """
-    E4: stopped past its session, its first answer after waking is no.
+    Stop the leader until long after its successor leads; ask it as it wakes.
 
-    Once with the line cut before it wakes: no traffic at all can have told it.
+    Args:
+        directory: Where journals and logs go.
+        report: The drill's.
+        url: Where the successor finds the name service.
+        leader_url: Where the leader does, through *proxies*.
+        proxies: What stands between the leader and the name service.
+        is_cut: Whether they let nothing pass while it wakes.
+        session_timeout_seconds: The session timeout.
     """
     services: dict[str, Any] = {
+        "job_ids": [JOB],
         "lease_seconds": LEASE_SECONDS,
-        "session_timeout_seconds": SESSION_TIMEOUT_SECONDS,
+        "session_timeout_seconds": session_timeout_seconds,
     }
     with contextlib.ExitStack() as resources:
-        # Both ports of the server, on an address of the leader's own.
-        proxies = [
-            resources.enter_context(TCPProxy(port, host=CLIENT_HOST, port=port))
-            for port in (server.port, server.publish_port)
-        ]
+        # Without a pause, what it asks next after waking, it asks at once.
         leader = resources.enter_context(
-            Contender(
-                "leader",
-                tmp_path,
-                job_ids=[JOB],
-                pause_seconds=0.0,  # what is asked next after waking is asked at once
-                url=f"leaderserver://{CLIENT_HOST}:{server.port}",
-                **services,
-            )
+            Contender("leader", directory, url=leader_url, pause_seconds=0, **services)
         )
         epoch = leader.wait_for("confirmed").epoch
         successor = resources.enter_context(
-            Contender("successor", tmp_path, job_ids=[JOB], url=server.url, **services)
+            Contender("successor", directory, url=url, **services)
         )
         successor.wait_for("ready")
         leader.wait_until_believing(JOB, epoch)
@@ -73,12 +78,12 @@ def test_stopped_leader_knows_when_it_wakes(
         granted = successor.wait_for("confirmed")
         successor.wait_until_believing(JOB, granted.epoch)
         # Time has to pass in fact: the stop is to be longer than the session.
-        left_seconds = STOP_SECONDS - (now_ns() - stopped_ns) / NS_PER_SECOND
-        time.sleep(max(0.0, left_seconds))  # noqa: TID251
+        due_ns = stopped_ns + round(1.8 * session_timeout_seconds * NS_PER_SECOND)
+        time.sleep(max(0, due_ns - now_ns()) / NS_PER_SECOND)  # noqa: TID251
         resumed_ns = leader.resume()
         woke = leader.wait_for("woke", epoch=epoch)
         assert woke.believes is False
-        assert woke.slept_ns >= SESSION_TIMEOUT_SECONDS * NS_PER_SECOND
+        assert woke.slept_ns >= session_timeout_seconds * NS_PER_SECOND
 
         for proxy in proxies:
             proxy.heal()
@@ -94,7 +99,7 @@ def test_stopped_leader_knows_when_it_wakes(
             spans += process.spans()
     report.say(
         f"stopped for {(resumed_ns - stopped_ns) / 1e9:.3f} s; session timeout "
-        f"{SESSION_TIMEOUT_SECONDS} s, lease {LEASE_SECONDS} s",
+        f"{session_timeout_seconds} s",
         stopped_seconds=(resumed_ns - stopped_ns) / 1e9,
     )
     report.say(
@@ -107,3 +112,45 @@ def test_stopped_leader_knows_when_it_wakes(
         first_answer_ms=(woke.at_ns - resumed_ns) / 1e6,
     )
     report.check_beliefs(spans)
+
+
+@pytest.mark.shells
+@LINES
+def test_stopped_leader_knows_when_it_wakes(
+    server: Server, tmp_path: Path, report: Report, *, is_cut: bool
+) -> None:
+    """E4: stopped past its session, a leader's first answer after waking is no."""
+    with contextlib.ExitStack() as resources:
+        # Both ports of the server, on an address of the leader's own.
+        proxies = [
+            resources.enter_context(TCPProxy(port, host=CLIENT_HOST, port=port))
+            for port in (server.port, server.publish_port)
+        ]
+        stop_leader(
+            tmp_path,
+            report,
+            url=server.url,
+            leader_url=f"leaderserver://{CLIENT_HOST}:{server.port}",
+            proxies=proxies,
+            is_cut=is_cut,
+            session_timeout_seconds=1.0,
+        )
+
+
+@pytest.mark.drill
+@LINES
+def test_stopped_leader_on_zookeeper_knows_when_it_wakes(
+    zookeeper: ZooKeeperServer, tmp_path: Path, report: Report, *, is_cut: bool
+) -> None:
+    """E4: stopped past its session, a leader's first answer after waking is no."""
+    with TCPProxy(zookeeper.port) as proxy:
+        path = f"drills/stopped-{'cut' if is_cut else 'connected'}"
+        stop_leader(
+            tmp_path,
+            report,
+            url=f"{zookeeper.url}/{path}",
+            leader_url=f"zookeeper://{proxy.address}/{path}",
+            proxies=[proxy],
+            is_cut=is_cut,
+            session_timeout_seconds=3.0,
+        )
