@@ -357,9 +357,11 @@ class ServerLoop:
         self._router_limiter.observe(events)
         closed = [e.connection_id for e in events if isinstance(e, ConnectionClosed)]
         known = self._peers.known(closed)
-        if known:
+        if closed:
             self.loop.drain(self._router)
-        self._events_waiting = self._router_monitor.receive() if closed else []
+            self._events_waiting = self._router_monitor.receive()
+        else:
+            self._events_waiting = []
         if self._events_waiting:
             self.loop.call_soon_threadsafe(self._watch_requests)
         is_accepted: dict[ConnectionId, bool] = {}
