@@ -104,11 +104,15 @@ class Candidate:
         return leader is not None and leader.address == self.address
 
 
-def addresses_in_order(election: LeaderElection) -> list[str | None]:
-    """Return what the contenders have confirmed, the leader first."""
-    return [item.address for item in election.contenders()]
-
-
 def ids_in_order(election: LeaderElection) -> list[str]:
     """Return the contenders' ids, the leader first."""
     return [item.contender_id for item in election.contenders()]
+
+
+def sessions_in_order(election: LeaderElection) -> list[str]:
+    """
+    Return the contenders' sessions, the leader first.
+
+    Whoever queues last after a leadership may do so under another contender id.
+    """
+    return [item.session_id for item in election.contenders()]

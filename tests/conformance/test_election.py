@@ -16,7 +16,7 @@ from nameservice import (
     MayHaveHappenedError,
     NoLeaderError,
 )
-from tests.conformance.candidates import JOB, Candidate, ids_in_order
+from tests.conformance.candidates import JOB, Candidate, ids_in_order, sessions_in_order
 from tests.conformance.harness import PATIENT
 from tests.conformance.selection import requires
 from tests.recording import (
@@ -274,8 +274,8 @@ class TestE3Confirm:
             idle.election.confirm_leadership(first.leader_session_id, "late:1")
         wait_until(
             lambda: (
-                ids_in_order(waiting.election)
-                == [waiting.contender_id, idle.contender_id]
+                sessions_in_order(waiting.election)
+                == [waiting.session_id, idle.session_id]
             )
         )
 

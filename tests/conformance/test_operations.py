@@ -8,7 +8,7 @@ import pytest
 
 from haservices import Guarantee
 from nameservice import ConfigurationError, UnknownSessionError
-from tests.conformance.candidates import JOB, Candidate, ids_in_order
+from tests.conformance.candidates import JOB, Candidate, sessions_in_order
 from tests.conformance.selection import requires
 from tests.recording import RecordingContender, wait_until
 
@@ -104,8 +104,8 @@ class TestN6Operations:
         candidates[0].contender.wait_for_revoke()
         wait_until(
             lambda: (
-                ids_in_order(candidates[1].election)
-                == [candidates[index].contender_id for index in (1, 2, 0)]
+                sessions_in_order(candidates[1].election)
+                == [candidates[index].session_id for index in (1, 2, 0)]
             )
         )
         candidates[1].election.close()
