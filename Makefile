@@ -3,6 +3,7 @@ MAKEFLAGS += --warn-undefined-variables
 
 PYTHON ?=
 BACKEND ?= leaderserver
+REPORT ?=
 SEED ?=
 SEEDS ?= 1000
 HYPOTHESIS_SEED ?= $(shell date +%s)
@@ -45,9 +46,9 @@ simulate: setup
 	$(if $(SEED),,LODESTAR_HYPOTHESIS_PROFILE=random $(pytest) \
 		--hypothesis-seed=$(HYPOTHESIS_SEED) $(wildcard tests/*/test_*stateful.py))
 
-# Long drills with real processes and real faults.
+# All drills with real processes and real faults; REPORT=FILE also writes the figures.
 drills: setup
-	$(pytest) -m drill --timeout 1800 tests
+	$(pytest) --timeout 1800 tests/drills $(if $(REPORT),--report $(REPORT))
 
 # Write the golden traces anew; commit a changed one only if you can say why.
 traces: setup

@@ -274,12 +274,17 @@ class Contender(_Process):
         """Return the events called *name* that have all of *fields*."""
         return _matching(self.events, name, fields)
 
-    def wait_for(self, name: str, *, count: int = 1, **fields: Any) -> Event:
-        """Return the *count*-th event called *name* with *fields*, once it came."""
-        lines = self.wait_for_line(
-            lambda lines: len(_matching(_events(lines), name, fields)) >= count
-        )
-        return _matching(_events(lines), name, fields)[count - 1]
+    def wait_for(
+        self, name: str, *, count: int = 1, since_ns: int = 0, **fields: Any
+    ) -> Event:
+        """Return the *count*-th event *name* with *fields* since then, once it came."""
+
+        def matching(lines: list[str]) -> list[Event]:
+            events = [event for event in _events(lines) if event.at_ns >= since_ns]
+            return _matching(events, name, fields)
+
+        lines = self.wait_for_line(lambda lines: len(matching(lines)) >= count)
+        return matching(lines)[count - 1]
 
     def wait_until_believing(self, job_id: str, epoch: int) -> Event:
         """Return its latest answer once that is a yes under *epoch*."""

@@ -81,7 +81,7 @@ def stop_leader(
         due_ns = stopped_ns + round(1.8 * session_timeout_seconds * NS_PER_SECOND)
         time.sleep(max(0, due_ns - now_ns()) / NS_PER_SECOND)  # noqa: TID251
         resumed_ns = leader.resume()
-        woke = leader.wait_for("woke", epoch=epoch)
+        woke = leader.wait_for("woke", epoch=epoch, since_ns=resumed_ns)
         assert woke.believes is False
         assert woke.slept_ns >= session_timeout_seconds * NS_PER_SECOND
 
