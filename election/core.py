@@ -101,6 +101,8 @@ class ElectionConfig:
             the longest lease that it or its predecessor admits.
         session_count_max: How many sessions there may be.
         contender_count_max: How many contenders one component may have.
+        contender_count_per_session_max: How many contenders one session may have: the
+            answer to its heartbeats names every leadership.
         component_count_max: How many components may have contenders.
     """
 
@@ -108,6 +110,9 @@ class ElectionConfig:
     undecided_ns: int = field(validator=validators.ge(0))
     session_count_max: int = field(default=10_000, validator=validators.ge(1))
     contender_count_max: int = field(default=1_000, validator=validators.ge(1))
+    contender_count_per_session_max: int = field(
+        default=1_000, validator=validators.ge(1)
+    )
     component_count_max: int = field(default=100_000, validator=validators.ge(1))
 
 
@@ -478,7 +483,7 @@ class ElectionCore:
         elif known is not None and known.session_id != event.session_id:
             refusal = RegistrationRefusal.TAKEN_BY_ANOTHER_SESSION
         elif known is None:
-            refusal = self._refusal_of_another(component)
+            refusal = self._refusal_of_another(session, component)
         if refusal is not None:
             effects.append(
                 RefuseRegistration(
@@ -515,8 +520,10 @@ class ElectionCore:
         self._grant(component, effects)
 
     def _refusal_of_another(
-        self, component: Component | None
+        self, session: Session, component: Component | None
     ) -> RegistrationRefusal | None:
+        if len(session.contenders) >= self._config.contender_count_per_session_max:
+            return RegistrationRefusal.TOO_MANY_CONTENDERS
         if component is not None:
             if len(component.contenders) >= self._config.contender_count_max:
                 return RegistrationRefusal.TOO_MANY_CONTENDERS

@@ -52,9 +52,7 @@ class ServedClient:
     @property
     def is_late(self) -> bool:
         """Return whether its newest request came over a connection that closed."""
-        return (
-            self.connection is not None and self.connection == self.closed_connection
-        )
+        return self.connection is not None and self.connection == self.closed_connection
 
 
 @final
@@ -81,6 +79,10 @@ class ClientTable:
     def by_nonce(self, peer: Hashable, nonce: bytes) -> ServedClient | None:
         """Return the client that *peer* has greeted as, with *nonce*, or None."""
         return self._by_nonce.get((peer, nonce))
+
+    def count_over(self, connection: Hashable) -> int:
+        """Return how many clients use *connection*."""
+        return len(self._by_connection.get(connection, ()))
 
     def add(self, client: ServedClient) -> None:
         """Enter a client."""

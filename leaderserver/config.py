@@ -110,6 +110,7 @@ class ServerConfig:
             open files may be lower; the server then says so, and keeps to that.
         sessions_max: Sessions.
         contenders_per_component_max: Contenders of one component.
+        contenders_per_session_max: Contenders of one session.
         subscriptions_per_session_max: Components that one session hears of; likewise
             the topics of one connection to the publishing port.
         components_max: Components that are remembered, and topics of the publishing
@@ -137,6 +138,7 @@ class ServerConfig:
     connections_max: int = field(default=10_000, validator=_check_count)
     sessions_max: int = field(default=10_000, validator=_check_count)
     contenders_per_component_max: int = field(default=1_000, validator=_check_count)
+    contenders_per_session_max: int = field(default=1_000, validator=_check_count)
     subscriptions_per_session_max: int = field(default=10_000, validator=_check_count)
     components_max: int = field(default=100_000, validator=_check_count)
     queued_replies_per_peer_max: int = field(default=1_000, validator=_check_count)

@@ -269,6 +269,7 @@ class ServerLoop:
                 undecided_ns=undecided_ns,
                 session_count_max=config.sessions_max,
                 contender_count_max=config.contenders_per_component_max,
+                contender_count_per_session_max=config.contenders_per_session_max,
                 component_count_max=config.components_max,
             ),
             epochs=IncarnationEpochs(incarnation, started_ns=now_ns),

@@ -66,6 +66,7 @@ from leaderserver.inspection import (
     inspect_contenders,
     inspect_sessions,
 )
+from leaderserver.log_budget import LogBudget
 from leaderserver.messages import (
     AcknowledgedHeartbeat,
     AffirmationRecord,
@@ -136,6 +137,8 @@ class ServiceConfig:
         session_timeout_ns_min: Shorter session timeouts are lengthened to this.
         session_timeout_ns_max: Longer ones are shortened to this.
         subscription_count_max: Subscriptions of one session.
+        session_count_per_connection_max: Sessions over one connection; a client needs
+            one at a time.
         publish_port: Where changes are published, on the host of the request channel.
         publish_address: Where they are published instead, or None.
     """
@@ -145,6 +148,9 @@ class ServiceConfig:
     session_timeout_ns_min: int = field(validator=validators.ge(1))
     session_timeout_ns_max: int = field(validator=validators.ge(1))
     subscription_count_max: int = field(default=10_000, validator=validators.ge(1))
+    session_count_per_connection_max: int = field(
+        default=16, validator=validators.ge(1)
+    )
     publish_port: int = 0
     publish_address: str | None = None
 
@@ -223,6 +229,7 @@ class LeaderService:
         self._clients = ClientTable()
         self._store_desk = StoreDesk(self._core, storage)
         self._counts: Counter[str] = Counter()
+        self._log_budget = LogBudget()
         self._log = get_logger(component="leaderserver")
 
     @property
@@ -290,11 +297,12 @@ class LeaderService:
         if client is None or client.principal != principal:
             if client is not None:
                 self._counts["requests_foreign_key"] += 1
-                self._log.warning(
-                    "request.foreign-key",
-                    client=principal.name,
-                    session_id=client.session_id,
-                )
+                if self._may_log("request.foreign-key", turn):
+                    self._log.warning(
+                        "request.foreign-key",
+                        client=principal.name,
+                        session_id=client.session_id,
+                    )
             self._counts["requests_session_unknown"] += 1
             unknown = SessionUnknown(
                 number=message.number, incarnation=self._core.incarnation
@@ -342,6 +350,18 @@ class LeaderService:
             )
             return
         config = self._config
+        if (
+            self._clients.count_over(connection)
+            >= config.session_count_per_connection_max
+        ):
+            self._refuse_hello(
+                message,
+                peer,
+                Failure.LIMIT_REACHED,
+                "this connection has as many sessions as it may have",
+                turn,
+            )
+            return
         session_timeout_ns = min(
             max(message.session_timeout_ns, config.session_timeout_ns_min),
             config.session_timeout_ns_max,
@@ -728,11 +748,12 @@ class LeaderService:
                 self._fail(reason_text, "the leadership is not yours", turn)
             case RefuseEpoch():
                 self._counts["epochs_refused"] += 1
-                self._log.warning(
-                    "epoch.refused",
-                    component_id=effect.component_id,
-                    epoch=effect.epoch,
-                )
+                if self._may_log("epoch.refused", turn):
+                    self._log.warning(
+                        "epoch.refused",
+                        component_id=effect.component_id,
+                        epoch=effect.epoch,
+                    )
             case RecordEpoch():
                 raise AssertionError(effect)
             case _:
@@ -770,6 +791,10 @@ class LeaderService:
                 publication=publication_to_record(effect.publication),
             )
             turn.outgoing.append(Broadcast(message=published))
+
+    def _may_log(self, event: str, turn: _Turn) -> bool:
+        """Return whether what a stranger causes may fill another line of the log."""
+        return self._log_budget.admits(event, now_ns=turn.now_ns)
 
     def _client(self, session_id: str) -> ServedClient:
         client = self._clients.get(session_id)

@@ -42,6 +42,7 @@ _LIMITS: Final = (
     ("connections_max", "to each of the two ports"),
     ("sessions_max", "in all"),
     ("contenders_per_component_max", "for one job"),
+    ("contenders_per_session_max", "of one client"),
     ("subscriptions_per_session_max", "jobs that one session hears of"),
     ("components_max", "jobs that are remembered"),
     ("queued_replies_per_peer_max", "messages that wait for one client to read"),

@@ -521,11 +521,14 @@ class TestN3Bounds:
         first.close()
         resources.enter_context(open_ha_services(config))
 
-    def test_contenders_are_bounded(self, resources: contextlib.ExitStack) -> None:
+    @pytest.mark.parametrize(
+        "limit", ["contenders_per_component_max", "contenders_per_session_max"]
+    )
+    def test_contenders_are_bounded(
+        self, resources: contextlib.ExitStack, limit: str
+    ) -> None:
         """N3, E8: one contender too many is told why; it does not wait in silence."""
-        server = resources.enter_context(
-            LeaderServer(server_config(contenders_per_component_max=2))
-        )
+        server = resources.enter_context(LeaderServer(server_config(**{limit: 2})))
         ha = resources.enter_context(open_ha_services(server.url))
         leader = Candidate(ha, "a:1")
         leader.wait_for_confirm()

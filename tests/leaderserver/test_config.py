@@ -28,6 +28,7 @@ COUNTS = (
     "connections_max",
     "sessions_max",
     "contenders_per_component_max",
+    "contenders_per_session_max",
     "subscriptions_per_session_max",
     "components_max",
     "queued_replies_per_peer_max",
