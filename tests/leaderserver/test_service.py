@@ -157,6 +157,34 @@ class TestHello:
         bob.hello()
         assert bob.session_id
 
+    def test_sessions_of_one_connection_are_bounded(
+        self, conversation: Conversation
+    ) -> None:
+        """N3: one connection cannot take all the sessions; another goes on."""
+
+        def greet(number: int, connection: str) -> ToClient:
+            (sent,) = conversation.service.receive(
+                Hello(
+                    nonce=number.to_bytes(16, "big"),
+                    session_timeout_ns=1_000,
+                    lease_ns=100,
+                    client="x",
+                ),
+                peer=connection,
+                connection=connection,
+                principal=ANONYMOUS,
+                now_ns=0,
+            )
+            assert isinstance(sent, Send)
+            return sent.message
+
+        for number in range(16):
+            assert isinstance(greet(number, "greedy"), Welcome)
+        refused = greet(16, "greedy")
+        assert isinstance(refused, RefusedHello)
+        assert refused.reason == "limit-reached"
+        assert isinstance(greet(16, "modest"), Welcome)
+
     def test_a_name_is_shown_as_text(self, conversation: Conversation) -> None:
         """A client's name can not write to an operator's terminal."""
         Talker(conversation, "al\x1b[2J").hello()
