@@ -63,7 +63,7 @@ class EventLoop:
         self._log = get_logger(component=name)
         # A SimpleQueue may be put into from anywhere, also by an interrupted thread
         # that is putting already; it has no bound, but its producers wait for answers.
-        self._actions: queue.SimpleQueue[Callable[[], None] | None] = (
+        self._actions: queue.SimpleQueue[Callable[[], object] | None] = (
             queue.SimpleQueue()
         )
         self._timers: list[tuple[int, int, Timer]] = []
@@ -79,7 +79,7 @@ class EventLoop:
         """Begin; once."""
         self._thread.start()
 
-    def call(self, action: Callable[[], None]) -> None:
+    def call(self, action: Callable[[], object]) -> None:
         """Do *action* on the loop, after what it was handed before; from anywhere."""
         self._actions.put(action)
 
@@ -122,7 +122,7 @@ class EventLoop:
             while self._timers and self._timers[0][0] <= self._clock.now_ns():
                 self._perform(heapq.heappop(self._timers)[2].fire)
 
-    def _perform(self, action: Callable[[], None]) -> None:
+    def _perform(self, action: Callable[[], object]) -> None:
         try:
             action()
         except Exception:  # noqa: BLE001 - the loop goes on for all else it carries

@@ -29,7 +29,6 @@ What the contender is told follows from the `HolderCore`.
 from __future__ import annotations
 
 import uuid
-from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, assert_never, final
 
@@ -55,12 +54,11 @@ from haservices.zookeeper_holding import (
 )
 from haservices.zookeeper_nodes import (
     DeleteNode,
-    NodeExistsError,
     NodeMissingError,
     NodeVersionError,
     TransactionFailedError,
 )
-from haservices.zookeeper_paths import ancestors_of, in_order
+from haservices.zookeeper_paths import in_order
 from haservices.zookeeper_records import (
     ContenderRecord,
     decode_contender,
@@ -129,6 +127,7 @@ class ZooKeeperContender:
         self._deliver = deliver
         self._fail = fail
         self._log = get_logger(component="contender", component_id=paths.component_id)
+        self._contender_id = uuid.uuid4().hex
         self._channel = ZooKeeperChannel(self._advance, self._stumble)
         self._entry: Entry | None = None
         self._holding: ZooKeeperHolding | None = None
@@ -297,7 +296,6 @@ class ZooKeeperContender:
         session_id = self._session.session_id
         assert session_id is not None
         entry = Entry(
-            contender_id=uuid.uuid4().hex,
             session_id=session_id,
             record=ContenderRecord(
                 leader_session_id=uuid.uuid4(),
@@ -306,9 +304,11 @@ class ZooKeeperContender:
             ),
         )
         self._entry = entry
+        # Sent at once with what may be missing: one round trip, also the first time.
+        self._session.create_parents(self._paths.contenders)
         sent_ns = self._session.clock.now_ns()
         created = self._session.connection.create_contender(
-            self._paths.contender_prefix(entry.contender_id),
+            self._paths.contender_prefix(self._contender_id),
             encode_record(entry.record),
         )
         when_done(created, lambda answer: self._clean_up_after(entry, answer))
@@ -332,7 +332,7 @@ class ZooKeeperContender:
                 return False  # the entry stays, and is looked for
             self._entry = None
             if isinstance(error, NodeMissingError):
-                self._make_parents(deque(ancestors_of(self._paths.contenders)))
+                self._make_parents()
                 return True
             return False
 
@@ -345,32 +345,11 @@ class ZooKeeperContender:
         if self._entry is not entry and created.exception() is None:
             self._session.connection.delete(created.result()[0])
 
-    def _make_parents(
-        self, left: deque[str], refusal: AuthenticationError | None = None
-    ) -> None:
-        """Create the nodes above ours, from the top; then register."""
-
-        def created(_: None) -> None:
-            left.popleft()
-            if left and not self._is_closing:
-                self._make_parents(left)
-
-        def failed(error: Exception) -> bool:
-            if isinstance(error, NodeExistsError):
-                created(None)
-                return True
-            if isinstance(error, AuthenticationError) and len(left) > 1:
-                # It may be there all the same: the next one will tell.
-                left.popleft()
-                self._make_parents(left, error)
-                return True
-            if isinstance(error, NodeMissingError) and refusal is not None:
-                self._stumble(refusal)
-                return True
-            return False
-
+    def _make_parents(self) -> None:
+        """Create the nodes above ours, or find out why not; then register."""
+        self._session.forget_parents(self._paths.contenders)
         self._channel.ask(
-            self._session.connection.create(left[0]), created, failed=failed
+            self._session.create_parents(self._paths.contenders), lambda _: None
         )
 
     def _find(self, entry: Entry) -> None:
@@ -379,9 +358,12 @@ class ZooKeeperContender:
         self._session.connection.sync()
 
         def answered(names: list[str]) -> None:
-            found = [name for name in names if name.startswith(entry.contender_id)]
+            found = [
+                name for name in in_order(names) if name.startswith(self._contender_id)
+            ]
             if found:
-                self._adopt(entry, self._paths.contender(found[0]))
+                # An earlier one is of an earlier session, and about to go.
+                self._adopt(entry, self._paths.contender(found[-1]))
             else:
                 self._entry = None
 

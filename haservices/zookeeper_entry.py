@@ -76,7 +76,6 @@ class Entry:
     One registration: a node, as far as we know it.
 
     Attributes:
-        contender_id: In the node's name; never used twice.
         session_id: Whose ephemeral node it is.
         record: The node's value, as we wrote it last.
         phase: Whether it waits, holds the component, or leaves.
@@ -92,7 +91,6 @@ class Entry:
         may_leave: Whether the contender has stopped leading.
     """
 
-    contender_id: str
     session_id: int
     record: ContenderRecord
     phase: Phase = Phase.QUEUED

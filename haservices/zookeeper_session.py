@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from concurrent.futures import Future
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, assert_never, final
@@ -41,6 +42,8 @@ from haservices.zookeeper_connection import (
     Expired,
     ZooKeeperConnection,
 )
+from haservices.zookeeper_nodes import NodeExistsError
+from haservices.zookeeper_paths import ancestors_of
 from nameservice import (
     AuthenticationError,
     LocalProtocolError,
@@ -66,6 +69,7 @@ T = TypeVar("T")
 
 _NS_PER_MS: Final = 1_000_000
 _HEARTBEATS_PER_TIMEOUT: Final = 3
+_KNOWN_PARENT_COUNT_MAX: Final = 10_000
 
 
 class SessionListener(Protocol):
@@ -113,6 +117,7 @@ class ZooKeeperSession:
         self._log = get_logger(component="zookeeper", url=config.url)
         self._connection = self._make_connection()
         self._listeners: dict[SessionListener, None] = {}
+        self._known_parents: OrderedDict[str, None] = OrderedDict()
         self._node_watchers: dict[str, dict[Callable[[], None], None]] = {}
         self._is_connected = False
         self._contact = _Contact.LOST
@@ -282,6 +287,41 @@ class ZooKeeperSession:
     def remove_listener(self, listener: SessionListener) -> None:
         """Tell *listener* no more."""
         self._listeners.pop(listener, None)
+
+    def create_parents(self, path: str) -> Future[None]:
+        """
+        Create the node at *path*, and all above it, where they may be missing.
+
+        They are asked for all at once.  What was created, or was there, before is not
+        asked for again until `forget_parents`.
+        """
+        done: Future[None] = Future()
+        if path in self._known_parents:
+            done.set_result(None)
+            return done
+        created = [self._connection.create(node) for node in ancestors_of(path)]
+        when_done(created[-1], lambda _: self._parents_created(path, created, done))
+        return done
+
+    def _parents_created(
+        self, path: str, created: Sequence[Future[None]], done: Future[None]
+    ) -> None:
+        # Answers come in order: with the last one, all of them are there.
+        errors = [future.exception() for future in created]
+        error = errors[-1]
+        if error is None or isinstance(error, NodeExistsError):
+            self._known_parents[path] = None
+            while len(self._known_parents) > _KNOWN_PARENT_COUNT_MAX:
+                self._known_parents.popitem(last=False)
+            done.set_result(None)
+        else:
+            # Where one above was refused, that is why this one failed.
+            refused = (one for one in errors if isinstance(one, AuthenticationError))
+            done.set_exception(next(refused, error))
+
+    def forget_parents(self, path: str) -> None:
+        """Take the node at *path* for missing."""
+        self._known_parents.pop(path, None)
 
     def watch(self, path: str, changed: Callable[[], None]) -> Future[NodeStat | None]:
         """

@@ -32,9 +32,8 @@ from haservices.zookeeper_nodes import (
     SetNode,
     TransactionFailedError,
 )
-from haservices.zookeeper_paths import ancestors_of, decode_name
+from haservices.zookeeper_paths import decode_name
 from nameservice import (
-    AuthenticationError,
     ConfigurationError,
     DidNotHappenError,
     MayHaveHappenedError,
@@ -111,19 +110,20 @@ class ZooKeeperStoreDriver:
         contender = self._elections.holder_of(self._paths.component_id, session)
         if contender is None:
             raise StaleEpochError(self._paths.component_id, session.epoch, None)
+        loop = self._session.loop
         for _ in range(_ATTEMPT_COUNT_MAX):
             nodes, sources = self._to_nodes(operations)
             _check_size(nodes)
+            # On its way before the commit, and usually known to be there.
+            loop.call(lambda: self._session.create_parents(self._paths.store))
             try:
                 self._elections.ask(
                     contender, Commit(session=session, operations=nodes)
                 )
             except TransactionFailedError as failure:
                 self._learn(sources[failure.index], failure.error)
-                if isinstance(nodes[failure.index], CreateNode) and isinstance(
-                    failure.error, NodeMissingError
-                ):
-                    self._make_parents()
+                if isinstance(failure.error, NodeMissingError):
+                    loop.call(lambda: self._session.forget_parents(self._paths.store))
                 self._look(operations)
             else:
                 self._remember(operations)
@@ -203,22 +203,6 @@ class ZooKeeperStoreDriver:
     def _remember(self, operations: Sequence[StoreOperation]) -> None:
         for operation in operations:
             self._guesses.note(operation.path, is_there=isinstance(operation, Put))
-
-    def _make_parents(self) -> None:
-        """Create the nodes above the store's, if they are missing."""
-        for path in ancestors_of(self._paths.store):
-            try:
-                self._session.write(
-                    lambda path=path: self._session.connection.create(path)  # type: ignore[misc]
-                )
-            except NodeExistsError:
-                continue
-            except AuthenticationError:
-                if path == self._paths.store:
-                    raise
-            except MayHaveHappenedError as error:
-                message = "the node of the store could not be created in time"
-                raise DidNotHappenError(message) from error
 
 
 @final
