@@ -37,6 +37,7 @@ from leaderserver.messages import (
     SessionUnknown,
     SnapshotReply,
     StatusRequest,
+    ToClient,
     UnsubscribeRequest,
     Welcome,
     WithdrawRequest,
@@ -157,10 +158,9 @@ class TestHello:
         bob.hello()
         assert bob.session_id
 
-    def test_sessions_of_one_connection_are_bounded(
-        self, conversation: Conversation
-    ) -> None:
+    def test_sessions_of_one_connection_are_bounded(self) -> None:
         """N3: one connection cannot take all the sessions; another goes on."""
+        conversation = Conversation(session_count_max=100)
 
         def greet(number: int, connection: str) -> ToClient:
             (sent,) = conversation.service.receive(
