@@ -162,6 +162,24 @@ class Component:
             and now_ns >= self.barrier_ns
         )
 
+    def shift(self, duration_ns: int, *, latest_ns: int) -> None:
+        """
+        Let the holder have *duration_ns* more to confirm (rule E9).
+
+        The barrier stays: a holder's belief ends however long the core did not run.
+
+        Args:
+            duration_ns: For how long the core did not run, and a lease.
+            latest_ns: It has no more time than if it had been granted then.
+        """
+        leadership = self.leadership
+        if leadership is None:
+            return
+        confirm_timeout_ns = self.contenders[leadership.contender_id].confirm_timeout_ns
+        leadership.confirm_deadline_ns = min(
+            leadership.confirm_deadline_ns + duration_ns, latest_ns + confirm_timeout_ns
+        )
+
     # -- transitions ---------------------------------------------------------------
 
     def begin(

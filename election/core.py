@@ -323,17 +323,21 @@ class ElectionCore:
         if late_ns <= tick_ns:
             return
         self._stall_count += 1
-        shift_ns = late_ns + (self._sessions.lease_ns_max or self._config.undecided_ns)
-        self._sessions.shift(shift_ns)
+        lease_ns = self._sessions.lease_ns_max or self._config.undecided_ns
+        shift_ns = late_ns + lease_ns
+        # One stall takes nothing further than this.  A core that stalls again and
+        # again must not move what is due before it for ever.
+        latest_ns = self._now_ns + lease_ns
+        self._sessions.shift(shift_ns, latest_ns=latest_ns)
         for session in self._sessions:
             self._arm_session(session)
         for component in self._components.values():
-            component.barrier_ns += shift_ns
-            if component.leadership is not None:
-                component.leadership.confirm_deadline_ns += shift_ns
+            component.shift(shift_ns, latest_ns=latest_ns)
             self._arm_component(component)
         if self._is_undecided:
-            self._decision_ns += shift_ns
+            self._decision_ns = min(
+                self._decision_ns + shift_ns, latest_ns + self._config.undecided_ns
+            )
             self._deadlines.set((_DECISION, ""), self._decision_ns)
 
     def _let_time_pass(self, effects: list[ElectionEffect]) -> None:
@@ -590,7 +594,7 @@ class ElectionCore:
             for contender in component.in_order():
                 session = self._sessions.get(contender.session_id)
                 assert session is not None
-                if session.is_heard(self._now_ns):
+                if session.may_be_granted(self._now_ns):
                     self._grant_to(component, contender, session, effects)
                     break
         self._arm_component(component)

@@ -70,6 +70,10 @@ class Session:
         """Return whether it was heard from within its lease."""
         return now_ns < self.last_contact_ns + self.lease_ns
 
+    def may_be_granted(self, now_ns: int) -> bool:
+        """Return whether it was heard from within its lease, and since it was cut."""
+        return self.close_evidence_ns is None and self.is_heard(now_ns)
+
     def deadline_ns(self) -> int:
         """Return when it ends if nothing is heard."""
         silent_ns = self.last_contact_ns + self.session_timeout_ns
@@ -188,20 +192,30 @@ class SessionTable:
         if named_ns is not None and named_ns >= oldest_ns:
             session.last_contact_ns = max(session.last_contact_ns, now_ns)
             closed_ns = session.close_evidence_ns
-            if closed_ns is not None and not (is_late and named_ns < closed_ns):
+            if closed_ns is not None and not (is_late and named_ns <= closed_ns):
                 session.close_evidence_ns = None
         acknowledgements.append((number, now_ns))
         return True
 
-    def shift(self, duration_ns: int) -> None:
-        """Let every session have been heard from *duration_ns* later (rule E9)."""
+    def shift(self, duration_ns: int, *, latest_ns: int) -> None:
+        """
+        Let everything of a session have happened *duration_ns* later (rule E9).
+
+        Args:
+            duration_ns: For how long the core did not run, and a lease.
+            latest_ns: Nothing is made to have happened later than this.
+        """
         for session in self._sessions.values():
-            session.last_contact_ns += duration_ns
+            session.last_contact_ns = min(
+                session.last_contact_ns + duration_ns, latest_ns
+            )
             if session.close_evidence_ns is not None:
-                session.close_evidence_ns += duration_ns
+                session.close_evidence_ns = min(
+                    session.close_evidence_ns + duration_ns, latest_ns
+                )
             session.acknowledgements = deque(
                 (
-                    (number, sent_ns + duration_ns)
+                    (number, min(sent_ns + duration_ns, latest_ns))
                     for number, sent_ns in session.acknowledgements
                 ),
                 maxlen=ACKNOWLEDGEMENT_COUNT_MAX,
