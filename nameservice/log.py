@@ -27,7 +27,8 @@ if not structlog.is_configured():
     # this, for loggers that exist already, too.
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        # Looked up for each logger: who replaces sys.stderr wants the lines there.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
 
