@@ -29,7 +29,11 @@ from haservices.zookeeper_retrieval import (
     ZooKeeperSubscriptions,
 )
 from haservices.zookeeper_session import ZooKeeperSession
-from haservices.zookeeper_store import ZooKeeperStoreDriver, cleanup_store
+from haservices.zookeeper_store import (
+    StoreGuesses,
+    ZooKeeperStoreDriver,
+    cleanup_store,
+)
 from nameservice import ForkGuard, LocalProtocolError, SystemClock, check_component_id
 from retrieval import LeaderRetriever
 
@@ -77,6 +81,7 @@ class ZooKeeperHAServices:
         self._operations = ZooKeeperOperations(
             self._session, self._paths, self._fork_guard
         )
+        self._guesses = StoreGuesses()
         self._lock = threading.Lock()
         self._open: dict[LeaderElection | LeaderRetriever, None] = {}
         self._is_closed = False
@@ -134,7 +139,7 @@ class ZooKeeperHAServices:
     def get_leader_store(self, job_id: str) -> LeaderStore:
         """Return the metadata of *job_id* that only its leader may write."""
         driver = ZooKeeperStoreDriver(
-            self._session, self._component(job_id), self._elections
+            self._session, self._component(job_id), self._elections, self._guesses
         )
         return LeaderStore(job_id, driver)
 

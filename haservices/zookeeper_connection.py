@@ -10,9 +10,9 @@ threads are not started.
 
 What kazoo does not do, and we therefore add here: it tells nobody which session
 timeout was negotiated nor when the handshake was sent; it waits a whole session timeout
-for each host that does not answer; it does not notice a dead connection while requests
-are being sent; it may leave a message in the buffers of TLS; it cannot take back a
-watch.  Of kazoo.recipe, where leaders overlap and watches leak, nothing is used.
+for each server that does not answer; it does not notice a dead connection while
+requests are being sent; it may leave a message in the buffers of TLS; it cannot take
+back a watch.  Of kazoo.recipe, where leaders overlap and watches leak, nothing is used.
 
 Requests that are submitted while kazoo is reconnecting wait, and are sent then, also to
 a new session.  Whoever submits checks which session it is (`ZooKeeperSession`).
@@ -165,12 +165,12 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self,
         loop: EventLoop,
         *,
-        connect_timeout_seconds: float,
+        attempt_timeout_seconds: float,
         tls: ssl.SSLContext | None,
     ) -> None:
         super().__init__()
         self.completion_queue = self.callback_queue = _LoopQueue(loop)
-        self._connect_timeout_seconds = connect_timeout_seconds
+        self._attempt_timeout_seconds = attempt_timeout_seconds
         self._tls = tls
 
     # kazoo's own start and stop would care for two threads, and register with atexit,
@@ -201,7 +201,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self, address: tuple[str, int], hostname: str, timeout: float, **_: Any
     ) -> socket.socket:
         connection = socket.create_connection(
-            address, min(timeout, self._connect_timeout_seconds)
+            address, min(timeout, self._attempt_timeout_seconds)
         )
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -223,10 +223,12 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         *,
         logger: logging.Logger,
         clock: Clock,
+        attempt_timeout_seconds: float,
         on_ended: Callable[[], None],
     ) -> None:
         super().__init__(client, retry, logger=logger)
         self._clock = clock
+        self._attempt_timeout_seconds = attempt_timeout_seconds
         self._on_ended = on_ended
         self.session_timeout_ms = 0
         self.handshake_sent_ns = 0
@@ -239,8 +241,12 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         sent_ns = self._clock.now_ns()
+        is_handshake = isinstance(request, Connect)
+        if is_handshake:
+            # A server that is just starting may accept, and never read what it is sent.
+            timeout = min(timeout, self._attempt_timeout_seconds)
         answer = super()._invoke(timeout, request, xid)
-        if isinstance(request, Connect):
+        if is_handshake:
             self.session_timeout_ms = answer[0].time_out
             self.handshake_sent_ns = sent_ns
         return answer
@@ -311,6 +317,8 @@ class ZooKeeperConnection:
         credentials = load_credentials(config)
         self._acl = None if credentials is None else CREATOR_ALL_ACL + READ_ACL_UNSAFE
         addresses = config.server_addresses
+        # Every server can be tried twice within the connect timeout.
+        attempt_timeout_seconds = config.connect_timeout_seconds / 2 / len(addresses)
         retry = KazooRetry(
             max_tries=-1,
             delay=_RETRY_DELAY_SECONDS,
@@ -321,7 +329,7 @@ class ZooKeeperConnection:
             timeout=config.session_timeout_seconds,
             handler=_Handler(
                 loop,
-                connect_timeout_seconds=config.connect_timeout_seconds / len(addresses),
+                attempt_timeout_seconds=attempt_timeout_seconds,
                 tls=load_tls_context(config),
             ),
             auth_data=[] if credentials is None else [credentials],
@@ -333,6 +341,7 @@ class ZooKeeperConnection:
             self._client._conn_retry.copy(),  # noqa: SLF001 - it knows when to stop
             logger=logger,
             clock=clock,
+            attempt_timeout_seconds=attempt_timeout_seconds,
             on_ended=lambda: loop.call(self._ended),
         )
         self._client._connection = self._connection  # noqa: SLF001 - as above
@@ -421,9 +430,11 @@ class ZooKeeperConnection:
         """Return the names of the children of *path*; `NodeMissingError`."""
         return self._submit(self._client.get_children_async(path), list)
 
-    def create(self, path: str) -> Future[None]:
-        """Create an empty node that stays; `NodeExistsError`, `NodeMissingError`."""
-        return self._submit(self._client.create_async(path, b"", acl=self._acl), _drop)
+    def create(self, path: str, value: bytes = b"") -> Future[None]:
+        """Create a node that stays; `NodeExistsError`, `NodeMissingError`."""
+        return self._submit(
+            self._client.create_async(path, value, acl=self._acl), _drop
+        )
 
     def create_contender(
         self, prefix: str, value: bytes

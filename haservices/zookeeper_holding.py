@@ -45,6 +45,7 @@ from haservices.zookeeper_records import (
 )
 from haservices.zookeeper_session import when_done
 from nameservice import (
+    DidNotHappenError,
     LeadershipLostError,
     MayHaveHappenedError,
     RemoteProtocolError,
@@ -326,7 +327,8 @@ class ZooKeeperHolding:
                 self._drop(request)
                 refuse(request, self._paths.component_id, self._entry.epoch)
             elif request.attempt_count >= _ATTEMPT_COUNT_MAX:
-                self._fail(request, error)
+                message = f"others interfered {_ATTEMPT_COUNT_MAX} times: {error}"
+                self._fail(request, DidNotHappenError(message))
             elif error.index == 0:
                 if not self._own_node_failed(error.error):
                     self._fail(request, error.error)

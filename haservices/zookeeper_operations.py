@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, final
 
 import msgspec
@@ -38,7 +37,7 @@ from haservices.zookeeper_records import (
     decode_leader,
     encode_record,
 )
-from haservices.zookeeper_session import format_session_id
+from haservices.zookeeper_session import format_session_id, or_none
 from nameservice import (
     DidNotHappenError,
     ForkGuard,
@@ -53,6 +52,7 @@ from retrieval.information import LeaderInformation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from haservices.config import ServerAddress
     from haservices.zookeeper_nodes import NodeStat
@@ -257,7 +257,7 @@ class ZooKeeperOperations:
 
     def _asking_for(self, path: str) -> Callable[[], Future[Node | None]]:
         """Return a request for the node at *path*, or None if it is not there."""
-        return lambda: _or_none(self._session.connection.get(path))
+        return lambda: or_none(self._session.connection.get(path))
 
     def _leader(self, paths: ComponentPaths) -> LeaderInformation | None:
         node = self._session.read(self._asking_for(paths.leader))
@@ -309,23 +309,6 @@ class ZooKeeperOperations:
                     break
                 answer += chunk
         return answer.decode("utf-8", errors="replace")
-
-
-def _or_none(asked: Future[Node]) -> Future[Node | None]:
-    """Return a future of the same node, or of None where there is none."""
-    answer: Future[Node | None] = Future()
-
-    def done(future: Future[Node]) -> None:
-        error = future.exception()
-        if error is None:
-            answer.set_result(future.result())
-        elif isinstance(error, NodeMissingError):
-            answer.set_result(None)
-        else:
-            answer.set_exception(error)
-
-    asked.add_done_callback(done)
-    return answer
 
 
 def _parse_mntr(answer: str) -> dict[str, str | int | float]:

@@ -6,6 +6,7 @@ Where everything is in ZooKeeper.
     CHROOT/lodestar/CLUSTER/components/COMPONENT/contenders/UUID-0000000042  ephemeral
                                                 /leader                      ephemeral
                            /store/COMPONENT/PATH                             persistent
+                           /bundles/COMPONENT/UUID                           persistent
 
 Contenders queue by the sequence number that ZooKeeper appends; the first of them holds
 the component.  ``leader`` is what it has published: retrievers look at nothing else.
@@ -91,9 +92,10 @@ class ComponentPaths:
         contenders: The node above its contenders.
         leader: What its holder has published.
         store: The node above what its leaders have stored.
+        bundles: The node above values that were too many for one transaction.
     """
 
-    __slots__ = ("component_id", "contenders", "leader", "node", "store")
+    __slots__ = ("bundles", "component_id", "contenders", "leader", "node", "store")
 
     def __init__(self, component_id: str, *, cluster: str) -> None:
         name = encode_name(component_id)
@@ -102,6 +104,7 @@ class ComponentPaths:
         self.contenders = f"{self.node}/contenders"
         self.leader = f"{self.node}/leader"
         self.store = f"{cluster}/store/{name}"
+        self.bundles = f"{cluster}/bundles/{name}"
 
     def contender_prefix(self, contender_id: str) -> str:
         """Return the path to create a contender's node at, without its sequence."""

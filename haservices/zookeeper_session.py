@@ -42,7 +42,7 @@ from haservices.zookeeper_connection import (
     Expired,
     ZooKeeperConnection,
 )
-from haservices.zookeeper_nodes import NodeExistsError
+from haservices.zookeeper_nodes import NodeExistsError, NodeMissingError
 from haservices.zookeeper_paths import ancestors_of
 from nameservice import (
     AuthenticationError,
@@ -63,7 +63,13 @@ if TYPE_CHECKING:
     from nameservice import Clock
 
 
-__all__ = ["SessionListener", "ZooKeeperSession", "when_done"]
+__all__ = [
+    "SessionListener",
+    "ZooKeeperSession",
+    "format_session_id",
+    "or_none",
+    "when_done",
+]
 
 T = TypeVar("T")
 
@@ -509,6 +515,23 @@ def format_session_id(session_id: int) -> str:
 def when_done(future: Future[T], callback: Callable[[Future[T]], None]) -> None:
     """Call *callback* when *future*, which is completed on the loop, is done."""
     future.add_done_callback(callback)
+
+
+def or_none(asked: Future[T]) -> Future[T | None]:
+    """Return a future of the same, or of None where there is no such node."""
+    answer: Future[T | None] = Future()
+
+    def done(future: Future[T]) -> None:
+        error = future.exception()
+        if error is None:
+            answer.set_result(future.result())
+        elif isinstance(error, NodeMissingError):
+            answer.set_result(None)
+        else:
+            answer.set_exception(error)
+
+    asked.add_done_callback(done)
+    return answer
 
 
 def _hand_on(asked: Future[T], answer: Future[T]) -> None:

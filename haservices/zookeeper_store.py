@@ -9,21 +9,30 @@ created or set.  For operations without a version we guess which, from what this
 did last, and send the commit at once; only if a guess was wrong do we look, and send it
 again.  A version is ZooKeeper's own plus one, since ours begin at 1.
 
-Reads are preceded by a ``sync``, so that they show what was committed before they were
-asked for, whichever server answers.
+Values that are too many for one request with all their paths are written beforehand, as
+a bundle; the transaction then writes references to it (zookeeper_bundles.py).
 """
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, final
 
 from election.store import Put, VersionedValue
+from haservices.zookeeper_bundles import (
+    REQUEST_SIZE_BYTES_MAX,
+    bundled,
+    pack,
+    read_children,
+    read_node,
+    request_size_bytes,
+    unpack,
+)
 from haservices.zookeeper_entry import Commit
 from haservices.zookeeper_nodes import (
     CreateNode,
     DeleteNode,
-    Node,
     NodeExistsError,
     NodeMissingError,
     NodeNotEmptyError,
@@ -34,17 +43,16 @@ from haservices.zookeeper_nodes import (
 )
 from haservices.zookeeper_paths import decode_name
 from nameservice import (
-    ConfigurationError,
     DidNotHappenError,
     MayHaveHappenedError,
+    RemoteProtocolError,
     StaleEpochError,
     VersionMismatchError,
 )
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Sequence
 
     from election.contender import LeaderSession
     from election.store import StoreOperation
@@ -53,13 +61,7 @@ if TYPE_CHECKING:
     from haservices.zookeeper_session import ZooKeeperSession
 
 
-__all__ = ["ZooKeeperStoreDriver", "cleanup_store"]
-
-REQUEST_SIZE_BYTES_MAX: Final = 1_048_000
-"""ZooKeeper's ``jute.maxbuffer`` (1,048,575), above which it closes the connection."""
-
-_OPERATION_SIZE_BYTES_MAX: Final = 80
-"""What an operation takes besides its path and its value, access list included."""
+__all__ = ["StoreGuesses", "ZooKeeperStoreDriver", "cleanup_store"]
 
 _ATTEMPT_COUNT_MAX: Final = 5
 _GUESS_COUNT_MAX: Final = 10_000
@@ -75,31 +77,35 @@ class ZooKeeperStoreDriver:
         session: ZooKeeperSession,
         paths: ComponentPaths,
         elections: ZooKeeperElections,
+        guesses: StoreGuesses,
     ) -> None:
         self._session = session
         self._paths = paths
         self._elections = elections
-        self._guesses = _Guesses()
+        self._guesses = guesses
 
     def get(self, path: str) -> VersionedValue | None:
         """Return what is under *path*, or None."""
-        node_path = self._paths.stored(path)
-
-        def ask() -> Future[Node]:
-            self._session.connection.sync()
-            return self._session.connection.get(node_path)
-
-        try:
-            node = self._session.read(ask)
-        except NodeMissingError:
-            return None
-        return VersionedValue(value=node.value, version=node.stat.version + 1)
+        for _ in range(_ATTEMPT_COUNT_MAX):
+            try:
+                node = read_node(self._session, self._paths.stored(path))
+            except NodeMissingError:
+                return None
+            try:
+                value = unpack(self._session, self._paths, node.value)
+            except NodeMissingError:
+                continue  # the bundle went because the value was replaced
+            return VersionedValue(value=value, version=node.stat.version + 1)
+        message = f"the value of {path!r} was replaced each time it was read"
+        raise RemoteProtocolError("unstable-value", message)
 
     def list(self, prefix: str) -> list[str]:
         """Return the paths that begin with *prefix*, sorted."""
         return sorted(
             path
-            for path in map(decode_name, _children(self._session, self._paths.store))
+            for path in map(
+                decode_name, read_children(self._session, self._paths.store)
+            )
             if path.startswith(prefix)
         )
 
@@ -110,20 +116,30 @@ class ZooKeeperStoreDriver:
         contender = self._elections.holder_of(self._paths.component_id, session)
         if contender is None:
             raise StaleEpochError(self._paths.component_id, session.epoch, None)
-        loop = self._session.loop
+
+        def transact(nodes: Sequence[NodeOperation]) -> None:
+            self._elections.ask(
+                contender, Commit(session=session, operations=tuple(nodes))
+            )
+
         for _ in range(_ATTEMPT_COUNT_MAX):
             nodes, sources = self._to_nodes(operations)
-            _check_size(nodes)
-            # On its way before the commit, and usually known to be there.
-            loop.call(lambda: self._session.create_parents(self._paths.store))
             try:
-                self._elections.ask(
-                    contender, Commit(session=session, operations=nodes)
-                )
+                if request_size_bytes(nodes) > REQUEST_SIZE_BYTES_MAX:
+                    with bundled(
+                        self._session, self._paths, nodes, transact
+                    ) as referring:
+                        self._transact(referring, transact)
+                else:
+                    self._transact(nodes, transact)
             except TransactionFailedError as failure:
+                if failure.index >= len(sources):
+                    continue  # the bundle was taken away: make another
                 self._learn(sources[failure.index], failure.error)
                 if isinstance(failure.error, NodeMissingError):
-                    loop.call(lambda: self._session.forget_parents(self._paths.store))
+                    self._session.loop.call(
+                        lambda: self._session.forget_parents(self._paths.store)
+                    )
                 self._look(operations)
             else:
                 self._remember(operations)
@@ -133,6 +149,15 @@ class ZooKeeperStoreDriver:
             f"{_ATTEMPT_COUNT_MAX} times while it was written"
         )
         raise DidNotHappenError(message)
+
+    def _transact(
+        self,
+        nodes: Sequence[NodeOperation],
+        transact: Callable[[Sequence[NodeOperation]], None],
+    ) -> None:
+        # On its way before the commit, and usually known to be there.
+        self._session.loop.call(lambda: self._session.create_parents(self._paths.store))
+        transact(nodes)
 
     def _to_nodes(
         self, operations: Sequence[StoreOperation]
@@ -152,7 +177,7 @@ class ZooKeeperStoreDriver:
     ) -> tuple[NodeOperation, ...]:
         version = operation.version
         is_there = (
-            self._guesses.is_there(operation.path, guess=not isinstance(operation, Put))
+            self._guesses.is_there(path, guess=not isinstance(operation, Put))
             if version is None
             else version > 0
         )
@@ -160,9 +185,11 @@ class ZooKeeperStoreDriver:
         if isinstance(operation, Put):
             if is_there:
                 return (
-                    SetNode(path=path, value=operation.value, version=node_version),
+                    SetNode(
+                        path=path, value=pack(operation.value), version=node_version
+                    ),
                 )
-            return (CreateNode(path=path, value=operation.value),)
+            return (CreateNode(path=path, value=pack(operation.value)),)
         if is_there:
             return (DeleteNode(path=path, version=node_version),)
         if version == 0:
@@ -187,13 +214,13 @@ class ZooKeeperStoreDriver:
     def _look(self, operations: Sequence[StoreOperation]) -> None:
         """Find out which of the paths without a version are there."""
         paths = [
-            operation.path for operation in operations if operation.version is None
+            self._paths.stored(operation.path)
+            for operation in operations
+            if operation.version is None
         ]
         stats = self._session.read_all(
             [
-                lambda path=path: self._session.connection.exists(  # type: ignore[misc]
-                    self._paths.stored(path)
-                )
+                lambda path=path: self._session.connection.exists(path)  # type: ignore[misc]
                 for path in paths
             ]
         )
@@ -202,23 +229,30 @@ class ZooKeeperStoreDriver:
 
     def _remember(self, operations: Sequence[StoreOperation]) -> None:
         for operation in operations:
-            self._guesses.note(operation.path, is_there=isinstance(operation, Put))
+            self._guesses.note(
+                self._paths.stored(operation.path), is_there=isinstance(operation, Put)
+            )
 
 
 @final
-class _Guesses:
-    """Which paths are there, as far as this process knows; bounded."""
+class StoreGuesses:
+    """Which nodes of stores are there, as far as this process knows; bounded."""
 
     def __init__(self) -> None:
         self._are_there: OrderedDict[str, bool] = OrderedDict()
+        self._lock = threading.Lock()
 
-    def is_there(self, path: str, *, guess: bool) -> bool:
-        return self._are_there.get(path, guess)
+    def is_there(self, node: str, *, guess: bool) -> bool:
+        """Return whether *node* is there; *guess* if that is not known."""
+        with self._lock:
+            return self._are_there.get(node, guess)
 
-    def note(self, path: str, *, is_there: bool) -> None:
-        self._are_there[path] = is_there
-        while len(self._are_there) > _GUESS_COUNT_MAX:
-            self._are_there.popitem(last=False)
+    def note(self, node: str, *, is_there: bool) -> None:
+        """Take note of whether *node* is there."""
+        with self._lock:
+            self._are_there[node] = is_there
+            while len(self._are_there) > _GUESS_COUNT_MAX:
+                self._are_there.popitem(last=False)
 
 
 def cleanup_store(session: ZooKeeperSession, paths: ComponentPaths) -> None:
@@ -227,11 +261,12 @@ def cleanup_store(session: ZooKeeperSession, paths: ComponentPaths) -> None:
 
     The nodes above go too where nobody contends: they hold nothing then.
     """
-    while names := _children(session, paths.store):
-        _delete_all(
-            session, [f"{paths.store}/{name}" for name in names[:_DELETE_COUNT_MAX]]
-        )
-    _delete_all(session, [paths.store, paths.contenders, paths.node])
+    for parent in (paths.store, paths.bundles):
+        while names := read_children(session, parent):
+            _delete_all(
+                session, [f"{parent}/{name}" for name in names[:_DELETE_COUNT_MAX]]
+            )
+    _delete_all(session, [paths.store, paths.bundles, paths.contenders, paths.node])
 
 
 def _delete_all(session: ZooKeeperSession, paths: Sequence[str]) -> None:
@@ -248,31 +283,3 @@ def _delete_all(session: ZooKeeperSession, paths: Sequence[str]) -> None:
         except TimeoutError:
             message = f"the deletion of {path} was not answered in time"
             raise MayHaveHappenedError(message) from None
-
-
-def _children(session: ZooKeeperSession, path: str) -> Sequence[str]:
-    """Return the names of the children of *path*; none if it is not there."""
-
-    def ask() -> Future[list[str]]:
-        session.connection.sync()
-        return session.connection.children(path)
-
-    try:
-        return session.read(ask)
-    except NodeMissingError:
-        return ()
-
-
-def _check_size(operations: Sequence[NodeOperation]) -> None:
-    size_bytes = sum(
-        _OPERATION_SIZE_BYTES_MAX
-        + len(operation.path)
-        + (len(operation.value) if isinstance(operation, SetNode | CreateNode) else 0)
-        for operation in operations
-    )
-    if size_bytes > REQUEST_SIZE_BYTES_MAX:
-        message = (
-            f"with its paths the commit takes {size_bytes:,} bytes of ZooKeeper's "
-            f"{REQUEST_SIZE_BYTES_MAX:,}: split it"
-        )
-        raise ConfigurationError(message)
