@@ -12,7 +12,7 @@ import itertools
 import queue
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from nameservice import NS_PER_SECOND, get_logger
 
@@ -27,6 +27,8 @@ __all__ = ["EventLoop", "Timer"]
 
 T = TypeVar("T")
 
+_TIMER_COUNT_MIN: Final = 64
+
 
 @final
 class Timer:
@@ -36,6 +38,11 @@ class Timer:
 
     def __init__(self, action: Callable[[], None]) -> None:
         self._action: Callable[[], None] | None = action
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether it was done or cancelled."""
+        return self._action is None
 
     def cancel(self) -> None:
         """Let it not be done.  Idempotent."""
@@ -68,6 +75,8 @@ class EventLoop:
         )
         self._timers: list[tuple[int, int, Timer]] = []
         self._timer_numbers = itertools.count()
+        # Above it, cancelled ones are cleared away; it is never below twice the rest.
+        self._timer_count_max = _TIMER_COUNT_MIN
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     @property
@@ -103,6 +112,10 @@ class EventLoop:
         assert self.is_current
         timer = Timer(action)
         heapq.heappush(self._timers, (at_ns, next(self._timer_numbers), timer))
+        if len(self._timers) > self._timer_count_max:
+            self._timers = [item for item in self._timers if not item[2].is_over]
+            heapq.heapify(self._timers)
+            self._timer_count_max = max(_TIMER_COUNT_MIN, 2 * len(self._timers))
         return timer
 
     def stop(self) -> None:

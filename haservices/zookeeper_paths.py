@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _CONTENDER_NAME: Final = re.compile(
-    r"(?P<contender_id>[0-9a-f]{32})-(?P<sequence>-?\d{10})"
+    r"(?P<contender_id>[0-9a-f]{32})-(?P<sequence>\d{10}|-\d{9,10})"
 )
 _SEQUENCE_SPAN: Final = 1 << 32
 
