@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,8 +66,8 @@ def pytest_terminal_summary(
     before, after = config.stash[_before], machine()
     terminalreporter.section("drills")
     terminalreporter.write_line(
-        f"commit {after['commit']}, {after['cores']} cores, Python "
-        f"{sys.version.split()[0]}, load {before['load']} before, {after['load']} after"
+        f"commit {after['commit']}, {after['cores']} cores, Python {after['python']}, "
+        f"load {before['load']} before, {after['load']} after"
     )
     for made in reports:
         terminalreporter.write_line("")

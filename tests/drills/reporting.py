@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import statistics
 import subprocess
 from pathlib import Path
@@ -103,6 +104,7 @@ def machine() -> dict[str, Any]:
     )
     return {
         "cores": os.cpu_count(),
+        "python": platform.python_version(),
         "load": [round(value, 2) for value in os.getloadavg()],
         "commit": commit.stdout.strip(),
     }

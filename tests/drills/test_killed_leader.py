@@ -113,7 +113,7 @@ def test_killed_leader_is_succeeded_within_its_lease(
 def test_killed_leader_on_zookeeper_is_succeeded_after_its_session(
     zookeeper: ZooKeeperServer, tmp_path: Path, report: Report
 ) -> None:
-    """E5: a dead process keeps its session for the whole timeout; then the next leads."""
+    """E5: a dead process keeps its session to the end; then the next leads."""
     session_timeout_seconds = 2.0
     failovers_seconds = kill_leaders(
         tmp_path,

@@ -110,7 +110,7 @@ def restart_server(
             assert process.all("failed") == []
     kept = "with" if is_durable else "without"
     report.say(
-        f"server killed and restarted {rounds} times {kept} a data directory, "
+        f"kills and restarts of the server, {kept} a data directory: {rounds}; "
         f"{PROCESS_COUNT} contenders for each of 2 jobs",
         rounds=rounds,
         is_durable=is_durable,

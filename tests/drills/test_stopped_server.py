@@ -97,7 +97,7 @@ def stop_server(
             }
             assert grants == {(process.name, epoch, identity)}
     report.say(
-        f"server stopped {rounds} times for {2 * session_timeout_seconds} s, session "
+        f"stops of the server: {rounds}, each {2 * session_timeout_seconds} s; session "
         f"timeout {session_timeout_seconds} s, lease {LEASE_SECONDS} s",
         rounds=rounds,
     )

@@ -55,7 +55,7 @@ def test_a_child_whose_parent_has_gone_does_not_start() -> None:
             "-I",
             "-S",
             str(TETHER),
-            "1",
+            "0",
             sys.executable,
             "-c",
             "print(1)",
