@@ -65,8 +65,13 @@ class _ProcessClock:
         return self._system.now_ns() - self._stalled_ns
 
     def own(self) -> None:
-        """Let the calling thread be the hub's."""
+        """
+        Let the calling thread be the hub's.
+
+        Time before that is no stall: without clients there is nothing to run for.
+        """
         self._owner = threading.get_ident()
+        self._read_ns = max(self._read_ns, self.peek_ns())
 
     def excuse_since(self, due_ns: int) -> None:
         """Let the time since *due_ns*, when the hub should have run, not count."""
@@ -109,6 +114,7 @@ class EmbeddedHub:
         self._actions: deque[Callable[[], None]] = deque()
         self._links: dict[EmbeddedLink, None] = {}
         self._thread: threading.Thread | None = None
+        self._last_thread: threading.Thread | None = None
 
     # -- for links, on any thread ----------------------------------------------------
 
@@ -124,7 +130,10 @@ class EmbeddedHub:
             self._links[link] = None
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._run, name=f"embedded-{self._name}", daemon=True
+                    target=self._run,
+                    args=[self._last_thread],
+                    name=f"embedded-{self._name}",
+                    daemon=True,
                 )
                 self._thread.start()
         self.post(link.client.opened)
@@ -136,6 +145,7 @@ class EmbeddedHub:
             thread = None if self._links else self._thread
             if thread is not None:
                 self._thread = None
+                self._last_thread = thread
             self._changed.notify()
         self.post(
             lambda: self._dispatch(
@@ -163,8 +173,10 @@ class EmbeddedHub:
         """Let *event* happen to the election; for leadership control."""
         self._dispatch(self._service.inject(event, now_ns=self.clock.now_ns()))
 
-    def _run(self) -> None:
+    def _run(self, predecessor: threading.Thread | None) -> None:
         me = threading.current_thread()
+        if predecessor is not None:
+            predecessor.join()  # one thread at a time: it may still have work to do
         self.clock.own()
         while True:
             deadline_ns = self._next_deadline_ns()

@@ -132,7 +132,8 @@ class LeaderClient:
         self._config = config
         self._clock = clock
         self._timeout_seconds = connect_timeout_seconds
-        self._core = ClientCore(config, now_ns=clock.now_ns())
+        self._now_ns = clock.now_ns()
+        self._core = ClientCore(config, now_ns=self._now_ns)
         self._fork_guard = ForkGuard()
         self._log = get_logger(component="leaderserver-client", target=config.target)
         self._lock = threading.Lock()
@@ -386,7 +387,9 @@ class LeaderClient:
         *,
         before_effects: Callable[[], None] | None = None,
     ) -> None:
-        effects = self._core.step(event, now_ns=self._clock.now_ns())
+        # The embedded clock excuses stalls: it may have fallen since the core was made.
+        self._now_ns = max(self._now_ns, self._clock.now_ns())
+        effects = self._core.step(event, now_ns=self._now_ns)
         if before_effects is not None:
             before_effects()
         for effect in effects:

@@ -1,87 +1,55 @@
-"""The embedded name service's own thread, and its clock."""
+"""What the embedded name service does that the conformance suite does not look at."""
 
 from __future__ import annotations
 
 import threading
+import time
 
-import pytest
-
-from haservices import HAConfig, campaign, open_ha_services
-from haservices.client_services import ClientHAServices
-from haservices.control import LeadershipControl
-from haservices.embedded import link_of
-from nameservice import ConfigurationError, LocalProtocolError
+from haservices import HAConfig, open_ha_services
+from haservices.testing import LeadershipControl
+from tests.recording import WAIT_SECONDS, ConfirmingContender, Record
 
 
-TIMEOUT_SECONDS = 20.0
-
-
-class TestClock:
-    """The hub's clock stands still while its thread does not run."""
-
-    def test_a_stalled_process_loses_no_leadership(self) -> None:
-        """E9: what stops the name service and its clients together is no silence."""
+class TestEmbeddedHub:
+    def test_what_a_closed_client_left_does_not_stop_the_next(self) -> None:
+        """E7: closed while it was cut off, it leaves a session that has to time out."""
         config = HAConfig(
-            url="embedded:", session_timeout_seconds=0.4, lease_seconds=0.1
+            url="embedded:left-behind",
+            session_timeout_seconds=60.0,
+            connect_timeout_seconds=0.2,
         )
-        with (
-            open_ha_services(config) as ha,
-            campaign(ha, "job", "a:1", TIMEOUT_SECONDS) as leadership,
-        ):
-            assert isinstance(ha, ClientHAServices)
-            hub = link_of(ha).hub
-            woken = threading.Event()
+        left = open_ha_services(config)
+        LeadershipControl(left).cut(left)
+        left.close()
+        # Longer than the hub's clock takes for a stall, so that there is one to excuse.
+        time.sleep(1.0)  # noqa: TID251
+        with open_ha_services(config) as ha:
+            assert ha.operations.status()["sessions"] in {1, 2}
+            election = ha.get_leader_election("job")
+            contender = ConfirmingContender(election, "a:1")
+            election.start(contender)
+            contender.wait_for_confirm()
 
-            def stall() -> None:
-                # Real time must pass here, four session timeouts of it, in which the
-                # hub's thread can do nothing.
-                assert not threading.Event().wait(1.6)
-                woken.set()
+    def test_services_that_come_while_the_last_one_leaves(self) -> None:
+        """E1: one thread at a time runs the hub, whoever comes and goes meanwhile."""
+        url = "embedded:coming-and-going"
+        names: Record[set[str]] = Record()
+        faults: Record[Exception] = Record()
 
-            hub.post(stall)
-            assert woken.wait(TIMEOUT_SECONDS)
-            (contender,) = ha.operations.contenders("job")
-            assert contender.is_leader
-            leadership.check()
-            assert not leadership.lost.is_set()
+        def come_and_go() -> None:
+            try:
+                for _ in range(100):
+                    with open_ha_services(url) as ha:
+                        names.add({item.client for item in ha.operations.sessions()})
+            except Exception as error:  # noqa: BLE001 - the test looks at it
+                faults.add(error)
 
-
-class TestThread:
-    """One thread for all services of a name, while there are any."""
-
-    def test_the_thread_ends_with_the_last_service(self) -> None:
-        """Services come and go; what is stored stays, the thread does not."""
-
-        def hubs() -> list[threading.Thread]:
-            return [t for t in threading.enumerate() if t.name == "embedded-thread"]
-
-        for version in (1, 2):
-            with (
-                open_ha_services("embedded:thread") as one,
-                open_ha_services("embedded:thread") as other,
-                campaign(one, "job", "a:1", TIMEOUT_SECONDS) as leadership,
-            ):
-                assert len(hubs()) == 1
-                one.get_leader_store("job").put("x", b"", session=leadership.session)
-                found = other.get_leader_store("job").get("x")
-                assert found is not None
-                assert found.version == version
-            assert hubs() == []
-
-
-class TestControl:
-    """Leadership control refuses what it cannot control."""
-
-    def test_closed_services_are_an_error(self) -> None:
-        """Nothing waits for a thread that has ended."""
-        with open_ha_services("embedded:") as ha:
-            control = LeadershipControl(ha)
-        with pytest.raises(LocalProtocolError, match="closed"):
-            control.cut(ha)
-
-    def test_names_are_checked(self) -> None:
-        """A job id that cannot be one is refused as everywhere else."""
-        with open_ha_services("embedded:") as ha:
-            control = LeadershipControl(ha)
-            with pytest.raises(ConfigurationError, match="job id"):
-                control.revoke("a/b")
+        threads = [threading.Thread(target=come_and_go) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_SECONDS)
+        assert faults.items == ()
+        assert len(names.items) == 400
+        running = [thread.name for thread in threading.enumerate()]
+        assert "embedded-coming-and-going" not in running
