@@ -13,7 +13,8 @@ from tests.lodestar.running import Running
 @pytest.fixture(scope="session")
 def leader_server_url() -> Iterator[str]:
     """Return the URL of a ``lodestar server`` that serves all tests."""
-    with Running("server", "--bind", "tcp://127.0.0.1:0") as server:
+    options = ("--bind", "tcp://127.0.0.1:0", "--lease-seconds-max", "3")
+    with Running("server", *options) as server:
         yield server.out.next().removeprefix("serving ")
         server.end()
 

@@ -23,13 +23,16 @@ WAIT_SECONDS = 60.0
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """Return an environment in which nothing but *settings* configures lodestar."""
+    """Return an environment with *settings*, and none of the user's own."""
     inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("LODESTAR_")
     }
-    return inherited | {"PYTHONPATH": str(ROOT)} | settings
+    # A long lease: on a machine that is busy with other tests a leader may be out of
+    # contact for a while, and `elect` ends its command then, as it should.
+    ours = {"PYTHONPATH": str(ROOT), "LODESTAR_LEASE_SECONDS": "3"}
+    return inherited | ours | settings
 
 
 @frozen(kw_only=True)

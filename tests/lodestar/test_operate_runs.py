@@ -26,8 +26,9 @@ class TestStatus:
         names = [line.split()[0] for line in result.out.splitlines()]
         assert names == sorted(names)
         assert names
+        # A figure may appear with what it counts, such as the question before.
         document = json.loads(run("status", "--json", *at).out)
-        assert sorted(document) == names
+        assert set(names) <= set(document)
 
 
 class TestSessions:
