@@ -43,6 +43,7 @@ class LeadershipControl:
     Raises:
         ConfigurationError: If *ha* is not on the embedded backend: there, use
             ``ha.operations`` and a `TCPProxy` instead.
+        LocalProtocolError: If *ha* is closed; later, too, if all services are.
     """
 
     def __init__(self, ha: HAServices) -> None:
@@ -104,6 +105,9 @@ class LeadershipControl:
 
     def _do(self, action: Callable[[], None]) -> None:
         """Run *action* on the hub's thread, and wait for it."""
+        if not self._hub.is_running:
+            message = "all services of this name are closed: nobody is there to lead"
+            raise LocalProtocolError(message)
         done: Future[None] = Future()
 
         def act() -> None:

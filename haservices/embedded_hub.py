@@ -124,6 +124,11 @@ class EmbeddedHub:
             self._actions.append(action)
             self._changed.notify()
 
+    @property
+    def is_running(self) -> bool:
+        """Return whether anybody takes part, so that what is posted is done."""
+        return self._thread is not None
+
     def attach(self, link: EmbeddedLink) -> None:
         """Let *link* take part; the first one starts the thread."""
         with self._changed:
