@@ -262,9 +262,11 @@ class Component:
         return effects
 
     def publish_nobody(self) -> tuple[ElectionEffect, ...]:
-        """Let retrievers know that nobody leads, unless they do."""
-        publication = Publication(epoch=self.epoch_max, confirm_count=0, leader=None)
-        if self.publication is not None and (publication.rank <= self.publication.rank):
+        """Let retrievers know that nobody is confirmed, unless they do or one is."""
+        # What a leadership publishes once it is confirmed must outrank this.
+        epoch = self.epoch_max if self.leadership is None else self.epoch_max - 1
+        publication = Publication(epoch=epoch, confirm_count=0, leader=None)
+        if self.publication is not None and publication.rank <= self.publication.rank:
             return ()
         self.publication = publication
         return (self._publish_leader(publication),)

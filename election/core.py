@@ -751,17 +751,20 @@ class ElectionCore:
             component = self._component(event.component_id)
         self._epochs.observe(event.epoch)
         known = (component.epoch_max, component.is_epoch_max_ended)
-        if (event.epoch, event.is_ended) <= known:
-            return
-        if component.leadership is not None:
-            # Somebody has seen a higher epoch than the present one, or has been told
-            # that the present one is over: neither would take our news.  The holder
-            # keeps its place and is granted afresh.
-            effects += component.end(has_stopped=False, is_told=True)
-        component.epoch_max = event.epoch
-        component.is_epoch_max_ended = event.is_ended or not self._is_undecided
+        if (event.epoch, event.is_ended) > known:
+            if component.leadership is not None:
+                # Somebody has seen a higher epoch than the present one, or has been
+                # told that the present one is over: neither would take our news.  The
+                # holder keeps its place and is granted afresh.
+                effects += component.end(has_stopped=False, is_told=True)
+            component.epoch_max = event.epoch
+            component.is_epoch_max_ended = event.is_ended or not self._is_undecided
         if not self._is_undecided:
-            effects += component.publish_nobody()
+            published = component.publication
+            if published is None or published.epoch < event.epoch:
+                # Whoever reports holds a leader of an earlier server's time, whose
+                # end we have not published, and hears of no other.
+                effects += component.publish_nobody()
             self._grant(component, effects)
 
     def _component(self, component_id: str) -> Component:
