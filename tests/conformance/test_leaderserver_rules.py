@@ -388,6 +388,40 @@ class TestRestartWithoutData:
         assert epochs == sorted(set(epochs))
 
 
+class TestE9Undecided:
+    def test_nothing_is_granted_or_written_before_it_is_decided(
+        self, tmp_path: Path, resources: contextlib.ExitStack
+    ) -> None:
+        """E9, L2: some holder may still believe, so whoever writes is to retry."""
+        servers = contextlib.ExitStack()
+        before = servers.enter_context(LeaderServer(server_config(data_dir=tmp_path)))
+        resources.callback(servers.close)  # after the clients have closed
+        leader, newcomer = (
+            resources.enter_context(
+                open_ha_services(HAConfig(url=before.url, session_timeout_seconds=60.0))
+            )
+            for _ in range(2)
+        )
+        candidate = Candidate(leader, "a:1")
+        session = candidate.wait_for_confirm()
+        config = server_config(
+            bind=before.endpoint, data_dir=tmp_path, lease_seconds_max=3.0
+        )
+        before.close()
+        after = servers.enter_context(LeaderServer(config))
+        waiting = Candidate(newcomer, "b:1", job_id="another")
+        wait_until(lambda: after.status()["contenders"] == 2)
+        with pytest.raises(DidNotHappenError):
+            candidate.store.put("a", b"", session=session)
+        assert waiting.contender.calls == ()
+        assert after.status()["is_undecided"] == 1
+        assert after.status()["leaders"] == 0
+        waiting.wait_for_confirm()
+        wait_until(lambda: has_written(candidate, session))
+        assert after.status()["is_undecided"] == 0
+        assert candidate.contender.calls == (Granted(session),)
+
+
 class TestE9Reports:
     def test_higher_report_revokes_and_grants_afresh(
         self, connect: Callable[..., HAServices], raw: WirePeer

@@ -253,8 +253,7 @@ class TestL3Limits:
         self, leader: Candidate, session: LeaderSession
     ) -> None:
         """L3: a commit of many small values is one commit."""
-        # ZooKeeper's limit of a request is 1,048,575 bytes, paths included.
-        operations = [Put(f"p/{number:04}", b"x" * 900) for number in range(1_000)]
+        operations = [Put(f"p/{number:04}", b"x" * 1_000) for number in range(1_000)]
         leader.store.commit(operations, session=session)
         assert leader.store.list("p/") == [operation.path for operation in operations]
 
