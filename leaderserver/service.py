@@ -224,6 +224,9 @@ class LeaderService:
             recorded_epochs=storage.recorded_epochs(),
             now_ns=now_ns,
         )
+        # What names this server to its clients: the core's own moves on when somebody
+        # reports an epoch above it.
+        self._incarnation = self._core.incarnation
         self._started_ns = now_ns
         self._subscriptions = Subscriptions(count_max=config.subscription_count_max)
         self._clients = ClientTable()
@@ -305,7 +308,7 @@ class LeaderService:
                     )
             self._counts["requests_session_unknown"] += 1
             unknown = SessionUnknown(
-                number=message.number, incarnation=self._core.incarnation
+                number=message.number, incarnation=self._incarnation
             )
             turn.outgoing.append(Send(peer=peer, message=unknown))
             return turn.outgoing
@@ -400,7 +403,7 @@ class LeaderService:
             session_id=client.session_id,
             session_timeout_ns=session.session_timeout_ns,
             lease_ns=session.lease_ns,
-            incarnation=self._core.incarnation,
+            incarnation=self._incarnation,
             publish_port=self._config.publish_port,
             publish_address=self._config.publish_address,
             is_durable=self._storage.is_durable,
@@ -704,7 +707,7 @@ class LeaderService:
                 ended = SessionEnded(
                     session_id=session_id,
                     reason=reason.value,
-                    incarnation=self._core.incarnation,
+                    incarnation=self._incarnation,
                 )
                 turn.outgoing.append(Send(peer=client.peer, message=ended))
                 self._subscriptions.drop(session_id)
