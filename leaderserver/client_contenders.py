@@ -32,7 +32,11 @@ from leaderserver.messages import (
     RevocationFinishedRequest,
     WithdrawRequest,
 )
-from nameservice.errors import DidNotHappenError, LeadershipLostError
+from nameservice.errors import (
+    DidNotHappenError,
+    LeadershipLostError,
+    MayHaveHappenedError,
+)
 
 
 if TYPE_CHECKING:
@@ -265,7 +269,12 @@ class ClientContenders:
         key = (Purpose.CONFIRM, contender.contender_id)
         superseded = outbox.exchanges.end(key)
         if superseded is not None:
-            error = DidNotHappenError("another confirmation overtook this one")
+            overtaken = "another confirmation overtook this one"
+            error = (
+                MayHaveHappenedError(overtaken)
+                if superseded.was_sent
+                else DidNotHappenError(overtaken)
+            )
             outbox.complete(superseded, error=error)
         outbox.begin(
             key,
