@@ -65,6 +65,9 @@ class Subscriptions:
     def __init__(self, *, count_max: int) -> None:
         self._count_max = count_max
         self._topics: dict[str, _Topic] = {}
+        # A topic that comes again goes on above this: a late broadcast of its former
+        # life must not pass for a change that is still to come.
+        self._revision_max = 0
         self._subscribers: dict[str, _Subscriber] = {}
         self._count = 0
 
@@ -84,7 +87,9 @@ class Subscriptions:
         if subscription is None:
             if len(subscriber.subscriptions) >= self._count_max:
                 return None
-            topic = self._topics.setdefault(component_id, _Topic())
+            topic = self._topics.setdefault(
+                component_id, _Topic(revision=self._revision_max)
+            )
             topic.session_ids[session_id] = None
             subscription = _Subscription(revision_known=topic.revision)
             subscriber.subscriptions[component_id] = subscription
@@ -108,6 +113,7 @@ class Subscriptions:
         topic = self._topics[component_id]
         del topic.session_ids[session_id]
         if not topic.session_ids:
+            self._revision_max = max(self._revision_max, topic.revision)
             del self._topics[component_id]
         self._count -= 1
 
