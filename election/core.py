@@ -699,8 +699,12 @@ class ElectionCore:
         for component in self.components:
             claims = component.take_claims()
             # max() keeps the first of equals: the earliest in the queue.
-            best = max(claims, key=lambda pair: pair[1].epoch, default=None)
-            if best is not None and self._may_reinstate(component, best[1]):
+            best = max(
+                (pair for pair in claims if self._is_possible(pair[1].epoch)),
+                key=lambda pair: pair[1].epoch,
+                default=None,
+            )
+            if best is not None and not component.is_outranked(best[1]):
                 claims.remove(best)
                 self._reinstate(component, *best, effects)
             elif component.epoch_max:
@@ -710,9 +714,9 @@ class ElectionCore:
             self._grant(component, effects)
         self._recorded_epochs.clear()
 
-    def _may_reinstate(self, component: Component, claim: ClaimReported) -> bool:
-        is_possible = self._epochs.admits(claim.epoch, now_ns=self._now_ns)
-        return is_possible and not component.is_outranked(claim)
+    def _is_possible(self, epoch: int) -> bool:
+        """Return whether some clock can have made *epoch*: others hide no claim."""
+        return self._epochs.admits(epoch, now_ns=self._now_ns)
 
     def _reinstate(
         self,
@@ -738,7 +742,7 @@ class ElectionCore:
             )
 
     def _take_report(self, event: EpochReported, effects: list[ElectionEffect]) -> None:
-        if not self._epochs.admits(event.epoch, now_ns=self._now_ns):
+        if not self._is_possible(event.epoch):
             effects.append(
                 RefuseEpoch(component_id=event.component_id, epoch=event.epoch)
             )
