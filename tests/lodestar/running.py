@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any, final
 
 from attrs import frozen
@@ -147,7 +148,19 @@ class Running:
     def __enter__(self) -> Running:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        if self.process.poll() is None:
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        was_running = self.process.poll() is None
+        if was_running:
             self.process.kill()
-        self.result()
+        result = self.result()
+        if exc_type is not None:
+            # For whoever reads why the test has failed.
+            print(self.process.args)
+            print("was running" if was_running else f"exit code {result.exit_code}")
+            print("\n".join([*self.out.seen, result.out]))
+            print("\n".join([*self.err.seen, result.err]))
