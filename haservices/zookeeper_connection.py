@@ -1,5 +1,5 @@
 """
-`ZooKeeperConnection`: kazoo behind types of ours; the only file that imports it.
+`ZooKeeperConnection`: kazoo behind types of ours.
 
 Theory of operation
 -------------------
@@ -8,12 +8,6 @@ Everything that it has to say (answers, watches, changes of state) goes to one
 `EventLoop`, in the order in which it happened, and runs there: kazoo's own two callback
 threads are not started.
 
-What kazoo does not do, and we therefore add here: it tells nobody which session
-timeout was negotiated nor when the handshake was sent; it waits a whole session timeout
-for each server that does not answer; it does not notice a dead connection while
-requests are being sent; it may leave a message in the buffers of TLS; it cannot take
-back a watch.  Of kazoo.recipe, where leaders overlap and watches leak, nothing is used.
-
 Requests that are submitted while kazoo is reconnecting wait, and are sent then, also to
 a new session.  Whoever submits checks which session it is (`ZooKeeperSession`).
 """
@@ -21,47 +15,36 @@ a new session.  Whoever submits checks which session it is (`ZooKeeperSession`).
 from __future__ import annotations
 
 import logging
-import socket
-import ssl
 import threading
-from collections import deque
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, final
 
-import kazoo.exceptions
 from attrs import frozen
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
-from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
 from haservices.zookeeper_credentials import load_credentials, load_tls_context
+from haservices.zookeeper_kazoo import (
+    KazooConnection,
+    KazooHandler,
+    KazooLog,
+    RemoveWatches,
+)
 from haservices.zookeeper_nodes import (
     ANY_VERSION,
     CheckNode,
     CreateNode,
     DeleteNode,
     Node,
-    NodeExistsError,
-    NodeMissingError,
-    NodeNotEmptyError,
     NodeOperation,
     NodeStat,
-    NodeVersionError,
     SetNode,
     TransactionFailedError,
 )
-from nameservice import (
-    AuthenticationError,
-    DidNotHappenError,
-    MayHaveHappenedError,
-    RemoteProtocolError,
-    SessionExpiredError,
-    get_logger,
-)
+from haservices.zookeeper_translation import BYSTANDERS, translate
+from nameservice import RemoteProtocolError, get_logger
 
 
 if TYPE_CHECKING:
@@ -87,7 +70,6 @@ _RETRY_DELAY_SECONDS: Final = 0.05
 _RETRY_DELAY_SECONDS_MAX: Final = 0.5
 _ABORT_INTERVAL_SECONDS: Final = 0.1
 _ABORT_COUNT_MAX: Final = 100
-_MESSAGE_COUNT_MAX: Final = 4
 
 
 @frozen(kw_only=True)
@@ -131,151 +113,6 @@ class Ended:
 ConnectionEvent: TypeAlias = Connected | Disconnected | Expired | Ended
 
 
-class _RemoveWatches(NamedTuple):
-    """A request that kazoo does not know: take back all our watches of a node."""
-
-    path: str
-    type: int = 18
-
-    def serialize(self) -> bytes:
-        text = self.path.encode()
-        any_type = 3
-        return len(text).to_bytes(4) + text + any_type.to_bytes(4)
-
-    @staticmethod
-    def deserialize(_data: bytes, _offset: int) -> bool:
-        return True
-
-
-@final
-class _LoopQueue:
-    """A queue of kazoo's that is our event loop."""
-
-    def __init__(self, loop: EventLoop) -> None:
-        self._loop = loop
-
-    def put(self, action: Callable[[], None]) -> None:
-        self._loop.call(action)
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's handler without threads of its own, and with connects that end."""
-
-    def __init__(
-        self,
-        loop: EventLoop,
-        *,
-        attempt_timeout_seconds: float,
-        tls: ssl.SSLContext | None,
-    ) -> None:
-        super().__init__()
-        self.completion_queue = self.callback_queue = _LoopQueue(loop)
-        self._attempt_timeout_seconds = attempt_timeout_seconds
-        self._tls = tls
-
-    # kazoo's own start and stop would care for two threads, and register with atexit,
-    # which a forked child would then run.
-    def start(self) -> None:
-        self._running = True
-
-    def stop(self) -> None:
-        # What comes after the end is still told on the loop, not on kazoo's thread.
-        pass
-
-    def select(
-        self, readers: list[Any], writers: list[Any], *others: Any
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        ready = [
-            reader
-            for reader in readers
-            if isinstance(reader, ssl.SSLSocket) and reader.pending()
-        ]
-        if ready:
-            return ready, [], []
-        selected: tuple[list[Any], list[Any], list[Any]] = super().select(
-            readers, writers, *others
-        )
-        return selected
-
-    def create_connection(
-        self, address: tuple[str, int], hostname: str, timeout: float, **_: Any
-    ) -> socket.socket:
-        connection = socket.create_connection(
-            address, min(timeout, self._attempt_timeout_seconds)
-        )
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls is not None:
-                connection = self._tls.wrap_socket(connection, server_hostname=hostname)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-
-class _Connection(ConnectionHandler):  # type: ignore[misc]
-    """kazoo's connection; it also tells what was negotiated, and can be cut short."""
-
-    def __init__(
-        self,
-        client: KazooClient,
-        retry: KazooRetry,
-        *,
-        logger: logging.Logger,
-        clock: Clock,
-        attempt_timeout_seconds: float,
-        on_ended: Callable[[], None],
-    ) -> None:
-        super().__init__(client, retry, logger=logger)
-        self._clock = clock
-        self._attempt_timeout_seconds = attempt_timeout_seconds
-        self._on_ended = on_ended
-        self.session_timeout_ms = 0
-        self.handshake_sent_ns = 0
-
-    def zk_loop(self) -> None:
-        try:
-            super().zk_loop()
-        finally:
-            self._on_ended()
-
-    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
-        sent_ns = self._clock.now_ns()
-        is_handshake = isinstance(request, Connect)
-        if is_handshake:
-            # A server that is just starting may accept, and never read what it is sent.
-            timeout = min(timeout, self._attempt_timeout_seconds)
-        answer = super()._invoke(timeout, request, xid)
-        if is_handshake:
-            self.session_timeout_ms = answer[0].time_out
-            self.handshake_sent_ns = sent_ns
-        return answer
-
-    def abort(self) -> None:
-        """Let the present connection look broken, so that kazoo makes another."""
-        present = self._socket
-        if present is not None:
-            try:
-                present.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # broken already
-
-
-class _Log(logging.Handler):
-    """Takes kazoo's warnings: the newest are kept, all go to our log as debug lines."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._log = get_logger(component="kazoo")
-        self.messages: deque[str] = deque(maxlen=_MESSAGE_COUNT_MAX)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        if message not in self.messages:
-            self.messages.append(message)
-        self._log.debug("kazoo.warned", message=message)
-
-
 @final
 class ZooKeeperConnection:
     """
@@ -310,7 +147,7 @@ class ZooKeeperConnection:
         self._on_node_changed = on_node_changed
         self._watched: set[str] = set()
         self._is_refused = False
-        self._log = _Log()
+        self._log = KazooLog()
         # No child of any logger: kazoo writes credentials at debug level.
         logger = logging.Logger("kazoo", logging.WARNING)  # noqa: LOG001
         logger.addHandler(self._log)
@@ -327,7 +164,7 @@ class ZooKeeperConnection:
         self._client = KazooClient(
             hosts=",".join(map(str, addresses)),
             timeout=config.session_timeout_seconds,
-            handler=_Handler(
+            handler=KazooHandler(
                 loop,
                 attempt_timeout_seconds=attempt_timeout_seconds,
                 tls=load_tls_context(config),
@@ -336,7 +173,7 @@ class ZooKeeperConnection:
             connection_retry=retry,
             logger=logger,
         )
-        self._connection = _Connection(
+        self._connection = KazooConnection(
             self._client,
             self._client._conn_retry.copy(),  # noqa: SLF001 - it knows when to stop
             logger=logger,
@@ -415,7 +252,7 @@ class ZooKeeperConnection:
         self._watched.discard(path)
         answer = self._client.handler.async_result()
         self._client._call(  # noqa: SLF001 - kazoo has no name for this request
-            _RemoveWatches(path), answer
+            RemoveWatches(path), answer
         )
         answer.rawlink(lambda _: self._forget_watch(path))
 
@@ -529,7 +366,7 @@ class ZooKeeperConnection:
             try:
                 result = convert(answered.get_nowait())
             except Exception as error:  # noqa: BLE001 - translated, for whoever asked
-                future.set_exception(self._translate(error))
+                future.set_exception(translate(error, target=self._target))
             else:
                 future.set_result(result)
 
@@ -538,88 +375,12 @@ class ZooKeeperConnection:
 
     def _check_transaction(self, results: list[Any]) -> None:
         for index, result in enumerate(results):
-            if isinstance(result, Exception) and not isinstance(result, _BYSTANDERS):
-                raise TransactionFailedError(index, self._translate(result))
+            if isinstance(result, Exception) and not isinstance(result, BYSTANDERS):
+                raise TransactionFailedError(
+                    index, translate(result, target=self._target)
+                )
         if any(isinstance(result, Exception) for result in results):
             raise RemoteProtocolError("transaction", "a transaction failed throughout")
-
-    def _translate(self, error: Exception) -> Exception:
-        """Return what *error* of kazoo's is in our words: the one table for it."""
-        for kind, translate in _TRANSLATIONS:
-            if isinstance(error, kind):
-                translated = translate(self._target, error)
-                translated.__cause__ = error
-                return translated
-        return error
-
-
-_BYSTANDERS: Final = (
-    kazoo.exceptions.RolledBackError,
-    kazoo.exceptions.RuntimeInconsistency,
-)
-"""What the operations of a failed transaction are told that did not fail themselves."""
-
-_TRANSLATIONS: Final[
-    tuple[tuple[type[Exception], Callable[[str, Exception], Exception]], ...]
-] = (
-    (kazoo.exceptions.NoNodeError, lambda _, __: NodeMissingError("no such node")),
-    (kazoo.exceptions.NodeExistsError, lambda _, __: NodeExistsError("node exists")),
-    (kazoo.exceptions.BadVersionError, lambda _, __: NodeVersionError("other version")),
-    (kazoo.exceptions.NotEmptyError, lambda _, __: NodeNotEmptyError("has children")),
-    (
-        kazoo.exceptions.ConnectionClosedError,
-        lambda target, _: DidNotHappenError(f"the session with {target} is closed"),
-    ),
-    (
-        kazoo.exceptions.SessionExpiredError,
-        lambda target, _: SessionExpiredError(f"{target} has ended the session"),
-    ),
-    (
-        kazoo.exceptions.AuthFailedError,
-        lambda target, _: AuthenticationError(target, "the credentials are not valid"),
-    ),
-    (
-        kazoo.exceptions.NoAuthError,
-        lambda target, _: AuthenticationError(
-            target, "the node's access list does not admit us"
-        ),
-    ),
-    (
-        kazoo.exceptions.InvalidACLError,
-        lambda target, _: AuthenticationError(
-            target, "the credentials are of no scheme that it knows"
-        ),
-    ),
-    (
-        kazoo.exceptions.ConnectionLoss,
-        lambda target, _: MayHaveHappenedError(
-            f"the connection to {target} was lost before the answer came"
-        ),
-    ),
-    (
-        kazoo.exceptions.OperationTimeoutError,
-        lambda target, _: MayHaveHappenedError(
-            f"{target} gave up waiting for a quorum"
-        ),
-    ),
-    (
-        kazoo.exceptions.SessionMovedError,
-        lambda target, _: MayHaveHappenedError(
-            f"the session with {target} moved to another server meanwhile"
-        ),
-    ),
-    (
-        KazooTimeoutError,
-        lambda target, _: MayHaveHappenedError(f"{target} did not answer in time"),
-    ),
-    (
-        kazoo.exceptions.KazooException,
-        lambda target, error: RemoteProtocolError(
-            "unexpected-answer", f"{target} answered {type(error).__name__} {error}"
-        ),
-    ),
-)
-"""Each kind of kazoo's exceptions, the special before the general, in our words."""
 
 
 def _drop(_: Any) -> None:

@@ -27,6 +27,7 @@ from haservices.zookeeper_nodes import (
     Node,
     NodeMissingError,
     NodeOperation,
+    NodeVersionError,
     SetNode,
     TransactionFailedError,
 )
@@ -282,8 +283,10 @@ class ZooKeeperOperations:
             ]
         try:
             self._session.write(lambda: self._session.connection.transact(operations))
-        except TransactionFailedError:
-            return False
+        except TransactionFailedError as failure:
+            if isinstance(failure.error, NodeMissingError | NodeVersionError):
+                return False
+            raise failure.error from failure
         return True
 
     # -- four-letter words -------------------------------------------------------------

@@ -130,7 +130,7 @@ class ZooKeeperSession:
         self._session_id: int | None = None
         self._timeout_ns = 0
         self._acknowledged_ns = 0
-        self._heartbeat_in_flight = False
+        self._heartbeat_sent_ns: int | None = None
         self._heartbeat_timer: Timer | None = None
         self._silence_timer: Timer | None = None
         self._refusal: AuthenticationError | None = None
@@ -365,6 +365,9 @@ class ZooKeeperSession:
         )
 
     def _take(self, event: ConnectionEvent) -> None:
+        if self._is_closing:
+            self._is_connected = False
+            return
         match event:
             case Connected():
                 self._connected(event)
@@ -376,8 +379,7 @@ class ZooKeeperSession:
                 self._end_session()
             case Ended(is_refused=is_refused):
                 self._is_connected = False
-                if not self._is_closing:
-                    self._connection_ended(is_refused=is_refused)
+                self._connection_ended(is_refused=is_refused)
             case _:
                 assert_never(event)
 
@@ -388,16 +390,16 @@ class ZooKeeperSession:
         self._is_connected = True
         self._session_id = event.session_id
         self._timeout_ns = event.session_timeout_ms * _NS_PER_MS
-        self._heartbeat_in_flight = False
+        self._heartbeat_sent_ns = None
         if is_new:
-            self._acknowledged_ns = 0
+            self._acknowledged_ns = event.sent_ns
             self._log.info(
                 "session.opened",
                 session_id=format_session_id(event.session_id),
                 session_timeout_ms=event.session_timeout_ms,
             )
-        self._is_reachable.set()
-        self.acknowledge(event.sent_ns)
+        # Contact counts as restored when the first heartbeat is answered: only then are
+        # our credentials known to be taken.
         self._heartbeat()
 
     def _end_session(self) -> None:
@@ -438,8 +440,13 @@ class ZooKeeperSession:
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.cancel()
         self._heartbeat_timer = self.loop.call_at(now_ns + interval_ns, self._heartbeat)
-        if self._is_connected and not self._heartbeat_in_flight:
-            self._heartbeat_in_flight = True
+        if not self._is_connected:
+            return
+        if self._heartbeat_sent_ns is not None:
+            if now_ns - self._heartbeat_sent_ns >= self._timeout_ns * 2 // 3:
+                self._connection.abort()  # it has never answered, or no more
+        else:
+            self._heartbeat_sent_ns = now_ns
             connection = self._connection
             when_done(
                 connection.sync(),
@@ -451,7 +458,8 @@ class ZooKeeperSession:
     ) -> None:
         if connection is not self._connection:
             return
-        self._heartbeat_in_flight = False
+        if self._heartbeat_sent_ns == sent_ns:
+            self._heartbeat_sent_ns = None
         if answer.exception() is None and self._is_connected:
             self.acknowledge(sent_ns)
 
@@ -485,7 +493,7 @@ class ZooKeeperSession:
         if now_ns >= suspended_ns:
             if self._is_connected and self._contact is _Contact.CONNECTED:
                 self._log.info("connection.silent")
-                self._connection.abort()
+                self._connection.abort()  # another server may answer in time
             self._suspend()
         due_ns = lost_ns if now_ns >= suspended_ns else suspended_ns
         self._silence_timer = self.loop.call_at(due_ns, self._check_silence)
