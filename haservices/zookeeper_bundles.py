@@ -14,9 +14,6 @@ is there.  A value in a node is therefore marked: itself, or a reference.
 Bundles that nothing refers to any more are deleted before the next one is made.  Only
 the leader may (the deletion is a commit of its own), and a reader that comes too late
 reads the path again: it holds another value by then.
-
-Reads are preceded by a ``sync``, so that they show what was committed before they were
-asked for, whichever server answers.
 """
 
 from __future__ import annotations
@@ -31,13 +28,11 @@ from haservices.zookeeper_nodes import (
     CheckNode,
     CreateNode,
     DeleteNode,
-    Node,
-    NodeMissingError,
     NodeOperation,
     SetNode,
     TransactionFailedError,
 )
-from haservices.zookeeper_session import or_none
+from haservices.zookeeper_reading import or_none, read_children, read_node
 from nameservice import (
     ConfigurationError,
     DidNotHappenError,
@@ -49,7 +44,6 @@ from nameservice import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
 
     from haservices.zookeeper_paths import ComponentPaths
     from haservices.zookeeper_session import ZooKeeperSession
@@ -59,8 +53,6 @@ __all__ = [
     "REQUEST_SIZE_BYTES_MAX",
     "bundled",
     "pack",
-    "read_children",
-    "read_node",
     "request_size_bytes",
     "unpack",
 ]
@@ -207,26 +199,3 @@ class _Reference:
             return cls(name=name, start=int(start), stop=int(stop))
         except ValueError:
             return None
-
-
-def read_node(session: ZooKeeperSession, path: str) -> Node:
-    """Return the node at *path*, up to date; `NodeMissingError`."""
-
-    def ask() -> Future[Node]:
-        session.connection.sync()
-        return session.connection.get(path)
-
-    return session.read(ask)
-
-
-def read_children(session: ZooKeeperSession, path: str) -> Sequence[str]:
-    """Return the names of the children of *path*; none if it is not there."""
-
-    def ask() -> Future[list[str]]:
-        session.connection.sync()
-        return session.connection.children(path)
-
-    try:
-        return session.read(ask)
-    except NodeMissingError:
-        return ()

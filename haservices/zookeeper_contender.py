@@ -201,6 +201,7 @@ class ZooKeeperContender:
         if not self._is_closing:
             self._is_closing = True
             self._told = None
+            self._stop_pausing()
             self._stop_holding()
             self._advance()
 

@@ -49,6 +49,7 @@ from nameservice import (
     LeadershipLostError,
     MayHaveHappenedError,
     RemoteProtocolError,
+    SessionExpiredError,
     StaleEpochError,
 )
 
@@ -155,10 +156,7 @@ class ZooKeeperHolding:
         """Stop everything after the end of the session: no answer will come."""
         for request in tuple(self._requests):
             if request.is_sent and isinstance(request, Commit):
-                self._fail(
-                    request,
-                    MayHaveHappenedError("the session ended before the answer came"),
-                )
+                self._fail(request, _in_doubt(SessionExpiredError()))
             request.is_sent = False
         self.close()
 
@@ -319,7 +317,7 @@ class ZooKeeperHolding:
 
         def failed(error: Exception) -> bool:
             if not isinstance(error, TransactionFailedError):
-                self._fail(request, error)
+                self._fail(request, _in_doubt(error))
                 return False
             # Nothing was done, and nothing is on its way any more.
             request.is_sent = False
@@ -400,6 +398,15 @@ class ZooKeeperHolding:
     def _leader_changed(self) -> None:
         self._is_leader_watched = False
         self._advance()
+
+
+def _in_doubt(error: Exception) -> Exception:
+    """Return what a request is answered that was sent when *error* came."""
+    if isinstance(error, SessionExpiredError):
+        doubt = MayHaveHappenedError("the session ended before the answer came")
+        doubt.__cause__ = error
+        return doubt
+    return error
 
 
 def is_published_by(entry: Entry, node: Node) -> bool:

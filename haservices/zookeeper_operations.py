@@ -32,13 +32,14 @@ from haservices.zookeeper_nodes import (
     TransactionFailedError,
 )
 from haservices.zookeeper_paths import decode_name, in_order
+from haservices.zookeeper_reading import or_none, read_children
 from haservices.zookeeper_records import (
     ContenderRecord,
     decode_contender,
     decode_leader,
     encode_record,
 )
-from haservices.zookeeper_session import format_session_id, or_none
+from haservices.zookeeper_session import format_session_id
 from nameservice import (
     DidNotHappenError,
     ForkGuard,
@@ -99,20 +100,21 @@ class ZooKeeperOperations:
 
     def leaders(self) -> Sequence[ComponentInformation]:
         """Return every component that has a contender or a leader, sorted by id."""
+        components = self._components()
+        queues = self._queues(components)
+        nodes = self._session.read_all(
+            [self._asking_for(paths.leader) for paths in components]
+        )
         found = []
-        for paths in self._components():
-            contenders = self._queue(paths)
-            leader = self._leader(paths)
-            if contenders or leader is not None:
-                first = contenders[0] if contenders else None
+        for paths, queue, node in zip(components, queues, nodes, strict=True):
+            if queue or node is not None:
+                is_granted = bool(queue) and queue[0].record.is_granted
                 found.append(
                     ComponentInformation(
                         component_id=paths.component_id,
-                        leader=leader,
-                        contender_count=len(contenders),
-                        epoch=first.stat.created_zxid
-                        if first is not None and first.record.is_granted
-                        else None,
+                        leader=_leader_of(node, paths),
+                        contender_count=len(queue),
+                        epoch=queue[0].stat.created_zxid if is_granted else None,
                     )
                 )
         return found
@@ -139,8 +141,9 @@ class ZooKeeperOperations:
     def sessions(self) -> Sequence[SessionInformation]:
         """Return every session of the cluster that contends, sorted by id."""
         contended: dict[str, list[tuple[str, _Contender]]] = {}
-        for paths in self._components():
-            for contender in self._queue(paths):
+        components = self._components()
+        for paths, queue in zip(components, self._queues(components), strict=True):
+            for contender in queue:
                 contended.setdefault(contender.session_id, []).append(
                     (paths.component_id, contender)
                 )
@@ -205,66 +208,82 @@ class ZooKeeperOperations:
 
     def expire(self, session_id: str) -> None:
         """End everything that a session contends for; each queues last again."""
-        is_found = False
-        for paths in self._components():
-            for contender in self._queue(paths):
-                if contender.session_id == session_id:
-                    is_found = True
-                    self._end(paths, contender)
-        if not is_found:
-            raise UnknownSessionError(session_id)
+        ended: set[str] = set()
+        for _ in range(_ATTEMPT_COUNT_MAX):
+            components = self._components()
+            left = [
+                (paths, contender)
+                for paths, queue in zip(
+                    components, self._queues(components), strict=True
+                )
+                for contender in queue
+                if contender.session_id == session_id and contender.path not in ended
+            ]
+            if not left and not ended:
+                raise UnknownSessionError(session_id)
+            # What changed meanwhile is looked at again.
+            ended |= {
+                contender.path
+                for paths, contender in left
+                if self._end(paths, contender)
+            }
+            if all(contender.path in ended for _, contender in left):
+                return
+        message = f"session {session_id!r} changed each time it was ended"
+        raise DidNotHappenError(message)
 
     # -- reading ---------------------------------------------------------------------
 
     def _components(self) -> Sequence[ComponentPaths]:
         """Return the paths of every component that has a node, sorted by id."""
-        ids = [decode_name(name) for name in self._children(self._paths.components)]
+        self._fork_guard.check()
+        names = read_children(self._session, self._paths.components)
+        ids = [decode_name(name) for name in names]
         return [self._paths.component(component_id) for component_id in sorted(ids)]
 
-    def _children(self, path: str) -> Sequence[str]:
-        self._fork_guard.check()
-
-        def ask() -> Future[list[str]]:
-            self._session.connection.sync()
-            return self._session.connection.children(path)
-
-        try:
-            return self._session.read(ask)
-        except NodeMissingError:
-            return ()
-
     def _queue(self, paths: ComponentPaths) -> Sequence[_Contender]:
-        """Return the contenders of a component in order; others' nodes are left out."""
-        names = in_order(self._children(paths.contenders))
-        requests = [self._asking_for(paths.contender(name)) for name in names]
-        contenders = []
-        for name, node in zip(names, self._session.read_all(requests), strict=True):
-            if node is None:
-                continue  # gone since it was listed
-            path = paths.contender(name)
-            try:
-                record = decode_contender(node.value, path=path)
-            except RemoteProtocolError:
-                continue
-            contenders.append(
-                _Contender(
-                    path=path,
-                    contender_id=name.partition("-")[0],
-                    stat=node.stat,
-                    record=record,
-                )
-            )
-        return contenders
+        """Return the contenders of a component in order."""
+        return self._queues([paths])[0]
+
+    def _queues(
+        self, components: Sequence[ComponentPaths]
+    ) -> Sequence[Sequence[_Contender]]:
+        """Return each component's contenders in order; others' nodes are left out."""
+        self._fork_guard.check()
+        self._session.read(self._session.sync)
+        listed = self._session.read_all(
+            [self._listing(paths.contenders) for paths in components]
+        )
+        nodes = [
+            paths.contender(name)
+            for paths, names in zip(components, listed, strict=True)
+            for name in in_order(names or ())
+        ]
+        values = self._session.read_all([self._asking_for(path) for path in nodes])
+        found: dict[str, list[_Contender]] = {
+            paths.contenders: [] for paths in components
+        }
+        for path, node in zip(nodes, values, strict=True):
+            if node is not None:  # or it is gone since it was listed
+                parent, _, name = path.rpartition("/")
+                with contextlib.suppress(RemoteProtocolError):
+                    found[parent].append(
+                        _Contender(
+                            path=path,
+                            contender_id=name.partition("-")[0],
+                            stat=node.stat,
+                            record=decode_contender(node.value, path=path),
+                        )
+                    )
+        return list(found.values())
+
+    def _listing(self, path: str) -> Callable[[], Future[list[str] | None]]:
+        """Return a request for the children of *path*, or None if it is not there."""
+        return lambda: or_none(self._session.connection.children(path))
 
     def _asking_for(self, path: str) -> Callable[[], Future[Node | None]]:
         """Return a request for the node at *path*, or None if it is not there."""
         return lambda: or_none(self._session.connection.get(path))
-
-    def _leader(self, paths: ComponentPaths) -> LeaderInformation | None:
-        node = self._session.read(self._asking_for(paths.leader))
-        if node is None:
-            return None
-        return decode_leader(node.value, path=paths.leader).to_publication().leader
 
     # -- ending ----------------------------------------------------------------------
 
@@ -274,7 +293,7 @@ class ZooKeeperOperations:
         if contender.record.is_granted:
             record = msgspec.structs.replace(contender.record, is_ended=True)
             operations = [SetNode(path=contender.path, value=encode_record(record))]
-            if self._leader(paths) is not None:
+            if self._session.read(self._asking_for(paths.leader)) is not None:
                 operations.append(DeleteNode(path=paths.leader))
         else:
             # It may be granted this very moment; then the version is another.
@@ -312,6 +331,16 @@ class ZooKeeperOperations:
                     break
                 answer += chunk
         return answer.decode("utf-8", errors="replace")
+
+
+def _leader_of(node: Node | None, paths: ComponentPaths) -> LeaderInformation | None:
+    """Return the leader that *node* names, or None if it names none of ours."""
+    if node is None:
+        return None
+    try:
+        return decode_leader(node.value, path=paths.leader).to_publication().leader
+    except RemoteProtocolError:
+        return None
 
 
 def _parse_mntr(answer: str) -> dict[str, str | int | float]:

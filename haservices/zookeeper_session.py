@@ -42,10 +42,11 @@ from haservices.zookeeper_connection import (
     Expired,
     ZooKeeperConnection,
 )
-from haservices.zookeeper_nodes import NodeExistsError, NodeMissingError
+from haservices.zookeeper_nodes import NodeExistsError
 from haservices.zookeeper_paths import ancestors_of
 from nameservice import (
     AuthenticationError,
+    DidNotHappenError,
     LocalProtocolError,
     MayHaveHappenedError,
     SessionExpiredError,
@@ -67,7 +68,6 @@ __all__ = [
     "SessionListener",
     "ZooKeeperSession",
     "format_session_id",
-    "or_none",
     "when_done",
 ]
 
@@ -185,6 +185,7 @@ class ZooKeeperSession:
             self.begin_closing()
             self._is_closing = True
             self._connection.stop(self.seconds_to_wait())
+            self._is_connected = False
             self.loop.stop()
 
     def read(self, request: Callable[[], Future[T]]) -> T:
@@ -214,8 +215,14 @@ class ZooKeeperSession:
                 ]
             except TimeoutError:
                 raise self._unreachable() from None
-            except (MayHaveHappenedError, SessionExpiredError):
-                continue  # it was only a question: ask again
+            except (MayHaveHappenedError, SessionExpiredError) as error:
+                lost: Exception = error  # it was only a question: ask again
+            except DidNotHappenError as error:
+                if type(error) is not DidNotHappenError:
+                    raise  # it is the answer
+                lost = error
+            if time.monotonic() - began >= limit_seconds:
+                raise self._unreachable() from lost
 
     def write(self, request: Callable[[], Future[T]]) -> T:
         """
@@ -232,6 +239,9 @@ class ZooKeeperSession:
         except TimeoutError:
             message = f"{self.config.url} did not answer in time"
             raise MayHaveHappenedError(message) from None
+        except SessionExpiredError as error:
+            message = f"{self.config.url} ended the session before it answered"
+            raise MayHaveHappenedError(message) from error
 
     def request(self, request: Callable[[], Future[T]]) -> Future[T]:
         """Call *request* on the loop; return a future of the answer."""
@@ -281,6 +291,10 @@ class ZooKeeperSession:
     def timeout_ns(self) -> int:
         """Return the session timeout as negotiated."""
         return self._timeout_ns
+
+    def sync(self) -> Future[None]:
+        """Return once our server has caught up with the leader of the ensemble."""
+        return self._connection.sync()
 
     def add_listener(self, listener: SessionListener) -> None:
         """Tell *listener* of the session; if there is contact now, at once."""
@@ -523,23 +537,6 @@ def format_session_id(session_id: int) -> str:
 def when_done(future: Future[T], callback: Callable[[Future[T]], None]) -> None:
     """Call *callback* when *future*, which is completed on the loop, is done."""
     future.add_done_callback(callback)
-
-
-def or_none(asked: Future[T]) -> Future[T | None]:
-    """Return a future of the same, or of None where there is no such node."""
-    answer: Future[T | None] = Future()
-
-    def done(future: Future[T]) -> None:
-        error = future.exception()
-        if error is None:
-            answer.set_result(future.result())
-        elif isinstance(error, NodeMissingError):
-            answer.set_result(None)
-        else:
-            answer.set_exception(error)
-
-    asked.add_done_callback(done)
-    return answer
 
 
 def _hand_on(asked: Future[T], answer: Future[T]) -> None:

@@ -24,8 +24,6 @@ from haservices.zookeeper_bundles import (
     REQUEST_SIZE_BYTES_MAX,
     bundled,
     pack,
-    read_children,
-    read_node,
     request_size_bytes,
     unpack,
 )
@@ -42,6 +40,7 @@ from haservices.zookeeper_nodes import (
     TransactionFailedError,
 )
 from haservices.zookeeper_paths import decode_name
+from haservices.zookeeper_reading import read_children, read_node
 from nameservice import (
     DidNotHappenError,
     MayHaveHappenedError,
