@@ -8,6 +8,7 @@ import pytest
 from election import LeaderSession
 from election.holder import (
     Claim,
+    ConfirmRequested,
     DeliverGrant,
     DeliverRevoke,
     Ended,
@@ -461,3 +462,10 @@ class TestConfirmation:
         body = contenders.asked["confirm"]
         assert isinstance(body, ConfirmRequest)
         assert (body.confirm_count, body.address) == (2, "a:2")
+
+    def test_there_is_one_way_to_confirm(self, contenders: Contenders) -> None:
+        """Told to a holder beside `confirm`, nobody would wait for the answer."""
+        contender = contenders.lead()
+        asked = ConfirmRequested(leader_session_id=UUID(int=7), address="a:1")
+        with pytest.raises(AssertionError):
+            contenders.all.hold(contender, asked)

@@ -98,6 +98,14 @@ class TestConnections:
         table.move(alice, "alice", 2)
         assert (table.count_over(1), table.count_over(2)) == (0, 2)
 
+    def test_a_request_over_the_same_one_moves_nobody(
+        self, table: ClientTable, alice: ServedClient
+    ) -> None:
+        """The routing id alone may change."""
+        table.move(alice, "alice too", 1)
+        assert alice.peer == "alice too"
+        assert table.count_over(1) == 1
+
     def test_a_closed_one_concerns_all_who_used_it(
         self, table: ClientTable, alice: ServedClient, bob: ServedClient
     ) -> None:
