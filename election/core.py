@@ -381,13 +381,12 @@ class ElectionCore:
         if leadership is not None and not leadership.is_confirmed:
             holder = self._sessions.get(leadership.session_id)
             assert holder is not None
+            effects += component.end(has_stopped=False, is_told=True)
             if leadership.confirm_deadline_ns <= self._now_ns:
-                effects += component.end(has_stopped=False, is_told=True)
                 self._queue_last(component, leadership.contender_id)
-            elif not holder.is_heard(self._now_ns):
-                effects += component.end(
-                    has_stopped=False, is_told=True
-                )  # keeps its place (E1)
+            else:
+                # It was silent for a lease, and keeps its place (E1).
+                assert not holder.is_heard(self._now_ns)
         self._grant(component, effects)
 
     # -- sessions ------------------------------------------------------------------
