@@ -700,6 +700,17 @@ class TestContact:
         opened.wait(500)
         assert not opened.core._has_contact
 
+    def test_a_second_contender_excuses_no_silence(self, leading: Client) -> None:
+        """Heartbeats were frequent already: silence counts on (E5)."""
+        leading.wait(90)
+        leading.step(
+            ContenderAdded(
+                contender_id="y", component_id="c/other", confirm_timeout_ns=500
+            )
+        )
+        leading.wait(100)
+        assert not leading.core._has_contact
+
     def test_a_closed_link_suspends_at_once(self, leading: Client) -> None:
         """Nothing is sent over it; the session may exist still (E5)."""
         leading.add_retriever()
@@ -1051,6 +1062,12 @@ class TestClosing:
         """The server ends the session by itself (E5)."""
         opened.step(LinkClosed())
         assert opened.close() == [CompleteCall(call_id=9)]
+
+    def test_a_wish_under_way_is_dropped(self, opened: Client) -> None:
+        """Nobody waits for it but ourselves."""
+        opened.add_retriever()
+        assert opened.close() == [opened.sent(3, CloseSessionRequest())]
+        assert times(opened.wait(60), SubscribeRequest) == []
 
     def test_a_withdrawal_under_way_is_done(self, leading: Client) -> None:
         """Closing the session withdraws everybody."""
