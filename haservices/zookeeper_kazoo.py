@@ -14,7 +14,10 @@ zookeeper_translation.py see its objects.
 
 from __future__ import annotations
 
+import errno
 import logging
+import math
+import select
 import socket
 import ssl
 from collections import deque
@@ -30,7 +33,7 @@ from nameservice import get_logger
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from haservices.event_loop import EventLoop
     from nameservice import Clock
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["KazooConnection", "KazooHandler", "KazooLog", "RemoveWatches"]
 
 _MESSAGE_COUNT_MAX: Final = 4
+_MS_PER_SECOND: Final = 1000
 
 
 class RemoveWatches(NamedTuple):
@@ -131,20 +135,37 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
         return _Answer(self, self._loop)
 
     def select(
-        self, readers: list[Any], writers: list[Any], *others: Any
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait as ``select`` does, but not for what TLS has read already."""
-        ready = [
+        self,
+        readers: Sequence[socket.socket],
+        writers: Sequence[socket.socket],
+        _others: Sequence[socket.socket],
+        timeout: float | None = None,
+    ) -> tuple[list[socket.socket], list[socket.socket], list[socket.socket]]:
+        """
+        Wait as ``select`` does, but not for what TLS has read already.
+
+        kazoo's own opens a file descriptor for each call, and closes it again.
+        """
+        pending: list[socket.socket] = [
             reader
             for reader in readers
             if isinstance(reader, ssl.SSLSocket) and reader.pending()
         ]
-        if ready:
-            return ready, [], []
-        selected: tuple[list[Any], list[Any], list[Any]] = super().select(
-            readers, writers, *others
+        if pending:
+            return pending, [], []
+        poll = select.poll()
+        for sock in (*readers, *writers):
+            if sock.fileno() < 0:
+                raise OSError(errno.EBADF, "the connection is closed")
+            poll.register(sock, select.POLLIN if sock in readers else select.POLLOUT)
+        # Rounded up: a little early would spin.
+        timeout_ms = None if timeout is None else math.ceil(timeout * _MS_PER_SECOND)
+        ready = {descriptor for descriptor, _ in poll.poll(timeout_ms)}
+        return (
+            [reader for reader in readers if reader.fileno() in ready],
+            [writer for writer in writers if writer.fileno() in ready],
+            [],
         )
-        return selected
 
     def create_connection(
         self, address: tuple[str, int], hostname: str, timeout: float, **_: Any
