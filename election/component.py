@@ -108,7 +108,8 @@ class Component:
         epoch_max: The highest epoch granted, recorded or reported; 0 for none.
         is_epoch_max_ended: Whether somebody was told that *epoch_max* is over.
         barrier_ns: Nobody is granted before this.
-        barrier_epoch: Whose acknowledgement lets the barrier fall.
+        barrier_epoch: Which epoch's acknowledgement lets the barrier fall.
+        barrier_contender_id: And whose: who held that epoch.
         publication: What was published last, or None.
     """
 
@@ -119,6 +120,7 @@ class Component:
     is_epoch_max_ended: bool = False
     barrier_ns: int = 0
     barrier_epoch: int = 0
+    barrier_contender_id: str = ""
     publication: Publication | None = None
 
     def in_order(self) -> list[Contender]:
@@ -251,6 +253,7 @@ class Component:
         self.is_epoch_max_ended = True
         self.barrier_ns = 0 if has_stopped else leadership.barrier_ns
         self.barrier_epoch = leadership.epoch
+        self.barrier_contender_id = leadership.contender_id
         effects = self.publish_nobody() if leadership.is_confirmed else ()
         if is_told:
             effects = (

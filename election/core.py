@@ -664,6 +664,7 @@ class ElectionCore:
             and contender.session_id == event.session_id
             and component.leadership is None
             and component.barrier_epoch == event.epoch
+            and component.barrier_contender_id == event.contender_id
         ):
             component.barrier_ns = 0
             self._grant(component, effects)

@@ -535,11 +535,18 @@ class TestE4Affirmation:
         "event",
         [
             revocation_acknowledged("alice", SECOND),
+            revocation_acknowledged("bob", FIRST),
             revocation_acknowledged("bob", FIRST, contender_id="alice/1"),
             revocation_acknowledged("alice", FIRST, contender_id="alice/2"),
             revocation_acknowledged("alice", FIRST, component_id="c/other"),
         ],
-        ids=["another epoch", "another session", "no contender", "no component"],
+        ids=[
+            "another epoch",
+            "another contender",
+            "another session",
+            "no contender",
+            "no component",
+        ],
     )
     def test_other_acknowledgements_leave_the_barrier(
         self, event: RevocationAcknowledged
