@@ -189,6 +189,17 @@ class TestEnd:
             AcknowledgeRevocation(session=FOURTH),
         )
 
+    def test_end_is_acknowledged_once(self) -> None:
+        """E4: a later revocation does not acknowledge an earlier end again."""
+        core = core_after(
+            Affirmed(session=THIRD, until_ns=10),
+            Ended(epoch=3),
+            RevokeDelivered(),
+            Affirmed(session=FOURTH, until_ns=10),
+            Lost(),
+        )
+        assert core.step(RevokeDelivered(), now_ns=5) == ()
+
     def test_acknowledgement_may_follow_the_next_grant(self) -> None:
         """E4: granted again meanwhile, the earlier end is acknowledged all the same."""
         core = core_after(

@@ -148,6 +148,12 @@ class TestOrder:
         core = core_after(published(4), nobody(4))
         assert core.step(nobody(4)) == ()
 
+    def test_equal_rank_is_not_taken(self) -> None:
+        """R3: what was said once is not said otherwise under the same number."""
+        core = core_after(published(4, 2))
+        assert core.step(published(4, 2, address="b:1")) == ()
+        assert core.told == leader(4)
+
     def test_old_answer_after_reconnection_is_ignored(self) -> None:
         """R3: a snapshot that is older than the last broadcast is not taken."""
         core = core_after(published(4), ContactSuspended())

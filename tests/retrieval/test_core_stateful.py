@@ -50,7 +50,9 @@ class RetrieverMachine(RuleBasedStateMachine):
         """Append to the history what the name service would publish now."""
         self.history.append(
             Publication(
-                epoch=self.epoch, confirm_count=self.confirm_count, leader=leader
+                epoch=self.epoch,
+                confirm_count=0 if leader is None else self.confirm_count,
+                leader=leader,
             )
         )
 
