@@ -122,11 +122,12 @@ def epoch_of(text: str) -> int:
 class Names:
     """Short names for what is drawn at random: the first is #1, the second #2."""
 
-    def __init__(self) -> None:
-        self._names: dict[UUID, str] = {}
+    def __init__(self, prefix: str = "#") -> None:
+        self._prefix = prefix
+        self._names: dict[UUID | str, str] = {}
 
-    def of(self, drawn: UUID | None) -> str:
+    def of(self, drawn: UUID | str | None) -> str:
         """Return the name of *drawn*."""
         if drawn is None:
             return "None"
-        return self._names.setdefault(drawn, f"#{len(self._names) + 1}")
+        return self._names.setdefault(drawn, f"{self._prefix}{len(self._names) + 1}")

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.traces.election_story import ElectionStage
-from tests.traces.story import play
+from tests.traces.leaderserver_story import LeaderServerStage
+from tests.traces.story import Stage, play
 
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
-STAGES = {"election": ElectionStage}
+STAGES: dict[str, Callable[[], Stage]] = {
+    "election": ElectionStage,
+    "leaderserver": LeaderServerStage,
+}
 
 
 @pytest.mark.parametrize("path", [pytest.param(p, id=p.stem) for p in STORIES])
