@@ -413,6 +413,20 @@ class TestOpening:
         assert client.core.session_id == "s1"
         assert client.tell(welcome) == []
 
+    def test_the_session_counts_from_the_first_greeting(self, client: Client) -> None:
+        """The server may have opened it then, and answered only a repetition (E4)."""
+        client.add_contender()
+        client.wait(60)
+        client.open()
+        granted = Granted(session_id="s1", heartbeat_number=0, affirmation=AFFIRMATION)
+        assert client.tell(granted) == [GRANTED]
+        assert client.believes(89)
+        assert not client.believes(90)
+        client.wait(99)
+        assert client.core._has_contact
+        client.wait(100)
+        assert not client.core._has_contact
+
     def test_the_agreed_lease_counts(self, client: Client) -> None:
         """The server may agree on other times than were asked for."""
         client.add_contender()
