@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
 import threading
 from typing import TYPE_CHECKING, final
 
@@ -22,6 +19,7 @@ from haservices.interface import (
     HAOperations,
     SessionInformation,
 )
+from haservices.open_services import OpenServices
 from leaderserver.codec import publication_from_record
 from leaderserver.messages import (
     CleanupRequest,
@@ -46,7 +44,6 @@ from leaderserver.messages import (
 )
 from nameservice import (
     NS_PER_SECOND,
-    LocalProtocolError,
     check_component_id,
     seconds_to_ns,
 )
@@ -66,16 +63,7 @@ if TYPE_CHECKING:
     from retrieval import RetrieverEvent
 
 
-__all__ = ["ClientHAServices", "client_name"]
-
-_CLIENT_NAME_LENGTH_MAX = 255
-
-
-def client_name() -> str:
-    """Return who this process is, for operators: program, process and machine."""
-    program = os.path.basename(sys.argv[0] or "python")  # noqa: PTH119 - a name, no path
-    name = f"{program}[{os.getpid()}]@{socket.gethostname()}"
-    return name[:_CLIENT_NAME_LENGTH_MAX]
+__all__ = ["ClientHAServices"]
 
 
 @final
@@ -101,9 +89,7 @@ class ClientHAServices:
         self._guarantees = guarantees
         self._on_closed = on_closed
         self._operations = _ClientOperations(client, config.cluster_id)
-        self._lock = threading.Lock()
-        self._open: dict[LeaderElection | LeaderRetriever, None] = {}
-        self._is_closed = False
+        self._open = OpenServices()
 
     @property
     def config(self) -> HAConfig:
@@ -132,9 +118,9 @@ class ClientHAServices:
             job_id,
             _RetrievalDriver(self._client, component_id),
             clears_on_suspended=self._config.on_suspended == "clear",
-            on_closed=self._forget,
+            on_closed=self._open.forget,
         )
-        self._keep(retriever)
+        self._open.keep(retriever)
         return retriever
 
     def get_leader_election(self, job_id: str) -> LeaderElection:
@@ -149,8 +135,8 @@ class ClientHAServices:
             ),
             operations=self._operations,
         )
-        election = LeaderElection(job_id, driver, on_closed=self._forget)
-        self._keep(election)
+        election = LeaderElection(job_id, driver, on_closed=self._open.forget)
+        self._open.keep(election)
         return election
 
     def get_leader_store(self, job_id: str) -> LeaderStore:
@@ -167,14 +153,10 @@ class ClientHAServices:
         """Release everything, keep what is stored.  Idempotent."""
         if self._client.fork_guard.is_inherited:
             return
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            left = tuple(self._open)
+        if not self._open.begin_closing():
+            return
         try:
-            for service in left:
-                service.close()
+            self._open.close_all()
         finally:
             self._client.close()
             if self._on_closed is not None:
@@ -195,17 +177,6 @@ class ClientHAServices:
         self._client.fork_guard.check()
         check_component_id(job_id, what="a job id")
         return f"{self._config.cluster_id}/{job_id}"
-
-    def _keep(self, service: LeaderElection | LeaderRetriever) -> None:
-        with self._lock:
-            if self._is_closed:
-                message = "these services are closed: open new ones"
-                raise LocalProtocolError(message)
-            self._open[service] = None
-
-    def _forget(self, service: LeaderElection | LeaderRetriever) -> None:
-        with self._lock:
-            self._open.pop(service, None)
 
 
 @final

@@ -8,7 +8,8 @@ import threading
 from typing import TYPE_CHECKING, Final, final
 
 from election.epochs import ProcessEpochs
-from haservices.client_services import ClientHAServices, client_name
+from haservices.client_name import client_name
+from haservices.client_services import ClientHAServices
 from haservices.embedded_hub import EmbeddedHub, EmbeddedLink
 from haservices.interface import Guarantee
 from leaderserver.client import LeaderClient

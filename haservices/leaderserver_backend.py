@@ -6,7 +6,8 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from haservices.client_services import ClientHAServices, client_name
+from haservices.client_name import client_name
+from haservices.client_services import ClientHAServices
 from haservices.interface import Guarantee
 from leaderserver.client import LeaderClient
 from leaderserver.client_core import ClientConfig

@@ -15,12 +15,12 @@ nothing else is shared but what a holder believes, which any thread may ask.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final, final
 
 from election import LeaderElection, LeaderStore
 from haservices.client_name import client_name
 from haservices.interface import Guarantee, HAOperations
+from haservices.open_services import OpenServices
 from haservices.zookeeper_election import ZooKeeperElectionDriver, ZooKeeperElections
 from haservices.zookeeper_operations import ZooKeeperOperations
 from haservices.zookeeper_paths import ZooKeeperPaths
@@ -34,7 +34,7 @@ from haservices.zookeeper_store import (
     ZooKeeperStoreDriver,
     cleanup_store,
 )
-from nameservice import ForkGuard, LocalProtocolError, SystemClock, check_component_id
+from nameservice import ForkGuard, SystemClock, check_component_id
 from retrieval import LeaderRetriever
 
 
@@ -82,9 +82,7 @@ class ZooKeeperHAServices:
             self._session, self._paths, self._fork_guard
         )
         self._guesses = StoreGuesses()
-        self._lock = threading.Lock()
-        self._open: dict[LeaderElection | LeaderRetriever, None] = {}
-        self._is_closed = False
+        self._open = OpenServices()
         self._session.open()
 
     @property
@@ -118,9 +116,9 @@ class ZooKeeperHAServices:
             job_id,
             driver,
             clears_on_suspended=self._config.on_suspended == "clear",
-            on_closed=self._forget,
+            on_closed=self._open.forget,
         )
-        self._keep(retriever)
+        self._open.keep(retriever)
         return retriever
 
     def get_leader_election(self, job_id: str) -> LeaderElection:
@@ -132,8 +130,8 @@ class ZooKeeperHAServices:
             self._operations,
             client=client_name(),
         )
-        election = LeaderElection(job_id, driver, on_closed=self._forget)
-        self._keep(election)
+        election = LeaderElection(job_id, driver, on_closed=self._open.forget)
+        self._open.keep(election)
         return election
 
     def get_leader_store(self, job_id: str) -> LeaderStore:
@@ -151,15 +149,11 @@ class ZooKeeperHAServices:
         """Release everything, keep what is stored.  Idempotent."""
         if self._fork_guard.is_inherited:
             return
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            left = tuple(self._open)
+        if not self._open.begin_closing():
+            return
         self._session.begin_closing()
         try:
-            for service in left:
-                service.close()
+            self._open.close_all()
         finally:
             self._session.close()
 
@@ -178,14 +172,3 @@ class ZooKeeperHAServices:
         self._fork_guard.check()
         check_component_id(job_id, what="a job id")
         return self._paths.component(job_id)
-
-    def _keep(self, service: LeaderElection | LeaderRetriever) -> None:
-        with self._lock:
-            if self._is_closed:
-                message = "these services are closed: open new ones"
-                raise LocalProtocolError(message)
-            self._open[service] = None
-
-    def _forget(self, service: LeaderElection | LeaderRetriever) -> None:
-        with self._lock:
-            self._open.pop(service, None)
