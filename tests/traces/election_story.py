@@ -67,7 +67,7 @@ from election.events import (
     TimePassed,
 )
 from retrieval import Publication
-from tests.traces.story import MS, Names, duration, epoch, epoch_of, time_of
+from tests.traces.story import MS, Names, Progress, duration, epoch, epoch_of, time_of
 
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ class ElectionStage:
         self._clients: dict[str, _Client] = {}
         self._recorded: dict[str, int] = {}
         self._now_ns = 0
+        self._progress = Progress()
         self._core = self._start(incarnation=7, undecided_ns=0)
         self._told: list[str] = []
 
@@ -148,6 +149,7 @@ class ElectionStage:
                         self._heartbeat(client, is_shown=False)
             elif due_ns is not None and due_ns <= until_ns:
                 self._now_ns = max(self._now_ns, due_ns)
+                self._progress.made(self._now_ns)
                 self._step(TimePassed())
             else:
                 self._now_ns = until_ns
@@ -230,7 +232,9 @@ class ElectionStage:
 
     def _confirm(self, name: str, address: str) -> None:
         client = self._clients[name]
-        assert client.granted is not None
+        if client.granted is None:
+            self._tell(f"{name} was never granted anything")
+            return
         client.confirm_count += 1
         client.address = address
         self._step(
@@ -246,7 +250,9 @@ class ElectionStage:
 
     def _acknowledge(self, name: str) -> None:
         granted = self._clients[name].granted
-        assert granted is not None
+        if granted is None:
+            self._tell(f"{name} was never granted anything")
+            return
         self._step(
             RevocationAcknowledged(
                 session_id=name,
@@ -291,7 +297,10 @@ class ElectionStage:
         for effect in effects:
             self._remember(effect)
             if is_answer_shown or not isinstance(effect, AcknowledgeHeartbeat):
-                self._told.append(f"{time_of(self._now_ns)} {self._line(effect)}")
+                self._tell(self._line(effect))
+
+    def _tell(self, line: str) -> None:
+        self._told.append(f"{time_of(self._now_ns)} {line}")
 
     def _remember(self, effect: ElectionEffect) -> None:
         match effect:

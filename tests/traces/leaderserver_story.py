@@ -81,7 +81,7 @@ from leaderserver.messages import (
 from leaderserver.service import Broadcast, LeaderService, Outgoing, ServiceConfig
 from leaderserver.storage import MemoryStorage
 from retrieval import RetrieverCore
-from tests.traces.story import MS, Names, epoch, time_of
+from tests.traces.story import MS, Names, Progress, epoch, time_of
 from transport import ANONYMOUS
 
 
@@ -144,6 +144,7 @@ class LeaderServerStage:
 
     def __init__(self) -> None:
         self._now_ns = 0
+        self._progress = Progress()
         self._names = Names()
         self._session_names = Names("s")
         self._drawn = itertools.count(1)
@@ -200,6 +201,7 @@ class LeaderServerStage:
                 self._now_ns = until_ns
                 return
             self._now_ns = max(self._now_ns, due_ns)
+            self._progress.made(self._now_ns)
             if client is None:
                 self._post(self._service.advance(now_ns=self._now_ns))
             else:
@@ -250,7 +252,9 @@ class LeaderServerStage:
 
     def _confirm(self, name: str, address: str) -> None:
         client = self._clients[name]
-        assert client.granted is not None
+        if client.granted is None:
+            self._tell(f"{name} was never granted anything")
+            return
         self._step(
             client,
             ConfirmAsked(

@@ -32,6 +32,7 @@ __all__ = [
     "MS",
     "Command",
     "Names",
+    "Progress",
     "Stage",
     "duration",
     "epoch",
@@ -117,6 +118,24 @@ def epoch_of(text: str) -> int:
     match = _EPOCH.fullmatch(text)
     assert match is not None, f"an epoch is 7.1, not {text!r}"
     return int(match[1]) << COUNTER_BITS | int(match[2])
+
+
+class Progress:
+    """Sees to it that time passes: a deadline that is not met comes again for ever."""
+
+    STEP_COUNT_MAX: Final = 100
+
+    def __init__(self) -> None:
+        self._now_ns = -1
+        self._step_count = 0
+
+    def made(self, now_ns: int) -> None:
+        """Take note of one more step at *now_ns*."""
+        self._step_count = self._step_count + 1 if now_ns == self._now_ns else 1
+        self._now_ns = now_ns
+        assert self._step_count <= self.STEP_COUNT_MAX, (
+            f"time stands still at {time_of(now_ns)}"
+        )
 
 
 class Names:
