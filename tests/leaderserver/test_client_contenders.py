@@ -350,6 +350,19 @@ class TestMissing:
         assert contenders.outbox.take() == []
         assert contender.holder.claim == Claim(session=session(7))
 
+    def test_an_answer_from_before_it_was_registered_misses_nobody(
+        self, contenders: Contenders
+    ) -> None:
+        """A new server could not affirm what it did not know of yet (E9)."""
+        contender = contenders.lead()
+        contenders.all.session_over(was_ended=False)
+        contenders.all.registered("x", ticket=70, number=8)
+        for number in (7, 8):
+            contenders.all.miss(contender, number)
+            assert contenders.outbox.take() == []
+        contenders.all.miss(contender, 9)
+        assert contenders.outbox.take() == [revoked(7)]
+
     def test_one_that_waits_has_nothing_to_miss(self, contenders: Contenders) -> None:
         """No leadership, no end of it."""
         contender = contenders.enter()
