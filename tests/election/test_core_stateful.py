@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from attrs import define, frozen
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 COMPONENTS = ("c/a", "c/b")
 TIMEOUT_NS = 200
-CONFIRM_TIMEOUT_NS = 120
+CONFIRM_TIMEOUT_NS = 70
 SESSION_COUNT_MAX = 4
 
 components = st.sampled_from(COMPONENTS)
@@ -145,6 +146,14 @@ class ElectionMachine(RuleBasedStateMachine):
         self.leaders: dict[str, ModelLeadership] = {}
         self.ended: dict[str, ModelLeadership] = {}
         self.free_ns = dict.fromkeys(COMPONENTS, 0)
+
+    def known_ids(self) -> list[str]:
+        """Return whom rules choose from: the living, and the newest, who may not be."""
+        return [*self.sessions, self.session_ids[-1]]
+
+    def known_contenders(self) -> list[ModelContender]:
+        """Return whom rules choose from: all that queue, and the newest of all."""
+        return [*itertools.chain(*self.queues.values()), self.contenders[-1]]
 
     # -- time ----------------------------------------------------------------------
 
@@ -361,7 +370,7 @@ class ElectionMachine(RuleBasedStateMachine):
     ) -> None:
         """A heartbeat arrives, perhaps after its connection closed, perhaps bogus."""
         self.arrive()
-        session_id = data.draw(st.sampled_from(self.session_ids), label="whose")
+        session_id = data.draw(st.sampled_from(self.known_ids()), label="whose")
         session = self.sessions.get(session_id)
         if session is None:
             event = HeartbeatReceived(session_id=session_id, number=99, acknowledged=0)
@@ -397,7 +406,7 @@ class ElectionMachine(RuleBasedStateMachine):
     def heartbeat_that_was_overtaken(self, data: st.DataObject) -> None:
         """A heartbeat arrives once more: neither contact nor answered."""
         self.arrive()
-        session_id = data.draw(st.sampled_from(self.session_ids), label="whose")
+        session_id = data.draw(st.sampled_from(self.known_ids()), label="whose")
         event = HeartbeatReceived(session_id=session_id, number=0, acknowledged=0)
         assert self.tell(event) == ()
 
@@ -406,7 +415,7 @@ class ElectionMachine(RuleBasedStateMachine):
     def cut(self, data: st.DataObject) -> None:
         """The connection of a session closes, perhaps not for the first time."""
         self.arrive()
-        session_id = data.draw(st.sampled_from(self.session_ids), label="whose")
+        session_id = data.draw(st.sampled_from(self.known_ids()), label="whose")
         session = self.sessions.get(session_id)
         if session is not None and session.cut_ns is None:
             session.cut_ns = self.now_ns
@@ -417,7 +426,7 @@ class ElectionMachine(RuleBasedStateMachine):
     def close(self, data: st.DataObject, by_operator: bool) -> None:
         """A client has stopped everything, or an operator loses patience."""
         self.arrive()
-        session_id = data.draw(st.sampled_from(self.session_ids), label="whose")
+        session_id = data.draw(st.sampled_from(self.known_ids()), label="whose")
         closed = frozenset({session_id} & self.sessions.keys())
         if closed:
             self.drop(session_id, has_stopped=not by_operator)
@@ -433,7 +442,7 @@ class ElectionMachine(RuleBasedStateMachine):
     def register(self, data: st.DataObject, component_id: str) -> None:
         """A session enters a contender."""
         self.arrive()
-        session_id = data.draw(st.sampled_from(self.session_ids), label="whose")
+        session_id = data.draw(st.sampled_from(self.known_ids()), label="whose")
         self.register_as(
             ModelContender(
                 component_id=component_id,
@@ -447,7 +456,9 @@ class ElectionMachine(RuleBasedStateMachine):
     def register_again(self, data: st.DataObject) -> None:
         """A registration is repeated: nothing, or, after a withdrawal, another."""
         self.arrive()
-        self.register_as(data.draw(st.sampled_from(self.contenders), label="who"))
+        self.register_as(
+            data.draw(st.sampled_from(self.known_contenders()), label="who")
+        )
 
     def register_as(self, contender: ModelContender) -> None:
         """Register *contender*, whose session may be over."""
@@ -481,7 +492,7 @@ class ElectionMachine(RuleBasedStateMachine):
     def withdraw(self, data: st.DataObject) -> None:
         """A contender leaves, if it is still there."""
         self.arrive()
-        contender = data.draw(st.sampled_from(self.contenders), label="who")
+        contender = data.draw(st.sampled_from(self.known_contenders()), label="who")
         queue = self.queues[contender.component_id]
         leader = self.leaders.get(contender.component_id)
         if leader is not None and leader.contender == contender:
@@ -500,7 +511,7 @@ class ElectionMachine(RuleBasedStateMachine):
     def prefer(self, data: st.DataObject) -> None:
         """A test wants somebody else to lead."""
         self.arrive()
-        contender = data.draw(st.sampled_from(self.contenders), label="whom")
+        contender = data.draw(st.sampled_from(self.known_contenders()), label="whom")
         component_id = contender.component_id
         queue = self.queues[component_id]
         leader = self.leaders.get(component_id)
@@ -646,3 +657,6 @@ class ElectionMachine(RuleBasedStateMachine):
 
 
 TestElectionMachine = ElectionMachine.TestCase
+# A leadership that is granted, confirmed, affirmed, revoked and passed on takes many
+# steps among all that may happen meanwhile.
+TestElectionMachine.settings = settings(max_examples=150, stateful_step_count=80)
