@@ -1,0 +1,20 @@
+"""``python -m tests.simulation --seeds N``: see `tests.simulation.command`."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Mutate the shipped code first, if a mutation is asked for; then run."""
+    # Nothing of ours is imported before: a mutation changes modules as they load.
+    from tests.simulation.mutations import install_from_arguments  # noqa: PLC0415
+
+    install_from_arguments(sys.argv[1:])
+    from tests.simulation.command import run  # noqa: PLC0415
+
+    return run(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""One fault alone, when all is well: what a rule promises exactly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from tests.simulation.network import DROP
+from tests.simulation.scenario import Epilogue
+from tests.simulation.timeline import MS
+
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tests.simulation.world import World
+
+
+__all__ = ["Epilogues"]
+
+# Connecting, callbacks, a few messages and timers.
+_SLACK_NS: Final = 500 * MS
+
+
+@final
+class Epilogues:
+    """What may follow when everybody agrees."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def play(self, epilogue: str) -> None:
+        """Let *epilogue* happen, and check what becomes of it."""
+        world = self._world
+        world.trace("world", "epilogue", epilogue)
+        world.counts[f"epilogue: {epilogue}"] += 1
+        match epilogue:
+            case Epilogue.SERVER_PAUSED:
+                self._pause_server()
+            case Epilogue.SERVER_RESTARTED:
+                self._restart_server()
+            case Epilogue.LEADER_KILLED:
+                self._kill_leader()
+            case Epilogue.LEADER_DEAF:
+                self._deafen_leader()
+            case Epilogue.CONTENDERS_CLOSED:
+                self._close_contenders()
+            case _:
+                pass
+
+    def _led(self) -> dict[str, UUID]:
+        """Return which leadership each component has."""
+        led = {}
+        for component_id in self._world.scenario.components:
+            leader = self._world.leader(component_id)
+            if leader is not None and leader.held is not None:
+                led[component_id] = leader.held.leader_session_id
+        return led
+
+    def _lease_ns(self) -> int:
+        """Return one lease of whoever has the longest, on the slowest clock."""
+        return self._world.scenario.lease_ns_max * 105 // 100
+
+    def _pause_server(self) -> None:
+        """Check E9: the server's own pause costs nobody a leadership."""
+        world = self._world
+        before = self._led()
+        granted_count = world.counts["leaderships granted"]
+        process = world.host.process
+        assert process is not None
+        process.pause()
+        longest_ns = max(client.plan.session_timeout_ns for client in world.clients)
+        pause_ns = round(world.rng.uniform(0.1, 2.5) * longest_ns)
+        world.timeline.run_until(world.timeline.now_ns + pause_ns)
+        process.resume()
+        rule = "E9 the server's own pause costs nobody a leadership"
+        world.run_until_agreed(
+            2 * self._lease_ns() + _SLACK_NS, settles=True, rule=rule
+        )
+        world.checker.require(
+            rule,
+            self._led() == before
+            and world.counts["leaderships granted"] == granted_count,
+            f"{before} became {self._led()} in {pause_ns / 1e9:.3f} s",
+        )
+
+    def _restart_server(self) -> None:
+        """Check E9: after a restart, incumbents keep what they claim."""
+        world = self._world
+        before = self._led()
+        world.server_dies()
+        down_ns = round(world.rng.random() * 2 * self._lease_ns())
+        world.timeline.run_until(world.timeline.now_ns + down_ns)
+        world.server_starts()
+        rule = "E9 a restart of the server costs nobody a leadership"
+        # Undecided for a lease, and without a data directory to the end of a second.
+        undecided_ns = max(self._lease_ns(), 1_050 * MS)
+        world.run_until_agreed(
+            undecided_ns + 2 * self._lease_ns() + _SLACK_NS, settles=True, rule=rule
+        )
+        world.checker.require(
+            rule, self._led() == before, f"{before} became {self._led()}"
+        )
+
+    def _kill_leader(self) -> None:
+        """Check E5: a death that closes the connection costs about a lease."""
+        world = self._world
+        for component_id in world.scenario.components:
+            leader = world.leader(component_id)
+            if leader is not None:
+                world.client_dies(leader.client, report_ns=2 * MS)
+        world.run_until_agreed(
+            self._lease_ns() + _SLACK_NS,
+            settles=True,
+            rule="E5 another leads within about a lease of a leader's death",
+        )
+
+    def _deafen_leader(self) -> None:
+        """Check E5: whoever hears no answers keeps no session by speaking."""
+        world = self._world
+        timeout_ns = 0
+        for component_id in world.scenario.components:
+            leader = world.leader(component_id)
+            if leader is not None:
+                client = leader.client
+                client.is_deaf = True
+                client.path.to_client.blocked = DROP
+                client.path.broadcasts.blocked = DROP
+                timeout_ns = max(timeout_ns, client.plan.session_timeout_ns)
+        world.run_until_agreed(
+            2 * timeout_ns * 105 // 100 + self._lease_ns() + _SLACK_NS,
+            settles=True,
+            rule="E5 nobody keeps a session without hearing answers",
+        )
+
+    def _close_contenders(self) -> None:
+        """Check E7 and R2: nobody is left, and everybody is told."""
+        world = self._world
+        for component_id in world.scenario.components:
+            for election in world.elections(component_id):
+                election.close(reopens=False)
+        world.run_until_agreed(
+            self._lease_ns() + _SLACK_NS,
+            settles=True,
+            rule="E7 nobody leads once all have closed",
+        )

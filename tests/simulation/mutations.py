@@ -1,0 +1,262 @@
+"""
+Faults in the shipped code, on purpose: what the simulation must find.
+
+A simulation that finds nothing proves little until it is seen to find something.  A
+mutation replaces a few characters of a shipped module while it is imported; nothing is
+written.  If the text is not there any more, that is an error: the mutation must be
+brought up to date with the code.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Final, final
+
+from attrs import frozen
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+__all__ = ["MUTATIONS", "Mutation", "install", "install_from_arguments"]
+
+_OPTION: Final = "--mutation"
+
+
+@frozen(kw_only=True)
+class Mutation:
+    """
+    One change of one module.
+
+    Attributes:
+        name: What it is called on the command line.
+        rule: What it breaks.
+        module: Where.
+        before: Text that occurs there exactly once.
+        after: What it becomes.
+    """
+
+    name: str
+    rule: str
+    module: str
+    before: str
+    after: str
+
+
+MUTATIONS: Final = (
+    Mutation(
+        name="belief-outlives-lease",
+        rule="E4: the holder believes for 0.9 lease",
+        module="leaderserver.client_contenders",
+        before="self._outbox.lease_ns * 9 // 10",
+        after="self._outbox.lease_ns * 12 // 10",
+    ),
+    Mutation(
+        name="belief-from-arrival",
+        rule="E4: from the send of the heartbeat",
+        module="leaderserver.client_contenders",
+        before="until_ns = sent_ns + self",
+        after="until_ns = self._outbox.now_ns + self",
+    ),
+    Mutation(
+        name="clock-rates-ignored",
+        rule="E4: clock rates differ by up to 5 %",
+        module="leaderserver.client_contenders",
+        before="self._outbox.lease_ns * 9 // 10",
+        after="self._outbox.lease_ns * 100 // 100",
+    ),
+    Mutation(
+        name="barrier-dropped",
+        rule="E4: another is granted only after the lease has passed",
+        module="election.component",
+        before="self.barrier_ns = 0 if has_stopped else leadership.barrier_ns",
+        after="self.barrier_ns = 0",
+    ),
+    Mutation(
+        name="heartbeat-numbers-unchecked",
+        rule="E5: a heartbeat counts only if its number is above all earlier ones",
+        module="leaderserver.service",
+        before="if message.number <= client.number:",
+        after="if message.number < 0:",
+    ),
+    Mutation(
+        name="stall-unexcused",
+        rule="E9: its own pause costs nobody a leadership",
+        module="election.core",
+        before="        self._sessions.shift(shift_ns, latest_ns=latest_ns)\n",
+        after="",
+    ),
+    Mutation(
+        name="acknowledgement-window-unchecked",
+        rule="E5: a heartbeat names an acknowledgement of the last session timeout",
+        module="election.sessions",
+        before="if named_ns is not None and named_ns >= oldest_ns:",
+        after="if oldest_ns is not None:",
+    ),
+    Mutation(
+        name="undecided-time-skipped",
+        rule="E9: after a start nothing is granted for the longest lease",
+        module="election.core",
+        before="self._is_undecided = config.undecided_ns > 0",
+        after="self._is_undecided = False",
+    ),
+    Mutation(
+        name="old-claim-reinstated",
+        rule="E9: a claim is reinstated unless a higher epoch is recorded",
+        module="election.component",
+        before=(
+            "return (claim.epoch, False) < (self.epoch_max, self.is_epoch_max_ended)"
+        ),
+        after="return False",
+    ),
+    Mutation(
+        name="stale-commit-accepted",
+        rule="L2: a commit is atomic with the check of its leadership",
+        module="election.core",
+        before="            and leadership.session_id == session_id\n            and "
+        "leadership.leader_session_id == leader_session_id\n            and "
+        "leadership.epoch == epoch\n",
+        after="",
+    ),
+    Mutation(
+        name="epochs-unrecorded",
+        rule="E2: an epoch is on record before its grant is sent",
+        module="election.core",
+        before="            RecordEpoch(component_id=component.component_id, "
+        "epoch=affirmation.epoch),\n",
+        after="",
+    ),
+    Mutation(
+        name="publications-unordered",
+        rule="R3: only a greater publication is taken",
+        module="retrieval.core",
+        before="if self._newest is None or publication.rank > self._newest.rank:",
+        after="if self._newest is None or publication.rank != self._newest.rank:",
+    ),
+    Mutation(
+        name="gaps-unnoticed",
+        rule="N1: a lost last message is noticed",
+        module="leaderserver.client_subscriptions",
+        before="if subscription is not None and revision > subscription.revision:",
+        after="if subscription is not None and revision < 0:",
+    ),
+    Mutation(
+        name="late-grant-revives",
+        rule="E3: what is over stays over",
+        module="election.holder",
+        before="if session.epoch <= self._ended_epoch_max:",
+        after="if session.epoch < 0:",
+    ),
+    Mutation(
+        name="end-forgotten",
+        rule="E4: a leadership that is not affirmed is over",
+        module="leaderserver.client_contenders",
+        before="            and number > contender.affirmed_number\n        ):\n",
+        after="            and number < 0\n        ):\n",
+    ),
+    Mutation(
+        name="dead-contender-granted",
+        rule="E1: only those heard from within their lease are granted",
+        module="election.core",
+        before="if session.may_be_granted(self._now_ns):",
+        after="if session is not None:",
+    ),
+    Mutation(
+        name="decision-set-anew",
+        rule="E9: a stall moves the decision, and never makes it earlier",
+        module="election.core",
+        before="self._decision_ns + shift_ns, latest_ns",
+        after="self._now_ns + shift_ns, latest_ns",
+    ),
+    Mutation(
+        name="last-heartbeat-refutes-death",
+        rule="E5: what came over a closed connection was sent before it closed",
+        module="election.sessions",
+        before="not (is_late and named_ns <= closed_ns)",
+        after="not (is_late and named_ns < 0)",
+    ),
+    Mutation(
+        name="unconfirmed-end-unpublished",
+        rule="R2: a retriever is told that nobody leads, whoever led before",
+        module="election.core",
+        before="if published is None or published.epoch < event.epoch:",
+        after="if published is not None and published.epoch < event.epoch:",
+    ),
+)
+
+
+def _source_of(mutation: Mutation) -> tuple[str, str]:
+    """Return the path and the mutated source of a module."""
+    spec = importlib.machinery.PathFinder.find_spec(
+        mutation.module, _search_path(mutation.module)
+    )
+    assert spec is not None
+    assert spec.origin is not None
+    loader = spec.loader
+    assert isinstance(loader, importlib.machinery.SourceFileLoader)
+    source = loader.get_data(spec.origin).decode()
+    if source.count(mutation.before) != 1:
+        message = (
+            f"mutation {mutation.name}: {mutation.module} holds its text "
+            f"{source.count(mutation.before)} times: bring it up to date"
+        )
+        raise LookupError(message)
+    return spec.origin, source.replace(mutation.before, mutation.after)
+
+
+def _search_path(module: str) -> list[str] | None:
+    package = module.rpartition(".")[0]
+    spec = importlib.machinery.PathFinder.find_spec(package)
+    assert spec is not None
+    return spec.submodule_search_locations
+
+
+@final
+class _Importer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Loads one module with its mutation, and leaves all others alone."""
+
+    def __init__(self, mutation: Mutation) -> None:
+        self._mutation = mutation
+        self._origin, self._source = _source_of(mutation)
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._mutation.module:
+            return None
+        return importlib.util.spec_from_file_location(
+            fullname, self._origin, loader=self
+        )
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self._source, self._origin, "exec"), module.__dict__)
+
+
+def install(name: str) -> None:
+    """
+    Let the mutation *name* be part of what is imported from now on.
+
+    Raises:
+        LookupError: If there is no such mutation, or it does not fit the code.
+    """
+    found = [mutation for mutation in MUTATIONS if mutation.name == name]
+    if not found:
+        known = ", ".join(mutation.name for mutation in MUTATIONS)
+        raise LookupError(f"no mutation {name!r}; there are {known}")
+    (mutation,) = found
+    assert mutation.module not in sys.modules
+    sys.meta_path.insert(0, _Importer(mutation))
+
+
+def install_from_arguments(arguments: Sequence[str]) -> None:
+    """Install what ``--mutation NAME`` asks for, if it is there."""
+    if _OPTION in arguments:
+        install(arguments[arguments.index(_OPTION) + 1])
