@@ -119,7 +119,7 @@ class ElectionMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """Start with nobody."""
+        """Start with a leader and two who wait: from nobody it is far to a change."""
         self.now_ns = 0
         self.core, self.twin = (
             ElectionCore(
@@ -146,6 +146,16 @@ class ElectionMachine(RuleBasedStateMachine):
         self.leaders: dict[str, ModelLeadership] = {}
         self.ended: dict[str, ModelLeadership] = {}
         self.free_ns = dict.fromkeys(COMPONENTS, 0)
+        for number in range(3):
+            self.open(100)
+            self.arrive()
+            self.register_as(
+                ModelContender(
+                    component_id=COMPONENTS[0],
+                    session_id=self.session_ids[-1],
+                    contender_id=f"contender {number}",
+                )
+            )
 
     def known_ids(self) -> list[str]:
         """Return whom rules choose from: the living, and the newest, who may not be."""
