@@ -139,7 +139,7 @@ class Faults:
             return holder[0]
         return self._client()
 
-    def _later(self, delay_ns: int, action: Callable[[], None]) -> None:
+    def _later(self, delay_ns: int, action: Callable[[], object]) -> None:
         """Do *action* later, but while faults may happen."""
         world = self._world
         world.timeline.after(world.within_faults(delay_ns), action)

@@ -39,6 +39,7 @@ class Mutation:
         module: Where.
         before: Text that occurs there exactly once.
         after: What it becomes.
+        is_rare: Whether a few hundred seeds are too few to find it.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Mutation:
     module: str
     before: str
     after: str
+    is_rare: bool = False
 
 
 MUTATIONS: Final = (
@@ -172,6 +174,7 @@ MUTATIONS: Final = (
         module="election.core",
         before="self._decision_ns + shift_ns, latest_ns",
         after="self._now_ns + shift_ns, latest_ns",
+        is_rare=True,
     ),
     Mutation(
         name="last-heartbeat-refutes-death",
@@ -179,6 +182,7 @@ MUTATIONS: Final = (
         module="election.sessions",
         before="not (is_late and named_ns <= closed_ns)",
         after="not (is_late and named_ns < 0)",
+        is_rare=True,
     ),
     Mutation(
         name="unconfirmed-end-unpublished",
@@ -186,6 +190,7 @@ MUTATIONS: Final = (
         module="election.core",
         before="if published is None or published.epoch < event.epoch:",
         after="if published is not None and published.epoch < event.epoch:",
+        is_rare=True,
     ),
 )
 

@@ -44,7 +44,7 @@ class Lane:
 
     blocked: str | None = None
     last_ns: int = 0
-    held: list[Callable[[], None]] = Factory(list)
+    held: list[Callable[[], object]] = Factory(list)
 
 
 @define(eq=False)
@@ -101,7 +101,7 @@ class Network:
             return MS // 2 + self._rng.randrange(MS)
         return plan.latency_ns + round(self._rng.expovariate(1.0) * plan.jitter_ns)
 
-    def transmit(self, lane: Lane, deliver: Callable[[], None]) -> None:
+    def transmit(self, lane: Lane, deliver: Callable[[], object]) -> None:
         """Let *deliver* happen once the message has arrived, if ever, and how often."""
         self.counts["messages sent"] += 1
         if lane.blocked is not None:
@@ -127,7 +127,7 @@ class Network:
             self.counts["messages duplicated"] += 1
             self._send(lane, deliver, delay_ns + self.delay_ns())
 
-    def _send(self, lane: Lane, deliver: Callable[[], None], delay_ns: int) -> None:
+    def _send(self, lane: Lane, deliver: Callable[[], object], delay_ns: int) -> None:
         when_ns = self._timeline.now_ns + delay_ns
         if not self.is_calm:
             # What is late is not later than the time in which the faults must pass.

@@ -29,10 +29,10 @@ class Timeline:
 
     def __init__(self) -> None:
         self.now_ns = 0
-        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._heap: list[tuple[int, int, Callable[[], object]]] = []
         self._count = 0
 
-    def at(self, when_ns: int, action: Callable[[], None]) -> None:
+    def at(self, when_ns: int, action: Callable[[], object]) -> None:
         """Do *action* at *when_ns*, which is not past."""
         assert when_ns >= self.now_ns
         self._count += 1
@@ -95,11 +95,11 @@ class Process:
         self.rng = rng
         self.is_alive = True
         self.is_paused = False
-        self._backlog: deque[Callable[[], None]] = deque()
+        self._backlog: deque[Callable[[], object]] = deque()
         self._armed_ns: int | None = None
         self._has_missed_timer = False
 
-    def run(self, action: Callable[[], None]) -> None:
+    def run(self, action: Callable[[], object]) -> None:
         """Do *action* now, or after the wake-up."""
         if not self.is_alive:
             return
