@@ -126,10 +126,17 @@ def listening(ha: HAServices) -> RecordingListener:
     return listener
 
 
-def figure(server: ZooKeeperServer, name: str) -> int:
-    """Return one of the figures of ``mntr``."""
-    lines = (line.split("\t", 1) for line in server.ask("mntr").splitlines())
-    return int(next(line[1] for line in lines if line[0] == name))
+def watcher_counts(server: ZooKeeperServer) -> dict[str, int]:
+    """Return for each path that is watched how many sessions watch it."""
+    counts: dict[str, int] = {}
+    path = ""
+    for line in server.ask("wchp").splitlines():
+        if line.startswith("/"):
+            path = line
+            counts[path] = 0
+        elif line:
+            counts[path] += 1
+    return counts
 
 
 class TestNodes:
@@ -213,29 +220,25 @@ class TestWatches:
     ) -> None:
         """E1: no herd: the end of a leader wakes one contender and its own."""
         elections = [cluster.contend(cluster.open(), f"c{n}:1")[0] for n in range(5)]
-        elections[0].contenders()
 
-        def watchers() -> list[int]:
-            sections = zookeeper_server.ask("wchp").split("/test-")
-            by_path = {
-                "/test-" + lines[0]: len(lines) - 1
-                for lines in (section.split() for section in sections[1:])
-            }
-            return [by_path.get(node, 0) for node in cluster.contenders()]
+        def counts() -> list[int]:
+            watchers = watcher_counts(zookeeper_server)
+            return [watchers.get(node, 0) for node in cluster.contenders()]
 
         # Each by its own contender, and all but the last by the next one.
-        wait_until(lambda: watchers() == [2, 2, 2, 2, 1])
+        wait_until(lambda: counts() == [2, 2, 2, 2, 1])
         elections[2].close()
-        wait_until(lambda: watchers() == [2, 2, 2, 1])
+        wait_until(lambda: counts() == [2, 2, 2, 1])
 
     def test_closed_retrievers_and_contenders_leave_no_watch(
         self, cluster: Cluster, zookeeper_server: ZooKeeperServer
     ) -> None:
         """R5, E7: neither on the server nor in kazoo, while the session goes on."""
         cluster.lead(cluster.open())
+        before = dict.fromkeys([cluster.leader, *cluster.contenders()], 1)
+        wait_until(lambda: watcher_counts(zookeeper_server) == before)
         ha = cluster.open()
         kazoo_watchers = ha._session._connection._client._data_watchers
-        before = figure(zookeeper_server, "zk_watch_count")
         for number in range(20):
             election, _ = cluster.contend(ha, "waiting:1")
             for job_id in (JOB, f"job-{number}"):
@@ -243,19 +246,23 @@ class TestWatches:
                     if job_id == JOB:
                         retriever.wait_for_leader(WAIT_SECONDS)
             election.close()
-        wait_until(lambda: figure(zookeeper_server, "zk_watch_count") == before)
+        wait_until(lambda: watcher_counts(zookeeper_server) == before)
         wait_until(lambda: not kazoo_watchers)
 
     def test_retrievers_of_one_service_share_one_watch(
         self, cluster: Cluster, zookeeper_server: ZooKeeperServer
     ) -> None:
         """R2: however many retrievers a process has, ZooKeeper tells it once."""
+
+        def count() -> int:
+            return watcher_counts(zookeeper_server).get(cluster.leader, 0)
+
         cluster.lead(cluster.open())
-        before = figure(zookeeper_server, "zk_watch_count")
+        wait_until(lambda: count() == 1)  # the holder's own
         ha = cluster.open()
         for _ in range(10):
             listening(ha).wait_for_leader(lambda leader: leader is not None)
-        assert figure(zookeeper_server, "zk_watch_count") == before + 1
+        assert count() == 2
 
 
 class TestTampering:
