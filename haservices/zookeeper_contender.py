@@ -53,6 +53,7 @@ from haservices.zookeeper_holding import (
     refuse,
 )
 from haservices.zookeeper_nodes import (
+    CheckNode,
     DeleteNode,
     NodeMissingError,
     NodeVersionError,
@@ -564,26 +565,41 @@ class ZooKeeperContender:
         )
 
     def _remove_publication(self, entry: Entry) -> None:
-        """Delete the leader's node if it is ours, though our own node is gone."""
+        """
+        Delete the leader's node if it is ours, though our own node is gone.
+
+        Our successor may replace it at the same time.  Each new leader counts up the
+        version of the component's node, so that we do not delete its publication.
+        """
+        component = self._session.connection.exists(self._paths.node)
 
         def answered(node: Node) -> None:
-            if not is_published_by(entry, node):
+            stat = component.result()
+            if stat is None or not is_published_by(entry, node):
                 self._left(entry)
                 return
+            operations = (
+                CheckNode(path=self._paths.node, version=stat.version),
+                DeleteNode(path=self._paths.leader),
+            )
             self._channel.ask(
-                self._session.connection.delete(self._paths.leader, node.stat.version),
+                self._session.connection.transact(operations),
                 lambda _: self._left(entry),
-                failed=is_gone,
+                failed=is_replaced,
             )
 
-        def is_gone(error: Exception) -> bool:
+        def is_replaced(error: Exception) -> bool:
+            if isinstance(error, TransactionFailedError):
+                error = error.error
             if isinstance(error, NodeMissingError | NodeVersionError):
                 self._left(entry)
                 return True
             return False
 
         self._channel.ask(
-            self._session.connection.get(self._paths.leader), answered, failed=is_gone
+            self._session.connection.get(self._paths.leader),
+            answered,
+            failed=is_replaced,
         )
 
     def _left(self, entry: Entry) -> None:

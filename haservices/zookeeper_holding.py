@@ -270,17 +270,21 @@ class ZooKeeperHolding:
                 address=request.address,
             )
         )
-        create = CreateNode(path=leader, value=publication, is_ephemeral=True)
+        create: list[NodeOperation] = [
+            CreateNode(path=leader, value=publication, is_ephemeral=True),
+            # Counts the leaders, for whoever removes what another has left behind.
+            SetNode(path=self._paths.node, value=b""),
+        ]
         operations: list[NodeOperation] = [
             SetNode(path=entry.node, value=encode_record(record), version=entry.version)
         ]
         match self._publishing:
             case _Publishing.CREATE:
-                operations.append(create)
+                operations += create
             case _Publishing.SET:
                 operations.append(SetNode(path=leader, value=publication))
             case _Publishing.REPLACE:
-                operations += [DeleteNode(path=leader), create]
+                operations += [DeleteNode(path=leader), *create]
             case _:
                 assert_never(self._publishing)
         entry.may_have_published = True

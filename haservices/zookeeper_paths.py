@@ -88,7 +88,7 @@ class ComponentPaths:
 
     Attributes:
         component_id: Which component.
-        node: The node above its contenders and its leader.
+        node: The node above its contenders and its leader; its version counts leaders.
         contenders: The node above its contenders.
         leader: What its holder has published.
         store: The node above what its leaders have stored.
