@@ -53,6 +53,7 @@ class Election:
         self.contender_id = contender_id
         self.component_id = component_id
         self.held: LeaderSession | None = None
+        self._leaving: LeaderSession | None = None
         self.is_closing = False
         self.past: list[LeaderSession] = []
         self._queue: deque[DeliverGrant | DeliverRevoke] = deque()
@@ -78,6 +79,13 @@ class Election:
         held = self.held
         return held is not None and self.client.core.holder(self.contender_id).believes(
             held.leader_session_id, now_ns=self.client.clock.now_ns()
+        )
+
+    def is_busy_with(self, epoch: int) -> bool:
+        """Return whether its application still acts, or may act, under *epoch*."""
+        return any(
+            session is not None and session.epoch == epoch
+            for session in (self.held, self._leaving)
         )
 
     def deliver(self, effect: DeliverGrant | DeliverRevoke) -> None:
@@ -148,6 +156,7 @@ class Election:
         client.after(client.callback_ns(), act)
 
     def _revoke_returned(self) -> None:
+        self._leaving = None
         self.client.step(RevokeReturned(contender_id=self.contender_id))
         self._callback_returned()
 
@@ -155,6 +164,7 @@ class Election:
         client = self.client
         assert callable(then)
         client.checker.revoked(self.contender_id)
+        self._leaving = self.held
         client.trace("revoke_leadership", self.component_id)
         self.held = None
         client.after(client.callback_ns(), then)
@@ -171,6 +181,7 @@ class Election:
 
     def _withdraw(self) -> None:
         client = self.client
+        self._leaving = None
         client.elections.pop(self.contender_id)
 
         def withdrawn(_: ReplyBody | None, error: NameServiceError | None) -> None:

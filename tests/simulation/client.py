@@ -6,6 +6,7 @@ import itertools
 from random import Random
 from typing import TYPE_CHECKING, final
 
+from election.holder import DeliverGrant, DeliverRevoke
 from leaderserver import codec
 from leaderserver.client_core import ClientConfig, ClientCore
 from leaderserver.client_events import (
@@ -32,7 +33,10 @@ from leaderserver.client_events import (
 from leaderserver.messages import (
     CommitRequest,
     PutRecord,
+    Request,
     RequestBody,
+    RevocationFinishedRequest,
+    SessionEnded,
 )
 from tests.simulation.application import Election, Listener
 from tests.simulation.network import Path
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from election.contender import LeaderSession
-    from leaderserver.messages import ReplyBody
+    from leaderserver.messages import ReplyBody, ToServer
     from nameservice.errors import NameServiceError
     from tests.simulation.scenario import ClientPlan
     from tests.simulation.server import ServerProcess
@@ -288,6 +292,7 @@ class ClientProcess(Process):
     def _perform(self, effect: ClientEffect) -> None:
         match effect:
             case SendMessage(message=message):
+                self._check_sent(message)
                 self._send(codec.encode(message))
             case AnnounceSession() | FailOpening():
                 pass
@@ -298,6 +303,7 @@ class ClientProcess(Process):
             case DeliverToContender(contender_id=contender_id, effect=delivered):
                 election = self.elections.get(contender_id)
                 if election is not None:
+                    self._check_delivered(contender_id, delivered)
                     election.deliver(delivered)
             case ReportToContender() | ReportToRetriever():
                 self.world.counts["refusals reported"] += 1
@@ -314,6 +320,43 @@ class ClientProcess(Process):
                 # Its caller is another thread, which wakes up a little later.
                 self.after(self.rng.randrange(100_000), lambda: answered(reply, error))
 
+    def _check_sent(self, message: ToServer) -> None:
+        if not isinstance(message, Request):
+            return
+        body = message.body
+        if isinstance(body, RevocationFinishedRequest):
+            election = self.elections.get(body.contender_id)
+            self.checker.require(
+                "E4 a revocation is acknowledged when its callback has returned",
+                election is None or not election.is_busy_with(body.epoch),
+                f"{body.contender_id} epoch {body.epoch}",
+            )
+
+    def _check_delivered(
+        self, contender_id: str, delivered: DeliverGrant | DeliverRevoke
+    ) -> None:
+        if isinstance(delivered, DeliverGrant):
+            self.checker.require(
+                "E4 a grant is delivered only while its lease runs",
+                self.core.holder(contender_id).believes(
+                    delivered.session.leader_session_id, now_ns=self.clock.now_ns()
+                ),
+                f"{contender_id} {delivered}",
+            )
+
+    def _check_session_ended(self) -> None:
+        """E5: whose session the server has ended holds nothing, and is told."""
+        told = [listener.core.told for listener in self.listeners.values()]
+        claims = [
+            self.core.holder(election.contender_id).claim
+            for election in self.elections.values()
+        ]
+        self.checker.require(
+            "E5 an ended session takes everything with it",
+            not any(told) and not any(claims),
+            f"{self.name} holds {claims} and is told {told}",
+        )
+
     def _send(self, payload: bytes) -> None:
         """Send what the link takes now; the server may be gone without our knowing."""
         server, peer = self.server, self.peer
@@ -328,7 +371,11 @@ class ClientProcess(Process):
 
     def receive(self, payload: bytes) -> None:
         """Take what the server sent."""
-        self.step(MessageReceived(message=codec.decode_to_client(payload)))
+        message = codec.decode_to_client(payload)
+        session_id = self.core.session_id
+        self.step(MessageReceived(message=message))
+        if isinstance(message, SessionEnded) and message.session_id == session_id:
+            self._check_session_ended()
 
     def link_opened(self) -> None:
         """Hear that the connection is there."""

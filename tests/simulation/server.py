@@ -300,6 +300,18 @@ class ServerProcess(Process):
         self._stalled_ns = self._host.clock.now_ns()
         super().resume()
 
+    def _check_recorded(self, outgoing: Sequence[Outgoing]) -> None:
+        """E2: what a crash forgets must not have been granted."""
+        for item in outgoing:
+            if isinstance(item.message, Granted):
+                record = item.message.affirmation
+                recorded = self._host.storage.recorded_epochs()
+                self._world.checker.require(
+                    "E2 an epoch is on record before its grant is sent",
+                    recorded.get(record.component_id, 0) >= record.epoch,
+                    str(record),
+                )
+
     def _check_heard(self, outgoing: Sequence[Outgoing]) -> None:
         """E1: whoever is granted was heard from within its lease."""
         for item in outgoing:
@@ -340,6 +352,7 @@ class ServerProcess(Process):
             self.number, self.service.core, outgoing
         )
         self._check_heard(outgoing)
+        self._check_recorded(outgoing)
         if self.dies_next:
             outgoing = outgoing[: self.rng.randrange(len(outgoing) + 1)]
         for item in outgoing:

@@ -237,6 +237,9 @@ class World:
         if len(leaders) != min(1, len(elections)):
             return f"{len(leaders)} of {len(elections)} lead {component_id}"
         held = leaders[0].held if leaders else None
+        known = self._highest_known(component_id)
+        if held is not None and held.epoch < known:
+            return f"epoch {held.epoch} leads {component_id}, epoch {known} is known"
         for election in elections:
             if election.held is not None and election not in leaders:
                 return f"{election.contender_id} was not told that it leads no more"
@@ -251,6 +254,21 @@ class World:
                 if told_id != (None if held is None else held.leader_session_id):
                     return f"{client.name} is told {told} of {component_id}, not {held}"
         return None
+
+    def _highest_known(self, component_id: str) -> int:
+        """Return the highest epoch that anybody has seen, whom the server can hear."""
+        known = 0
+        for client in self.living():
+            if client.is_deaf:
+                continue
+            for election in client.elections.values():
+                if election.component_id == component_id:
+                    holder = client.core.holder(election.contender_id)
+                    known = max(known, holder.ended_epoch_max)
+            for listener in client.listeners.values():
+                if listener.component_id == component_id and listener.core.newest:
+                    known = max(known, listener.core.newest.epoch)
+        return known
 
     # -- clients -------------------------------------------------------------------
 
