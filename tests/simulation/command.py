@@ -63,6 +63,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run_many(options: argparse.Namespace) -> int:
     summary = Summary()
+    commit = commit_name()
     began = time.monotonic()
     shown = began
     seeds = range(options.first, options.first + options.seeds)
@@ -91,7 +92,7 @@ def _run_many(options: argparse.Namespace) -> int:
             first=options.first,
             duration_seconds=duration_seconds,
             jobs=options.jobs,
-            commit=commit_name(),
+            commit=commit,
         )
         options.report.parent.mkdir(parents=True, exist_ok=True)
         options.report.write_text(text, encoding="utf-8")

@@ -15,16 +15,21 @@ if TYPE_CHECKING:
 __all__ = ["commit_name", "render"]
 
 _ROOT = Path(__file__).parent.parent.parent
+# What a run imports.
+_RUN = (
+    *("election", "leaderserver", "nameservice", "retrieval", "transport"),
+    "tests/simulation",
+)
 _FAULT = "fault: "
 _EPILOGUE = "epilogue: "
 
 
 def commit_name() -> str:
-    """Return the commit that is checked out, and whether files differ from it."""
+    """Return the commit that is checked out, and whether what runs differs from it."""
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return "an unknown commit"
-    changed = _git("status", "--porcelain", "--untracked-files=no")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *_RUN)
     return f"{commit} with local changes" if changed else commit
 
 
