@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -36,6 +37,12 @@ settings.load_profile(os.environ.get("LODESTAR_HYPOTHESIS_PROFILE", "test"))
 
 # Spark's workers run what we run, not the first python3 of the path.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+# Run in the background or under nohup we ignore these signals, and whatever we start
+# would inherit that: a test that sends one would wait for nothing.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

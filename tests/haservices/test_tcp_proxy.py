@@ -128,8 +128,8 @@ class TestForwarding:
         with (
             ReservedPort() as nobody,
             TCPProxy(nobody.port) as proxy,
-            connect(proxy) as client,
             pytest.raises(ConnectionResetError),
+            connect(proxy) as client,  # which may hear of it already
         ):
             client.recv(1)
 

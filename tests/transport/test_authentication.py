@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import socket as stdlib_socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -276,10 +277,14 @@ class TestAllowListReplaced:
             public_key=MALLORY.public_key,
         )
 
+        is_replaced = threading.Event()
+
         def replace() -> None:
             server.authenticator.allow_list = AllowList((reformed,))
+            is_replaced.set()
 
         server.loop.call_soon_threadsafe(replace)
+        assert is_replaced.wait(WAIT_MS / 1_000)
         second = Client(client_context)
         second.connect(server.endpoint, MALLORY)
         second.events_until(HandshakeSucceeded)
