@@ -36,7 +36,12 @@ from leaderserver.messages import (
     RevocationFinishedRequest,
     WithdrawRequest,
 )
-from nameservice import AuthenticationError, DidNotHappenError, LeadershipLostError
+from nameservice import (
+    AuthenticationError,
+    DidNotHappenError,
+    LeadershipLostError,
+    MayHaveHappenedError,
+)
 
 
 if TYPE_CHECKING:
@@ -475,6 +480,16 @@ class TestConfirmation:
         body = contenders.asked["confirm"]
         assert isinstance(body, ConfirmRequest)
         assert (body.confirm_count, body.address) == (2, "a:2")
+
+    def test_one_that_was_sent_may_have_happened(self, contenders: Contenders) -> None:
+        """Overtaken or not, it may be on its way: nobody says that it is not (E3)."""
+        contenders.lead()
+        contenders.confirm(call_id=1)
+        exchanges = contenders.outbox.exchanges
+        (sent,) = [e for e in exchanges if e.key[0] is Purpose.CONFIRM]
+        exchanges.sent(sent, 9, now_ns=contenders.outbox.now_ns)
+        overtaken = contenders.confirm(call_id=2, address="a:2")
+        assert answered(overtaken) == (1, MayHaveHappenedError)
 
     def test_there_is_one_way_to_confirm(self, contenders: Contenders) -> None:
         """Told to a holder beside `confirm`, nobody would wait for the answer."""

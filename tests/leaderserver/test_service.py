@@ -295,6 +295,16 @@ class TestSecrets:
         assert conversation.advance(500) == []
         assert conversation.service.session_count == 1
 
+    def test_the_server_keeps_its_name(self, alice: Talker) -> None:
+        """A reported epoch moves its epochs on, not what its clients know it by (E5)."""
+        alice.answer(subscribe(epoch_seen=(8 << 32) + 1))
+        assert alice.conversation.service.core.incarnation == 9
+        thief = Talker(alice.conversation, "thief")
+        thief.secret = bytes(32)
+        assert thief.say(HeartbeatRequest(acknowledged=0)) == [
+            Send(peer="thief", message=SessionUnknown(number=1, incarnation=7))
+        ]
+
     def test_another_session_of_the_connection_stays(self, alice: Talker) -> None:
         """Sessions leave a connection one by one, or all together with it."""
         conversation = alice.conversation

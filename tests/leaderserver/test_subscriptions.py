@@ -33,6 +33,16 @@ class TestSubscribing:
         assert subscriptions.subscribe("alice", "c/job") == 1
         assert len(subscriptions) == 1
 
+    def test_a_topic_that_comes_again_goes_on(self) -> None:
+        """A late broadcast of its former life names no change that is to come (N1)."""
+        subscriptions = Subscriptions(count_max=2)
+        subscriptions.subscribe("alice", "c/job")
+        subscriptions.publish("c/job")
+        assert subscriptions.publish("c/job") == 2
+        subscriptions.unsubscribe("alice", "c/job")
+        assert subscriptions.subscribe("alice", "c/job") == 2
+        assert subscriptions.publish("c/job") == 3
+
     def test_a_session_has_so_many_and_no_more(self) -> None:
         """The limit counts components of one session (N3)."""
         subscriptions = Subscriptions(count_max=1)
