@@ -296,7 +296,7 @@ class TestSecrets:
         assert conversation.service.session_count == 1
 
     def test_the_server_keeps_its_name(self, alice: Talker) -> None:
-        """A reported epoch moves its epochs on, not what its clients know it by (E5)."""
+        """A reported epoch moves its epochs on, not how clients know it (E5)."""
         alice.answer(subscribe(epoch_seen=(8 << 32) + 1))
         assert alice.conversation.service.core.incarnation == 9
         thief = Talker(alice.conversation, "thief")
