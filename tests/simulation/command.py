@@ -2,7 +2,8 @@
 ``python -m tests.simulation``: run seeds, replay one, or see that mutations are found.
 
 ``--seeds N [--first S]``
-    Run so many; ``--jobs J`` processors, ``--report FILE`` for a page about it.
+    Run so many, on all processors or ``--jobs J``; ``--report FILE`` writes a page
+    about it.
 ``--seed S [--trace]``
     Run one again, and show everything that happens in it.
 ``--mutation NAME``
@@ -12,6 +13,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -40,7 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--seeds", type=int, default=1000, help="how many seeds to run")
     which.add_argument("--seed", type=int, help="run this one alone")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--jobs", type=int, default=1, help="processors to use")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processors to use"
+    )
     parser.add_argument("--trace", action="store_true", help="show what happens")
     parser.add_argument("--report", type=Path, help="write a page about the run")
     parser.add_argument(

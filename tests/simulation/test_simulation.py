@@ -44,7 +44,7 @@ def test_what_is_broken_on_purpose_is_found(mutation: Mutation) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "tests.simulation"),
-            *("--mutation", mutation.name, "--seeds", "400"),
+            *("--mutation", mutation.name, "--seeds", "400", "--jobs", "1"),
         ],
         cwd=ROOT,
         capture_output=True,
