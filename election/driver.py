@@ -44,6 +44,9 @@ class LeaderElectionDriver(Protocol):
     def believes(self, leader_session_id: UUID) -> bool:
         """Return whether that leadership is ours now: a local clock check (E4)."""
 
+    def belief_left_ns(self, leader_session_id: UUID) -> int:
+        """Return how long `believes` stays true if nothing else comes, or 0."""
+
     def confirm(self, leader_session_id: UUID, address: str) -> None:
         """
         Publish *address* under that leadership; block until answered (E3).

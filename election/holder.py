@@ -168,8 +168,8 @@ class HolderCore:
     """
     What one contender believes, and what it has been told.
 
-    Not thread-safe but for `believes`, which any thread may call at any time: it
-    reads one immutable tuple.
+    Not thread-safe but for `believes` and `belief_left_ns`, which any thread may call
+    at any time: they read one immutable tuple.
 
     Args:
         clears_on_suspended: Whether the contender is told of a suspension
@@ -202,6 +202,20 @@ class HolderCore:
         return (
             belief is not None and belief[0] == leader_session_id and now_ns < belief[1]
         )
+
+    def belief_left_ns(self, leader_session_id: UUID, *, now_ns: int) -> int:
+        """
+        Return how long `believes` will go on being true if nothing else comes.
+
+        Any thread may call it at any time, like `believes`.
+
+        Returns:
+            0 if *leader_session_id* is not ours at *now_ns*.
+        """
+        belief = self._belief
+        if belief is None or belief[0] != leader_session_id:
+            return 0
+        return max(belief[1] - now_ns, 0)
 
     def step(self, event: HolderEvent, *, now_ns: int) -> tuple[HolderEffect, ...]:
         """Take note of *event*; return what to do, in order."""

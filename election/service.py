@@ -26,6 +26,7 @@ from attrs import frozen
 
 from election.holder import DeliverGrant, DeliverRevoke
 from nameservice import (
+    NS_PER_SECOND,
     ConfigurationError,
     ForkGuard,
     LeadershipLostError,
@@ -187,6 +188,23 @@ class LeaderElection:
             and held.leader_session_id == leader_session_id
             and self._driver.believes(leader_session_id)
         )
+
+    def leadership_seconds_left(self, leader_session_id: UUID) -> float:
+        """
+        Return how long `has_leadership` will go on being true if nothing else comes.
+
+        In good times every acknowledgement moves that moment forward.  Whoever needs
+        time to stop leading (a process to be ended, a transaction to be finished) can
+        begin before belief ends, rather than when it has.
+
+        Returns:
+            0 while we do not lead under that leadership.
+        """
+        self._fork_guard.check()
+        held = self._held
+        if held is None or held.leader_session_id != leader_session_id:
+            return 0.0
+        return self._driver.belief_left_ns(leader_session_id) / NS_PER_SECOND
 
     def run_if_leader(
         self, leader_session_id: UUID, action: Callable[[], T]

@@ -225,6 +225,12 @@ class _ElectionDriver:
             leader_session_id, now_ns=self._clock.now_ns()
         )
 
+    def belief_left_ns(self, leader_session_id: UUID) -> int:
+        holder = self._holder
+        if holder is None:
+            return 0
+        return holder.belief_left_ns(leader_session_id, now_ns=self._clock.now_ns())
+
     def confirm(self, leader_session_id: UUID, address: str) -> None:
         self._is_added.wait()
         assert self._contender_id is not None

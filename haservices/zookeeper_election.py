@@ -136,6 +136,12 @@ class ZooKeeperElectionDriver:
             leader_session_id, now_ns=self._session.clock.now_ns()
         )
 
+    def belief_left_ns(self, leader_session_id: UUID) -> int:
+        """Return how long `believes` stays true if nothing else comes, or 0."""
+        return self._holder.belief_left_ns(
+            leader_session_id, now_ns=self._session.clock.now_ns()
+        )
+
     def confirm(self, leader_session_id: UUID, address: str) -> None:
         """Publish *address* under that leadership; block until answered (E3)."""
         assert self._contender is not None

@@ -84,10 +84,6 @@ __all__ = ["add_verbs", "split_command"]
 
 _GRACE_SECONDS: Final = 10.0
 
-# An election says whether it believes, not until when: how long one answer is taken to
-# hold.  It is asked twice in that time.
-_BELIEF_NS: Final = 20_000_000
-
 # A shell tells of a death by signal N as 128 + N.
 _SIGNAL_EXIT_CODE_BASE: Final = 128
 
@@ -475,10 +471,10 @@ class _Candidacy:
                     command.signal(signal.SIGKILL)
 
     def _read_belief(self, election: LeaderElection, session: LeaderSession) -> int:
+        # The clock first: the moment must not come out too late.
         now_ns = self._clock.now_ns()
-        if election.has_leadership(session.leader_session_id):
-            return now_ns + _BELIEF_NS
-        return now_ns
+        left_seconds = election.leadership_seconds_left(session.leader_session_id)
+        return now_ns + seconds_to_ns(left_seconds)
 
 
 # -- the command -----------------------------------------------------------------------

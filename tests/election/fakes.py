@@ -14,7 +14,7 @@ from election import (
     VersionedValue,
 )
 from election.holder import DeliverGrant, DeliverRevoke
-from nameservice import LeadershipLostError
+from nameservice import NS_PER_SECOND, LeadershipLostError
 
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ class FakeElectionDriver:
         """Return whether that leadership is held."""
         held = self._held
         return held is not None and held.leader_session_id == leader_session_id
+
+    def belief_left_ns(self, leader_session_id: UUID) -> int:
+        """Return a second, as long as that leadership is held."""
+        return NS_PER_SECOND if self.believes(leader_session_id) else 0
 
     def confirm(self, leader_session_id: UUID, address: str) -> None:
         """Publish, if that leadership is held."""

@@ -72,6 +72,18 @@ class TestGrant:
         core.step(Affirmed(session=THIRD, until_ns=10), now_ns=0)
         assert not core.believes(FOURTH.leader_session_id, now_ns=0)
 
+    def test_how_long_belief_lasts_is_what_believes_says(self) -> None:
+        """E4: what is left counts down to the deadline, and is 0 from then on."""
+        core = core_after(Affirmed(session=THIRD, until_ns=10))
+        left_ns = [
+            core.belief_left_ns(THIRD.leader_session_id, now_ns=now_ns)
+            for now_ns in (0, 9, 10, 11)
+        ]
+        assert left_ns == [10, 1, 0, 0]
+        assert core.belief_left_ns(FOURTH.leader_session_id, now_ns=0) == 0
+        core.step(Ended(epoch=3), now_ns=1)
+        assert core.belief_left_ns(THIRD.leader_session_id, now_ns=1) == 0
+
     def test_affirmation_prolongs_belief_and_tells_nothing(self) -> None:
         """E4: each acknowledged heartbeat moves the deadline; nothing new is told."""
         core = core_after(Affirmed(session=THIRD, until_ns=10))

@@ -200,6 +200,12 @@ class HolderMachine(RuleBasedStateMachine):
             assert self.core.believes(
                 session.leader_session_id, now_ns=self.now_ns
             ) == (self.is_told and session == self.held and self.now_ns < self.until_ns)
+            assert self.core.believes(
+                session.leader_session_id, now_ns=self.now_ns
+            ) == (
+                self.core.belief_left_ns(session.leader_session_id, now_ns=self.now_ns)
+                > 0
+            )
 
     @invariant()
     def keeps_the_claim_until_the_name_service_ends_it(self) -> None:

@@ -368,6 +368,22 @@ class TestHasLeadership:
         assert election.has_leadership(FIRST.leader_session_id)
 
 
+class TestLeadershipSecondsLeft:
+    def test_it_is_what_the_driver_says_while_the_contender_is_told(
+        self, election: LeaderElection, driver: FakeElectionDriver
+    ) -> None:
+        """E4, E6: none before the grant, after the revoke, or of others."""
+        assert election.leadership_seconds_left(FIRST.leader_session_id) == 0
+        contender = RecordingContender()
+        election.start(contender)
+        driver.grant(FIRST)
+        contender.wait_for_grant()
+        assert election.leadership_seconds_left(FIRST.leader_session_id) == 1
+        assert election.leadership_seconds_left(SECOND.leader_session_id) == 0
+        election.close()
+        assert election.leadership_seconds_left(FIRST.leader_session_id) == 0
+
+
 class TestConfirm:
     def test_address_reaches_the_driver(
         self, election: LeaderElection, driver: FakeElectionDriver

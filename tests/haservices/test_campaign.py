@@ -51,6 +51,10 @@ class StumblingDriver:
         """Return whether that leadership is held."""
         return self.inner.believes(leader_session_id)
 
+    def belief_left_ns(self, leader_session_id: UUID) -> int:
+        """Return how long that leadership is held."""
+        return self.inner.belief_left_ns(leader_session_id)
+
     def confirm(self, leader_session_id: UUID, address: str) -> None:
         """Raise the next fault, or publish."""
         self.confirm_count += 1

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import signal
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -139,12 +141,12 @@ class TestLost:
     """A leadership that is over is the command's end (N7)."""
 
     def test_a_revoked_leader_ends_its_command(self, at: tuple[str, ...]) -> None:
-        """N7: the command is ended, our exit code is 1, and a line says why."""
+        """N7: TERM, then our exit code 1 and a line that says why."""
         with Running("elect", "flights", "a:1", *at, "--", "sh", "-c", POLITE) as one:
             epoch = leading_epoch(one)
             assert run("revoke", "flights", *at).exit_code == 0
             result = one.result()
-        assert result.exit_code == 1
+        assert (result.exit_code, result.out) == (1, "asked\ndone")
         assert f"lost leadership of flights, epoch {epoch}" in result.err
 
     def test_with_repeat_it_contends_again(self, at: tuple[str, ...]) -> None:
@@ -179,20 +181,39 @@ class TestLost:
 
 
 class TestOutOfContact:
-    def test_the_command_is_over_when_belief_ends(
-        self, leader_server_url: str, cluster_id: str
+    # Writes down when it was asked, and every moment at which it was still alive.
+    DIARY = """
+import signal, sys, time
+diary = open(sys.argv[1], "w", buffering=1)
+signal.signal(signal.SIGTERM, lambda *_: diary.write(f"asked {time.monotonic()}\\n"))
+print("leading 0", flush=True)
+while True:
+    diary.write(f"alive {time.monotonic()}\\n")
+    time.sleep(0.001)
+"""
+
+    def test_the_command_is_over_before_belief_ends(
+        self, leader_server_url: str, cluster_id: str, tmp_path: Path
     ) -> None:
-        """N7: cut off from the name service, a leader ends its command unasked."""
+        """N7, E4: cut off, a leader ends its command before 0.9 lease have passed."""
         server = HAConfig(url=leader_server_url).server_addresses[0]
+        diary = tmp_path / "diary"
+        lease_seconds = 1.0
         with TCPProxy((server.host, server.port)) as proxy:
             url = f"leaderserver://127.0.0.1:{proxy.port}"
             at = ("--url", url, "--cluster-id", cluster_id)
-            with Running(
-                *("elect", "flights", "a:1", *at, "--", "sh", "-c", STUBBORN)
-            ) as one:
+            lease = ("--lease-seconds", str(lease_seconds))
+            command = (sys.executable, "-c", self.DIARY, str(diary))
+            with Running("elect", "flights", "a:1", *at, *lease, "--", *command) as one:
                 leading_epoch(one)
                 proxy.cut()
+                cut_seconds = time.monotonic()
                 assert one.result().exit_code == 1
+        entries = [line.split() for line in diary.read_text().splitlines()]
+        asked = [float(each[1]) for each in entries if each[0] == "asked"]
+        alive = [float(each[1]) for each in entries if each[0] == "alive"]
+        assert len(asked) == 1
+        assert asked[0] < alive[-1] < cut_seconds + 0.9 * lease_seconds
 
 
 class TestKilled:
