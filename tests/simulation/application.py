@@ -205,7 +205,8 @@ class Election:
         """Confirm *session* under a new address; try again while it is held."""
         client = self.client
         self._address_count += 1
-        address = f"{self.contender_id}:{self._address_count}"
+        count = self._address_count
+        address = f"{self.contender_id}:{count}"
         client.checker.asks_to_confirm(
             self.component_id, session.leader_session_id, address
         )
@@ -219,7 +220,9 @@ class Election:
                 client.after(client.callback_ns(), again)
 
         def again() -> None:
-            if self.held == session and not self.is_closing:
+            # Two who overtook each other in turn would do nothing else.
+            is_newest = count == self._address_count
+            if is_newest and self.held == session and not self.is_closing:
                 self.confirm(session)
 
         client.call(
