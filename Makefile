@@ -11,7 +11,7 @@ HYPOTHESIS_SEED ?= $(shell date +%s)
 python := .venv/bin/python
 pytest := $(python) -m pytest -p no:cacheprovider
 checked := $(wildcard nameservice transport retrieval election leaderserver \
-	haservices rescaling sparkpipeline lodestar tests examples benchmarks scripts)
+	haservices rescaling queryablestate sparkpipeline lodestar tests examples benchmarks scripts)
 
 .PHONY: setup demo style types test simulate drills traces bench docs coverage \
 	wheel check lock clean

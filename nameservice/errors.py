@@ -19,7 +19,8 @@ Every exception of the name service, in one tree.
     ├── LeadershipLostError             carries component_id and epoch
     ├── StaleEpochError                 a fenced write; carries epoch and epoch_max
     ├── StorageError                    a data directory cannot be read or written
-    └── NoLeaderError                   carries component_id and how long we waited
+    ├── NoLeaderError                   carries component_id and how long we waited
+    └── QueryableStateError             a branch of its own: `nameservice.state_errors`
 
 Exceptions carry data and build their sentence in ``__str__``.  The exceptions of
 kazoo, ZeroMQ and SQLite are translated where those libraries are called, and never
