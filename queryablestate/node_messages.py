@@ -1,0 +1,338 @@
+"""
+Everything that nodes are sent and send, but for what readers ask (`questions`).
+
+Two conversations.  A node speaks to the proxy leader over a connection of its own: it
+registers, sends heartbeats, and answers what it is told to do.  Writers speak to the
+node directly: they bring chunks of rows, and the node says when these are durable.
+
+Every command carries the epoch of the proxy leader that gave it; a node refuses what
+comes from an older one than it has heard of (rule S2).
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from queryablestate.records import Entry, StageId, StageRecord
+
+
+__all__ = [
+    "ApplyEntries",
+    "AssignJob",
+    "ChunkRefused",
+    "ChunkStaged",
+    "EntriesApplied",
+    "FenceWriters",
+    "FromNode",
+    "HeartbeatAcknowledged",
+    "JobAssignment",
+    "JobPosition",
+    "NodeHeartbeat",
+    "NodeRefused",
+    "NodeRegistered",
+    "RegisterNode",
+    "ResetJob",
+    "StageChunk",
+    "StagedRows",
+    "StagesVerified",
+    "ToNode",
+    "VerifyStages",
+    "WriterFence",
+]
+
+
+class JobPosition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far a node has applied the chain of a job."""
+
+    job_id: str
+    sequence: int
+
+
+class RegisterNode(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="register"
+):
+    """
+    A node asks to be part of it; again after every new connection or leader.
+
+    Attributes:
+        token: The credential of a node, where the proxy has an access list.
+        node_id: Its name; unique in the cluster.
+        store_id: Its data directory; drawn when that was made.
+        registration_id: Drawn for this process: tells two nodes of one name apart.
+        address: Where writers reach it, ``tcp://host:port`` with a key if it has one.
+        positions: How far it is, for each job it knows.
+    """
+
+    token: str | None
+    node_id: str
+    store_id: str
+    registration_id: str
+    address: str
+    positions: tuple[JobPosition, ...]
+
+
+class WriterFence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Rows of runs of *query_id* below *writer_epoch* are refused from now on."""
+
+    query_id: str
+    writer_epoch: int
+
+
+class JobAssignment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    What of a job a node answers for.
+
+    Attributes:
+        job_id: The job.
+        assignment_version: The assignment that says so.
+        max_parallelism: The number of its key groups.
+        key_groups: Those for which this node is the primary, sorted.
+        fences: The runs that may write.
+    """
+
+    job_id: str
+    assignment_version: int
+    max_parallelism: int
+    key_groups: tuple[int, ...]
+    fences: tuple[WriterFence, ...]
+
+
+class NodeRegistered(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="registered"
+):
+    """
+    The node is known; entries that it has missed follow.
+
+    Attributes:
+        leader_epoch: The epoch of the proxy leader.
+        session_timeout_ms: How long the node may answer without an acknowledgement.
+        jobs: What it answers for.
+    """
+
+    leader_epoch: int
+    session_timeout_ms: int
+    jobs: tuple[JobAssignment, ...]
+
+
+class NodeRefused(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="refused"
+):
+    """
+    The node is not taken.
+
+    Attributes:
+        reason: ``not-leader``, ``not-allowed``, ``name-taken``, ``limit`` or
+            ``unknown`` (register first).
+        detail: Why, for a person.
+    """
+
+    reason: str
+    detail: str
+
+
+class NodeHeartbeat(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="heartbeat"
+):
+    """The node is there; *number* rises with each."""
+
+    registration_id: str
+    number: int
+
+
+class HeartbeatAcknowledged(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="acknowledged"
+):
+    """The proxy leader has heard heartbeat *number*, and led when it answered."""
+
+    leader_epoch: int
+    number: int
+
+
+class AssignJob(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="assign"
+):
+    """What the node answers for has changed for one job."""
+
+    leader_epoch: int
+    job: JobAssignment
+
+
+class FenceWriters(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fence"
+):
+    """Older runs of these queries are over (rule W1)."""
+
+    leader_epoch: int
+    fences: tuple[WriterFence, ...]
+
+
+class VerifyStages(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="verify"
+):
+    """
+    Tell whether every chunk of these stages is there, durably.
+
+    Attributes:
+        leader_epoch: Who asks.
+        verify_id: Names the answer.
+        job_id: The job.
+        writer_epoch: Under which the rows were staged.
+        batch_id: Under which the rows were staged.
+        stages: What is expected; only the count of this node is looked at.
+    """
+
+    leader_epoch: int
+    verify_id: int
+    job_id: str
+    writer_epoch: int
+    batch_id: int
+    stages: tuple[StageRecord, ...]
+
+
+class StagesVerified(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="verified"
+):
+    """The answer: which stages are not complete on this node."""
+
+    registration_id: str
+    verify_id: int
+    missing: tuple[StageId, ...]
+
+
+class ApplyEntries(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="apply"
+):
+    """
+    Apply these entries of a job's chain, which are in order and without gaps.
+
+    Those that the node has applied already are passed over.
+    """
+
+    leader_epoch: int
+    job_id: str
+    entries: tuple[Entry, ...]
+
+
+class ResetJob(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="reset"
+):
+    """
+    The node has lost what it had of a job: begin at *sequence*, with nothing (W7).
+
+    Attributes:
+        leader_epoch: Who says so.
+        job_id: The job.
+        sequence: The entry after which the node goes on.
+        state_numbers: The states whose rows are lost: unavailable until a batch
+            replaces them.
+    """
+
+    leader_epoch: int
+    job_id: str
+    sequence: int
+    state_numbers: tuple[int, ...]
+
+
+class EntriesApplied(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="applied"
+):
+    """
+    How far the node is with a job now.
+
+    Attributes:
+        registration_id: Who says so.
+        job_id: The job.
+        sequence: The last entry applied.
+        failure: Why it cannot go on, or None.
+    """
+
+    registration_id: str
+    job_id: str
+    sequence: int
+    failure: str | None
+
+
+class StageChunk(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="stage"
+):
+    """
+    Keep these rows (rule W2); `StagedRows` is the second frame.
+
+    Attributes:
+        request_id: Names the answer.
+        job_id: The job.
+        query_id: The streaming query.
+        writer_epoch: The run.
+        batch_id: The batch.
+        stage_id: This execution of the task.
+        chunk_index: From 0, for each (stage, node).
+        assignment_version: By which the rows were sent here.
+    """
+
+    request_id: int
+    job_id: str
+    query_id: str
+    writer_epoch: int
+    batch_id: int
+    stage_id: StageId
+    chunk_index: int
+    assignment_version: int
+
+
+class StagedRows(Struct, frozen=True, array_like=True):
+    """
+    Rows of one state, sorted by storage key; an array on the wire, for there are many.
+
+    Attributes:
+        state_number: Which state.
+        keys: Storage keys without a list index; sorted, and each once unless the
+            state is a list.
+        values: One for each key: the stored value, or None for a delete.
+        orders: With ``order_by``, one for each key: of two rows with one key the one
+            with the greater order wins, then the one with the greater value.
+    """
+
+    state_number: int
+    keys: list[bytes]
+    values: list[bytes | None]
+    orders: list[bytes] | None = None
+
+
+class ChunkStaged(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="staged"
+):
+    """The chunk is on disk."""
+
+    request_id: int
+
+
+class ChunkRefused(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="chunk-refused"
+):
+    """
+    The chunk is not taken.
+
+    Attributes:
+        request_id: Which, or 0 if that could not be read.
+        code: A code of `queryablestate.failures`.
+        data: What its error carries.
+    """
+
+    request_id: int
+    code: str
+    data: tuple[str | int | float | bool | None, ...]
+
+
+ToNode: TypeAlias = (
+    NodeRegistered
+    | NodeRefused
+    | HeartbeatAcknowledged
+    | AssignJob
+    | FenceWriters
+    | VerifyStages
+    | ApplyEntries
+    | ResetJob
+)
+FromNode: TypeAlias = RegisterNode | NodeHeartbeat | StagesVerified | EntriesApplied

@@ -1,0 +1,231 @@
+"""
+What the control plane stores: jobs, states, runs, assignments and decided batches.
+
+Everything here is kept in the leader store of ``QUERY_PROXY`` (`queryablestate.paths`)
+by the proxy leader, and read by the next one.  The entries of a job's chain also go to
+the nodes as they are: what is decided is said once.
+
+**A job has one chain of entries**, numbered 1, 2, 3 …  Whatever must happen on every
+node of the job in one order is an entry: a batch that was decided, a state that was
+dropped.  A node applies them strictly in that order.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeAlias
+
+from msgspec import Meta, Struct
+
+
+__all__ = [
+    "STAGE_ID_SIZE_BYTES",
+    "AssignmentRecord",
+    "BatchDecided",
+    "BatchState",
+    "CountersRecord",
+    "Entry",
+    "JobRecord",
+    "NodeRecord",
+    "RunRecord",
+    "StageRecord",
+    "StateDropped",
+    "StateProgress",
+    "StateRecord",
+]
+
+STAGE_ID_SIZE_BYTES: Final = 16
+
+StageId: TypeAlias = Annotated[
+    bytes, Meta(min_length=STAGE_ID_SIZE_BYTES, max_length=STAGE_ID_SIZE_BYTES)
+]
+
+
+class StageRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    What one execution of a task brought, as far as it counts.
+
+    Attributes:
+        stage_id: Drawn at random by that execution (rule W2).
+        chunk_counts: How many chunks each node has of it; a node without is left out.
+        row_count: Rows in all of them.
+    """
+
+    stage_id: StageId
+    chunk_counts: dict[str, int]
+    row_count: int
+
+
+class BatchState(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    One state that a batch writes.
+
+    Attributes:
+        state_number: Which state; never used for another one.
+        kind: ``value``, ``list`` or ``map``.
+        has_ttl: Whether stored values begin with their expiry.
+        generation: The ownership that the batch belongs to.
+        is_replaced: Whether the rows of this batch are all that is left (rule W6,
+            complete mode, and the first batch of a query that replaces another).
+    """
+
+    state_number: int
+    kind: str
+    has_ttl: bool
+    generation: int
+    is_replaced: bool
+
+
+class BatchDecided(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="batch"
+):
+    """
+    A batch is committed (rule W3).
+
+    Attributes:
+        sequence: Its place in the chain of the job.
+        query_id: The streaming query.
+        writer_epoch: The run of it that won.
+        batch_id: Spark's number of the batch.
+        assignment_version: The assignment by which its rows were sent.
+        decided_at_us: The proxy leader's wall clock, microseconds since 1970 UTC; for
+            the age of answers only.
+        states: The states it writes.
+        stages: The winning executions, in the order of the partitions.
+    """
+
+    sequence: int
+    query_id: str
+    writer_epoch: int
+    batch_id: int
+    assignment_version: int
+    decided_at_us: int
+    states: tuple[BatchState, ...]
+    stages: tuple[StageRecord, ...]
+
+
+class StateDropped(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="drop"
+):
+    """A state is gone, and so is everything in it."""
+
+    sequence: int
+    state_number: int
+
+
+Entry: TypeAlias = BatchDecided | StateDropped
+
+
+class StateRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    A state as it was registered.
+
+    Attributes:
+        state_name: Its name within the job.
+        state_number: What names it on the nodes; never used again.
+        schema: `queryablestate.schema.schema_json`.
+    """
+
+    state_name: str
+    state_number: int
+    schema: str
+
+
+class StateProgress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Who owns a state, and how far it is.
+
+    Attributes:
+        state_number: Which state.
+        query_id: The query that owns it (rule W5).
+        generation: 1 for the first owner, one more with each later one.
+        batch_id: The last batch decided in this generation, or None before the first.
+        decided_at_us: When that was.
+    """
+
+    state_number: int
+    query_id: str
+    generation: int
+    batch_id: int | None
+    decided_at_us: int
+
+
+class RunRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    The newest run of one streaming query.
+
+    Attributes:
+        query_id: The query.
+        run_id: Spark's id of the run.
+        writer_epoch: The run's first ticket (rule W1).
+        batch_id: The last batch decided for this query by any run, or None.
+        sequence: That batch's place in the chain, or 0.
+    """
+
+    query_id: str
+    run_id: str
+    writer_epoch: int
+    batch_id: int | None
+    sequence: int
+
+
+class AssignmentRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Which nodes hold which key groups of a job.
+
+    Attributes:
+        version: Rises with every change.
+        node_ids: The nodes, in an order that this version fixes.
+        store_ids: The data directory that each node had when it was assigned.
+        owners: For each key group the indexes into *node_ids* of its in-sync copies,
+            the primary first.
+    """
+
+    version: int
+    node_ids: tuple[str, ...]
+    store_ids: tuple[str, ...]
+    owners: tuple[tuple[int, ...], ...]
+
+
+class JobRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    What changes with every batch of a job: the head of its chain, runs and progress.
+
+    Attributes:
+        job_id: The job.
+        job_number: What names it in the paths of the store.
+        max_parallelism: Its number of key groups, for life.
+        sequence: The last entry of the chain, 0 before the first.
+        sequence_first: The oldest entry that is kept, *sequence* + 1 if none is.
+        runs: The queries that write, the least recently active first.
+        progress: One for each state that a query has bound, by state number.
+    """
+
+    job_id: str
+    job_number: int
+    max_parallelism: int
+    sequence: int
+    sequence_first: int
+    runs: tuple[RunRecord, ...]
+    progress: tuple[StateProgress, ...]
+
+
+class NodeRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A node that has been seen: its id, and the data directory it had then."""
+
+    node_id: str
+    store_id: str
+
+
+class CountersRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Numbers that are given out once.
+
+    Attributes:
+        ticket_limit: All tickets below may have been given out.
+        state_number: The last one given out.
+        job_number: The last one given out.
+    """
+
+    ticket_limit: int
+    state_number: int
+    job_number: int
