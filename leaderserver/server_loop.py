@@ -42,7 +42,6 @@ from election.core import ElectionConfig
 from election.epochs import IncarnationEpochs
 from leaderserver import codec
 from leaderserver.config import ServerConfig
-from leaderserver.log_budget import LogBudget
 from leaderserver.messages import (
     Failure,
     Hello,
@@ -91,6 +90,7 @@ from transport import (
     secure_server,
     send_now,
 )
+from transport.log_budget import LogBudget
 
 
 if TYPE_CHECKING:

@@ -66,7 +66,6 @@ from leaderserver.inspection import (
     inspect_contenders,
     inspect_sessions,
 )
-from leaderserver.log_budget import LogBudget
 from leaderserver.messages import (
     AcknowledgedHeartbeat,
     AffirmationRecord,
@@ -112,6 +111,7 @@ from leaderserver.messages import (
 from leaderserver.store_desk import StoreDesk
 from leaderserver.subscriptions import Subscriptions
 from nameservice import StorageError, get_logger
+from transport.log_budget import LogBudget
 
 
 if TYPE_CHECKING:

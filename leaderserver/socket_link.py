@@ -22,7 +22,6 @@ import zmq
 from attrs import field, frozen
 
 from leaderserver import codec
-from leaderserver.log_budget import LogBudget
 from leaderserver.server_loop import publication_topic
 from nameservice import NS_PER_SECOND, RemoteProtocolError, get_logger
 from transport import (
@@ -47,6 +46,7 @@ from transport import (
     secure_client,
     send_now,
 )
+from transport.log_budget import LogBudget
 
 
 if TYPE_CHECKING:

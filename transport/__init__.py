@@ -49,6 +49,7 @@ from transport.framing import (
     WrongMagicError,
     WrongVersionError,
 )
+from transport.log_budget import LogBudget
 from transport.loop import MessageHandler, PollLoop
 from transport.sockets import (
     ZAP_DOMAIN,
@@ -91,6 +92,7 @@ __all__ = [
     "HandshakeFailure",
     "HandshakeSucceeded",
     "KeyFiles",
+    "LogBudget",
     "MalformedFrameError",
     "MessageHandler",
     "OversizedFrameError",

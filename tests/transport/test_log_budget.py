@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from leaderserver.log_budget import LogBudget
+from transport.log_budget import LogBudget
 
 
 class TestLogBudget:
