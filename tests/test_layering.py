@@ -75,6 +75,9 @@ PURE_FILES = frozenset(
         "access",
         "rate_limit",
         "cache",
+        "proxy_config",
+        "proxy_config_toml",
+        "state_glob",
     }
 )
 PURE_PACKAGES = frozenset({"rescaling"})
