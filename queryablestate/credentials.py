@@ -14,12 +14,13 @@ from typing import Final, final
 
 import attrs
 
+from haservices import HAConfig
 from nameservice import AuthenticationError, ConfigurationError
 from queryablestate.address import StateAddress
 from transport import CurveKeyPair, ZMQSocket, load_key_pair, secure_client
 
 
-__all__ = ["Credentials", "as_credentials", "secure_to"]
+__all__ = ["Credentials", "as_credentials", "load_caller_keys", "secure_to"]
 
 _TOKEN_LENGTH_MAX: Final = 4_096
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -138,6 +139,26 @@ def as_credentials(credentials: str | Credentials | None) -> Credentials:
                 "credentials must be a token, Credentials or None, not "
                 f"{type(credentials).__name__}"
             )
+
+
+def load_caller_keys(
+    credentials: Credentials, config: HAConfig, address: StateAddress
+) -> CurveKeyPair | None:
+    """
+    Return the keys to show *address*, or None if there are none to show.
+
+    Whoever has keys for the name service and none for the proxy is the same to both.
+
+    Raises:
+        ConfigurationError: If a key file cannot be used; says what to change.
+    """
+    key_pair = credentials.load_key_pair()
+    if key_pair is not None or address.server_public_key is None:
+        return key_pair
+    return Credentials(
+        curve_public_key_file=config.curve_public_key_file,
+        curve_secret_key_file=config.curve_secret_key_file,
+    ).load_key_pair()
 
 
 def secure_to(
