@@ -107,11 +107,14 @@ class NodeRegistered(
 
     Attributes:
         leader_epoch: The epoch of the proxy leader.
+        control_id: Which control plane this is; a data directory that holds rows of
+            another one is not used.
         session_timeout_ms: How long the node may answer without an acknowledgement.
         jobs: What it answers for.
     """
 
     leader_epoch: int
+    control_id: str
     session_timeout_ms: int
     jobs: tuple[JobAssignment, ...]
 

@@ -137,6 +137,8 @@ class StateProgress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         state_number: Which state.
         query_id: The query that owns it (rule W5).
+        owner_epoch: The writer epoch of the run that took it: only a later run of
+            another query may take it over.
         generation: 1 for the first owner, one more with each later one.
         batch_id: The last batch decided in this generation, or None before the first.
         decided_at_us: When that was.
@@ -144,6 +146,7 @@ class StateProgress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     state_number: int
     query_id: str
+    owner_epoch: int
     generation: int
     batch_id: int | None
     decided_at_us: int
@@ -158,14 +161,19 @@ class RunRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         run_id: Spark's id of the run.
         writer_epoch: The run's first ticket (rule W1).
         batch_id: The last batch decided for this query by any run, or None.
+        batch_writer_epoch: The writer epoch that batch was decided under, or 0.
         sequence: That batch's place in the chain, or 0.
+        superseded: Earlier runs and their writer epochs, the newest first, up to 32:
+            whatever ticket they show, they are over.
     """
 
     query_id: str
     run_id: str
     writer_epoch: int
     batch_id: int | None
+    batch_writer_epoch: int
     sequence: int
+    superseded: tuple[tuple[str, int], ...]
 
 
 class AssignmentRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -176,6 +184,8 @@ class AssignmentRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         version: Rises with every change.
         node_ids: The nodes, in an order that this version fixes.
         store_ids: The data directory that each node had when it was assigned.
+        since_sequences: The entry of the chain after which each node joined: what was
+            decided before, it has no rows of.
         owners: For each key group the indexes into *node_ids* of its in-sync copies,
             the primary first.
     """
@@ -183,6 +193,7 @@ class AssignmentRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     version: int
     node_ids: tuple[str, ...]
     store_ids: tuple[str, ...]
+    since_sequences: tuple[int, ...]
     owners: tuple[tuple[int, ...], ...]
 
 
@@ -221,11 +232,14 @@ class CountersRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Numbers that are given out once.
 
     Attributes:
+        control_id: Drawn when this control plane began: after a name service has lost
+            its store, numbers begin anew, and nodes must not mix old rows with new.
         ticket_limit: All tickets below may have been given out.
         state_number: The last one given out.
         job_number: The last one given out.
     """
 
+    control_id: str
     ticket_limit: int
     state_number: int
     job_number: int

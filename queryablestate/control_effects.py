@@ -1,0 +1,95 @@
+"""What the control plane wants done: the effects of `ControlCore`."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from attrs import frozen
+
+from election import StoreOperation
+from nameservice import NameServiceError
+from queryablestate.control_events import Link
+from queryablestate.messages import (
+    BatchCommitted,
+    RunBound,
+    StateDropDone,
+    TicketDrawn,
+)
+from queryablestate.node_messages import ToNode
+
+
+__all__ = [
+    "AnswerWriter",
+    "ControlEffect",
+    "ForgetNode",
+    "RefuseWriter",
+    "SendToNode",
+    "StartOver",
+    "WriteStore",
+]
+
+
+@frozen(kw_only=True)
+class WriteStore:
+    """
+    Commit these operations to the leader store, under the proxy's own leadership.
+
+    The next one comes only after `StoreWritten` or `StoreFailed`.
+    """
+
+    operations: tuple[StoreOperation, ...]
+
+
+@frozen(kw_only=True)
+class AnswerWriter:
+    """Tell a writer that what it asked for is done."""
+
+    link: Link
+    message: TicketDrawn | RunBound | BatchCommitted | StateDropDone
+
+
+@frozen(kw_only=True)
+class RefuseWriter:
+    """Tell a writer why not."""
+
+    link: Link
+    request_id: int
+    error: NameServiceError
+
+
+@frozen(kw_only=True)
+class SendToNode:
+    """Tell a node something."""
+
+    link: Link
+    message: ToNode
+
+
+@frozen(kw_only=True)
+class ForgetNode:
+    """
+    A node is gone: whatever it was asked over this link stays unanswered.
+
+    Attributes:
+        link: Its connection, as it was.
+        node_id: Its name.
+    """
+
+    link: Link
+    node_id: str
+
+
+@frozen(kw_only=True)
+class StartOver:
+    """
+    Throw this core away, and make one from what the leader store holds.
+
+    It may hold something that this core does not know.
+    """
+
+    reason: NameServiceError
+
+
+ControlEffect: TypeAlias = (
+    WriteStore | AnswerWriter | RefuseWriter | SendToNode | ForgetNode | StartOver
+)

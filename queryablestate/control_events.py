@@ -1,0 +1,85 @@
+"""What can happen to the control plane: the events of `ControlCore`."""
+
+from __future__ import annotations
+
+from typing import NewType, TypeAlias
+
+from attrs import frozen
+
+from nameservice import NameServiceError
+from queryablestate.messages import BindRun, CommitBatch, DrawTicket, DropState
+from queryablestate.node_messages import (
+    EntriesApplied,
+    NodeHeartbeat,
+    RegisterNode,
+    StagesVerified,
+)
+
+
+__all__ = [
+    "ControlEvent",
+    "Link",
+    "LinkClosed",
+    "NodeSpoke",
+    "StoreFailed",
+    "StoreWritten",
+    "TimePassed",
+    "WriterAsked",
+]
+
+Link = NewType("Link", int)
+"""One connection to the proxy, numbered by the shell; never used twice."""
+
+
+@frozen(kw_only=True)
+class WriterAsked:
+    """A writer, or an operator, asked for a change; its right to do so is checked."""
+
+    link: Link
+    request: DrawTicket | BindRun | CommitBatch | DropState
+    wall_clock_us: int
+
+
+@frozen(kw_only=True)
+class NodeSpoke:
+    """A node said something; its right to be a node is checked."""
+
+    link: Link
+    message: RegisterNode | NodeHeartbeat | StagesVerified | EntriesApplied
+    wall_clock_us: int
+
+
+@frozen(kw_only=True)
+class LinkClosed:
+    """A connection is over."""
+
+    link: Link
+
+
+@frozen(kw_only=True)
+class StoreWritten:
+    """The leader store has taken the operations of the last `WriteStore`."""
+
+
+@frozen(kw_only=True)
+class StoreFailed:
+    """
+    The leader store has not taken them, or has not said so.
+
+    Attributes:
+        error: Why.
+        is_certain: Whether nothing was written, for sure.
+    """
+
+    error: NameServiceError
+    is_certain: bool
+
+
+@frozen(kw_only=True)
+class TimePassed:
+    """Nothing happened but time."""
+
+
+ControlEvent: TypeAlias = (
+    WriterAsked | NodeSpoke | LinkClosed | StoreWritten | StoreFailed | TimePassed
+)

@@ -1,0 +1,537 @@
+"""
+Writer epochs, owners and the chain of decided batches of one job; pure.
+
+Theory of operation.  A `Job` is what the leader store holds of one job.  Its methods
+check what a writer asks and return a `JobChange`: what must be written, in one commit,
+for it to be true.  Nothing has changed until the change is written and `adopt`-ed.
+
+Three numbers put writers in order, and each guards against another mistake.
+
+*   The **writer epoch** is about runs of one query: the first ticket that a run has
+    shown.  Whatever comes from a run that is not the newest is refused (rule W1).
+*   The **generation** is about owners of one state: another query begins a new one with
+    its first batch, and only if its run is younger than the owner's (rule W5).
+*   The **batch id** is about one query within a generation: equal to the last one
+    decided, it is a repetition; below, the checkpoint is an older copy (rule W4).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from attrs import define, field, frozen
+from msgspec.structs import replace
+
+from election import Delete, Put
+from nameservice import (
+    CheckpointRewoundError,
+    ConfigurationError,
+    LocalProtocolError,
+    SchemaMismatchError,
+    StaleWriterError,
+    StateOwnedError,
+    UnknownStateError,
+)
+from queryablestate.paths import (
+    assignment_path,
+    encode_record,
+    entry_path,
+    job_path,
+    state_path,
+)
+from queryablestate.records import (
+    AssignmentRecord,
+    BatchDecided,
+    BatchState,
+    Entry,
+    JobRecord,
+    RunRecord,
+    StateDropped,
+    StateProgress,
+    StateRecord,
+)
+from queryablestate.schema import check_compatible, parse_schema
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from election import StoreOperation
+    from queryablestate.messages import BindRun, CommitBatch, StateDeclaration
+
+
+__all__ = [
+    "CONTINUE",
+    "ENTRY_KEPT_COUNT",
+    "REFUSE",
+    "REPLACE",
+    "Job",
+    "JobChange",
+    "Repeated",
+]
+
+REFUSE: Final = "refuse"
+REPLACE: Final = "replace"
+CONTINUE: Final = "continue"
+_ON_NEW_QUERY: Final = (REFUSE, REPLACE, CONTINUE)
+
+ENTRY_KEPT_COUNT: Final = 100
+"""Entries of a chain that are kept though everybody has applied them (rule W3)."""
+
+_SUPERSEDED_COUNT_MAX: Final = 32
+_RUN_COUNT_MAX: Final = 200
+
+
+@frozen(kw_only=True)
+class JobChange:
+    """
+    What a request changes in one job; all of it is written at once, or nothing.
+
+    Attributes:
+        record: The job's record from then on.
+        states: States that are new, or have new columns.
+        dropped: Numbers of states that are gone.
+        entry: The new last entry of the chain, if there is one.
+        assignment: The new assignment, if there is one.
+        pruned: Entries that nobody needs any more, by sequence.
+    """
+
+    record: JobRecord
+    states: tuple[StateRecord, ...] = ()
+    dropped: tuple[int, ...] = ()
+    entry: Entry | None = None
+    assignment: AssignmentRecord | None = None
+    pruned: tuple[int, ...] = ()
+
+    def operations(self) -> list[StoreOperation]:
+        """Return what is to be committed to the leader store."""
+        number = self.record.job_number
+        operations: list[StoreOperation] = [
+            Put(job_path(number), encode_record(self.record))
+        ]
+        for state in self.states:
+            path = state_path(number, state.state_number)
+            operations.append(Put(path, encode_record(state)))
+        operations += [Delete(state_path(number, dropped)) for dropped in self.dropped]
+        if self.entry is not None:
+            path = entry_path(number, self.entry.sequence)
+            operations.append(Put(path, encode_record(self.entry)))
+        if self.assignment is not None:
+            path = assignment_path(number)
+            operations.append(Put(path, encode_record(self.assignment)))
+        operations += [Delete(entry_path(number, pruned)) for pruned in self.pruned]
+        return operations
+
+
+@frozen(kw_only=True)
+class Repeated:
+    """
+    A batch that was decided before: there is nothing to change.
+
+    Attributes:
+        batch_id: Which batch.
+        sequence: Its entry in the chain.
+    """
+
+    batch_id: int
+    sequence: int
+
+
+@final
+@define(kw_only=True)
+class Job:
+    """
+    One job as the leader store has it; see the module docstring.
+
+    Attributes:
+        record: Head of the chain, runs, owners.
+        assignment: Which nodes hold which key groups, or None before the first.
+        states: The registered states by number.
+        entries: The entries that are kept, by sequence.
+    """
+
+    record: JobRecord
+    assignment: AssignmentRecord | None = None
+    states: dict[int, StateRecord] = field(factory=dict)
+    entries: dict[int, Entry] = field(factory=dict)
+
+    # -- questions -----------------------------------------------------------------
+
+    def state_named(self, state_name: str) -> StateRecord | None:
+        """Return the state of that name, or None."""
+        for state in self.states.values():
+            if state.state_name == state_name:
+                return state
+        return None
+
+    def progress_of(self, state_number: int) -> StateProgress | None:
+        """Return who owns that state and how far it is, or None if nobody does."""
+        for progress in self.record.progress:
+            if progress.state_number == state_number:
+                return progress
+        return None
+
+    def run_of(self, query_id: str) -> RunRecord | None:
+        """Return the newest run of that query, or None."""
+        for run in self.record.runs:
+            if run.query_id == query_id:
+                return run
+        return None
+
+    def state_numbers_with_rows(self) -> tuple[int, ...]:
+        """Return the states in which a batch was decided."""
+        return tuple(
+            progress.state_number
+            for progress in self.record.progress
+            if progress.batch_id is not None
+        )
+
+    def entries_after(self, sequence: int) -> Sequence[Entry] | None:
+        """Return the chain after *sequence*, or None if it is not all kept."""
+        if sequence + 1 < self.record.sequence_first:
+            return None
+        wanted = range(sequence + 1, self.record.sequence + 1)
+        return [self.entries[number] for number in wanted]
+
+    def check_declarations(
+        self, declarations: Sequence[StateDeclaration], max_parallelism: int
+    ) -> None:
+        """
+        Return if states may be declared like that (rule W5).
+
+        Raises:
+            SchemaMismatchError: Says what differs from what is registered.
+            ConfigurationError: If a schema is malformed.
+        """
+        for declaration in declarations:
+            if self.states and max_parallelism != self.record.max_parallelism:
+                detail = (
+                    f"max_parallelism is {self.record.max_parallelism} for all state "
+                    f"of this job, not {max_parallelism}"
+                )
+                raise SchemaMismatchError(
+                    self.record.job_id, declaration.state_name, detail
+                )
+            declared = parse_schema(declaration.schema)
+            state = self.state_named(declaration.state_name)
+            if state is None:
+                continue
+            difference = check_compatible(parse_schema(state.schema), declared)
+            if difference is not None:
+                raise SchemaMismatchError(
+                    self.record.job_id, declaration.state_name, difference
+                )
+
+    # -- changes -------------------------------------------------------------------
+
+    def bind(self, request: BindRun, *, state_number_next: int) -> JobChange:
+        """
+        Return what makes the run of *request* the newest, and its states known.
+
+        Args:
+            request: A run shows a ticket.
+            state_number_next: New states are numbered from here.
+
+        Raises:
+            StaleWriterError: A newer run of the query is known (rule W1).
+            StateOwnedError: Another query owns a state, and *request* refuses that.
+            SchemaMismatchError: A state is registered otherwise.
+            ConfigurationError: The request is malformed.
+        """
+        _check_on_new_query(request.on_new_query)
+        self.check_declarations(request.states, self.record.max_parallelism)
+        run = self._run_with_ticket(request.query_id, request.run_id, request.ticket)
+        progress = {entry.state_number: entry for entry in self.record.progress}
+        states: list[StateRecord] = []
+        for declaration in request.states:
+            state = self.state_named(declaration.state_name)
+            if state is None:
+                state = StateRecord(
+                    state_name=declaration.state_name,
+                    state_number=state_number_next,
+                    schema=declaration.schema,
+                )
+                state_number_next += 1
+                states.append(state)
+            elif _has_more_columns(declaration.schema, state.schema):
+                state = replace(state, schema=declaration.schema)
+                states.append(state)
+            owned = progress.get(state.state_number)
+            if owned is None or (
+                owned.batch_id is None and owned.owner_epoch <= run.writer_epoch
+            ):
+                # Nobody has written it yet: whoever comes last may.
+                progress[state.state_number] = StateProgress(
+                    state_number=state.state_number,
+                    query_id=request.query_id,
+                    owner_epoch=run.writer_epoch,
+                    generation=1 if owned is None else owned.generation,
+                    batch_id=None,
+                    decided_at_us=0,
+                )
+            elif owned.query_id != request.query_id:
+                self._check_takeover(owned, state, run, request.on_new_query)
+        record = replace(
+            self.record,
+            runs=self._runs_with(run, tuple(progress.values())),
+            progress=tuple(progress.values()),
+        )
+        return JobChange(record=record, states=tuple(states))
+
+    def decide(
+        self,
+        request: CommitBatch,
+        *,
+        decided_at_us: int,
+        pruned: Sequence[int],
+    ) -> JobChange | Repeated:
+        """
+        Return what commits the batch of *request* (rules W3 and W4).
+
+        Args:
+            request: What a driver wants to be decided.
+            decided_at_us: The wall clock.
+            pruned: Entries, the oldest that are kept, that may go.
+
+        Returns:
+            The change, or that the batch is decided already.
+
+        Raises:
+            StaleWriterError: A newer run of the query is known.
+            StateOwnedError: Another query owns a state.
+            CheckpointRewoundError: A later batch is decided already.
+            UnknownStateError: A state was dropped meanwhile.
+            LocalProtocolError: The run has not been bound.
+            ConfigurationError: The request is malformed.
+        """
+        _check_on_new_query(request.on_new_query)
+        run = self._current_run(request)
+        repeated = _repetition(run, request)
+        if repeated is not None:
+            return repeated
+        batch_id = request.batch_id
+        if batch_id is None:
+            batch_id = 0 if run.batch_id is None else run.batch_id + 1
+        elif run.batch_id is not None and batch_id < run.batch_id:
+            raise CheckpointRewoundError(run.query_id, batch_id, run.batch_id)
+        progress = {entry.state_number: entry for entry in self.record.progress}
+        written: list[BatchState] = []
+        for state_number in request.state_numbers:
+            state = self.states.get(state_number)
+            owned = progress.get(state_number)
+            if state is None or owned is None:
+                raise UnknownStateError(self.record.job_id, f"number {state_number}")
+            is_taken_over = owned.query_id != run.query_id
+            if is_taken_over:
+                self._check_takeover(owned, state, run, request.on_new_query)
+                owned = replace(
+                    owned,
+                    query_id=run.query_id,
+                    owner_epoch=run.writer_epoch,
+                    generation=owned.generation + 1,
+                    batch_id=None,
+                )
+            elif owned.batch_id is not None and batch_id <= owned.batch_id:
+                raise CheckpointRewoundError(run.query_id, batch_id, owned.batch_id)
+            progress[state_number] = replace(
+                owned, batch_id=batch_id, decided_at_us=decided_at_us
+            )
+            schema = parse_schema(state.schema)
+            written.append(
+                BatchState(
+                    state_number=state_number,
+                    kind=schema.kind.value,
+                    has_ttl=schema.has_ttl,
+                    generation=owned.generation,
+                    is_replaced=request.is_complete
+                    or (is_taken_over and request.on_new_query == REPLACE),
+                )
+            )
+        sequence = self.record.sequence + 1
+        entry = BatchDecided(
+            sequence=sequence,
+            query_id=run.query_id,
+            writer_epoch=run.writer_epoch,
+            batch_id=batch_id,
+            assignment_version=request.assignment_version,
+            decided_at_us=decided_at_us,
+            states=tuple(written),
+            stages=request.stages,
+        )
+        run = replace(
+            run,
+            batch_id=batch_id,
+            batch_writer_epoch=run.writer_epoch,
+            sequence=sequence,
+        )
+        record = replace(
+            self.record,
+            sequence=sequence,
+            sequence_first=self.record.sequence_first + len(pruned),
+            runs=self._runs_with(run, tuple(progress.values())),
+            progress=tuple(progress.values()),
+        )
+        return JobChange(record=record, entry=entry, pruned=tuple(pruned))
+
+    def drop(self, state_name: str) -> JobChange:
+        """
+        Return what forgets the state of that name.
+
+        A query that owns nothing else is forgotten with it, so that it may begin anew
+        from any checkpoint.
+
+        Raises:
+            UnknownStateError: If there is none.
+        """
+        state = self.state_named(state_name)
+        if state is None:
+            raise UnknownStateError(self.record.job_id, state_name)
+        number = state.state_number
+        progress = tuple(
+            entry for entry in self.record.progress if entry.state_number != number
+        )
+        owners = {entry.query_id for entry in progress}
+        sequence = self.record.sequence + 1
+        record = replace(
+            self.record,
+            sequence=sequence,
+            progress=progress,
+            runs=tuple(
+                run
+                if run.query_id in owners
+                else replace(run, batch_id=None, batch_writer_epoch=0, sequence=0)
+                for run in self.record.runs
+            ),
+        )
+        return JobChange(
+            record=record,
+            dropped=(number,),
+            entry=StateDropped(sequence=sequence, state_number=number),
+        )
+
+    def assign(self, assignment: AssignmentRecord, max_parallelism: int) -> JobChange:
+        """Return what gives the job another assignment."""
+        record = replace(self.record, max_parallelism=max_parallelism)
+        return JobChange(record=record, assignment=assignment)
+
+    def adopt(self, change: JobChange) -> None:
+        """Take *change*, which has been written, for true."""
+        assert change.record.sequence >= self.record.sequence
+        self.record = change.record
+        for state in change.states:
+            self.states[state.state_number] = state
+        for number in change.dropped:
+            del self.states[number]
+        if change.entry is not None:
+            self.entries[change.entry.sequence] = change.entry
+        if change.assignment is not None:
+            self.assignment = change.assignment
+        for sequence in change.pruned:
+            del self.entries[sequence]
+        self.check_invariants()
+
+    def check_invariants(self) -> None:
+        """Check what holds between any two changes."""
+        record = self.record
+        kept = range(record.sequence_first, record.sequence + 1)
+        assert sorted(self.entries) == list(kept)
+        numbers = [entry.state_number for entry in record.progress]
+        assert len(numbers) == len(set(numbers))
+        assert set(numbers) == set(self.states)
+        query_ids = [run.query_id for run in record.runs]
+        assert len(query_ids) == len(set(query_ids))
+
+    # -- parts ---------------------------------------------------------------------
+
+    def _run_with_ticket(self, query_id: str, run_id: str, ticket: int) -> RunRecord:
+        """Return the newest run of the query, if *run_id* is that, or becomes it."""
+        run = self.run_of(query_id)
+        if run is None:
+            return RunRecord(
+                query_id=query_id,
+                run_id=run_id,
+                writer_epoch=ticket,
+                batch_id=None,
+                batch_writer_epoch=0,
+                sequence=0,
+                superseded=(),
+            )
+        if run.run_id == run_id:
+            return run
+        epoch = dict(run.superseded).get(run_id, ticket)
+        if epoch <= run.writer_epoch:
+            raise StaleWriterError(query_id, epoch, run.writer_epoch)
+        superseded = ((run.run_id, run.writer_epoch), *run.superseded)
+        return replace(
+            run,
+            run_id=run_id,
+            writer_epoch=ticket,
+            superseded=superseded[:_SUPERSEDED_COUNT_MAX],
+        )
+
+    def _current_run(self, request: CommitBatch) -> RunRecord:
+        """Return the newest run of the query, which must be the one that asks."""
+        run = self.run_of(request.query_id)
+        if run is None or (
+            run.run_id != request.run_id and request.writer_epoch > run.writer_epoch
+        ):
+            raise LocalProtocolError(
+                f"run {request.run_id} of query {request.query_id} is not bound: "
+                "bind it before it commits"
+            )
+        if (run.run_id, run.writer_epoch) != (request.run_id, request.writer_epoch):
+            raise StaleWriterError(
+                request.query_id, request.writer_epoch, run.writer_epoch
+            )
+        return run
+
+    def _check_takeover(
+        self,
+        owned: StateProgress,
+        state: StateRecord,
+        run: RunRecord,
+        on_new_query: str,
+    ) -> None:
+        """Return if *run* may take the state from the query that owns it."""
+        if on_new_query == REFUSE or run.writer_epoch <= owned.owner_epoch:
+            raise StateOwnedError(
+                self.record.job_id, state.state_name, owned.query_id, run.query_id
+            )
+
+    def _runs_with(
+        self, run: RunRecord, progress: Sequence[StateProgress]
+    ) -> tuple[RunRecord, ...]:
+        """Return the runs with *run* as the most recently active one, bounded."""
+        runs = [other for other in self.record.runs if other.query_id != run.query_id]
+        if len(runs) >= _RUN_COUNT_MAX:
+            owners = {entry.query_id for entry in progress}
+            idle = [other for other in runs if other.query_id not in owners]
+            for other in idle[: len(runs) - _RUN_COUNT_MAX + 1]:
+                runs.remove(other)
+        return (*runs, run)
+
+
+def _repetition(run: RunRecord, request: CommitBatch) -> Repeated | None:
+    """Return which decided batch *request* repeats, or None if it is a new one."""
+    if run.batch_id is None:
+        return None
+    if request.batch_id is None:  # a batch job writes once in each run
+        is_repeated = run.batch_writer_epoch == request.writer_epoch
+    else:
+        is_repeated = run.batch_id == request.batch_id
+    if not is_repeated:
+        return None
+    return Repeated(batch_id=run.batch_id, sequence=run.sequence)
+
+
+def _has_more_columns(declared: str, registered: str) -> bool:
+    """Return whether a compatible schema adds columns to the registered one."""
+    columns = len(parse_schema(declared).value)
+    return columns > len(parse_schema(registered).value)
+
+
+def _check_on_new_query(text: str) -> None:
+    if text not in _ON_NEW_QUERY:
+        raise ConfigurationError(
+            f"on_new_query must be one of {', '.join(_ON_NEW_QUERY)}, not {text!r}"
+        )

@@ -1,0 +1,124 @@
+"""
+The state nodes as the proxy leader knows them: who is there, and how far; pure.
+
+A node is *known* once it has been recorded in the leader store, and *present* while its
+registration holds: its connection is open and it was heard from within the session
+timeout.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from attrs import define, field
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from queryablestate.control_events import Link
+    from queryablestate.node_messages import RegisterNode
+    from queryablestate.records import NodeRecord
+
+
+__all__ = ["NodeTable", "PresentNode"]
+
+
+@final
+@define(kw_only=True)
+class PresentNode:
+    """
+    A node that is registered now.
+
+    Attributes:
+        node_id: Its name.
+        store_id: Its data directory.
+        registration_id: The process.
+        link: Its connection.
+        address: Where writers reach it.
+        heard_at_ns: When it was last heard from.
+        sequences: How far it is, for each job that it has said so of.
+        failures: Why it cannot go on with a job, by job.
+    """
+
+    node_id: str
+    store_id: str
+    registration_id: str
+    link: Link
+    address: str
+    heard_at_ns: int
+    sequences: dict[str, int] = field(factory=dict)
+    failures: dict[str, str] = field(factory=dict)
+
+
+@final
+class NodeTable:
+    """Known and present nodes."""
+
+    def __init__(self, records: Iterable[NodeRecord]) -> None:
+        self._store_ids = {record.node_id: record.store_id for record in records}
+        self._present: dict[str, PresentNode] = {}
+        self._by_link: dict[Link, PresentNode] = {}
+
+    def __len__(self) -> int:
+        return len(self._store_ids)
+
+    def __iter__(self) -> Iterator[PresentNode]:
+        """Iterate over the present nodes by name."""
+        return iter([self._present[name] for name in sorted(self._present)])
+
+    @property
+    def known_ids(self) -> Sequence[str]:
+        """Return the names of all known nodes, sorted."""
+        return sorted(self._store_ids)
+
+    def store_id_of(self, node_id: str) -> str | None:
+        """Return the recorded data directory of a known node, or None."""
+        return self._store_ids.get(node_id)
+
+    def present(self, node_id: str) -> PresentNode | None:
+        """Return that node if it is present, or None."""
+        return self._present.get(node_id)
+
+    def at(self, link: Link) -> PresentNode | None:
+        """Return the node that is registered over *link*, or None."""
+        return self._by_link.get(link)
+
+    def record(self, record: NodeRecord) -> None:
+        """Take note that a node is known, with this data directory."""
+        self._store_ids[record.node_id] = record.store_id
+
+    def register(
+        self, message: RegisterNode, *, link: Link, now_ns: int
+    ) -> PresentNode:
+        """Take a node for present; an earlier registration of it is over."""
+        earlier = self._present.pop(message.node_id, None)
+        if earlier is not None:
+            del self._by_link[earlier.link]
+        node = PresentNode(
+            node_id=message.node_id,
+            store_id=message.store_id,
+            registration_id=message.registration_id,
+            link=link,
+            address=message.address,
+            heard_at_ns=now_ns,
+            sequences={
+                position.job_id: position.sequence for position in message.positions
+            },
+        )
+        self._present[node.node_id] = node
+        self._by_link[link] = node
+        return node
+
+    def remove(self, node: PresentNode) -> None:
+        """Take *node*, which is present, for away."""
+        del self._present[node.node_id]
+        del self._by_link[node.link]
+
+    def silent_since(self, heard_at_ns_max: int) -> Sequence[PresentNode]:
+        """Return the present nodes that were last heard from at that time or before."""
+        return [node for node in self if node.heard_at_ns <= heard_at_ns_max]
+
+    def oldest_heard_at_ns(self) -> int | None:
+        """Return when the most silent of the present nodes was heard, or None."""
+        return min((node.heard_at_ns for node in self._present.values()), default=None)

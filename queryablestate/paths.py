@@ -1,0 +1,131 @@
+"""
+Where the control plane keeps its records in the leader store of ``QUERY_PROXY``.
+
+::
+
+    counters                        CountersRecord
+    nodes/DIGEST                    NodeRecord, by a digest of the node's id
+    jobs/NUMBER                     JobRecord
+    jobs/NUMBER/assignment          AssignmentRecord
+    jobs/NUMBER/states/NUMBER       StateRecord
+    jobs/NUMBER/entries/SEQUENCE    Entry
+
+Names of jobs and nodes can be as long as a path may be, so records have numbers or
+digests in their paths, and hold the names themselves.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final, TypeVar
+
+import msgspec
+
+from nameservice import StorageError
+from queryablestate.records import (
+    AssignmentRecord,
+    CountersRecord,
+    Entry,
+    JobRecord,
+    NodeRecord,
+    StateRecord,
+)
+
+
+__all__ = [
+    "COUNTERS",
+    "assignment_path",
+    "decode_assignment",
+    "decode_counters",
+    "decode_entry",
+    "decode_job",
+    "decode_node",
+    "decode_state",
+    "encode_record",
+    "entry_path",
+    "job_path",
+    "node_path",
+    "state_path",
+]
+
+COUNTERS: Final = "counters"
+
+T = TypeVar("T")
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_COUNTERS: Final = msgspec.msgpack.Decoder(CountersRecord)
+_NODE: Final = msgspec.msgpack.Decoder(NodeRecord)
+_JOB: Final = msgspec.msgpack.Decoder(JobRecord)
+_ASSIGNMENT: Final = msgspec.msgpack.Decoder(AssignmentRecord)
+_STATE: Final = msgspec.msgpack.Decoder(StateRecord)
+_ENTRY: Final[msgspec.msgpack.Decoder[Entry]] = msgspec.msgpack.Decoder(Entry)
+
+
+def node_path(node_id: str) -> str:
+    """Return where the node's `NodeRecord` is."""
+    return f"nodes/{sha256(node_id.encode()).hexdigest()}"
+
+
+def job_path(job_number: int) -> str:
+    """Return where the job's `JobRecord` is."""
+    return f"jobs/{job_number}"
+
+
+def assignment_path(job_number: int) -> str:
+    """Return where the job's `AssignmentRecord` is."""
+    return f"jobs/{job_number}/assignment"
+
+
+def state_path(job_number: int, state_number: int) -> str:
+    """Return where the `StateRecord` is."""
+    return f"jobs/{job_number}/states/{state_number}"
+
+
+def entry_path(job_number: int, sequence: int) -> str:
+    """Return where the `Entry` is; in the order of the chain, as far as 16 digits."""
+    return f"jobs/{job_number}/entries/{sequence:016d}"
+
+
+def encode_record(record: msgspec.Struct) -> bytes:
+    """Return *record* as it is stored."""
+    return _ENCODER.encode(record)
+
+
+def decode_counters(value: bytes) -> CountersRecord:
+    """Return the record; `StorageError` if it is none."""
+    return _decode(_COUNTERS, value)
+
+
+def decode_node(value: bytes) -> NodeRecord:
+    """Return the record; `StorageError` if it is none."""
+    return _decode(_NODE, value)
+
+
+def decode_job(value: bytes) -> JobRecord:
+    """Return the record; `StorageError` if it is none."""
+    return _decode(_JOB, value)
+
+
+def decode_assignment(value: bytes) -> AssignmentRecord:
+    """Return the record; `StorageError` if it is none."""
+    return _decode(_ASSIGNMENT, value)
+
+
+def decode_state(value: bytes) -> StateRecord:
+    """Return the record; `StorageError` if it is none."""
+    return _decode(_STATE, value)
+
+
+def decode_entry(value: bytes) -> Entry:
+    """Return the record; `StorageError` if it is none."""
+    return _decode(_ENTRY, value)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], value: bytes) -> T:
+    try:
+        return decoder.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StorageError(
+            f"the leader store of the proxies holds a record that cannot be read: "
+            f"{error}; was it written by another version?"
+        ) from error
