@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import operator
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, Inexact, InvalidOperation
@@ -71,7 +72,7 @@ class MisfitError(Exception):
     """A value does not fit its column; `KeyCodec` makes a `WrongKeyTypeError` of it."""
 
 
-class KeyColumn:
+class KeyColumn(ABC):
     """
     One column, field or element of a key: its value, stored form, bytes and hash.
 
@@ -114,20 +115,20 @@ class KeyColumn:
         """Return Spark's hash of *stored*, as an unsigned integer."""
         return seed if stored is None else self._hash(stored, seed)
 
-    def _to_stored(self, value: object) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _to_stored(self, value: object) -> Any: ...
 
     def _to_value(self, stored: Any) -> Any:
         return stored
 
-    def _to_bytes(self, stored: Any) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def _to_bytes(self, stored: Any) -> bytes: ...
 
-    def _from_bytes(self, encoded: bytes, position: int) -> tuple[Any, int]:
-        raise NotImplementedError
+    @abstractmethod
+    def _from_bytes(self, encoded: bytes, position: int) -> tuple[Any, int]: ...
 
-    def _hash(self, stored: Any, seed: int) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _hash(self, stored: Any, seed: int) -> int: ...
 
     @final
     def _misfit(self, wanted: str, value: object) -> MisfitError:
@@ -501,10 +502,14 @@ def key_column(name: str, data_type: DataType) -> KeyColumn:
         ConfigurationError: If no key can have the type.
     """
     match data_type:
-        case AtomicType.TINYINT | AtomicType.SMALLINT | AtomicType.INT:
-            return _IntegerColumn(name, data_type, _INTEGER_WIDTHS[data_type])
+        case AtomicType.TINYINT:
+            return _IntegerColumn(name, data_type, 1)
+        case AtomicType.SMALLINT:
+            return _IntegerColumn(name, data_type, 2)
+        case AtomicType.INT:
+            return _IntegerColumn(name, data_type, 4)
         case AtomicType.BIGINT:
-            return _IntegerColumn(name, data_type, _INTEGER_WIDTHS[data_type])
+            return _IntegerColumn(name, data_type, 8)
         case AtomicType.FLOAT | AtomicType.DOUBLE:
             return _FloatColumn(name, data_type)
         case AtomicType.BOOLEAN:
@@ -529,14 +534,6 @@ def key_column(name: str, data_type: DataType) -> KeyColumn:
             raise ConfigurationError(f"key column {name!r} cannot be a {data_type}")
         case _:
             assert_never(data_type)
-
-
-_INTEGER_WIDTHS: Final = {
-    AtomicType.TINYINT: 1,
-    AtomicType.SMALLINT: 2,
-    AtomicType.INT: 4,
-    AtomicType.BIGINT: 8,
-}
 
 
 def escaped(data: bytes) -> bytes:
