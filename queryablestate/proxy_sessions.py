@@ -1,0 +1,80 @@
+"""
+The sessions of a proxy: who speaks, once they have shown a credential; pure.
+
+A session is a secret that `Welcome` carries and every request repeats.  It is bound to
+the CURVE key that it was opened with, if there is one, and to nothing else: a client
+that reconnects goes on with it.  There are so many at most; the one that was used
+longest ago makes room.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, final
+
+from attrs import frozen
+
+
+if TYPE_CHECKING:
+    from queryablestate.access import Caller
+
+
+__all__ = ["SESSION_SIZE_BYTES", "ProxySession", "SessionTable"]
+
+SESSION_SIZE_BYTES: Final = 16
+
+
+@final
+@frozen(kw_only=True)
+class ProxySession:
+    """
+    Who speaks.
+
+    Attributes:
+        caller: As authenticated when the session was opened.
+        public_key: The CURVE key of the connection, or None without CURVE.
+    """
+
+    caller: Caller
+    public_key: str | None
+
+
+@final
+class SessionTable:
+    """Open sessions by secret; the least recently used makes room."""
+
+    def __init__(self, count_max: int) -> None:
+        assert count_max >= 1
+        self._count_max = count_max
+        self._sessions: OrderedDict[bytes, ProxySession] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, secret: bytes, session: ProxySession) -> None:
+        """Open a session under *secret*, which was drawn at random."""
+        while len(self._sessions) >= self._count_max:
+            self._sessions.popitem(last=False)
+        self._sessions[secret] = session
+
+    def find(self, secret: bytes, *, public_key: str | None) -> ProxySession | None:
+        """
+        Return the session of *secret*, or None if it has to be opened anew.
+
+        Args:
+            secret: As the request carries it.
+            public_key: The CURVE key that the request came under: a secret that was
+                stolen is worth nothing without the key.
+        """
+        session = self._sessions.get(secret)
+        if session is None or session.public_key != public_key:
+            return None
+        self._sessions.move_to_end(secret)
+        return session
+
+    def limit(self, count_max: int) -> None:
+        """Hold at most *count_max* sessions from now on."""
+        assert count_max >= 1
+        self._count_max = count_max
+        while len(self._sessions) > count_max:
+            self._sessions.popitem(last=False)

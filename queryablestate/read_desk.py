@@ -1,0 +1,563 @@
+"""
+`ReadDesk`: how a proxy routes what readers ask, without I/O.
+
+Theory of operation.  A question passes, in this order: the route table (does the state
+exist, and is the client's route the present one?), the access list, the rate limit, the
+cache; then it goes to its node, and waits here for the answer.  Keys and values are
+bytes that nobody looks into, but for the count at their beginning.
+
+What is no answer, comes at once: the node is away, the node went away meanwhile, the
+deadline is over, too much is outstanding.  There is one exception.  While a new leader
+is *settling* (rule S2), a node that is not here is only late: the question is parked,
+and looked at again whenever something has changed.
+
+A caller that may not read a state gets the same refusal as one that asks for a state
+that does not exist: its route is stale.  It then asks for the description, and is told
+there that access is denied, whatever exists (rule C1).
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+from attrs import define, frozen
+
+from nameservice import (
+    DeadlineExceededError,
+    DidNotHappenError,
+    RateLimitedError,
+    RemoteProtocolError,
+    StateUnavailableError,
+)
+from queryablestate.access import AccessList, Caller, Right
+from queryablestate.failures import STALE_ROUTE, refusal_of
+from queryablestate.questions import (
+    Answer,
+    Ask,
+    CountKeys,
+    GetEntries,
+    GetItems,
+    GetValues,
+    Operation,
+    Question,
+    Reading,
+    Refusal,
+    ScanRows,
+    Told,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from queryablestate.cache import CacheKey, ResultCache
+    from queryablestate.control_events import Link
+    from queryablestate.location import KvStateLocation
+    from queryablestate.rate_limit import RateLimiter
+
+
+__all__ = ["Outgoing", "ReadDesk", "ReadLimits", "element_count"]
+
+_NS_PER_MS: Final = 1_000_000
+_NS_PER_SECOND: Final = 1_000_000_000
+_PARKED_COUNT_MAX: Final = 10_000
+# A compaction is due when this many, and most, of the deadlines are of the past.
+_DEADLINES_STALE_MIN: Final = 1_000
+_RETRY_SECONDS: Final = 0.5
+
+
+@final
+@frozen(kw_only=True)
+class ReadLimits:
+    """
+    What a desk keeps to; durations in nanoseconds.
+
+    Attributes:
+        deadline_ns_max: Longer deadlines are shortened to this.
+        pending_count_max: Questions that may be outstanding.
+        keys_per_request_max: Keys of one question.
+    """
+
+    deadline_ns_max: int
+    pending_count_max: int
+    keys_per_request_max: int
+
+
+@final
+@frozen
+class Outgoing:
+    """
+    A message that is to be sent.
+
+    Attributes:
+        link: To whom.
+        message: What.
+        payload: The second frame, or None.
+    """
+
+    link: Link
+    message: Question | Told | Refusal
+    payload: bytes | None = None
+
+
+_CacheableOperation: TypeAlias = GetValues | GetItems | GetEntries
+
+
+@final
+@define
+class _Pending:
+    """A question that a node was asked."""
+
+    client: Link
+    request_id: int
+    node: Link
+    node_index: int
+    location: KvStateLocation
+    asked_at_ns: int
+    deadline_ns: int
+    cache_key: CacheKey | None
+
+
+@final
+@define
+class _Asked:
+    """A question as it came in."""
+
+    client: Link
+    caller: Caller
+    ask: Ask
+    keys: bytes
+    deadline_ns: int
+
+
+@final
+class ReadDesk:
+    """
+    Routes questions to nodes and answers to clients; see the module docstring.
+
+    Not thread-safe: one loop drives it.
+
+    Args:
+        access: Who may read what.
+        limiter: How often.
+        cache: What need not be asked again.
+        limits: Of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        access: AccessList,
+        limiter: RateLimiter,
+        cache: ResultCache,
+        limits: ReadLimits,
+    ) -> None:
+        self.access = access
+        self.limits = limits
+        self._limiter = limiter
+        self._cache = cache
+        self._locations: Mapping[int, KvStateLocation] = {}
+        self._leader_epoch = 0
+        self._question_id = 0
+        self._pending: dict[int, _Pending] = {}
+        self._of_node: dict[Link, set[int]] = {}
+        self._deadlines: list[tuple[int, int]] = []
+        self._parked: list[_Asked] = []
+
+    # -- leadership ----------------------------------------------------------------
+
+    def lead(
+        self, locations: Mapping[int, KvStateLocation], *, leader_epoch: int
+    ) -> None:
+        """Route by *locations*, a view that stays up to date, from now on."""
+        self._locations = locations
+        self._leader_epoch = leader_epoch
+
+    def stop_leading(self, code: str) -> list[Outgoing]:
+        """Answer nothing more: refuse all that waits with *code*."""
+        refused = [
+            _refused(pending.client, pending.request_id, code)
+            for pending in self._pending.values()
+        ]
+        refused += [
+            _refused(parked.client, parked.ask.request_id, code)
+            for parked in self._parked
+        ]
+        self._locations = {}
+        self._pending.clear()
+        self._of_node.clear()
+        self._deadlines.clear()
+        self._parked.clear()
+        self._cache.clear()
+        return refused
+
+    # -- questions -----------------------------------------------------------------
+
+    @property
+    def pending_count(self) -> int:
+        """Return how many questions wait for their answers."""
+        return len(self._pending)
+
+    @property
+    def parked_count(self) -> int:
+        """Return how many questions wait for their nodes."""
+        return len(self._parked)
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `expire` must be called again, or None if it need not be."""
+        first = self._deadlines[0][0] if self._deadlines else None
+        if self._parked:
+            parked = min(parked.deadline_ns for parked in self._parked)
+            return parked if first is None else min(first, parked)
+        return first
+
+    def ask(
+        self,
+        client: Link,
+        caller: Caller,
+        ask: Ask,
+        keys: bytes,
+        *,
+        now_ns: int,
+        is_settled: bool,
+    ) -> list[Outgoing]:
+        """
+        Route a client's question.
+
+        Args:
+            client: Who asks.
+            caller: As whom.
+            ask: The question.
+            keys: Its second frame.
+            now_ns: The time.
+            is_settled: Whether a node that is not here counts as away.
+        """
+        location = self._locations.get(ask.state_number)
+        if (
+            location is None
+            or location.assignment_version != ask.assignment_version
+            or not 0 <= ask.node_index < len(location.links)
+            or not self.access.may(
+                caller, Right.READ, location.job_id, location.state_name
+            )
+        ):
+            return [_refused(client, ask.request_id, STALE_ROUTE)]
+        problem = self._problem_of(ask, keys)
+        if problem is not None:
+            return [_failed(client, ask.request_id, problem)]
+        decision = self._limiter.take(
+            caller.name,
+            f"{location.job_id}/{location.state_name}",
+            ask.key_count,
+            now_ns=now_ns,
+        )
+        if not decision.is_allowed:
+            error = RateLimitedError(
+                decision.retry_after_ns / _NS_PER_SECOND, decision.limit
+            )
+            return [_failed(client, ask.request_id, error)]
+        deadline_ns = now_ns + min(
+            ask.deadline_ms * _NS_PER_MS, self.limits.deadline_ns_max
+        )
+        asked = _Asked(client, caller, ask, keys, deadline_ns)
+        cache_key = self._cache_key(location, ask, keys)
+        if cache_key is not None:
+            told = self._from_cache(asked, location, cache_key, now_ns)
+            if told is not None:
+                return [told]
+        if location.links[ask.node_index] is None:
+            if is_settled or len(self._parked) >= _PARKED_COUNT_MAX:
+                return [_unavailable(client, ask.request_id, location, ask.node_index)]
+            self._parked.append(asked)
+            return []
+        return [self._pass_on(asked, location, cache_key, now_ns)]
+
+    def look_again(self, *, now_ns: int, is_settled: bool) -> list[Outgoing]:
+        """Look again at what is parked: a node has come, or will not."""
+        waiting, self._parked = self._parked, []
+        outgoing: list[Outgoing] = []
+        for parked in waiting:
+            ask = parked.ask
+            location = self._locations.get(ask.state_number)
+            if (
+                location is None
+                or location.assignment_version != ask.assignment_version
+            ):
+                outgoing.append(_refused(parked.client, ask.request_id, STALE_ROUTE))
+            elif location.links[ask.node_index] is not None:
+                cache_key = self._cache_key(location, ask, parked.keys)
+                outgoing.append(self._pass_on(parked, location, cache_key, now_ns))
+            elif is_settled:
+                outgoing.append(
+                    _unavailable(
+                        parked.client, ask.request_id, location, ask.node_index
+                    )
+                )
+            else:
+                self._parked.append(parked)
+        return outgoing
+
+    # -- answers -------------------------------------------------------------------
+
+    def answered(
+        self, node: Link, answer: Answer, values: bytes, *, now_ns: int
+    ) -> list[Outgoing]:
+        """Pass a node's answer on to whoever asked; nothing if nobody waits."""
+        pending = self._take(node, answer.question_id)
+        if pending is None:
+            return []
+        reading = answer.reading
+        if pending.cache_key is not None and reading.batch_id is not None:
+            location = self._locations.get(pending.location.state_number)
+            if location is not None:
+                self._cache.put(
+                    pending.cache_key,
+                    generation=reading.generation,
+                    batch_id=reading.batch_id,
+                    age_ns=reading.age_ms * _NS_PER_MS,
+                    values=values,
+                    has_missing=answer.has_missing,
+                    ttl_ns=self._cache.ttl_ns(location.job_id, location.state_name),
+                    valid_ns=(
+                        None
+                        if answer.valid_ms is None
+                        else answer.valid_ms * _NS_PER_MS
+                    ),
+                    batch_id_known=_batch_id_known(location, None),
+                    now_ns=now_ns,
+                )
+        told = Told(
+            request_id=pending.request_id,
+            reading=reading,
+            next_start=answer.next_start,
+        )
+        return [Outgoing(pending.client, told, values)]
+
+    def refused(self, node: Link, refusal: Refusal) -> list[Outgoing]:
+        """Pass a node's refusal on to whoever asked; nothing if nobody waits."""
+        pending = self._take(node, refusal.request_id)
+        if pending is None:
+            return []
+        passed = Refusal(
+            request_id=pending.request_id, code=refusal.code, data=refusal.data
+        )
+        return [Outgoing(pending.client, passed)]
+
+    def node_left(self, node: Link) -> list[Outgoing]:
+        """Refuse what waits for a node that is gone."""
+        outgoing = []
+        for question_id in sorted(self._of_node.pop(node, ())):
+            pending = self._pending.pop(question_id)
+            outgoing.append(
+                _unavailable(
+                    pending.client,
+                    pending.request_id,
+                    pending.location,
+                    pending.node_index,
+                )
+            )
+        return outgoing
+
+    def client_left(self, client: Link) -> None:
+        """Forget what a client waits for."""
+        gone = [
+            (question_id, pending.node)
+            for question_id, pending in self._pending.items()
+            if pending.client == client
+        ]
+        for question_id, node in gone:
+            self._take(node, question_id)
+        self._parked = [parked for parked in self._parked if parked.client != client]
+
+    def expire(self, *, now_ns: int) -> list[Outgoing]:
+        """Refuse what is past its deadline (rule Q3)."""
+        outgoing = []
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            _, question_id = heapq.heappop(self._deadlines)
+            pending = self._pending.get(question_id)
+            if pending is None:
+                continue
+            self._take(pending.node, question_id)
+            waited_ns = now_ns - pending.asked_at_ns
+            node_id = pending.location.node_ids[pending.node_index]
+            error = DeadlineExceededError(
+                waited_ns / _NS_PER_SECOND, f"node {node_id} did not answer"
+            )
+            outgoing.append(_failed(pending.client, pending.request_id, error))
+        for parked in [item for item in self._parked if item.deadline_ns <= now_ns]:
+            self._parked.remove(parked)
+            error = DeadlineExceededError(
+                parked.ask.deadline_ms / 1_000, "its node has not registered yet"
+            )
+            outgoing.append(_failed(parked.client, parked.ask.request_id, error))
+        return outgoing
+
+    # -- parts ---------------------------------------------------------------------
+
+    def _problem_of(
+        self, ask: Ask, keys: bytes
+    ) -> RemoteProtocolError | DidNotHappenError | None:
+        """Return why a question is not passed on, or None."""
+        if isinstance(ask.operation, ScanRows):
+            counted, is_bare = ask.operation.limit, True
+        elif isinstance(ask.operation, CountKeys):
+            counted, is_bare = 1, True
+        else:
+            counted, is_bare = element_count(keys), False
+        if counted != ask.key_count or (is_bare and keys):
+            detail = f"the question has {counted} keys, and says {ask.key_count}"
+            return RemoteProtocolError("malformed", detail)
+        if ask.key_count > self.limits.keys_per_request_max:
+            return DidNotHappenError(
+                f"{ask.key_count} keys are too many for one question: at most "
+                f"{self.limits.keys_per_request_max}"
+            )
+        if len(self._pending) >= self.limits.pending_count_max:
+            return DidNotHappenError(
+                f"{len(self._pending)} questions wait for answers already: "
+                "ask again in a moment"
+            )
+        return None
+
+    def _cache_key(
+        self, location: KvStateLocation, ask: Ask, keys: bytes
+    ) -> CacheKey | None:
+        """Return what the answer is kept under, or None if it is not."""
+        operation: Operation = ask.operation
+        if not isinstance(operation, _CacheableOperation) or not self._cache.ttl_ns(
+            location.job_id, location.state_name
+        ):
+            return None
+        node_id = location.node_ids[ask.node_index]
+        return (location.state_number, location.generation, node_id, operation, keys)
+
+    def _from_cache(
+        self,
+        asked: _Asked,
+        location: KvStateLocation,
+        cache_key: CacheKey,
+        now_ns: int,
+    ) -> Outgoing | None:
+        ask = asked.ask
+        found = self._cache.get(
+            cache_key,
+            batch_id_known=_batch_id_known(location, ask.min_batch_id),
+            now_ns=now_ns,
+        )
+        if found is None:
+            return None
+        reading = Reading(
+            generation=found.generation,
+            batch_id=found.batch_id,
+            age_ms=found.age_ns(now_ns=now_ns) // _NS_PER_MS,
+            is_cached=True,
+        )
+        told = Told(request_id=ask.request_id, reading=reading)
+        return Outgoing(asked.client, told, found.values)
+
+    def _pass_on(
+        self,
+        asked: _Asked,
+        location: KvStateLocation,
+        cache_key: CacheKey | None,
+        now_ns: int,
+    ) -> Outgoing:
+        """Ask the node."""
+        ask, deadline_ns = asked.ask, asked.deadline_ns
+        node = location.links[ask.node_index]
+        assert node is not None
+        self._question_id += 1
+        question_id = self._question_id
+        self._pending[question_id] = _Pending(
+            asked.client,
+            ask.request_id,
+            node,
+            ask.node_index,
+            location,
+            now_ns,
+            deadline_ns,
+            cache_key,
+        )
+        questions = self._of_node.get(node)
+        if questions is None:
+            questions = self._of_node[node] = set()
+        questions.add(question_id)
+        heapq.heappush(self._deadlines, (deadline_ns, question_id))
+        question = Question(
+            leader_epoch=self._leader_epoch,
+            question_id=question_id,
+            state_number=ask.state_number,
+            assignment_version=ask.assignment_version,
+            operation=ask.operation,
+            deadline_ms=max(1, (deadline_ns - now_ns) // _NS_PER_MS),
+            min_batch_id=ask.min_batch_id,
+        )
+        return Outgoing(node, question, asked.keys)
+
+    def _take(self, node: Link, question_id: int) -> _Pending | None:
+        """Return and forget a question that *node* was asked, or None."""
+        questions = self._of_node.get(node)
+        if questions is None or question_id not in questions:
+            return None
+        questions.remove(question_id)
+        if not questions:
+            del self._of_node[node]
+        pending = self._pending.pop(question_id)
+        stale_count = len(self._deadlines) - len(self._pending)
+        if stale_count > max(_DEADLINES_STALE_MIN, 2 * len(self._pending)):
+            self._deadlines = [
+                (pending.deadline_ns, number)
+                for number, pending in self._pending.items()
+            ]
+            heapq.heapify(self._deadlines)
+        return pending
+
+
+def element_count(keys: bytes) -> int:
+    """Return how many elements the MessagePack array *keys* says it has, or -1."""
+    first = keys[0] if keys else 0
+    if 0x90 <= first <= 0x9F:
+        return first - 0x90
+    if first == 0xDC and len(keys) >= 3:
+        return int.from_bytes(keys[1:3], "big")
+    if first == 0xDD and len(keys) >= 5:
+        return int.from_bytes(keys[1:5], "big")
+    return -1
+
+
+def _batch_id_known(location: KvStateLocation, min_batch_id: int | None) -> int:
+    known = -1 if location.batch_id is None else location.batch_id
+    return known if min_batch_id is None else max(known, min_batch_id)
+
+
+def _refused(client: Link, request_id: int, code: str) -> Outgoing:
+    return Outgoing(client, Refusal(request_id=request_id, code=code))
+
+
+def _failed(
+    client: Link,
+    request_id: int,
+    error: (
+        RemoteProtocolError
+        | DidNotHappenError
+        | RateLimitedError
+        | DeadlineExceededError
+        | StateUnavailableError
+    ),
+) -> Outgoing:
+    return Outgoing(client, refusal_of(error, request_id))
+
+
+def _unavailable(
+    client: Link, request_id: int, location: KvStateLocation, node_index: int
+) -> Outgoing:
+    node_id = location.node_ids[node_index]
+    error = StateUnavailableError(
+        location.job_id,
+        location.state_name,
+        location.key_groups[node_index],
+        _RETRY_SECONDS,
+        f"node {node_id} is away",
+    )
+    return _failed(client, request_id, error)
