@@ -347,9 +347,8 @@ class KeyCodec:
                 continue
             try:
                 data = key.encode()
-            except UnicodeEncodeError:
-                found += self._storage_keys_of_any((key,))  # which raises
-                continue
+            except UnicodeEncodeError as error:
+                raise self._key.wrong(key, str(error)) from None
             number = xxh64_intdigest(data, _SEED)
             if number > _LONG_MAX:
                 number -= _LONG_COUNT
