@@ -414,9 +414,14 @@ class ProxyLoop:
                         )
                     )
             case Answer():
-                self._send_all(
-                    self._reads.answered(link, message, payload, now_ns=now_ns)
-                )
+                if self._leads():
+                    outgoing = self._reads.answered(
+                        link, message, payload, now_ns=now_ns
+                    )
+                else:  # it was asked while we led, and may be a thing of the past
+                    refusal = _refusal(message.question_id, NOT_LEADER)
+                    outgoing = self._reads.refused(link, refusal)
+                self._send_all(outgoing)
             case Refusal():
                 self._send_all(self._reads.refused(link, message))
             case RegisterNode() | NodeHeartbeat() | StagesVerified() | EntriesApplied():
