@@ -278,9 +278,9 @@ class ProxyConfig:
         factory=open_access,
         metadata=_about(
             "Who may do what, a table for each caller. Without any, whoever may "
-            "connect may do everything. A caller has either a token, of which the SHA-256 "
-            "stands here, or a CURVE key. read and write are globs, JOB/STATE; admin "
-            "may drop states and do everything else; node may join as a node.",
+            "connect may do everything. A caller has either a token, of which the "
+            "SHA-256 stands here, or a CURVE key. read and write are globs, JOB/STATE; "
+            "admin may drop states and do everything else; node may join as a node.",
             is_reloadable=True,
         ),
     )
@@ -289,11 +289,12 @@ class ProxyConfig:
         converter=_to_rate_limits,
         validator=_check_rules,
         metadata=_about(
-            'How many keys per second may be asked. scope = "caller" gives each caller '
-            'a budget of its own, scope = "state" each state one that its callers '
-            "share. Of each scope the first rule that matches counts; without one "
-            "there is no limit. burst is how many keys may be asked at once, by "
-            "default those of one second.",
+            'How many keys per second may be asked. In the scope "caller" each caller '
+            'has a budget of its own; in the scope "state" each state has one, which '
+            "its callers share. Of each scope the first rule that matches counts; "
+            "without one there is no limit. burst is how many keys may be asked at "
+            "once, by default those of one second. Without callers everybody is one "
+            "caller.",
             is_reloadable=True,
         ),
     )

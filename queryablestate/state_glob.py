@@ -27,21 +27,21 @@ def compile_glob(glob: str) -> re.Pattern[str]:
     return re.compile(translate(glob))
 
 
-def _check_text(_: object, __: attrs.Attribute[str], value: object) -> None:
-    """Refuse what is not two globs with one ``/`` between them."""
-    is_glob = (
-        isinstance(value, str)
-        and len(value) <= GLOB_LENGTH_MAX
-        and value.isprintable()
-        and value.count("/") == 1
-        and not value.startswith("/")
-        and not value.endswith("/")
+def _check_text(text: str) -> str:
+    """Return *text* if it is two globs with one ``/`` between them."""
+    given: object = text
+    if (
+        isinstance(given, str)
+        and len(given) <= GLOB_LENGTH_MAX
+        and given.isprintable()
+        and given.count("/") == 1
+        and "/" not in {given[0], given[-1]}
+    ):
+        return given
+    raise ConfigurationError(
+        f"glob {given!r} must be JOB/STATE, where each may hold * ? and […], "
+        'e.g. "flights/*"'
     )
-    if not is_glob:
-        raise ConfigurationError(
-            f"glob {value!r} must be JOB/STATE, where each may hold * ? and […], "
-            'e.g. "flights/*"'
-        )
 
 
 @final
@@ -57,7 +57,7 @@ class StateGlob:
         ConfigurationError: If *text* is not two globs with one ``/`` between them.
     """
 
-    text: str = attrs.field(validator=_check_text)
+    text: str = attrs.field(converter=_check_text)
     _job: re.Pattern[str] = attrs.field(init=False, eq=False, repr=False)
     _state: re.Pattern[str] = attrs.field(init=False, eq=False, repr=False)
 
