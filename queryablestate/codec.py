@@ -8,7 +8,7 @@ every message, so that a stray peer is recognized by its first one.
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -25,7 +25,9 @@ from queryablestate.node_messages import (
 __all__ = [
     "FRAME_COUNT_MAX",
     "decode_chunk",
+    "decode_count",
     "decode_from_node",
+    "decode_items",
     "decode_keys",
     "decode_rows",
     "decode_to_client",
@@ -59,6 +61,10 @@ _CHUNK_REPLY: Final[msgspec.msgpack.Decoder[ChunkStaged | ChunkRefused]] = (
 _ROWS: Final = msgspec.msgpack.Decoder(StagedRows)
 _KEYS: Final = msgspec.msgpack.Decoder(list[bytes])
 _VALUES: Final = msgspec.msgpack.Decoder(list[bytes | None])
+_ITEMS: Final = msgspec.msgpack.Decoder(list[list[bytes] | None])
+_COUNT: Final[msgspec.msgpack.Decoder[int]] = msgspec.msgpack.Decoder(
+    Annotated[int, msgspec.Meta(ge=0)]
+)
 
 
 def encode(message: msgspec.Struct) -> bytes:
@@ -109,6 +115,16 @@ def decode_keys(payload: bytes | memoryview) -> list[bytes]:
 def decode_values(payload: bytes | memoryview) -> list[bytes | None]:
     """Return the values of an answer to `GetValues`, or raise `RemoteProtocolError`."""
     return _decode_payload(_VALUES, payload)
+
+
+def decode_items(payload: bytes | memoryview) -> list[list[bytes] | None]:
+    """Return the lists, or the maps, of an answer, or raise `RemoteProtocolError`."""
+    return _decode_payload(_ITEMS, payload)
+
+
+def decode_count(payload: bytes | memoryview) -> int:
+    """Return the answer to `CountKeys`, or raise `RemoteProtocolError`."""
+    return _decode_payload(_COUNT, payload)
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[T], envelope: bytes | memoryview) -> T:
