@@ -1,8 +1,53 @@
-"""Key groups on disk: staged batches, applied batches, and what was applied (LMDB)."""
+"""
+Key groups on disk: staged batches, applied batches, and what was applied (LMDB).
+
+Theory of operation
+===================
+
+A store is the data directory of one node.  One thread writes: it stages chunks, applies
+the entries of the jobs' chains, and sweeps.  Any thread reads, through a `StoreReader`
+of its own, and is never made to wait: LMDB keeps the pages of the snapshot that a
+reader began with.  Rows that a reader can see are decided and applied (rule Q1).
+
+*Durable* means that the disk has it when the call returns.  Without ``is_durable`` a
+call returns earlier, and a crash of the machine may damage the directory; a killed
+process loses nothing.
+
+What lies where is told in `queryablestate.store_layout`, what an entry does to it in
+`queryablestate.store_apply`.
+
+**What it costs.**  A transaction keeps the pages that it has touched in memory, 4 KiB
+each, and LMDB keeps that memory for the next one: a batch whose rows lie scattered over
+a large state needs up to a page for each row.  Rows that have expired are found by
+walking: `StateStore.sweep_expired` looks at every row with TTL in turn, a bounded
+number at a time, so that an expired row takes up space for a round, and no index of
+expiries need be kept for each write.
+
+**Identity.**  The directory is made for one node, with a random ``store_id``: if it is
+lost and made anew, the proxy sees another one and knows that the rows are gone (rule
+W7).  It belongs to one control plane, because numbers of states are unique within one.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
+
+from msgspec.structs import replace
+
+from nameservice import StaleWriterError, StorageError
+from queryablestate.store_apply import EntryApplier
+from queryablestate.store_environment import StoreEnvironment
+from queryablestate.store_expiry import ExpirySweeper
+from queryablestate.store_layout import (
+    FENCE_PREFIX,
+    JOB_PREFIX,
+    batch_prefix,
+    decode_fence,
+    decode_job,
+)
+from queryablestate.store_marks import fence_of, raise_fence, records, state_mark
+from queryablestate.store_reader import StateView, StoreReader, view_of
+from queryablestate.store_staging import StagingArea
 
 
 if TYPE_CHECKING:
@@ -13,12 +58,12 @@ if TYPE_CHECKING:
 
     from queryablestate.node_messages import StageChunk, WriterFence
     from queryablestate.records import Entry, StageRecord
-    from queryablestate.store_reader import StateView, StoreReader
 
 
 __all__ = ["SIZE_BYTES_MAX", "StateStore"]
 
 SIZE_BYTES_MAX: Final = 64 << 30
+"""How much a store may grow by default; takes address space, and disk as it is used."""
 
 
 @final
@@ -28,8 +73,16 @@ class StateStore:
 
     All methods block.  Methods that write (`bind_control`, `fence`, `stage`, `apply`,
     `reset_job`, `drop_stages_older_than`, `sweep_expired`) are for one thread; the
-    others may be called from any.  Every failure of the disk is a `StorageError`.
+    others may be called from any.  Every failure of the disk is a `StorageError`, and
+    leaves everything as it was.
     """
+
+    def __init__(self, environment: StoreEnvironment) -> None:
+        self._environment = environment
+        self._meta = environment.meta
+        self._staging = StagingArea(environment.staged, environment.identity.node_id)
+        self._applier = EntryApplier(environment, self._staging)
+        self._sweeper = ExpirySweeper(environment)
 
     @classmethod
     def open(
@@ -40,8 +93,28 @@ class StateStore:
         size_bytes_max: int = SIZE_BYTES_MAX,
         is_durable: bool = True,
     ) -> StateStore:
-        """Open the data directory of a node; make it if it is not there."""
-        raise NotImplementedError
+        """
+        Open the data directory of a node; make it if it is not there.
+
+        Args:
+            node_id: The name of the node; None for the one that the directory belongs
+                to, or for one that is drawn if it is new.
+            size_bytes_max: How much it may grow; at least 1 MiB.
+            is_durable: Whether what writes waits for the disk.
+
+        Raises:
+            StorageError: If another process has it, if it belongs to another node, or
+                if it cannot be used.
+            ConfigurationError: If *size_bytes_max* is too small.
+        """
+        return cls(
+            StoreEnvironment(
+                directory,
+                node_id=node_id,
+                size_bytes_max=size_bytes_max,
+                is_durable=is_durable,
+            )
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -57,56 +130,90 @@ class StateStore:
     @property
     def node_id(self) -> str:
         """Return the name of the node that this directory belongs to."""
-        raise NotImplementedError
+        return self._environment.identity.node_id
 
     @property
     def store_id(self) -> str:
         """Return what was drawn when the directory was made."""
-        raise NotImplementedError
+        return self._environment.identity.store_id
 
     @property
     def control_id(self) -> str | None:
         """Return the control plane whose rows these are, or None before the first."""
-        raise NotImplementedError
+        return self._environment.identity.control_id
 
     def bind_control(self, control_id: str) -> None:
-        """Keep *control_id* for good; `StorageError` if there is another one."""
-        raise NotImplementedError
+        """
+        Keep *control_id* for good.
+
+        Raises:
+            StorageError: If the directory holds rows of another control plane.
+        """
+        identity = self._environment.identity
+        if identity.control_id == control_id:
+            return
+        if identity.control_id is not None:
+            raise StorageError(
+                f"the data directory of node {identity.node_id!r} holds rows of "
+                f"another control plane ({identity.control_id}, not {control_id}), "
+                "whose store was lost: remove the directory, and run the queries again "
+                "from new checkpoints"
+            )
+        self._environment.replace_identity(replace(identity, control_id=control_id))
 
     def positions(self) -> dict[str, int]:
         """Return the last entry applied, for each job."""
-        raise NotImplementedError
+        with self._environment.reading() as transaction:
+            marks = (
+                decode_job(stored)
+                for _, stored in records(transaction, self._meta, JOB_PREFIX)
+            )
+            return {mark.job_id: mark.sequence for mark in marks}
 
     def fences(self) -> dict[str, int]:
         """Return the least writer epoch that may still stage, for each query id."""
-        raise NotImplementedError
+        with self._environment.reading() as transaction:
+            marks = (
+                decode_fence(stored)
+                for _, stored in records(transaction, self._meta, FENCE_PREFIX)
+            )
+            return {mark.query_id: mark.writer_epoch for mark in marks}
 
     def state(self, state_number: int) -> StateView | None:
         """Return what is known of a state, or None."""
-        raise NotImplementedError
+        with self._environment.reading() as transaction:
+            mark = state_mark(transaction, self._meta, state_number)
+            return None if mark is None else view_of(mark)
 
     def reader(self) -> StoreReader:
         """Return a reader; one for each thread that reads."""
-        raise NotImplementedError
+        return StoreReader(self._environment)
 
     def fence(self, fences: Iterable[WriterFence]) -> None:
-        """Refuse older runs from now on; a fence is never lowered."""
-        raise NotImplementedError
+        """Refuse older runs from now on, durably; a fence is never lowered."""
+        with self._environment.writing() as transaction:
+            for one in fences:
+                raise_fence(transaction, self._meta, one.query_id, one.writer_epoch)
 
-    def stage(self, chunks: Sequence[tuple[StageChunk, bytes]], *, now_us: int) -> None:
+    def stage(self, chunks: Sequence[tuple[StageChunk, bytes]], now_us: int) -> None:
         """
         Keep chunks, all in one transaction; what is there already is left alone.
 
         Args:
             chunks: Envelopes with their payloads (`StagedRows`), which the caller has
-                decoded and checked (`queryablestate.store_rows.check_staged_rows`).
+                decoded and checked (`queryablestate.store_rows.check_chunk`).
             now_us: When they arrived, for `drop_stages_older_than`.
 
         Raises:
             StaleWriterError: If one of them is of a run below its fence; nothing is
                 kept then.  Look at `fences` first if chunks of several runs meet.
         """
-        raise NotImplementedError
+        with self._environment.writing() as transaction:
+            for chunk, payload in chunks:
+                fence = fence_of(transaction, self._meta, chunk.query_id)
+                if chunk.writer_epoch < fence:
+                    raise StaleWriterError(chunk.query_id, chunk.writer_epoch, fence)
+                self._staging.add(transaction, chunk, payload, now_us)
 
     def missing_stages(
         self,
@@ -116,32 +223,50 @@ class StateStore:
         stages: Sequence[StageRecord],
     ) -> tuple[bytes, ...]:
         """Return the stage ids of which a chunk for this node is not there."""
-        raise NotImplementedError
+        prefix = batch_prefix(job_id, writer_epoch, batch_id)
+        with self._environment.reading() as transaction:
+            return self._staging.missing(transaction, prefix, stages)
 
     def apply(self, job_id: str, entry: Entry) -> None:
         """
         Apply the next entry of a job's chain; one that was applied is passed over.
 
         Raises:
-            LocalProtocolError: If entries before it are missing.
+            LocalProtocolError: If entries before it are missing, or if it has rows of a
+                state that it does not name.
             StagedDataMissingError: If a chunk is not there.  Nothing is changed.
+            StorageError: If the store is full, or holds as many states as it may.
         """
-        raise NotImplementedError
+        self._applier.apply(job_id, entry)
 
     def reset_job(
         self, job_id: str, sequence: int, state_numbers: Sequence[int]
     ) -> None:
-        """Go on after *sequence* with nothing; these states are lost (rule W7)."""
-        raise NotImplementedError
+        """
+        Go on after *sequence* with nothing (rule W7).
+
+        What there was of the job is removed; *state_numbers* are there, and lost.
+        """
+        self._applier.reset(job_id, sequence, state_numbers)
 
     def drop_stages_older_than(self, received_before_us: int) -> int:
-        """Drop batches of which nothing came since; return how many."""
-        raise NotImplementedError
+        """Drop the batches of which no chunk came since; return how many."""
+        with self._environment.writing() as transaction:
+            return self._staging.drop(
+                transaction, lambda batch: batch.received_at_us < received_before_us
+            )
 
     def sweep_expired(self, now_us: int, limit: int) -> int:
-        """Look at up to *limit* more rows with TTL; return how many were removed."""
-        raise NotImplementedError
+        """
+        Look at up to *limit* more rows with TTL, and remove those that have expired.
+
+        Goes on where the last call ended, and begins anew after the last row.
+
+        Returns:
+            How many were removed.
+        """
+        return self._sweeper.sweep(now_us, limit)
 
     def close(self) -> None:
         """Release everything.  Idempotent; no thread may be reading or writing."""
-        raise NotImplementedError
+        self._environment.close()

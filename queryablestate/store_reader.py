@@ -1,21 +1,65 @@
 """
 Reads of a `queryablestate.store.StateStore`: points, lists, maps, scans and counts.
 
-Everything in one answer is one snapshot, the view of the state included (rule Q1).
+Everything in one answer is one snapshot, the view of the state included (rule Q1): each
+call is one LMDB transaction, which costs half a microsecond, since LMDB keeps it and
+renews it.  Nothing here waits for the thread that writes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar, final
+import heapq
+import sys
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, final
 
+import lmdb
 from attrs import frozen
+
+from nameservice import LocalProtocolError
+from queryablestate.store_cursors import (
+    group_rows,
+    is_nothing_outside,
+    is_possible,
+    key_count,
+    prefix_rows,
+    row_count,
+    rows_reversed,
+    size_without_index,
+)
+from queryablestate.store_layout import StateMark, decode_state, state_key
+from queryablestate.store_rows import LiveValues, joined_groups
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lmdb import Cursor, Transaction, _Database
+
+    from queryablestate.store_environment import StoreEnvironment
 
 
-__all__ = ["Read", "ScanRead", "StateView", "StoreReader"]
+__all__ = [
+    "ANSWER_SIZE_BYTES_MAX",
+    "PAGE_SIZE_BYTES_MAX",
+    "Read",
+    "ScanRead",
+    "StateView",
+    "StoreReader",
+    "view_of",
+]
+
+ANSWER_SIZE_BYTES_MAX: Final = 64 << 20
+"""Of lists and maps that one call returns: more is refused, not built in memory."""
+
+PAGE_SIZE_BYTES_MAX: Final = 8 << 20
+"""Of a page of a scan, but for its last row: it ends early rather than grow."""
+
+_LOOKS_PER_ROW_MAX: Final = 4
+"""A page looks at this many rows for each that is wanted; the others have expired."""
+
+_KNOWN_COUNT_MAX: Final = 4096
 
 T = TypeVar("T")
 
@@ -82,60 +126,296 @@ class ScanRead:
     valid_until_us: int | None
 
 
+def view_of(mark: StateMark) -> StateView:
+    """Return what *mark* says, but for where the rows are."""
+    return StateView(
+        job_id=mark.job_id,
+        generation=mark.generation,
+        batch_id=mark.batch_id,
+        decided_at_us=mark.decided_at_us,
+        kind=mark.kind,
+        has_ttl=mark.has_ttl,
+        is_lost=mark.is_lost,
+    )
+
+
 @final
 class StoreReader:
-    """Reads a store; for one thread."""
+    """
+    Reads a store; for one thread at a time.
+
+    Keys are storage keys; what could be none (empty, or longer than any) holds nothing.
+    """
+
+    def __init__(self, environment: StoreEnvironment) -> None:
+        self._environment = environment
+        self._begin = environment.environment.begin
+        self._meta = environment.meta
+        self._slots = environment.slots
+        self._known: dict[int, tuple[bytes, tuple[StateView, _Database]]] = {}
 
     def get_values(
-        self, state_number: int, keys: Sequence[bytes], *, now_us: int
+        self, state_number: int, keys: Sequence[bytes], now_us: int
     ) -> Read[bytes]:
         """Return the values under these storage keys."""
-        raise NotImplementedError
+        try:
+            with self._begin() as transaction:
+                found = self._find(transaction, state_number)
+                if found is None:
+                    return _nothing(keys)
+                view, database = found
+                get = transaction.get
+                try:
+                    stored = [get(key, None, database) for key in keys]
+                except lmdb.BadValsizeError:
+                    stored = [
+                        get(key, None, database) if is_possible(key) else None
+                        for key in keys
+                    ]
+        except lmdb.Error as error:
+            raise self._environment.storage_error("read", error) from error
+        if not view.has_ttl:
+            return Read(view=view, values=stored, valid_until_us=None)
+        live = LiveValues(has_ttl=True, now_us=now_us)
+        values = [None if one is None else live.value_of(one) for one in stored]
+        return Read(view=view, values=values, valid_until_us=live.valid_until_us)
 
     def get_items(
         self,
         state_number: int,
         keys: Sequence[bytes],
-        *,
-        start: int = 0,
-        stop: int | None = None,
+        start: int,
+        stop: int | None,
         now_us: int,
     ) -> Read[list[bytes]]:
-        """Return the items ``[start:stop]`` of these lists."""
-        raise NotImplementedError
+        """
+        Return the items ``[start:stop]`` of these lists, as a Python slice means it.
+
+        A list that has items, but none in the slice, is an empty list, not None.  A
+        slice that is counted from the end at both ends is read from the end: the last
+        ten items are ten reads, however long the list is.
+
+        Raises:
+            LocalProtocolError: If that is more than `ANSWER_SIZE_BYTES_MAX`.
+        """
+        with self._reading() as transaction:
+            found = self._find(transaction, state_number)
+            if found is None:
+                return _nothing(keys)
+            view, database = found
+            live = _Answer(LiveValues(has_ttl=view.has_ttl, now_us=now_us))
+            cursor = transaction.cursor(database)
+            values = [live.items(cursor, key, start, stop) for key in keys]
+            return Read(view=view, values=values, valid_until_us=live.valid_until_us)
 
     def get_entries(
-        self, state_number: int, keys: Sequence[bytes], *, now_us: int
+        self, state_number: int, keys: Sequence[bytes], now_us: int
     ) -> Read[list[bytes]]:
-        """Return map key, value, map key, … of these maps, in map key order."""
-        raise NotImplementedError
+        """
+        Return map key, value, map key, … of these maps, in the order of map keys.
 
-    def scan(
+        Raises:
+            LocalProtocolError: If that is more than `ANSWER_SIZE_BYTES_MAX`.
+        """
+        with self._reading() as transaction:
+            found = self._find(transaction, state_number)
+            if found is None:
+                return _nothing(keys)
+            view, database = found
+            live = _Answer(LiveValues(has_ttl=view.has_ttl, now_us=now_us))
+            cursor = transaction.cursor(database)
+            values = [live.entries(cursor, key) for key in keys]
+            return Read(view=view, values=values, valid_until_us=live.valid_until_us)
+
+    def scan(  # noqa: PLR0917 (a page is asked for in the order of `ScanRows`)
         self,
         state_number: int,
         groups: Sequence[int],
-        *,
-        start: bytes = b"",
-        stop: bytes | None = None,
+        start: bytes,
+        stop: bytes | None,
         limit: int,
         now_us: int,
     ) -> ScanRead:
-        """Return a page of rows of these key groups, in the order of encoded keys."""
-        raise NotImplementedError
+        """
+        Return a page of rows of these key groups, in the order of encoded keys.
+
+        Args:
+            groups: Each at most once, in any order.
+            start: The least encoded key, included; ``b""`` is the beginning.
+            stop: The first encoded key that is left out, or None for no end.
+            limit: How many rows at most, at least 1.
+        """
+        assert limit >= 1
+        with self._reading() as transaction:
+            found = self._find(transaction, state_number)
+            if found is None:
+                return ScanRead(
+                    view=None, rows=[], next_start=None, valid_until_us=None
+                )
+            view, database = found
+            live = LiveValues(has_ttl=view.has_ttl, now_us=now_us)
+            merged = heapq.merge(
+                *(
+                    group_rows(transaction.cursor(database), group, start, stop)
+                    for group in groups
+                )
+            )
+            looks_left = limit * _LOOKS_PER_ROW_MAX
+            size_left = PAGE_SIZE_BYTES_MAX
+            rows: list[bytes] = []
+            next_start = None
+            for encoded_key, stored in merged:
+                if looks_left == 0 or size_left <= 0 or len(rows) == 2 * limit:
+                    next_start = encoded_key
+                    break
+                looks_left -= 1
+                value = live.value_of(stored)
+                if value is not None:
+                    size_left -= len(encoded_key) + len(value)
+                    rows += encoded_key, value
+            return ScanRead(
+                view=view,
+                rows=rows,
+                next_start=next_start,
+                valid_until_us=live.valid_until_us,
+            )
 
     def count(
         self,
         state_number: int,
         groups: Sequence[int],
-        *,
         now_us: int,
         key_size_of: Callable[[bytes], int] | None = None,
     ) -> tuple[StateView | None, int]:
         """
         Return how many keys these key groups hold.
 
+        Takes as long as to walk over them, but for a state without TTL that has a row
+        for each key, and rows of no other groups: of that LMDB knows the number.
+
         Args:
+            groups: Each at most once, in any order.
             key_size_of: For map states: how many bytes of an encoded key with map key
                 are the key.  Without it the entries of maps are counted, not the maps.
         """
-        raise NotImplementedError
+        with self._reading() as transaction:
+            found = self._find(transaction, state_number)
+            if found is None:
+                return None, 0
+            view, database = found
+            live = LiveValues(has_ttl=view.has_ttl, now_us=now_us)
+            cursor = transaction.cursor(database)
+            ranges = joined_groups(groups)
+            if view.kind == "list":
+                return view, sum(
+                    key_count(cursor, first, last, size_without_index, live)
+                    for first, last in ranges
+                )
+            if view.kind == "map" and key_size_of is not None:
+                return view, sum(
+                    key_count(cursor, first, last, key_size_of, live)
+                    for first, last in ranges
+                )
+            if not view.has_ttl and is_nothing_outside(cursor, ranges):
+                return view, transaction.stat(database)["entries"]
+            return view, sum(
+                row_count(cursor, first, last, live) for first, last in ranges
+            )
+
+    @contextmanager
+    def _reading(self) -> Iterator[Transaction[bytes]]:
+        try:
+            with self._begin() as transaction:
+                yield transaction
+        except lmdb.Error as error:
+            raise self._environment.storage_error("read", error) from error
+
+    def _find(
+        self, transaction: Transaction[bytes], state_number: int
+    ) -> tuple[StateView, _Database] | None:
+        stored = transaction.get(state_key(state_number), None, self._meta)
+        if stored is None:
+            return None
+        known = self._known.get(state_number)
+        if known is not None and known[0] == stored:
+            return known[1]
+        mark = decode_state(stored)
+        found = (view_of(mark), self._slots[mark.slot])
+        if len(self._known) >= _KNOWN_COUNT_MAX:
+            self._known.clear()
+        self._known[state_number] = (stored, found)
+        return found
+
+
+@final
+class _Answer:
+    """Lists and maps as they are read for one answer, within its size."""
+
+    def __init__(self, live: LiveValues) -> None:
+        self._live = live
+        self._size_left = ANSWER_SIZE_BYTES_MAX
+
+    @property
+    def valid_until_us(self) -> int | None:
+        return self._live.valid_until_us
+
+    def items(
+        self, cursor: Cursor[bytes], key: bytes, start: int, stop: int | None
+    ) -> list[bytes] | None:
+        """Return a slice of a list, or None if it has no items."""
+        if not is_possible(key):
+            return None
+        start = max(-sys.maxsize, min(start, sys.maxsize))
+        if stop is not None:
+            stop = max(-sys.maxsize, min(stop, sys.maxsize))
+        if start < 0 and (stop is None or stop < 0):
+            from_end = self._values(rows_reversed(cursor, key))
+            kept = self._kept(islice(from_end, -(stop or 0), -start))
+            kept.reverse()
+        elif start >= 0 and (stop is None or stop >= 0):
+            kept = self._kept(
+                islice(self._values(prefix_rows(cursor, key)), start, stop)
+            )
+        else:
+            # One end is counted from the end of the list, which must be found.
+            kept = self._kept(self._values(prefix_rows(cursor, key)))[start:stop]
+        if not kept and next(self._values(prefix_rows(cursor, key)), None) is None:
+            return None
+        return kept
+
+    def entries(self, cursor: Cursor[bytes], key: bytes) -> list[bytes] | None:
+        """Return the entries of a map, or None if it has none."""
+        if not is_possible(key):
+            return None
+        entries: list[bytes] = []
+        for row_key, stored in prefix_rows(cursor, key):
+            value = self._live.value_of(stored)
+            if value is not None:
+                self._spend(len(row_key) + len(value))
+                entries += row_key[len(key) :], value
+        return entries or None
+
+    def _values(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[bytes]:
+        for _, stored in rows:
+            value = self._live.value_of(stored)
+            if value is not None:
+                yield value
+
+    def _kept(self, values: Iterator[bytes]) -> list[bytes]:
+        kept = []
+        for value in values:
+            self._spend(len(value))
+            kept.append(value)
+        return kept
+
+    def _spend(self, size_bytes: int) -> None:
+        self._size_left -= size_bytes
+        if self._size_left < 0:
+            raise LocalProtocolError(
+                f"the answer takes more than {ANSWER_SIZE_BYTES_MAX:,} bytes: ask for "
+                "fewer keys at once, or for a slice of the list"
+            )
+
+
+def _nothing(keys: Sequence[bytes]) -> Read[T]:
+    return Read(view=None, values=[None] * len(keys), valid_until_us=None)

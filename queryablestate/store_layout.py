@@ -1,0 +1,293 @@
+"""
+How a `queryablestate.store.StateStore` lies on disk: names, keys and records.
+
+Theory of operation
+===================
+
+One LMDB environment holds these databases:
+
+=============  ==================================  ====================================
+database       key                                 value
+=============  ==================================  ====================================
+``meta``       ``identity``                        `Identity`
+``meta``       ``job/`` + digest of the job id     `JobMark`: the last entry applied
+``meta``       ``fence/`` + digest of the query    `FenceMark`
+``meta``       ``state/`` + state number           `StateMark`: where its rows are, and
+                                                   as of which batch
+``staged``     batch prefix                        `StagedBatch`
+``staged``     batch prefix + stage id + chunk     the chunk as it was received
+``rows-NNNN``  row key                             the stored value
+=============  ==================================  ====================================
+
+A *row key* is the storage key, which begins with the key group as two bytes, most
+significant first; in a list state the *item index* of 8 bytes follows.  So **one key
+group of a state is one contiguous range of one database**, from its two bytes to those
+of the next group: to move a group to another node is to copy that range.
+
+**The item index** of a list is the number of the entry that brought the item, times
+2^32, plus the item's place among those that the entry brought for this key.  It rises
+along the list, it is never used twice, also after the list was cleared or its last item
+expired, and every copy of a key group has the same ones.  Nothing need be read to
+append.
+
+**Slots.** A state has a database of its own, so that to drop or to replace it is to
+free the pages of one tree.  But the database is not named after the state: it is a
+*slot*, and the mark of the state says which.  A slot that is free again is emptied, not
+deleted, because LMDB closes the handle of a deleted database under the readers that are
+using it.  A reader finds the slot and the rows in one snapshot, so that it never sees
+the rows of another state that took over the slot.
+
+Job ids and query ids are as long as their owners like: in keys stands a digest, in the
+record the id.
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from nameservice import StorageError
+from queryablestate.records import STAGE_ID_SIZE_BYTES
+
+
+if TYPE_CHECKING:
+    from queryablestate.node_messages import StageChunk
+
+
+__all__ = [
+    "CHUNK_KEY_SUFFIX_SIZE_BYTES",
+    "FENCE_PREFIX",
+    "FORMAT",
+    "IDENTITY_KEY",
+    "JOB_PREFIX",
+    "META_DATABASE",
+    "SLOT_COUNT_MAX",
+    "SLOT_PREFIX",
+    "STAGED_DATABASE",
+    "STATE_PREFIX",
+    "FenceMark",
+    "Identity",
+    "JobMark",
+    "StagedBatch",
+    "StateMark",
+    "batch_prefix",
+    "chunk_key",
+    "decode_fence",
+    "decode_identity",
+    "decode_job",
+    "decode_staged_batch",
+    "decode_state",
+    "encode_record",
+    "fence_key",
+    "item_index_first",
+    "job_key",
+    "slot_name",
+    "staged_batch_of",
+    "state_key",
+    "state_number_of",
+]
+
+FORMAT: Final = 1
+"""Of the data directory; one with another is not opened."""
+
+META_DATABASE: Final = b"meta"
+STAGED_DATABASE: Final = b"staged"
+SLOT_PREFIX: Final = b"rows-"
+SLOT_COUNT_MAX: Final = 1022
+"""How many states a store may hold at once: LMDB is told the number when it opens."""
+
+IDENTITY_KEY: Final = b"identity"
+JOB_PREFIX: Final = b"job/"
+FENCE_PREFIX: Final = b"fence/"
+STATE_PREFIX: Final = b"state/"
+
+_CHUNK_INDEX: Final = struct.Struct(">I")
+CHUNK_KEY_SUFFIX_SIZE_BYTES: Final = STAGE_ID_SIZE_BYTES + _CHUNK_INDEX.size
+"""How much longer the key of a chunk is than the prefix of its batch."""
+
+_DIGEST_SIZE_BYTES: Final = 16
+_ENTRY_ITEMS_BITS: Final = 32
+
+
+class Identity(Struct, frozen=True, array_like=True):
+    """
+    Whose directory this is.
+
+    Attributes:
+        format: `FORMAT` of the program that made it.
+        node_id: The node it belongs to.
+        store_id: Drawn when it was made.
+        control_id: The control plane whose rows it holds, or None before the first.
+    """
+
+    format: int
+    node_id: str
+    store_id: str
+    control_id: str | None
+
+
+class JobMark(Struct, frozen=True, array_like=True):
+    """The last entry of a job's chain that was applied."""
+
+    job_id: str
+    sequence: int
+
+
+class FenceMark(Struct, frozen=True, array_like=True):
+    """The least writer epoch of a query that may still stage."""
+
+    query_id: str
+    writer_epoch: int
+
+
+class StateMark(Struct, frozen=True, array_like=True):
+    """
+    A state; see `queryablestate.store_reader.StateView`.
+
+    Attributes:
+        job_id: The job it belongs to.
+        slot: Where its rows are.
+        kind: ``value``, ``list`` or ``map``; empty before the first batch.
+        has_ttl: Whether stored values begin with their expiry.
+        generation: Of the last batch applied, 0 before.
+        batch_id: The last batch applied, or None before.
+        decided_at_us: When that was decided, 0 before.
+        is_lost: Whether rows were lost that no batch has replaced yet.
+    """
+
+    job_id: str
+    slot: int
+    kind: str
+    has_ttl: bool
+    generation: int
+    batch_id: int | None
+    decided_at_us: int
+    is_lost: bool
+
+
+class StagedBatch(Struct, frozen=True, array_like=True):
+    """
+    A batch of a run, of which chunks are staged.
+
+    Attributes:
+        job_id: The job.
+        query_id: The streaming query.
+        writer_epoch: The run.
+        batch_id: Spark's number.
+        received_at_us: When the last chunk of it came.
+    """
+
+    job_id: str
+    query_id: str
+    writer_epoch: int
+    batch_id: int
+    received_at_us: int
+
+
+T = TypeVar("T")
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_IDENTITY: Final = msgspec.msgpack.Decoder(Identity)
+_JOB: Final = msgspec.msgpack.Decoder(JobMark)
+_FENCE: Final = msgspec.msgpack.Decoder(FenceMark)
+_STATE: Final = msgspec.msgpack.Decoder(StateMark)
+_STAGED_BATCH: Final = msgspec.msgpack.Decoder(StagedBatch)
+
+
+def encode_record(record: Struct) -> bytes:
+    """Return how *record* is stored."""
+    return _ENCODER.encode(record)
+
+
+def decode_identity(stored: bytes) -> Identity:
+    """Return what was stored, or raise `StorageError`."""
+    return _decode(_IDENTITY, stored, "the identity")
+
+
+def decode_job(stored: bytes) -> JobMark:
+    """Return what was stored, or raise `StorageError`."""
+    return _decode(_JOB, stored, "the mark of a job")
+
+
+def decode_fence(stored: bytes) -> FenceMark:
+    """Return what was stored, or raise `StorageError`."""
+    return _decode(_FENCE, stored, "the fence of a query")
+
+
+def decode_state(stored: bytes) -> StateMark:
+    """Return what was stored, or raise `StorageError`."""
+    return _decode(_STATE, stored, "the mark of a state")
+
+
+def decode_staged_batch(stored: bytes) -> StagedBatch:
+    """Return what was stored, or raise `StorageError`."""
+    return _decode(_STAGED_BATCH, stored, "the head of a staged batch")
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], stored: bytes, what: str) -> T:
+    try:
+        return decoder.decode(stored)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StorageError(
+            f"{what} in the data directory cannot be read ({error}): the directory is "
+            "damaged, or a newer program wrote it; remove it, and the node is refilled"
+        ) from error
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode(), digest_size=_DIGEST_SIZE_BYTES).digest()
+
+
+def job_key(job_id: str) -> bytes:
+    """Return where the mark of a job is, in ``meta``."""
+    return JOB_PREFIX + _digest(job_id)
+
+
+def fence_key(query_id: str) -> bytes:
+    """Return where the fence of a query is, in ``meta``."""
+    return FENCE_PREFIX + _digest(query_id)
+
+
+def state_key(state_number: int) -> bytes:
+    """Return where the mark of a state is, in ``meta``; sorts as the numbers do."""
+    return STATE_PREFIX + state_number.to_bytes(8, "big")
+
+
+def state_number_of(key: bytes) -> int:
+    """Return the state number in a key of ``meta``."""
+    return int.from_bytes(key[len(STATE_PREFIX) :], "big")
+
+
+def slot_name(slot: int) -> bytes:
+    """Return the name of the database with that number."""
+    return SLOT_PREFIX + b"%04d" % slot
+
+
+def batch_prefix(job_id: str, writer_epoch: int, batch_id: int) -> bytes:
+    """Return what all keys of a staged batch begin with; none is another's prefix."""
+    return _digest(f"{writer_epoch} {batch_id} {job_id}")
+
+
+def chunk_key(prefix: bytes, stage_id: bytes, chunk_index: int) -> bytes:
+    """Return where a chunk of the batch with that prefix is."""
+    return prefix + stage_id + _CHUNK_INDEX.pack(chunk_index)
+
+
+def staged_batch_of(chunk: StageChunk, received_at_us: int) -> StagedBatch:
+    """Return the head of the batch that *chunk* belongs to."""
+    return StagedBatch(
+        job_id=chunk.job_id,
+        query_id=chunk.query_id,
+        writer_epoch=chunk.writer_epoch,
+        batch_id=chunk.batch_id,
+        received_at_us=received_at_us,
+    )
+
+
+def item_index_first(sequence: int) -> int:
+    """Return the index of the first item that entry *sequence* brings to a list."""
+    return sequence << _ENTRY_ITEMS_BITS

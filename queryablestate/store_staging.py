@@ -1,0 +1,109 @@
+"""
+Chunks that were brought and not yet decided (rule W2).
+
+The chunks of one batch of one run lie side by side, after a head that says whose they
+are; so a batch that is superseded goes with a few range deletions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from queryablestate.store_layout import (
+    CHUNK_KEY_SUFFIX_SIZE_BYTES,
+    StagedBatch,
+    batch_prefix,
+    chunk_key,
+    decode_staged_batch,
+    encode_record,
+    staged_batch_of,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lmdb import Transaction, _Database
+
+    from queryablestate.node_messages import StageChunk
+    from queryablestate.records import StageRecord
+
+
+__all__ = ["StagingArea"]
+
+
+@final
+class StagingArea:
+    """The staged chunks of a store; every method works within a transaction."""
+
+    def __init__(self, database: _Database, node_id: str) -> None:
+        self._database = database
+        self._node_id = node_id
+
+    def add(
+        self,
+        transaction: Transaction[bytes],
+        chunk: StageChunk,
+        payload: bytes,
+        now_us: int,
+    ) -> None:
+        """Keep one chunk; one that is there already is the same, and left alone."""
+        prefix = batch_prefix(chunk.job_id, chunk.writer_epoch, chunk.batch_id)
+        key = chunk_key(prefix, chunk.stage_id, chunk.chunk_index)
+        if transaction.put(key, payload, overwrite=False, db=self._database):
+            head = staged_batch_of(chunk, now_us)
+            transaction.put(prefix, encode_record(head), db=self._database)
+
+    def missing(
+        self,
+        transaction: Transaction[bytes],
+        prefix: bytes,
+        stages: Sequence[StageRecord],
+    ) -> tuple[bytes, ...]:
+        """Return the stages of the batch with *prefix* that lack a chunk here."""
+        cursor = transaction.cursor(self._database)
+        return tuple(
+            stage.stage_id
+            for stage in stages
+            if not all(map(cursor.set_key, self._keys(prefix, stage)))
+        )
+
+    def payloads(
+        self,
+        transaction: Transaction[bytes],
+        prefix: bytes,
+        stages: Sequence[StageRecord],
+    ) -> Iterator[bytes]:
+        """Yield the chunks of *stages*, none of which is missing, in their order."""
+        for stage in stages:
+            for key in self._keys(prefix, stage):
+                payload = transaction.get(key, db=self._database)
+                assert payload is not None
+                yield payload
+
+    def _keys(self, prefix: bytes, stage: StageRecord) -> Iterator[bytes]:
+        for chunk_index in range(stage.chunk_counts.get(self._node_id, 0)):
+            yield chunk_key(prefix, stage.stage_id, chunk_index)
+
+    def drop(
+        self,
+        transaction: Transaction[bytes],
+        is_superseded: Callable[[StagedBatch], bool],
+    ) -> int:
+        """Remove the batches that *is_superseded* says, and return how many."""
+        count = 0
+        cursor = transaction.cursor(self._database)
+        # The key of a head is shorter than those of its chunks, and so comes first.
+        is_there = cursor.first()
+        while is_there:
+            prefix = cursor.key()
+            if is_superseded(decode_staged_batch(cursor.value())):
+                count += 1
+                while is_there and cursor.key().startswith(prefix):
+                    cursor.delete()
+                    is_there = bool(cursor.key())
+            else:
+                # Above all of its chunks, whatever the stage ids are.
+                last = prefix + b"\xff" * (CHUNK_KEY_SUFFIX_SIZE_BYTES + 1)
+                is_there = cursor.set_range(last)
+        return count
