@@ -1,0 +1,251 @@
+"""
+`NodeConfig`: where a state node keeps its rows, where it listens, and its limits; pure.
+
+Settings are validated together, when the configuration is made: what starts, fits.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final, TypeAlias, final
+
+from attrs import Attribute, field, frozen
+
+from nameservice.clock import seconds_to_ns
+from nameservice.errors import ConfigurationError
+from queryablestate.node_core import NodeLimits
+from transport.endpoints import Endpoint, parse_endpoint
+
+
+__all__ = ["NodeConfig"]
+
+_FilePath: TypeAlias = str | os.PathLike[str]
+
+_SECONDS_MIN: Final = 0.01
+_SECONDS_MAX: Final = 10 * 365 * 24 * 3600.0
+_COUNT_MAX: Final = 10_000_000
+_SIZE_BYTES_MAX: Final = 2**46
+_FRAME_SIZE_BYTES_MIN: Final = 65_536
+_FRAME_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
+_NODE_ID_LENGTH_MAX: Final = 255
+_HOST_PORT: Final = 1
+
+
+def _check_seconds(_: object, attribute: Attribute[float], value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigurationError(
+            f"{attribute.name} must be a number of seconds, not {value!r}"
+        )
+    if not _SECONDS_MIN <= value <= _SECONDS_MAX:  # also refuses NaN
+        raise ConfigurationError(
+            f"{attribute.name} must be {_SECONDS_MIN:g} to {_SECONDS_MAX:g} seconds, "
+            f"not {value!r}"
+        )
+
+
+def _check_whole(
+    attribute: Attribute[int], value: object, *, least: int, most: int, unit: str
+) -> None:
+    """Refuse what is not *least* to *most* of *unit*."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigurationError(
+            f"{attribute.name} must be a whole number of {unit}, not {value!r}"
+        )
+    if not least <= value <= most:
+        raise ConfigurationError(
+            f"{attribute.name} must be {least:,} to {most:,} {unit}, not {value:,}"
+        )
+
+
+def _check_count(_: object, attribute: Attribute[int], value: object) -> None:
+    _check_whole(attribute, value, least=1, most=_COUNT_MAX, unit="pieces")
+
+
+def _check_size(_: object, attribute: Attribute[int], value: object) -> None:
+    _check_whole(
+        attribute, value, least=1024 * 1024, most=_SIZE_BYTES_MAX, unit="bytes"
+    )
+
+
+def _check_frame_size(_: object, attribute: Attribute[int], value: object) -> None:
+    _check_whole(
+        attribute,
+        value,
+        least=_FRAME_SIZE_BYTES_MIN,
+        most=_FRAME_SIZE_BYTES_MAX,
+        unit="bytes",
+    )
+
+
+def _check_text(_: object, attribute: Attribute[Any], value: object) -> None:
+    if not (isinstance(value, str) and value and value.isprintable()):
+        raise ConfigurationError(
+            f"{attribute.name} must be printable text, not {value!r}"
+        )
+
+
+def _check_optional_text(_: object, attribute: Attribute[Any], value: object) -> None:
+    if value is not None:
+        _check_text(_, attribute, value)
+
+
+def _check_node_id(_: object, attribute: Attribute[Any], value: object) -> None:
+    _check_optional_text(_, attribute, value)
+    if isinstance(value, str) and len(value) > _NODE_ID_LENGTH_MAX:
+        raise ConfigurationError(
+            f"{attribute.name} must have at most {_NODE_ID_LENGTH_MAX} characters, "
+            f"not {len(value)}"
+        )
+
+
+def _check_path(_: object, attribute: Attribute[Any], value: object) -> None:
+    if not (isinstance(value, str | os.PathLike) and os.fspath(value)):
+        raise ConfigurationError(f"{attribute.name} must be a path, not {value!r}")
+
+
+def _check_optional_path(_: object, attribute: Attribute[Any], value: object) -> None:
+    if value is not None:
+        _check_path(_, attribute, value)
+
+
+def _check_flag(_: object, attribute: Attribute[bool], value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigurationError(
+            f"{attribute.name} must be true or false, not {value!r}"
+        )
+
+
+@final
+@frozen(kw_only=True)
+class NodeConfig:
+    """
+    Where a state node keeps its rows, where it listens, and its limits.
+
+    Attributes:
+        data_dir: The directory of its rows; made if it is not there.  One node uses
+            it at a time.
+        bind: Where writers connect: ``tcp://HOST:PORT``; port 0 takes any free one,
+            since writers are told by the proxy.
+        advertised_host: The host that writers are told instead of that of *bind*.  If
+            *bind* means every interface, it is by default the address of this machine
+            that the name service is reached from.
+        node_id: Its name, unique in the cluster; by default one that is drawn when the
+            data directory is made.
+        token: What it shows the proxy, if that has an access list; or *token_file*.
+        token_file: A file with the token, that its owner alone may read.
+        curve_public_key_file: The node's own CURVE public key; it proves with it who it
+            is to the proxy, and writers are told it with the node's address.
+        curve_secret_key_file: The node's CURVE secret key, readable by it alone.
+        allow_list_file: Which writers may connect; see ``transport.access``.  Whatever
+            their roles, those on it may bring rows.
+        is_insecure_allowed: Listen beyond this machine even without CURVE.
+        size_bytes_max: How big the data may grow; disk is taken as it grows.
+        is_durable: Whether what is staged and applied survives the machine, and not
+            only the process.
+        stage_retention_seconds: After so long, rows that no commit named are dropped.
+        chunk_size_bytes_max: Of one chunk of rows.
+        chunks_per_writer_max: Chunks of one connection that wait for the disk.
+        chunks_size_bytes_max: All chunks that wait for the disk; further ones are
+            refused, and the writer brings them again.
+        answer_size_bytes_max: Of one answer; keep it below the proxy's
+            ``frame_size_bytes_max``.
+        questions_waiting_max: Questions that wait for a batch, or for a scan's turn.
+        connections_max: Connections of writers.  The system's limit of open files may
+            be lower; the node then says so, and keeps to that.
+
+    Raises:
+        ConfigurationError: On construction; says which setting to change, and how.
+    """
+
+    data_dir: _FilePath = field(validator=_check_path)
+    bind: str = field(default="tcp://127.0.0.1:0", validator=_check_text)
+    advertised_host: str | None = field(default=None, validator=_check_optional_text)
+    node_id: str | None = field(default=None, validator=_check_node_id)
+    token: str | None = field(default=None, validator=_check_optional_text, repr=False)
+    token_file: _FilePath | None = field(default=None, validator=_check_optional_path)
+    curve_public_key_file: _FilePath | None = field(
+        default=None, validator=_check_optional_path, repr=False
+    )
+    curve_secret_key_file: _FilePath | None = field(
+        default=None, validator=_check_optional_path, repr=False
+    )
+    allow_list_file: _FilePath | None = field(
+        default=None, validator=_check_optional_path, repr=False
+    )
+    is_insecure_allowed: bool = field(default=False, validator=_check_flag)
+    size_bytes_max: int = field(default=64 << 30, validator=_check_size)
+    is_durable: bool = field(default=True, validator=_check_flag)
+    stage_retention_seconds: float = field(default=86_400.0, validator=_check_seconds)
+    chunk_size_bytes_max: int = field(default=16 << 20, validator=_check_frame_size)
+    chunks_per_writer_max: int = field(default=64, validator=_check_count)
+    chunks_size_bytes_max: int = field(default=256 << 20, validator=_check_size)
+    answer_size_bytes_max: int = field(
+        default=(16 << 20) - (64 << 10), validator=_check_frame_size
+    )
+    questions_waiting_max: int = field(default=10_000, validator=_check_count)
+    connections_max: int = field(default=10_000, validator=_check_count)
+
+    def __attrs_post_init__(self) -> None:
+        self._check_credentials()
+        self._check_sizes()
+        self._check_endpoints()
+
+    @property
+    def bind_endpoint(self) -> Endpoint:
+        """Return *bind*, taken apart."""
+        return parse_endpoint(self.bind)
+
+    @property
+    def uses_curve(self) -> bool:
+        """Return whether writers must prove who they are."""
+        return self.curve_secret_key_file is not None
+
+    @property
+    def stage_retention_us(self) -> int:
+        """Return *stage_retention_seconds* in microseconds."""
+        return seconds_to_ns(self.stage_retention_seconds) // 1_000
+
+    @property
+    def limits(self) -> NodeLimits:
+        """Return what of this the core goes by."""
+        return NodeLimits(
+            questions_waiting_max=self.questions_waiting_max,
+            chunks_per_writer_max=self.chunks_per_writer_max,
+            chunks_size_bytes_max=self.chunks_size_bytes_max,
+        )
+
+    def _check_credentials(self) -> None:
+        if self.token is not None and self.token_file is not None:
+            raise ConfigurationError("give token or token_file, not both")
+        files = {
+            "curve_public_key_file": self.curve_public_key_file,
+            "curve_secret_key_file": self.curve_secret_key_file,
+            "allow_list_file": self.allow_list_file,
+        }
+        missing = [name for name, value in files.items() if value is None]
+        if 0 < len(missing) < len(files):
+            raise ConfigurationError(
+                "CURVE needs all of curve_public_key_file, curve_secret_key_file and "
+                f"allow_list_file: set {' and '.join(missing)} too"
+            )
+
+    def _check_sizes(self) -> None:
+        if self.chunks_size_bytes_max < self.chunk_size_bytes_max:
+            raise ConfigurationError(
+                f"chunks_size_bytes_max ({self.chunks_size_bytes_max:,}) must be at "
+                f"least chunk_size_bytes_max ({self.chunk_size_bytes_max:,}): one chunk "
+                "has to fit"
+            )
+
+    def _check_endpoints(self) -> None:
+        bind = self.bind_endpoint
+        if not (bind.is_loopback or self.uses_curve or self.is_insecure_allowed):
+            raise ConfigurationError(
+                f"bind {bind} lets other machines in without proving who they are: set "
+                "curve_public_key_file, curve_secret_key_file and allow_list_file "
+                "(lodestar keygen makes keys), bind to 127.0.0.1, or accept it with "
+                "is_insecure_allowed"
+            )
+        if self.advertised_host is not None:
+            endpoint = Endpoint(host=self.advertised_host, port=_HOST_PORT)
+            parse_endpoint(str(endpoint)).check_connectable()

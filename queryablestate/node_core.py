@@ -1,0 +1,514 @@
+"""
+`NodeCore`: a state node without I/O.
+
+Theory of operation.  The core knows three things, each in a machine of its own:
+
+===================  ===============================================================
+`Registration`       whether the proxy leader has taken the node, and until when it
+                     may answer (rules Q4, S2)
+`JobTable`           what it answers for, what it has applied, what it has yet to
+                     apply (rules W3, W7)
+`WaitingQuestions`   who waits for what is yet to be applied (rule Q2)
+===================  ===============================================================
+
+and `ChunkGate`, which chunks of rows may wait for the disk (rule W1).  This file alone
+sequences them.
+
+**Questions** are the hot path.  The shell reads what was asked, then asks `admit`
+whether the node may answer; so the lease is looked at after the rows were read, and the
+job of a state comes out of the same snapshot as its rows.  `admit` changes nothing and
+costs about a microsecond.  Only what cannot be answered yet comes in as an event.
+
+**The shell's duties**: perform effects in the order returned; one call of `step` for
+each message but questions, for each change of the connection, for each thing that the
+store has finished, and one when `next_deadline_ns` is reached.  Messages are checked
+with `check_command` first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
+
+from attrs import frozen
+
+from nameservice import (
+    DeadlineExceededError,
+    RemoteProtocolError,
+    StateUnavailableError,
+)
+from queryablestate.failures import NOT_LEADER, STALE_ROUTE, refusal_of
+from queryablestate.node_chunks import ChunkGate, chunk_refused
+from queryablestate.node_effects import (
+    AskAgain,
+    BindStore,
+    CheckStages,
+    DropOldStages,
+    NodeEffect,
+    RaiseFences,
+    SendToProxy,
+    SendToWriter,
+    StageRows,
+    SwitchStore,
+)
+from queryablestate.node_events import (
+    ChunkFinished,
+    ChunkReceived,
+    CommandReceived,
+    EntryFinished,
+    NodeEvent,
+    ProxyConnected,
+    ProxyDisconnected,
+    ProxyFound,
+    QuestionDeferred,
+    ResetFinished,
+    StoreOpened,
+    TimePassed,
+    Wait,
+)
+from queryablestate.node_jobs import JobTable, ServedJob
+from queryablestate.node_messages import (
+    ApplyEntries,
+    AssignJob,
+    EntriesApplied,
+    FenceWriters,
+    HeartbeatAcknowledged,
+    JobAssignment,
+    NodeRefused,
+    NodeRegistered,
+    ResetJob,
+    ToNode,
+    VerifyStages,
+)
+from queryablestate.node_registration import NodeIdentity, Registration
+from queryablestate.node_waiting import WaitingQuestions
+from queryablestate.questions import Question, Refusal
+from queryablestate.records import BatchDecided
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+__all__ = ["Admission", "NodeCore", "NodeLimits", "check_command"]
+
+_KEY_GROUP_COUNT_MAX: Final = 32_768
+_NS_PER_SECOND: Final = 1_000_000_000
+_RETRY_AFTER_SECONDS: Final = 0.1
+
+
+@final
+@frozen(kw_only=True)
+class NodeLimits:
+    """
+    How long a node waits, and how much may wait in it.
+
+    Attributes:
+        pause_ns: Between attempts to register, at first.
+        pause_ns_max: Up to where that doubles.
+        answer_timeout_ns: How long a connection to a proxy may take, and its answer.
+        retry_ns: How long a job that cannot go on is left alone.
+        drop_stages_ns: How often old staged rows are looked for.
+        entries_waiting_max: Entries of one job that wait to be applied.
+        questions_waiting_max: Questions that wait for a batch.
+        chunks_per_writer_max: Chunks of one writer that wait for the disk.
+        chunks_size_bytes_max: All that wait for the disk.
+    """
+
+    pause_ns: int = _NS_PER_SECOND // 10
+    pause_ns_max: int = 5 * _NS_PER_SECOND
+    answer_timeout_ns: int = 5 * _NS_PER_SECOND
+    retry_ns: int = 30 * _NS_PER_SECOND
+    drop_stages_ns: int = 300 * _NS_PER_SECOND
+    entries_waiting_max: int = 1_000
+    questions_waiting_max: int = 10_000
+    chunks_per_writer_max: int = 64
+    chunks_size_bytes_max: int = 256 * 1024 * 1024
+
+
+Admission: TypeAlias = ServedJob | Refusal | Wait
+"""Answer from this job; or this is why not; or not yet, for this reason."""
+
+
+@final
+class NodeCore:
+    """
+    Decides all that a state node does; see the module docstring.
+
+    Two cores given the same sequence of ``(event, now_ns)`` return the same effects.
+    Not thread-safe: one shell drives it.
+
+    Args:
+        identity: Who it is.
+        limits: How long it waits, and how much may wait.
+        token: The credential that it shows.
+        now_ns: The time.
+    """
+
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        limits: NodeLimits,
+        *,
+        token: str | None = None,
+        now_ns: int,
+    ) -> None:
+        self._identity = identity
+        self._limits = limits
+        self._token = token
+        self._now_ns = now_ns
+        self._registration = Registration(
+            identity,
+            pause_ns=limits.pause_ns,
+            pause_ns_max=limits.pause_ns_max,
+            answer_timeout_ns=limits.answer_timeout_ns,
+        )
+        self._jobs = self._job_table({})
+        self._waiting = WaitingQuestions(limits.questions_waiting_max)
+        self._gate = ChunkGate(
+            chunks_per_writer_max=limits.chunks_per_writer_max,
+            size_bytes_max=limits.chunks_size_bytes_max,
+        )
+        self._control_id: str | None = None
+        self._is_switching = False
+        # The proxy sends what was missed at once, before it answers a heartbeat.
+        self._is_missed_coming = False
+        self._drop_stages_due_ns = now_ns + limits.drop_stages_ns
+        self._deadline_ns = self._drop_stages_due_ns
+
+    # -- questions -----------------------------------------------------------------
+
+    @property
+    def is_registered(self) -> bool:
+        """Return whether the proxy leader has taken the node, as far as is known."""
+        return self._registration.is_registered
+
+    def may_answer(self, *, now_ns: int) -> bool:
+        """Return whether the control plane has confirmed the node (rule Q4)."""
+        return now_ns < self._registration.lease_until_ns
+
+    def next_deadline_ns(self) -> int:
+        """Return when `step` must be called again."""
+        return self._deadline_ns
+
+    def figures(self, *, now_ns: int) -> Mapping[str, int]:
+        """Return the figures of the node, by name."""
+        registration = self._registration
+        return {
+            "is_registered": int(registration.is_registered),
+            "leader_epoch": registration.leader_epoch,
+            "lease_remaining_ms": max(0, registration.lease_until_ns - now_ns)
+            // 1_000_000,
+            "heartbeats_total": registration.heartbeat_number,
+            "jobs": len(self._jobs.positions()),
+            "jobs_failed": len(self._jobs.failures()),
+            "questions_waiting": len(self._waiting),
+            "chunks_waiting": self._gate.chunk_count,
+            "chunks_waiting_bytes": self._gate.size_bytes,
+        }
+
+    def admit(
+        self, question: Question, job_id: str | None, *, now_ns: int
+    ) -> Admission:
+        """
+        Return whether the node may answer *question* now, and for which key groups.
+
+        Args:
+            question: What is asked.
+            job_id: The job of its state as the store says, None if it has no such
+                state.
+            now_ns: The time, read after the store was.
+        """
+        registration = self._registration
+        if question.leader_epoch != registration.leader_epoch:
+            return self._wrong_epoch(question)
+        if now_ns >= registration.lease_until_ns:
+            return _unavailable(
+                question, job_id, "the node waits for the proxy to confirm it"
+            )
+        if job_id is None:
+            if self._jobs.is_busy:
+                return Wait.UNKNOWN_STATE
+            return _stale_route(question)
+        served = self._jobs.served(job_id)
+        if served is None:
+            return _unavailable(question, job_id, "the node does not serve this job")
+        if served.assignment_version != question.assignment_version:
+            return _stale_route(question)
+        if not self._jobs.is_caught_up(job_id):
+            return Wait.CATCHING_UP
+        return served
+
+    # -- the machine ---------------------------------------------------------------
+
+    def step(self, event: NodeEvent, *, now_ns: int) -> tuple[NodeEffect, ...]:
+        """Let *event* happen, and return what is to be done, in that order."""
+        assert now_ns >= self._now_ns
+        self._now_ns = now_ns
+        effects = self._handle(event, now_ns)
+        effects += self._advance(now_ns)
+        if not self._registration.is_registered:
+            self._waiting.clear()  # whoever asked is not there any more
+            effects = [effect for effect in effects if not _is_report(effect)]
+        self._deadline_ns = self._next_deadline_ns()
+        return tuple(effects)
+
+    def _handle(self, event: NodeEvent, now_ns: int) -> list[NodeEffect]:
+        registration = self._registration
+        match event:
+            case StoreOpened():
+                return self._store_opened(event, now_ns)
+            case ProxyFound(address=address, epoch=epoch):
+                return registration.found(address, epoch, now_ns=now_ns)
+            case ProxyConnected():
+                registration.connected(now_ns=now_ns)
+                return []
+            case ProxyDisconnected():
+                registration.disconnected(now_ns=now_ns)
+                return []
+            case CommandReceived(command=command):
+                return self._command(command, now_ns)
+            case QuestionDeferred():
+                return self._defer(event, now_ns)
+            case ChunkReceived():
+                return [self._chunk(event)]
+            case ChunkFinished(writer=writer, size_bytes=size_bytes):
+                self._gate.finished(writer, size_bytes)
+                return []
+            case EntryFinished():
+                return self._entry_finished(event, now_ns)
+            case ResetFinished(job_id=job_id):
+                effects = self._jobs.reset_finished(event, now_ns=now_ns)
+                return effects + self._ask_again(self._waiting.take_job(job_id))
+            case TimePassed():
+                return []
+            case _:
+                assert_never(event)
+
+    def _next_deadline_ns(self) -> int:
+        moments = [
+            self._drop_stages_due_ns,
+            self._registration.next_deadline_ns(is_held=self._is_held()),
+            self._jobs.next_deadline_ns(),
+            self._waiting.next_deadline_ns(),
+        ]
+        return min(moment for moment in moments if moment is not None)
+
+    def _advance(self, now_ns: int) -> list[NodeEffect]:
+        """Do what is due."""
+        effects: list[NodeEffect] = [
+            SendToProxy(message=_too_late(waiting, now_ns))
+            for waiting in self._waiting.take_due(now_ns=now_ns)
+        ]
+        if self._jobs.wants_more(now_ns=now_ns):
+            self._registration.want()
+        if self._drop_stages_due_ns <= now_ns:
+            self._drop_stages_due_ns = now_ns + self._limits.drop_stages_ns
+            if not self._is_switching:
+                effects.append(DropOldStages())
+        effects += self._registration.advance(
+            self._jobs.positions,
+            token=self._token,
+            is_held=self._is_held(),
+            now_ns=now_ns,
+        )
+        return effects
+
+    # -- the store -----------------------------------------------------------------
+
+    def _store_opened(self, event: StoreOpened, now_ns: int) -> list[NodeEffect]:
+        self._registration.store_id = event.store_id
+        self._control_id = event.control_id
+        self._jobs = self._job_table(event.positions)
+        self._gate.open(event.fences)
+        self._is_switching = False
+        return self._registration.reconnect(now_ns=now_ns)
+
+    def _job_table(self, positions: Mapping[str, int]) -> JobTable:
+        return JobTable(
+            self._identity.registration_id,
+            positions,
+            entries_waiting_max=self._limits.entries_waiting_max,
+            retry_ns=self._limits.retry_ns,
+        )
+
+    def _is_held(self) -> bool:
+        """Return whether registering has to wait for the store."""
+        return (
+            self._is_switching
+            or self._jobs.is_unsettled
+            or (self._registration.is_registered and self._jobs.is_draining)
+        )
+
+    # -- the proxy -----------------------------------------------------------------
+
+    def _command(self, command: ToNode, now_ns: int) -> list[NodeEffect]:
+        registration = self._registration
+        match command:
+            case NodeRegistered():
+                return self._registered(command, now_ns)
+            case NodeRefused():
+                return registration.refused(command, now_ns=now_ns)
+            case HeartbeatAcknowledged():
+                if registration.acknowledged(command):
+                    self._is_missed_coming = False
+                return []
+            case _:
+                pass
+        effects, is_taken = registration.takes(command.leader_epoch)
+        if not is_taken:
+            return effects
+        match command:
+            case FenceWriters(fences=fences):
+                raised = self._gate.raise_fences(fences)
+                return [RaiseFences(fences=raised)] if raised else []
+            case VerifyStages():
+                return [CheckStages(command=command)]
+            case _ if registration.is_asking:
+                return []  # the answer will say it again
+            case AssignJob(job=job):
+                self._jobs.assign(job)
+                self._is_missed_coming = True
+                return self._fence(job) + self._ask_again(
+                    self._waiting.take_job(job.job_id)
+                )
+            case ApplyEntries():
+                effects, is_whole = self._jobs.receive(
+                    command, is_missed=self._is_missed_coming
+                )
+                if not is_whole:
+                    registration.want()
+                return effects
+            case ResetJob():
+                return self._jobs.reset(command)
+            case _:
+                assert_never(command)
+
+    def _registered(self, message: NodeRegistered, now_ns: int) -> list[NodeEffect]:
+        effects, is_taken = self._registration.registered(message, now_ns=now_ns)
+        if not is_taken:
+            return effects
+        if self._control_id not in {None, message.control_id}:
+            # The rows of another control plane have numbers of their own, which mean
+            # something else here.
+            self._is_switching = True
+            self._jobs.dismiss()
+            self._registration.disconnected(now_ns=now_ns)
+            return [SwitchStore(control_id=message.control_id)]
+        if self._control_id is None:
+            self._control_id = message.control_id
+            effects.append(BindStore(control_id=message.control_id))
+        self._jobs.assign_all(message.jobs)
+        self._is_missed_coming = True
+        for job in message.jobs:
+            effects += self._fence(job)
+        return effects + self._ask_again(self._waiting.take_all())
+
+    def _fence(self, job: JobAssignment) -> list[NodeEffect]:
+        raised = self._gate.raise_fences(job.fences)
+        return [RaiseFences(fences=raised)] if raised else []
+
+    # -- entries -------------------------------------------------------------------
+
+    def _entry_finished(self, event: EntryFinished, now_ns: int) -> list[NodeEffect]:
+        effects = self._jobs.entry_finished(event, now_ns=now_ns)
+        entry, job_id = event.entry, event.job_id
+        if event.failure is not None:
+            return effects + self._ask_again(self._waiting.take_job(job_id))
+        if isinstance(entry, BatchDecided):
+            self._gate.raise_fence(entry.query_id, entry.writer_epoch)
+        ready = self._waiting.take_applied(
+            job_id, entry, is_caught_up=self._jobs.is_caught_up(job_id)
+        )
+        return effects + self._ask_again(ready)
+
+    # -- questions that wait -------------------------------------------------------
+
+    def _defer(self, event: QuestionDeferred, now_ns: int) -> list[NodeEffect]:
+        if event.asked.deadline_ns <= now_ns:
+            return [SendToProxy(message=_too_late(event, now_ns))]
+        if self._waiting.is_full:
+            refusal = _unavailable(
+                event.asked.question, event.job_id, "too many questions wait"
+            )
+            return [SendToProxy(message=refusal)]
+        self._waiting.add(event)
+        return []
+
+    def _ask_again(self, ready: Sequence[QuestionDeferred]) -> list[NodeEffect]:
+        return [AskAgain(asked=waiting.asked) for waiting in ready]
+
+    def _wrong_epoch(self, question: Question) -> Refusal:
+        if self._registration.is_stale(question.leader_epoch):
+            return Refusal(request_id=question.question_id, code=NOT_LEADER)
+        return _unavailable(question, None, "the node is not registered")
+
+    # -- chunks --------------------------------------------------------------------
+
+    def _chunk(self, event: ChunkReceived) -> NodeEffect:
+        error = self._gate.admit(event)
+        if error is None:
+            return StageRows(writer=event.writer, chunk=event.chunk)
+        message = chunk_refused(error, event.chunk.request_id)
+        return SendToWriter(writer=event.writer, message=message)
+
+
+def check_command(command: ToNode) -> None:
+    """
+    Raise `RemoteProtocolError` if *command* decodes and yet makes no sense.
+
+    A proxy of ours sends no such thing; what we make of one that does, is nothing.
+    """
+    jobs: Sequence[JobAssignment] = ()
+    match command:
+        case NodeRegistered(jobs=jobs, session_timeout_ms=session_timeout_ms):
+            if session_timeout_ms < 1:
+                raise RemoteProtocolError("malformed", "a session timeout below 1 ms")
+        case AssignJob(job=job):
+            jobs = (job,)
+        case _:
+            return
+    for job in jobs:
+        if not 1 <= job.max_parallelism <= _KEY_GROUP_COUNT_MAX:
+            raise RemoteProtocolError(
+                "malformed", f"a max parallelism of {job.max_parallelism}"
+            )
+        if not all(0 <= group < job.max_parallelism for group in job.key_groups):
+            raise RemoteProtocolError(
+                "malformed", f"key groups outside 0 to {job.max_parallelism - 1}"
+            )
+
+
+def _is_report(effect: NodeEffect) -> bool:
+    """Return whether *effect* tells the proxy what it is told in registering."""
+    return isinstance(effect, SendToProxy) and isinstance(
+        effect.message, EntriesApplied
+    )
+
+
+def _unavailable(question: Question, job_id: str | None, detail: str) -> Refusal:
+    error = StateUnavailableError(job_id or "", None, (), _RETRY_AFTER_SECONDS, detail)
+    return refusal_of(error, question.question_id)
+
+
+def _stale_route(question: Question) -> Refusal:
+    return Refusal(request_id=question.question_id, code=STALE_ROUTE)
+
+
+def _too_late(waiting: QuestionDeferred, now_ns: int) -> Refusal:
+    """Return what a question is told whose deadline came while it waited."""
+    question = waiting.asked.question
+    match waiting.wait:
+        case Wait.CATCHING_UP:
+            return _unavailable(
+                question,
+                waiting.job_id,
+                "the node has yet to apply what it missed while it was away",
+            )
+        case Wait.UNKNOWN_STATE:
+            return _stale_route(question)
+        case Wait.BATCH:
+            waited_seconds = (now_ns - waiting.asked.asked_at_ns) / _NS_PER_SECOND
+            error = DeadlineExceededError(
+                waited_seconds, f"batch {question.min_batch_id} is not applied yet"
+            )
+            return refusal_of(error, question.question_id)

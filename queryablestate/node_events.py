@@ -1,0 +1,188 @@
+"""What happened to a state node: the inputs of `NodeCore.step`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TypeAlias, final
+
+from attrs import frozen
+
+from queryablestate.node_messages import StageChunk, ToNode
+from queryablestate.questions import Question
+from queryablestate.records import Entry
+
+
+__all__ = [
+    "AskedQuestion",
+    "ChunkFinished",
+    "ChunkReceived",
+    "CommandReceived",
+    "EntryFinished",
+    "NodeEvent",
+    "ProxyConnected",
+    "ProxyDisconnected",
+    "ProxyFound",
+    "QuestionDeferred",
+    "ResetFinished",
+    "StoreOpened",
+    "TimePassed",
+    "Wait",
+]
+
+
+@final
+class Wait(Enum):
+    """What a question waits for."""
+
+    BATCH = "batch"
+    """The batch that it names is not applied yet (rule Q2)."""
+
+    CATCHING_UP = "catching-up"
+    """The node has yet to apply what it missed while it was away (rule W3)."""
+
+    UNKNOWN_STATE = "unknown-state"
+    """The state may be in an entry that has arrived and is not applied yet."""
+
+
+@final
+@frozen(kw_only=True)
+class AskedQuestion:
+    """
+    A question that is not answered at once.
+
+    Attributes:
+        question: As it came.
+        keys: Its second frame, unopened.
+        asked_at_ns: When it came.
+    """
+
+    question: Question
+    keys: bytes
+    asked_at_ns: int
+
+    @property
+    def deadline_ns(self) -> int:
+        """Return when an answer is worth nothing any more."""
+        return self.asked_at_ns + self.question.deadline_ms * 1_000_000
+
+
+@frozen(kw_only=True)
+class StoreOpened:
+    """
+    The data directory is open: at the start, and after each `SwitchStore`.
+
+    Attributes:
+        store_id: Drawn when it was made.
+        control_id: The control plane whose rows it holds, or None if it holds none.
+        positions: The last entry applied, for each job that it knows.
+        fences: The least writer epoch that may stage, for each query.
+    """
+
+    store_id: str
+    control_id: str | None
+    positions: Mapping[str, int]
+    fences: Mapping[str, int]
+
+
+@frozen(kw_only=True)
+class ProxyFound:
+    """The name service names the proxy leader: where it is, and its epoch."""
+
+    address: str
+    epoch: int
+
+
+@frozen(kw_only=True)
+class ProxyConnected:
+    """Messages can flow over the connection of the last `ConnectProxy`."""
+
+
+@frozen(kw_only=True)
+class ProxyDisconnected:
+    """That connection is over, or came to nothing; ZeroMQ tries it again by itself."""
+
+
+@frozen(kw_only=True)
+class CommandReceived:
+    """The proxy said something that is no question."""
+
+    command: ToNode
+
+
+@frozen(kw_only=True)
+class QuestionDeferred:
+    """A question cannot be answered yet, as `NodeCore.admit` or the store has said."""
+
+    asked: AskedQuestion
+    job_id: str | None
+    wait: Wait
+
+
+@frozen(kw_only=True)
+class ChunkReceived:
+    """
+    A writer brought a chunk.
+
+    Attributes:
+        writer: Its routing id.
+        chunk: The envelope; the shell keeps the rows.
+        size_bytes: Of the rows.
+    """
+
+    writer: bytes
+    chunk: StageChunk
+    size_bytes: int
+
+
+@frozen(kw_only=True)
+class ChunkFinished:
+    """A chunk that was to be staged is on disk, or has been refused."""
+
+    writer: bytes
+    size_bytes: int
+
+
+@frozen(kw_only=True)
+class EntryFinished:
+    """
+    An `ApplyEntry` is done.
+
+    Attributes:
+        job_id: Whose chain.
+        entry: What was to be applied.
+        failure: Why it was not, or None.
+    """
+
+    job_id: str
+    entry: Entry
+    failure: str | None
+
+
+@frozen(kw_only=True)
+class ResetFinished:
+    """A `ResetJobRows` is done; *failure* says why not, or is None."""
+
+    job_id: str
+    sequence: int
+    failure: str | None
+
+
+@frozen(kw_only=True)
+class TimePassed:
+    """Nothing but time."""
+
+
+NodeEvent: TypeAlias = (
+    StoreOpened
+    | ProxyFound
+    | ProxyConnected
+    | ProxyDisconnected
+    | CommandReceived
+    | QuestionDeferred
+    | ChunkReceived
+    | ChunkFinished
+    | EntryFinished
+    | ResetFinished
+    | TimePassed
+)
