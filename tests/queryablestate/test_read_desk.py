@@ -130,6 +130,7 @@ class Desk:
         is_settled: bool = True,
         client: Link = CLIENT,
     ) -> list[Outgoing]:
+        """Ask as somebody who may do everything."""
         return self.desk.ask(
             client,
             ANONYMOUS_CALLER,
