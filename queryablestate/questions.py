@@ -90,7 +90,16 @@ class ScanRows(
 class CountKeys(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="count"
 ):
-    """How many keys a node holds: lists and maps count once for each key."""
+    """
+    How many keys a node holds: lists and maps count once for each key.
+
+    Attributes:
+        schema: Of a map state, `queryablestate.schema.schema_json`: nodes know no
+            schemas, and this one tells where in a row the key ends and the map key
+            begins.  Without it the entries of maps are counted.
+    """
+
+    schema: str | None = None
 
 
 Operation: TypeAlias = GetValues | GetItems | GetEntries | ScanRows | CountKeys
