@@ -67,7 +67,9 @@ _STRING_SIZE_BYTES_MAX: Final = (
     KEY_SIZE_BYTES_MAX - len(COLUMN_PRESENT) - len(COLUMN_END)
 )
 
-_SEED: Final = 42
+HASH_SEED: Final = 42
+"""Spark's own, of ``xxhash64``."""
+
 _LONG_LE: Final = struct.Struct("<q")
 _LONG_COUNT: Final = 1 << 64
 _LONG_MIN: Final = -(1 << 63)
@@ -214,7 +216,7 @@ class KeyCodec:
         Raises:
             WrongKeyTypeError: If no row could have this key.
         """
-        return self._group(self._key.all.hash(self._key.to_stored(key), _SEED))
+        return self._group(self._key.all.hash(self._key.to_stored(key), HASH_SEED))
 
     def storage_key(self, key: object) -> bytes:
         """
@@ -329,7 +331,7 @@ class KeyCodec:
         found = []
         for key in keys:
             stored = self._key.to_stored(key)
-            group = self._group(self._key.all.hash(stored, _SEED))
+            group = self._group(self._key.all.hash(stored, HASH_SEED))
             encoded = _limited(self._key.all.to_bytes(stored))
             found.append(group.to_bytes(2, "big") + encoded)
         return found
@@ -349,7 +351,7 @@ class KeyCodec:
                 data = key.encode()
             except UnicodeEncodeError as error:
                 raise self._key.wrong(key, str(error)) from None
-            number = xxh64_intdigest(data, _SEED)
+            number = xxh64_intdigest(data, HASH_SEED)
             if number > _LONG_MAX:
                 number -= _LONG_COUNT
             if 0 in data:
@@ -368,7 +370,7 @@ class KeyCodec:
             if key.__class__ is not int or not _LONG_MIN <= key <= _LONG_MAX:
                 found += self._storage_keys_of_any((key,))
                 continue
-            number = xxh64_intdigest(pack_little(key), _SEED)
+            number = xxh64_intdigest(pack_little(key), HASH_SEED)
             if number > _LONG_MAX:
                 number -= _LONG_COUNT
             found.append(heads[number % count] + (key - _LONG_MIN).to_bytes(8, "big"))

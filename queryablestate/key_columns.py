@@ -328,7 +328,8 @@ class _FloatColumn(KeyColumn):
     def _hash(self, stored: float, seed: int) -> int:
         if math.isnan(stored):
             return xxh64_intdigest(self._nan[::-1], seed)
-        return xxh64_intdigest(self._little.pack(stored), seed)
+        # Columns come from Spark as they are: -0.0 + 0.0 is 0.0.
+        return xxh64_intdigest(self._little.pack(stored + 0.0), seed)
 
 
 class BytesColumn(KeyColumn):

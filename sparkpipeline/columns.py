@@ -9,18 +9,21 @@ of each row has been computed by Spark.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeAlias, assert_never
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from xxhash import xxh64_intdigest
 
 from nameservice import ConfigurationError, KeyTooLargeError
-from queryablestate.key_codec import KEY_SIZE_BYTES_MAX
+from queryablestate.key_codec import HASH_SEED, KEY_SIZE_BYTES_MAX
 from queryablestate.key_columns import (
     COLUMN_END,
     COLUMN_PRESENT,
+    KeyColumns,
     escaped,
     key_column,
 )
@@ -41,6 +44,7 @@ __all__ = [
     "arrow_schema",
     "encoded_keys",
     "encoded_rows",
+    "key_groups",
     "order_bytes",
     "plain_values",
 ]
@@ -154,6 +158,41 @@ def encoded_keys(
     return [heads[number] + key for number, key in zip(numbers, keys, strict=True)]
 
 
+def key_groups(
+    batch: pa.RecordBatch, fields: Sequence[Field], *, max_parallelism: int
+) -> pa.Array:
+    """
+    Return the key group of every row of *batch*, as Spark would have computed it.
+
+    For where Spark does not: a Python data source is given rows as they are.  Measured:
+    0.3 us a row for a string or bigint key, 1 to 2 us for others.
+
+    Args:
+        batch: Holds at least the columns of *fields*, under their names.
+        fields: The key columns.
+        max_parallelism: The number of key groups.
+    """
+    columns = [_values(batch.column(one.name), _key_leaf) for one in fields]
+    has_nulls = any(batch.column(one.name).null_count for one in fields)
+    match [one.type for one in fields]:
+        case [AtomicType.STRING | AtomicType.BINARY] if not has_nulls:
+            hashes = [xxh64_intdigest(value, HASH_SEED) for value in columns[0]]
+        case [AtomicType.BIGINT] if not has_nulls:
+            pack = _LONG_LE.pack
+            hashes = [xxh64_intdigest(pack(value), HASH_SEED) for value in columns[0]]
+        case _:
+            key_hash = KeyColumns(fields).hash
+            hashes = [key_hash(key, HASH_SEED) for key in zip(*columns, strict=True)]
+    # The hash is a signed bigint, and pmod's result is not negative.
+    return pa.array(
+        [
+            (one - _LONG_COUNT if one > _LONG_MAX else one) % max_parallelism
+            for one in hashes
+        ],
+        pa.int32(),
+    )
+
+
 def order_bytes(array: pa.Array | pa.ChunkedArray) -> list[bytes]:
     """
     Return bytes for every value of a column that sort as the values do, nulls first.
@@ -195,6 +234,9 @@ def _encoded_column(
 
 
 _LONG_COUNT_HALF: Final = 1 << 63
+_LONG_COUNT: Final = 1 << 64
+_LONG_MAX: Final = (1 << 63) - 1
+_LONG_LE: Final = struct.Struct("<q")
 
 
 def _key_leaf(array: pa.Array) -> list[Any]:
