@@ -31,7 +31,7 @@ def test_it_is_that_of_the_codec(data_type: DataType, has_nulls: bool) -> None:
     codec = KeyCodec(fields, max_parallelism=200)
     batch = arrow_rows(fields, [(one,) for one in values])
     found = key_groups(batch, fields, max_parallelism=200)
-    assert found.to_pylist() == [codec.key_group((one,)) for one in values]
+    assert found.to_pylist() == [codec.key_group(one) for one in values]
     assert found.type == pa.int32()
 
 
