@@ -80,7 +80,11 @@ class StateStore:
     def __init__(self, environment: StoreEnvironment) -> None:
         self._environment = environment
         self._meta = environment.meta
-        self._staging = StagingArea(environment.staged, environment.identity.node_id)
+        self._staging = StagingArea(
+            environment.staged,
+            node_id=environment.identity.node_id,
+            page_size_bytes=environment.environment.stat()["psize"],
+        )
         self._applier = EntryApplier(environment, self._staging)
         self._sweeper = ExpirySweeper(environment)
 

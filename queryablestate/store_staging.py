@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from queryablestate.store_cursors import prefix_rows
 from queryablestate.store_layout import (
-    CHUNK_KEY_SUFFIX_SIZE_BYTES,
+    PAGE_HEADER_SIZE_BYTES,
+    PIECE_KEY_SUFFIX_SIZE_BYTES,
     StagedBatch,
     batch_prefix,
-    chunk_key,
+    chunk_prefix,
     decode_staged_batch,
     encode_record,
+    piece_key,
     staged_batch_of,
 )
 
@@ -36,9 +39,12 @@ __all__ = ["StagingArea"]
 class StagingArea:
     """The staged chunks of a store; every method works within a transaction."""
 
-    def __init__(self, database: _Database, node_id: str) -> None:
+    def __init__(
+        self, database: _Database, *, node_id: str, page_size_bytes: int
+    ) -> None:
         self._database = database
         self._node_id = node_id
+        self._piece_size_bytes = page_size_bytes - PAGE_HEADER_SIZE_BYTES
 
     def add(
         self,
@@ -49,10 +55,17 @@ class StagingArea:
     ) -> None:
         """Keep one chunk; one that is there already is the same, and left alone."""
         prefix = batch_prefix(chunk.job_id, chunk.writer_epoch, chunk.batch_id)
-        key = chunk_key(prefix, chunk.stage_id, chunk.chunk_index)
-        if transaction.put(key, payload, overwrite=False, db=self._database):
-            head = staged_batch_of(chunk, now_us)
-            transaction.put(prefix, encode_record(head), db=self._database)
+        begin = chunk_prefix(prefix, chunk.stage_id, chunk.chunk_index)
+        cursor = transaction.cursor(self._database)
+        if cursor.set_key(piece_key(begin, 0)):
+            return
+        size_bytes = self._piece_size_bytes
+        cursor.putmulti(
+            (piece_key(begin, index), payload[start : start + size_bytes])
+            for index, start in enumerate(range(0, len(payload), size_bytes))
+        )
+        head = staged_batch_of(chunk, now_us)
+        transaction.put(prefix, encode_record(head), db=self._database)
 
     def missing(
         self,
@@ -65,7 +78,10 @@ class StagingArea:
         return tuple(
             stage.stage_id
             for stage in stages
-            if not all(map(cursor.set_key, self._keys(prefix, stage)))
+            if not all(
+                cursor.set_key(piece_key(chunk, 0))
+                for chunk in self._chunks(prefix, stage)
+            )
         )
 
     def payloads(
@@ -75,15 +91,14 @@ class StagingArea:
         stages: Sequence[StageRecord],
     ) -> Iterator[bytes]:
         """Yield the chunks of *stages*, none of which is missing, in their order."""
+        cursor = transaction.cursor(self._database)
         for stage in stages:
-            for key in self._keys(prefix, stage):
-                payload = transaction.get(key, db=self._database)
-                assert payload is not None
-                yield payload
+            for chunk in self._chunks(prefix, stage):
+                yield b"".join(piece for _, piece in prefix_rows(cursor, chunk))
 
-    def _keys(self, prefix: bytes, stage: StageRecord) -> Iterator[bytes]:
+    def _chunks(self, prefix: bytes, stage: StageRecord) -> Iterator[bytes]:
         for chunk_index in range(stage.chunk_counts.get(self._node_id, 0)):
-            yield chunk_key(prefix, stage.stage_id, chunk_index)
+            yield chunk_prefix(prefix, stage.stage_id, chunk_index)
 
     def drop(
         self,
@@ -104,6 +119,6 @@ class StagingArea:
                     is_there = bool(cursor.key())
             else:
                 # Above all of its chunks, whatever the stage ids are.
-                last = prefix + b"\xff" * (CHUNK_KEY_SUFFIX_SIZE_BYTES + 1)
+                last = prefix + b"\xff" * (PIECE_KEY_SUFFIX_SIZE_BYTES + 1)
                 is_there = cursor.set_range(last)
         return count
