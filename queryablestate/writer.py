@@ -209,19 +209,19 @@ class StateWriter:
         *,
         max_parallelism: int,
         on_new_query: str,
+        waits_for_nodes: bool = True,
         timeout_seconds: float,
     ) -> WritePlan:
         """
         Draw a ticket for a batch of *job_id*, and learn where its rows are to go.
-
-        A node that is away may come back, or lose its key groups to others: this waits
-        for either.
 
         Args:
             job_id: The job.
             states: The states that the batch writes, by name.
             max_parallelism: The number of key groups.
             on_new_query: For `bind`.
+            waits_for_nodes: A node that is away may come back, or lose its key groups
+                to others: whether to wait for either here.
             timeout_seconds: How long to try.
 
         Raises:
@@ -261,7 +261,7 @@ class StateWriter:
                 proxy_address=self._proxy.leader_address,
             )
             away = _groups_away(plan)
-            if not away:
+            if not away or not waits_for_nodes:
                 return plan
             if self._clock.now_ns() >= deadline_ns:
                 raise StateUnavailableError(

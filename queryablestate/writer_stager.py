@@ -30,7 +30,6 @@ from nameservice import (
     NameServiceError,
     StateUnavailableError,
     SystemClock,
-    get_logger,
     seconds_to_ns,
 )
 from queryablestate.address import parse_address
@@ -109,7 +108,7 @@ class _Node:
 
     index: int
     node_id: str
-    address: str
+    address: str | None
     silent_since_ns: int
     chunk_count: int = 0
     waiting: deque[_Chunk] = field(factory=deque)
@@ -167,9 +166,6 @@ class Stager:
         self._nodes: dict[int, _Node] = {}
         self._row_count = 0
         self._is_closed = False
-        self._log = get_logger(
-            component="stager", component_id=run.origin.job_id, batch_id=batch_id
-        )
 
     def __enter__(self) -> Self:
         return self
@@ -260,7 +256,6 @@ class Stager:
         node = self._nodes.get(index)
         if node is None:
             known = self._plan.nodes[index]
-            assert known.address is not None  # or there would be no plan
             node = self._nodes[index] = _Node(
                 index=index,
                 node_id=known.node_id,
@@ -375,25 +370,32 @@ class Stager:
         )
 
     def _open_link(self, node: _Node, now_ns: int) -> None:
-        if node.pause_ns > _REOPEN_PAUSE_NS:  # it did not answer before
-            node.address = self._address_now(node)
+        if node.address is None or node.pause_ns > _REOPEN_PAUSE_NS:
+            # It was away, or did not answer: it may have started again elsewhere.
+            node.address = self._address_now(node) or node.address
+        if node.address is None:
+            self._pause(node, now_ns)
+            return
         key_pair = self._credentials.load_key_pair()
         if self._config is not None:
             key_pair = load_caller_keys(
                 self._credentials, self._config, parse_address(node.address)
             )
         node.link = self._connections.take_link(node.address, key_pair)
-        node.due_ns = now_ns
 
-    def _address_now(self, node: _Node) -> str:
-        """Return where *node* is reached: it may have started again elsewhere."""
+    def _address_now(self, node: _Node) -> str | None:
+        """Return where *node* is reached, or None if nobody can tell."""
         if self._find_node is None:
-            return node.address
+            return None
         try:
-            return self._find_node(node.node_id) or node.address
+            return self._find_node(node.node_id)
         except NameServiceError as error:
-            self._log.debug("node.unknown", node_id=node.node_id, error=str(error))
-            return node.address
+            node.problem = error
+            return None
+
+    def _pause(self, node: _Node, now_ns: int) -> None:
+        node.due_ns = now_ns + node.pause_ns
+        node.pause_ns = min(2 * node.pause_ns, _REOPEN_PAUSE_NS_MAX)
 
     def _drop_link(self, node: _Node, now_ns: int) -> None:
         """Close the connection to *node*; all that was not answered goes again."""
@@ -403,13 +405,12 @@ class Stager:
         node.link = None
         node.waiting.extendleft(reversed(node.unanswered.values()))
         node.unanswered.clear()
-        node.due_ns = now_ns + node.pause_ns
-        node.pause_ns = min(2 * node.pause_ns, _REOPEN_PAUSE_NS_MAX)
+        self._pause(node, now_ns)
 
     def _silence(self, node: _Node) -> NameServiceError:
         """Return why *node* is given up."""
         detail = (
-            f"node {node.node_id} at {node.address} has taken no rows for "
+            f"node {node.node_id} at {node.address or '?'} has taken no rows for "
             f"{self._limits.timeout_seconds:.3g} s"
         )
         if node.problem is not None:

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 # What needs more than the runtime dependencies, and why.
 NEEDS_MORE = {
     "sparkpipeline": "the extra spark",
+    "pyspark_lodestar": "the extra spark",
     "haservices.pytest_plugin": "pytest",
 }
 

@@ -1,4 +1,4 @@
-"""The name service for Spark applications: on the driver and inside tasks."""
+"""The name service, and queryable state, for Spark applications."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from sparkpipeline.configuration import (
     to_spark_settings,
     use_ha_config,
 )
+from sparkpipeline.data_source import LodestarDataSource, source_options
+from sparkpipeline.sink import publish_state, publish_states
+from sparkpipeline.state_options import StateSpec
 
 
 __all__ = [
+    "LodestarDataSource",
+    "StateSpec",
     "close_ha_services",
     "get_leader_retriever",
     "ha_config",
+    "publish_state",
+    "publish_states",
+    "source_options",
     "to_spark_settings",
     "use_ha_config",
 ]
