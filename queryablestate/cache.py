@@ -40,7 +40,7 @@ __all__ = [
 CacheKey: TypeAlias = tuple[int, int, str, GetEntries | GetItems | GetValues, bytes]
 """State number, generation, node id, operation, keys."""
 
-ENTRY_OVERHEAD_BYTES: Final = 640
+ENTRY_OVERHEAD_BYTES: Final = 768
 """What an entry costs beside its keys and values, in CPython, rounded up."""
 
 _TTL_SECONDS_MAX: Final = 86_400

@@ -21,11 +21,10 @@ from queryablestate.rate_limit import RateLimitRule, RateLimitScope
 
 HASH = token_sha256("t")
 
-printable = st.text(
-    st.one_of(st.characters(codec="utf-8"), st.sampled_from("\"'\\#[]=. ")),
-    min_size=1,
-    max_size=8,
-).filter(str.isprintable)
+printable = st.one_of(
+    st.text(alphabet="\"'\\#[]=. a", min_size=1, max_size=8),
+    st.text(min_size=1, max_size=8).filter(str.isprintable),
+)
 names = printable.filter(lambda text: "/" not in text and text != "anonymous")
 globs = st.builds(
     "{}/{}".format, st.one_of(names, st.just("*")), st.one_of(names, st.just("*"))
@@ -148,7 +147,7 @@ class TestPrinting:
         assert [rule.burst for rule in config.rate_limits] == [20_000, 100_000]
         assert config.cache == (CacheRule(state="flights/*", ttl_seconds=2.0),)
 
-    @given(st.text(max_size=10).filter(str.isprintable))
+    @given(printable)
     def test_text_is_quoted_as_toml_wants_it(self, text: str) -> None:
         """C4: quotes, backslashes and all other printable text come back."""
         config = ProxyConfig(

@@ -30,6 +30,8 @@ class TestMatching:
             ("Flights/*", "flights", "aircraft", False),
             ("flights*/x", "flights/y", "x", False),
             ("*/x", "flights", "y/x", False),
+            ("*/*", "flights", "y/x", False),
+            ("*/*", "flights/y", "x", False),
             ("f*/*", "f", "", True),
         ],
     )
