@@ -10,7 +10,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Final, final
 
-from lodestar import elect, keygen, observe, operate, server
+from lodestar import elect, keygen, observe, operate, server, state_proxy
 from lodestar.arguments import ArgumentParser
 from lodestar.exit_codes import ExitCode, exit_code_of
 from lodestar.output import printable
@@ -32,7 +32,7 @@ _HELP_FORMATTER: Final = functools.partial(
 
 _EXIT_CODES: Final = """\
 exit codes:
-  0 done   1 failed   2 bad usage   3 not found (no leader, no such job or session)
+  0 done   1 failed   2 bad usage   3 not found (no leader, no such job, state, key …)
   4 not allowed   5 not reachable in time
 """
 
@@ -96,7 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
     verbs = _Verbs(
         parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
     )
-    for module in (server, observe, operate, elect, keygen):
+    for module in (server, observe, operate, elect, state_proxy, keygen):
         module.add_verbs(verbs)
     return parser
 

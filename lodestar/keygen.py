@@ -1,4 +1,4 @@
-"""The verb keygen: CURVE keys for a LeaderServer or a client of one (rule N4)."""
+"""The verb keygen: CURVE keys for servers and clients, and tokens (rules N4, C1)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from lodestar.arguments import add_json_option, add_log_option
 from lodestar.exit_codes import ExitCode
 from lodestar.output import json_text, pairs_text, write
 from nameservice import ConfigurationError
+from queryablestate.access import token_sha256
+from queryablestate.tokens import generate_token, write_token
 from transport import CurveKeyPair, write_key_pair
 
 
@@ -26,13 +28,21 @@ def add_verbs(verbs: Verbs) -> None:
         "keygen",
         _keygen,
         operands="NAME",
-        summary="make a CURVE key pair",
+        summary="make a CURVE key pair, or a token",
         description="Make a CURVE key pair: NAME.key is public and goes into the "
-        "server's allow-list, NAME.key_secret stays with its owner. Files that exist "
-        "are never overwritten.",
-        examples="lodestar keygen collector-1 --dir keys",
+        "server's allow-list, NAME.key_secret stays with its owner. With --token, make "
+        "a token for a caller of a proxy: NAME.token stays with its owner (without "
+        "NAME it is printed), token_sha256 goes into the proxy's configuration. Files "
+        "that exist are never overwritten.",
+        examples="lodestar keygen collector-1 --dir keys\n"
+        "lodestar keygen dashboard --token --dir keys",
     )
-    parser.add_argument("name", metavar="NAME", help="what the files are called")
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="what the files are called"
+    )
+    parser.add_argument(
+        "--token", action="store_true", help="make a token instead of a key pair"
+    )
     parser.add_argument(
         "--dir",
         metavar="D",
@@ -45,11 +55,14 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def _keygen(arguments: Namespace) -> ExitCode:
-    if Path(arguments.name).name != arguments.name:
-        message = f"{arguments.name!r} is not a name: say where it goes with --dir"
+    base = _base(arguments)
+    if arguments.token:
+        return _keygen_token(arguments, base)
+    if base is None:
+        message = "NAME is wanted: what the files of the key pair are called"
         raise ConfigurationError(message)
     pair = CurveKeyPair.generate()
-    files = write_key_pair(pair, arguments.dir / arguments.name)
+    files = write_key_pair(pair, base)
     if arguments.json:
         write(
             json_text(
@@ -71,3 +84,31 @@ def _keygen(arguments: Namespace) -> ExitCode:
             )
         )
     return ExitCode.DONE
+
+
+def _keygen_token(arguments: Namespace, base: Path | None) -> ExitCode:
+    token = generate_token()
+    # In a file the token is where it is wanted, and in nobody's scrollback.
+    made = ("token", token)
+    if base is not None:
+        made = ("token_file", str(write_token(token, base)))
+    digest = token_sha256(token)
+    if arguments.json:
+        write(json_text(dict([made, ("token_sha256", digest)])))
+    else:
+        # The second line is one of the proxy's configuration.
+        name = made[0].replace("_", " ")
+        write(pairs_text([(name, made[1]), ("token_sha256 =", f'"{digest}"')]))
+    return ExitCode.DONE
+
+
+def _base(arguments: Namespace) -> Path | None:
+    """Return the directory and name of what is written, or None if nothing is."""
+    name: str | None = arguments.name
+    if name is None:
+        return None
+    if Path(name).name != name:
+        message = f"{name!r} is not a name: say where it goes with --dir"
+        raise ConfigurationError(message)
+    directory: Path = arguments.dir
+    return directory / name

@@ -18,7 +18,9 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def stop_signals(notify: Callable[[signal.Signals], None]) -> Iterator[None]:
+def stop_signals(
+    notify: Callable[[signal.Signals], None], *, takes_hangup: bool = False
+) -> Iterator[None]:
     """
     Call *notify* for each signal that asks us to end, instead of dying of it.
 
@@ -28,6 +30,8 @@ def stop_signals(notify: Callable[[signal.Signals], None]) -> Iterator[None]:
     Args:
         notify: Runs between any two instructions of the main thread, so it must take
             no lock: ``queue.SimpleQueue.put`` is made for that.
+        takes_hangup: Whether SIGHUP has a meaning of its own here, and is wanted even
+            where it was to be ignored.
     """
 
     def handle(signal_number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler's arguments
@@ -36,7 +40,8 @@ def stop_signals(notify: Callable[[signal.Signals], None]) -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     for number in STOP_SIGNALS:
         # Whoever started us with nohup wants to be left alone by SIGHUP.
-        if before[number] is not signal.SIG_IGN:
+        is_wanted = takes_hangup and number is signal.SIGHUP
+        if is_wanted or before[number] is not signal.SIG_IGN:
             signal.signal(number, handle)
     try:
         yield

@@ -21,6 +21,7 @@ VERBS = (
     "revoke",
     "expire",
     "elect",
+    "proxy",
     "keygen",
 )
 
@@ -179,6 +180,7 @@ class TestBadUsage:
             ["revoke", "job"],
             ["expire", "session"],
             ["elect", "job", "address", "--", "true"],
+            ["proxy"],
         ],
     )
     def test_an_embedded_service_is_refused_with_the_reason(

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 import stat
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from lodestar.__main__ import main
+from queryablestate.access import AccessList, CallerEntry, token_sha256
+from queryablestate.credentials import Credentials
 from transport import load_key_pair, load_public_key
 
 
@@ -48,3 +51,53 @@ class TestKeygen:
         captured = capsys.readouterr()
         assert captured.out == ""
         assert len(captured.err.splitlines()) == 1
+
+
+class TestToken:
+    """C1: a caller has a token, the proxy's list its hash."""
+
+    def test_it_is_written_for_its_owner_alone(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """C1: the file can be used as it is; what is printed is no secret."""
+        arguments = ["keygen", "dashboard", "--token", "--dir", str(tmp_path)]
+        assert main([*arguments, "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        file = tmp_path / "dashboard.token"
+        assert document["token_file"] == str(file)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        token = Credentials(token_file=file).read_token()
+        assert token is not None
+        assert document["token_sha256"] == token_sha256(token)
+        assert token not in str(document)
+        entry = CallerEntry(
+            name="dashboard", token_sha256=document["token_sha256"], read=["*/*"]
+        )
+        caller = AccessList(callers=(entry,)).authenticate(token=token)
+        assert caller is not None
+
+        assert main(arguments) == 2
+        assert file.read_text() == f"{token}\n"
+        assert str(file) in capsys.readouterr().err
+
+    def test_without_a_name_it_is_printed(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """C1: for secret stores of another kind: the token and its hash, new ones."""
+        tokens: set[str] = set()
+        for _ in range(2):
+            assert main(["keygen", "--token"]) == 0
+            first, second = capsys.readouterr().out.splitlines()
+            word, token = first.split()
+            assert word == "token"
+            assert tomllib.loads(second) == {"token_sha256": token_sha256(token)}
+            tokens.add(token)
+        assert len(tokens) == 2
+
+    def test_a_directory_that_is_not_there_is_told(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """N5: exit code 2 and a line that names the file."""
+        missing = tmp_path / "missing"
+        assert main(["keygen", "a", "--token", "--dir", str(missing)]) == 2
+        assert str(missing / "a.token") in capsys.readouterr().err

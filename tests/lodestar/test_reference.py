@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from lodestar.__main__ import make_parser
+from queryablestate.proxy_config import ProxyConfig
+from queryablestate.proxy_config_toml import print_config
 
 
 ROOT = Path(__file__).parent.parent.parent
@@ -52,3 +54,13 @@ class TestReference:
         }
         named = set(re.findall(r"`(?:lodestar \w+ )?(--[a-z-]+)", REFERENCE))
         assert named - known == set()
+
+
+class TestProxyConfiguration:
+    """docs/reference/proxy-configuration.md shows the file as it is printed."""
+
+    def test_the_file_is_the_one_that_is_printed(self) -> None:
+        """C4: every setting stands on the page, with its default and its meaning."""
+        page = (ROOT / "docs" / "reference" / "proxy-configuration.md").read_text()
+        _, _, block = page.partition("```toml\n")
+        assert block.partition("```")[0] == print_config(ProxyConfig())
