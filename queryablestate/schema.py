@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final, TypeAlias, assert_never, final
 
@@ -238,7 +239,7 @@ class StateSchema:
         return fields_text(self.key)
 
 
-def fields_text(fields: tuple[Field, ...]) -> str:
+def fields_text(fields: Sequence[Field]) -> str:
     """Return *fields* for a person, e.g. ``tailnum string, day date``."""
     return ", ".join(str(one) for one in fields)
 
@@ -259,9 +260,9 @@ def parse_fields(struct_json: str) -> tuple[Field, ...]:
     return struct.fields
 
 
-def fields_json(fields: tuple[Field, ...]) -> str:
+def fields_json(fields: Sequence[Field]) -> str:
     """Return *fields* as Spark's ``StructType.json()``: all nullable, no metadata."""
-    return _dumps(_type_json(StructType(fields)))
+    return _dumps(_type_json(StructType(tuple(fields))))
 
 
 def schema_json(schema: StateSchema) -> str:

@@ -64,15 +64,17 @@ NESTED_KEYS: tuple[DataType, ...] = (
     *(ArrayType(one) for one in SCALARS),
     ArrayType(struct_of(AtomicType.STRING, ArrayType(AtomicType.BIGINT))),
 )
+# Spark's own rows cannot hold these: in Python, a list is no key of a dict.
+MAP_BY_ARRAYS = MapType(
+    struct_of(ArrayType(AtomicType.DATE), struct_of(AtomicType.TIMESTAMP)),
+    ArrayType(MapType(AtomicType.STRING, AtomicType.TIMESTAMP_NTZ)),
+)
 NESTED_VALUES: tuple[DataType, ...] = (
     *NESTED_KEYS,
     *(MapType(one, AtomicType.DATE) for one in SCALARS),
     *(MapType(AtomicType.INT, one) for one in SCALARS),
     MapType(struct_of(AtomicType.DATE, AtomicType.STRING), struct_of(AtomicType.FLOAT)),
-    MapType(
-        struct_of(ArrayType(AtomicType.DATE), struct_of(AtomicType.TIMESTAMP)),
-        ArrayType(MapType(AtomicType.STRING, AtomicType.TIMESTAMP_NTZ)),
-    ),
+    MAP_BY_ARRAYS,
     ArrayType(ArrayType(struct_of(MapType(AtomicType.INT, AtomicType.BINARY)))),
     struct_of(MapType(AtomicType.STRING, struct_of(DecimalType(20, 3)))),
 )
