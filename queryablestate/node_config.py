@@ -233,8 +233,8 @@ class NodeConfig:
         if self.chunks_size_bytes_max < self.chunk_size_bytes_max:
             raise ConfigurationError(
                 f"chunks_size_bytes_max ({self.chunks_size_bytes_max:,}) must be at "
-                f"least chunk_size_bytes_max ({self.chunk_size_bytes_max:,}): one chunk "
-                "has to fit"
+                f"least chunk_size_bytes_max ({self.chunk_size_bytes_max:,}): one "
+                "chunk has to fit"
             )
 
     def _check_endpoints(self) -> None:

@@ -1,0 +1,250 @@
+"""
+`QueryStateProxyClient`: joins a state node to the proxy server.
+
+It finds the proxy leader by the name service, and keeps one DEALER connected to it,
+over which the node registers, is given commands, is asked, and answers.  What to
+connect to and what to say is `NodeCore`'s business; here are the socket, and what of it
+is nothing that the core should see: frames that are no messages.
+
+libzmq connects again by itself, with the exceptions of `transport.connections`
+(*Finality*).  In these the core hears nothing for a while, and asks for a new
+connection.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
+
+import zmq
+
+from nameservice import (
+    QUERY_PROXY,
+    LocalProtocolError,
+    NameServiceError,
+    RemoteProtocolError,
+    get_logger,
+)
+from queryablestate.address import StateAddress, parse_address
+from queryablestate.codec import FRAME_COUNT_MAX, decode_to_node, encode
+from queryablestate.credentials import Credentials, load_caller_keys, secure_to
+from queryablestate.node_core import check_command
+from queryablestate.node_events import (
+    CommandReceived,
+    NodeEvent,
+    ProxyConnected,
+    ProxyDisconnected,
+    ProxyFound,
+)
+from queryablestate.questions import Question
+from transport import (
+    ConnectionClosed,
+    ConnectionMonitor,
+    HandshakeFailed,
+    HandshakeSucceeded,
+    LogBudget,
+    PollLoop,
+    SendOutcome,
+    SocketLimits,
+    ZMQContext,
+    ZMQSocket,
+    connect_socket,
+    handshake_error,
+    open_socket,
+    send_now,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import msgspec
+
+    from haservices import HAServices
+    from nameservice import Clock
+    from retrieval import LeaderInformation
+
+
+__all__ = ["QueryStateProxyClient"]
+
+_SOCKET_LIMITS: Final = SocketLimits(
+    send_queue_count_max=10_000,
+    receive_queue_count_max=10_000,
+    frame_size_bytes_max=64 * 1024 * 1024,
+    heartbeat_interval_ms=3_000,
+    heartbeat_timeout_ms=10_000,
+)
+
+
+@final
+class QueryStateProxyClient:
+    """
+    A node's connection to the proxy leader, whoever that is.
+
+    All of it belongs to the thread of *loop*, but for `start` and `stop_finding`.
+
+    Args:
+        ha: The name service; stays its owner's.
+        credentials: What the node shows a proxy.
+        loop: Serves the socket.
+        context: Of the socket.
+        clock: For the log only.
+        on_event: Is told what happens.
+        on_question: Is told each question, with its second frame.
+
+    Attributes:
+        link: The number of the present connection; rises with each.
+        problem: Why the last connection came to nothing, or None.
+        counts: Frames that were dropped or not sent, by reason.
+    """
+
+    def __init__(
+        self,
+        ha: HAServices,
+        credentials: Credentials,
+        *,
+        loop: PollLoop,
+        context: ZMQContext,
+        clock: Clock,
+        on_event: Callable[[NodeEvent], None],
+        on_question: Callable[[Question, bytes], None],
+    ) -> None:
+        self._ha = ha
+        self._credentials = credentials
+        self._loop = loop
+        self._context = context
+        self._clock = clock
+        self._on_event = on_event
+        self._on_question = on_question
+        self._budget = LogBudget()
+        self._log = get_logger(component="state-node")
+        self._retriever = ha.get_leader_retriever(QUERY_PROXY)
+        self._resources = ExitStack()
+        self._socket: ZMQSocket | None = None
+        self._monitor: ConnectionMonitor | None = None
+        self._address = ""
+        self.link = 0
+        self.problem: NameServiceError | None = None
+        self.counts: dict[str, int] = {}
+
+    # -- finding -------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to look for the proxy leader; from any thread."""
+        self._retriever.start(self)
+
+    def stop_finding(self) -> None:
+        """Look no more; from any thread but the loop's.  Idempotent."""
+        self._retriever.close()
+
+    def notify_leader(self, leader: LeaderInformation | None) -> None:
+        """Tell the node who leads; on the retriever's thread."""
+        if leader is None:
+            return  # the proxy that led has nobody to answer to yet; the node waits
+        event = ProxyFound(address=leader.address, epoch=leader.epoch)
+        self._post(partial(self._on_event, event))
+
+    def handle_error(self, error: Exception) -> None:
+        """Take note of trouble with the name service; what was known stays."""
+        self._log.warning("retrieval.failed", error=str(error))
+
+    def _post(self, action: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(action)
+        except LocalProtocolError:
+            return  # the node is closing
+
+    # -- the connection ------------------------------------------------------------
+
+    def connect(self, text: str) -> None:
+        """Leave the present connection, and open one to the address *text*."""
+        self.disconnect()
+        self.link += 1
+        self._address = text
+        try:
+            self._open(parse_address(text))
+        except NameServiceError as error:
+            # The core asks again after a while: keys and the network may change.
+            self.problem = error
+            self._drop("unconnected", str(error))
+            self._resources.close()
+
+    def disconnect(self) -> None:
+        """Close the present connection, if there is one."""
+        self._resources.close()
+        self._socket = None
+        self._monitor = None
+
+    def send(
+        self, message: msgspec.Struct, payload: bytes | None = None, *, link: int = 0
+    ) -> None:
+        """
+        Send now, or not at all.
+
+        Args:
+            message: The first frame.
+            payload: The second.
+            link: The connection that *message* answers over; 0 for the present one.
+        """
+        if self._socket is None or link not in {0, self.link}:
+            return
+        frames = [encode(message)] if payload is None else [encode(message), payload]
+        outcome = send_now(self._socket, frames)
+        if outcome is not SendOutcome.SENT:
+            self._drop(f"unsent-{outcome.value}", "the proxy takes no more")
+
+    def _open(self, address: StateAddress) -> None:
+        socket = open_socket(self._context, zmq.DEALER, _SOCKET_LIMITS)
+        self._resources.callback(socket.close)
+        key_pair = load_caller_keys(self._credentials, self._ha.config, address)
+        secure_to(socket, address, key_pair)
+        monitor = ConnectionMonitor(socket)
+        self._resources.callback(monitor.close)
+        # Events first: an answer is taken when the connection is known to be there.
+        self._loop.add_readable(monitor.socket, self._watch)
+        self._resources.callback(self._loop.remove_socket, monitor.socket)
+        self._loop.add_socket(socket, self._receive, frame_count_max=FRAME_COUNT_MAX)
+        self._resources.callback(self._loop.remove_socket, socket)
+        connect_socket(socket, address.endpoint)
+        self._socket, self._monitor = socket, monitor
+
+    def _watch(self) -> None:
+        monitor = self._monitor
+        assert monitor is not None
+        for event in monitor.receive():
+            if monitor is not self._monitor:
+                return  # an earlier event has made the core connect anew
+            match event:
+                case HandshakeSucceeded():
+                    self.problem = None
+                    self._on_event(ProxyConnected())
+                case ConnectionClosed():
+                    self._on_event(ProxyDisconnected())
+                case HandshakeFailed():
+                    self.problem = handshake_error(event, target=self._address)
+                    self._drop("handshake-failed", str(self.problem))
+                    self._on_event(ProxyDisconnected())
+                case _:
+                    pass
+
+    def _receive(self, frames: list[zmq.Frame]) -> None:
+        """Take one message."""
+        try:
+            message = decode_to_node(frames[0].bytes)
+            if isinstance(message, Question):
+                payload = frames[1].bytes if len(frames) == FRAME_COUNT_MAX else b""
+                self._on_question(message, payload)
+                return
+            check_command(message)
+        except RemoteProtocolError as error:
+            self._drop(error.reason, error.detail)
+            return
+        self._on_event(CommandReceived(command=message))
+
+    def _drop(self, reason: str, detail: str) -> None:
+        """Count what comes to nothing, and say so if the log has room."""
+        name = reason.replace("-", "_")
+        self.counts[name] = self.counts.get(name, 0) + 1
+        if self._budget.admits(reason, now_ns=self._clock.now_ns()):
+            self._log.warning("proxy.frame_dropped", reason=reason, detail=detail[:200])

@@ -1,0 +1,339 @@
+"""
+`QueryableStateServer`: serves the key groups of one node.
+
+It has the store (`NodeStore`), answers questions about it (`QuestionDesk`), and listens
+for writers on a ROUTER of its own, over which nothing is ever read: chunks of rows come
+in, and go to the disk before they are acknowledged (rule W2).  Whatever else comes in
+there is counted, logged within a budget, and answered.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+import zmq
+
+from nameservice import RemoteProtocolError, StorageError, get_logger
+from queryablestate.address import StateAddress
+from queryablestate.codec import FRAME_COUNT_MAX, decode_chunk, encode
+from queryablestate.node_chunks import chunk_refused
+from queryablestate.node_desk import QuestionDesk
+from queryablestate.node_effects import CheckStages, SendToWriter, StageRows
+from queryablestate.node_events import ChunkReceived
+from queryablestate.node_messages import ChunkStaged, StagesVerified
+from queryablestate.node_store import NodeStore, StoreEffect
+from queryablestate.node_threads import StageTask
+from transport import (
+    Authenticator,
+    ConnectionLimiter,
+    ConnectionMonitor,
+    LogBudget,
+    PollLoop,
+    SocketLimits,
+    ZMQContext,
+    bind_socket,
+    connection_count_possible,
+    load_allow_list,
+    load_key_pair,
+    open_socket,
+    secure_server,
+    send_now,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import msgspec
+
+    from nameservice import Clock, NameServiceError
+    from queryablestate.node_config import NodeConfig
+    from queryablestate.node_core import Admission
+    from queryablestate.node_events import NodeEvent, StoreOpened
+    from queryablestate.node_messages import StageChunk, VerifyStages
+    from queryablestate.questions import Question
+    from queryablestate.store import StateStore
+    from queryablestate.store_reader import StoreReader
+
+
+__all__ = ["QueryableStateServer", "ServerEffect"]
+
+ServerEffect: TypeAlias = StoreEffect | StageRows | CheckStages | SendToWriter
+"""What of a node's effects concerns the store and the writers."""
+
+# What lies between our limit and this multiple of it is refused with a reason; ZeroMQ
+# ends the connection of whoever sends more.
+_FRAME_SIZE_FACTOR: Final = 2
+_CHUNKS_CHECKED_HERE_MAX: Final = 1_000
+
+
+@final
+class QueryableStateServer:
+    """
+    The store of one node, and the port that writers bring rows to.
+
+    All of it belongs to the thread of *loop*.
+
+    Args:
+        config: Where it keeps its rows, where it listens, and its limits.
+        registration_id: For what the proxy is told.
+        loop: Serves the port.
+        context: Of the port.
+        clock: What deadlines are measured by.
+        admit: Says whether a question about a state of that job may be answered now.
+        reply: Sends a message, and a payload, over that connection to the proxy; 0 is
+            the present one.
+        on_event: Is told what happens.
+
+    Attributes:
+        address: Where it listens for writers.
+
+    Raises:
+        ConfigurationError: If the port or a key cannot be used.
+        StorageError: If the data directory cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        registration_id: str,
+        loop: PollLoop,
+        context: ZMQContext,
+        clock: Clock,
+        admit: Callable[[Question, str | None], Admission],
+        reply: Callable[[msgspec.Struct, bytes | None, int], None],
+        on_event: Callable[[NodeEvent], None],
+    ) -> None:
+        self._config = config
+        self._registration_id = registration_id
+        self._loop = loop
+        self._clock = clock
+        self._reply = reply
+        self._on_event = on_event
+        self._budget = LogBudget()
+        self._log = get_logger(component="state-node")
+        self._counts: dict[str, int] = {}
+        self._rows_arrived: zmq.Frame | None = None
+        self._resources = ExitStack()
+        try:
+            self._store = NodeStore(
+                config, loop=loop, on_event=on_event, on_staged=self._staged
+            )
+            self._resources.callback(self._store.close)
+            self._desk = QuestionDesk(
+                self._store,
+                answer_size_bytes_max=config.answer_size_bytes_max,
+                clock=clock,
+                admit=admit,
+                reply=reply,
+                defer=on_event,
+            )
+            self._listen(context)
+        except BaseException:
+            self._resources.close()
+            raise
+
+    def _listen(self, context: ZMQContext) -> None:
+        config = self._config
+        key_pair, allow_list = None, None
+        if config.curve_secret_key_file is not None:
+            assert config.curve_public_key_file is not None
+            assert config.allow_list_file is not None
+            key_pair = load_key_pair(
+                Path(config.curve_secret_key_file), Path(config.curve_public_key_file)
+            )
+            allow_list = load_allow_list(Path(config.allow_list_file))
+        self._authenticator = Authenticator(
+            context, allow_list, may_log=partial(self._may_log, "unauthorized")
+        )
+        self._resources.callback(self._authenticator.close)
+        limits = SocketLimits(
+            frame_size_bytes_max=config.chunk_size_bytes_max * _FRAME_SIZE_FACTOR
+        )
+        self._router = open_socket(context, zmq.ROUTER, limits)
+        self._resources.callback(self._router.close)
+        secure_server(self._router, key_pair)
+        self._monitor = ConnectionMonitor(self._router)
+        self._resources.callback(self._monitor.close)
+        endpoint = bind_socket(self._router, config.bind_endpoint)
+        self._limiter = ConnectionLimiter(self._connections_max(), port=endpoint.port)
+        self.address = StateAddress(
+            endpoint=endpoint,
+            server_public_key=None if key_pair is None else key_pair.public_key,
+        )
+        loop = self._loop
+        loop.add_readable(self._authenticator.socket, self._authenticator.handle)
+        loop.add_readable(self._monitor.socket, self._watch)
+        loop.add_socket(
+            self._router, self._receive, frame_count_max=1 + FRAME_COUNT_MAX
+        )
+
+    def _connections_max(self) -> int:
+        """Return how many connections the port takes: files may be too few."""
+        possible = max(1, connection_count_possible() // 2)
+        if possible < self._config.connections_max:
+            self._log.info(
+                "connections.limited",
+                connections_max=possible,
+                connections_max_configured=self._config.connections_max,
+                reason="the system's limit of open files: raise ulimit -n",
+            )
+        return min(possible, self._config.connections_max)
+
+    def close(self) -> None:
+        """Close the port and the store, when the loop ends."""
+        self._resources.close()
+
+    # -- questions -----------------------------------------------------------------
+
+    @property
+    def node_id(self) -> str:
+        """Return the name of the node that the data directory belongs to."""
+        return self._store.opened.store.node_id
+
+    def store_opened(self) -> StoreOpened:
+        """Return what the core is to know of the store."""
+        return self._store.store_opened()
+
+    def figures(self) -> dict[str, int]:
+        """Return the figures of what was done here, by name."""
+        return {
+            "connections": self._limiter.connection_count,
+            "connections_refused_total": self._limiter.refused_count,
+            "connections_unauthorized_total": self._authenticator.refused_count,
+            "questions_answered_total": self._desk.answered_count,
+            "questions_refused_total": self._desk.refused_count,
+            "scans_waiting": len(self._store.opened.scanner),
+            **{f"{name}_total": n for name, n in sorted(self._counts.items())},
+        }
+
+    def ask(
+        self, question: Question, keys: bytes, *, asked_at_ns: int, link: int
+    ) -> None:
+        """Answer a question; see `QuestionDesk.ask`."""
+        self._desk.ask(question, keys, asked_at_ns=asked_at_ns, link=link)
+
+    def perform(self, effect: ServerEffect) -> None:
+        """Do what the core wants done."""
+        match effect:
+            case StageRows(writer=writer, chunk=chunk):
+                assert self._rows_arrived is not None
+                self._store.stage(
+                    StageTask(writer=writer, chunk=chunk, rows=self._rows_arrived)
+                )
+            case SendToWriter(writer=writer, message=message):
+                self._count("chunks_refused")
+                self._tell(writer, message)
+            case CheckStages(command=command):
+                self._check(command)
+            case _:
+                self._store.perform(effect)
+
+    # -- writers -------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        self._limiter.observe(self._monitor.receive())
+
+    def _receive(self, frames: list[zmq.Frame]) -> None:
+        """Take one message of a writer."""
+        writer = frames[0].bytes
+        if self._authenticator.principal_of(frames[0]) is None:
+            self._drop("unauthorized", "the allow-list has this key no more")
+            return
+        try:
+            chunk = self._decoded(frames)
+        except RemoteProtocolError as error:
+            self._drop(error.reason, error.detail)
+            self._tell(writer, chunk_refused(error, 0))
+            return
+        self._rows_arrived = rows = frames[2]
+        self._on_event(ChunkReceived(writer=writer, chunk=chunk, size_bytes=len(rows)))
+        self._rows_arrived = None
+
+    def _decoded(self, frames: Sequence[zmq.Frame]) -> StageChunk:
+        if len(frames) != 1 + FRAME_COUNT_MAX:
+            raise RemoteProtocolError(
+                "malformed",
+                f"a message has {len(frames) - 1} frames, a chunk {FRAME_COUNT_MAX}",
+            )
+        chunk = decode_chunk(frames[1].bytes)
+        size_bytes, size_bytes_max = len(frames[2]), self._config.chunk_size_bytes_max
+        if size_bytes > size_bytes_max:
+            raise RemoteProtocolError(
+                "oversized",
+                f"a chunk has {size_bytes:,} bytes, at most {size_bytes_max:,} are "
+                "taken: bring fewer rows at once",
+            )
+        return chunk
+
+    def _staged(self, task: StageTask, error: NameServiceError | None) -> None:
+        """Tell a writer what became of its chunk."""
+        request_id = task.chunk.request_id
+        if error is None:
+            self._count("chunks_staged")
+            self._tell(task.writer, ChunkStaged(request_id=request_id))
+        else:
+            self._count("chunks_refused")
+            if isinstance(error, StorageError) and self._may_log("storage"):
+                self._log.error("stage.failed", error=str(error))
+            self._tell(task.writer, chunk_refused(error, request_id))
+
+    def _tell(self, writer: bytes, message: msgspec.Struct) -> None:
+        """Answer a writer, now or not at all: it asks again."""
+        send_now(self._router, [writer, encode(message)])
+
+    # -- stages --------------------------------------------------------------------
+
+    def _check(self, command: VerifyStages) -> None:
+        """Tell the proxy which stages are not complete here."""
+        opened = self._store.opened
+        node_id = opened.store.node_id
+        chunk_count = sum(
+            stage.chunk_counts.get(node_id, 0) for stage in command.stages
+        )
+
+        def check(_: StoreReader) -> None:
+            missing = self._missing(opened.store, command)
+            self._store.post(partial(self._verified, command, missing))
+
+        if chunk_count <= _CHUNKS_CHECKED_HERE_MAX or not opened.scanner.run(check):
+            self._verified(command, self._missing(opened.store, command))
+
+    def _missing(self, store: StateStore, command: VerifyStages) -> Sequence[bytes]:
+        """Return the stages that are not complete; all if that cannot be read."""
+        try:
+            return store.missing_stages(
+                command.job_id,
+                command.writer_epoch,
+                command.batch_id,
+                command.stages,
+            )
+        except StorageError as error:
+            self._log.error("store.read_failed", error=str(error))
+            return [stage.stage_id for stage in command.stages]
+
+    def _verified(self, command: VerifyStages, missing: Sequence[bytes]) -> None:
+        message = StagesVerified(
+            registration_id=self._registration_id,
+            verify_id=command.verify_id,
+            missing=tuple(missing),
+        )
+        self._reply(message, None, 0)
+
+    # -- what comes to nothing -----------------------------------------------------
+
+    def _drop(self, reason: str, detail: str) -> None:
+        """Count a frame that is no chunk, and say so if the log has room."""
+        self._count(f"frames_{reason.replace('-', '_')}")
+        if self._may_log(reason):
+            self._log.warning("frame.dropped", reason=reason, detail=detail[:200])
+
+    def _may_log(self, kind: str) -> bool:
+        return self._budget.admits(kind, now_ns=self._clock.now_ns())
+
+    def _count(self, name: str) -> None:
+        self._counts[name] = self._counts.get(name, 0) + 1
