@@ -291,6 +291,6 @@ class TestTrouble:
         """It would end the connection again and again; the error says what to do."""
         run = write_run(["tcp://127.0.0.1:1"], [(0,)] * 4)
         with Stager(run, 0, connections=connections, limits=LIMITS) as stager:
-            rows = some_rows(1, size_bytes=33 * 1024 * 1024)
+            rows = some_rows(1, size_bytes=17 * 1024 * 1024)
             with pytest.raises(ConfigurationError, match="keep a reference"):
                 stager.add(1, rows, is_list=False)
