@@ -10,9 +10,16 @@ Three numbers put writers in order, and each guards against another mistake.
 *   The **writer epoch** is about runs of one query: the first ticket that a run has
     shown.  Whatever comes from a run that is not the newest is refused (rule W1).
 *   The **generation** is about owners of one state: another query begins a new one with
-    its first batch, and only if its run is younger than the owner's (rule W5).
-*   The **batch id** is about one query within a generation: equal to the last one
-    decided, it is a repetition; below, the checkpoint is an older copy (rule W4).
+    its first batch, and only if its run is younger than the one that wrote last (W5).
+*   The **batch id** is about one query and one state: equal to the last one decided, it
+    is a repetition; below, the checkpoint is an older copy (rule W4).
+
+**Repetitions are told by state**, since the states of a query need not be equally far:
+one may have been added, or dropped and begun anew, before a batch came again.  Then the
+batch is decided for those states that lack it, and the rows of the others, which have
+it, are passed over.  What a query has written is remembered as long as the state lives,
+also while another query owns it.  Within one run a batch comes once, with all of its
+states: that is what makes it safe for a node to drop the rows that a run staged for it.
 """
 
 from __future__ import annotations
@@ -45,6 +52,7 @@ from queryablestate.records import (
     BatchState,
     Entry,
     JobRecord,
+    QueryProgress,
     RunRecord,
     StateDropped,
     StateProgress,
@@ -79,6 +87,7 @@ ENTRY_KEPT_COUNT: Final = 100
 """Entries of a chain that are kept though everybody has applied them (rule W3)."""
 
 _SUPERSEDED_COUNT_MAX: Final = 32
+_QUERY_COUNT_MAX: Final = 32
 _RUN_COUNT_MAX: Final = 200
 
 
@@ -130,7 +139,7 @@ class Repeated:
 
     Attributes:
         batch_id: Which batch.
-        sequence: Its entry in the chain.
+        sequence: Its entry in the chain; the last one of them if there are several.
     """
 
     batch_id: int
@@ -164,12 +173,12 @@ class Job:
                 return state
         return None
 
-    def progress_of(self, state_number: int) -> StateProgress | None:
-        """Return who owns that state and how far it is, or None if nobody does."""
-        for progress in self.record.progress:
-            if progress.state_number == state_number:
-                return progress
-        return None
+    def progress_of(self, state_number: int) -> StateProgress:
+        """Return who owns that state, which is registered, and how far it is."""
+        (progress,) = (
+            one for one in self.record.progress if one.state_number == state_number
+        )
+        return progress
 
     def run_of(self, query_id: str) -> RunRecord | None:
         """Return the newest run of that query, or None."""
@@ -177,6 +186,30 @@ class Job:
             if run.query_id == query_id:
                 return run
         return None
+
+    def batch_id_of(self, query_id: str, state_numbers: Sequence[int]) -> int | None:
+        """
+        Return the last batch that was decided for a query and all of these states.
+
+        None is before the first: rows of every batch are to be staged.
+        """
+        batch_ids = [
+            -1 if done is None else done.batch_id
+            for done in (
+                _query_progress(self.progress_of(number), query_id)
+                for number in state_numbers
+            )
+        ]
+        batch_id = min(batch_ids, default=-1)
+        return None if batch_id < 0 else batch_id
+
+    def staged_batch_id(self, request: CommitBatch) -> int:
+        """Return the batch id that the rows of *request* are staged under."""
+        if request.batch_id is not None:
+            return request.batch_id
+        numbers = [number for number in request.state_numbers if number in self.states]
+        last = self.batch_id_of(request.query_id, numbers)
+        return 0 if last is None else last + 1
 
     def state_numbers_with_rows(self) -> tuple[int, ...]:
         """Return the states in which a batch was decided."""
@@ -201,8 +234,14 @@ class Job:
 
         Raises:
             SchemaMismatchError: Says what differs from what is registered.
-            ConfigurationError: If a schema is malformed.
+            ConfigurationError: If a state is named twice, or none is.
+            RemoteProtocolError: If a schema is malformed.
         """
+        names = [declaration.state_name for declaration in declarations]
+        if not names or len(set(names)) < len(names):
+            raise ConfigurationError(
+                f"a query writes at least one state, and each once, not {names}"
+            )
         for declaration in declarations:
             if self.states and max_parallelism != self.record.max_parallelism:
                 detail = (
@@ -265,7 +304,7 @@ class Job:
                     state_number=state.state_number,
                     query_id=request.query_id,
                     owner_epoch=run.writer_epoch,
-                    generation=1 if owned is None else owned.generation,
+                    generation=1,
                     batch_id=None,
                     decided_at_us=0,
                 )
@@ -301,40 +340,45 @@ class Job:
             StateOwnedError: Another query owns a state.
             CheckpointRewoundError: A later batch is decided already.
             UnknownStateError: A state was dropped meanwhile.
-            LocalProtocolError: The run has not been bound.
+            LocalProtocolError: The run has not been bound, or has written other states
+                with this batch.
             ConfigurationError: The request is malformed.
         """
-        _check_on_new_query(request.on_new_query)
+        _check_commit(request)
         run = self._current_run(request)
-        repeated = _repetition(run, request)
+        done = self._query_progress_of(request)
+        repeated = _repetition(run, request, done)
         if repeated is not None:
             return repeated
-        batch_id = request.batch_id
-        if batch_id is None:
-            batch_id = 0 if run.batch_id is None else run.batch_id + 1
-        elif run.batch_id is not None and batch_id < run.batch_id:
-            raise CheckpointRewoundError(run.query_id, batch_id, run.batch_id)
+        batch_id = self.staged_batch_id(request)
+        _check_rising(run, batch_id, done, is_batch_job=request.batch_id is None)
         progress = {entry.state_number: entry for entry in self.record.progress}
+        sequence = self.record.sequence + 1
         written: list[BatchState] = []
-        for state_number in request.state_numbers:
-            state = self.states.get(state_number)
-            owned = progress.get(state_number)
-            if state is None or owned is None:
-                raise UnknownStateError(self.record.job_id, f"number {state_number}")
+        for state_number, last in done.items():
+            if last is not None and last.batch_id == batch_id:
+                continue  # has it; the rows for it are passed over
+            state = self.states[state_number]
+            owned = progress[state_number]
             is_taken_over = owned.query_id != run.query_id
             if is_taken_over:
                 self._check_takeover(owned, state, run, request.on_new_query)
                 owned = replace(
-                    owned,
-                    query_id=run.query_id,
-                    owner_epoch=run.writer_epoch,
-                    generation=owned.generation + 1,
-                    batch_id=None,
+                    owned, query_id=run.query_id, generation=owned.generation + 1
                 )
-            elif owned.batch_id is not None and batch_id <= owned.batch_id:
-                raise CheckpointRewoundError(run.query_id, batch_id, owned.batch_id)
+            others = [one for one in owned.queries if one.query_id != request.query_id]
+            mine = QueryProgress(
+                query_id=request.query_id,
+                batch_id=batch_id,
+                writer_epoch=run.writer_epoch,
+                sequence=sequence,
+            )
             progress[state_number] = replace(
-                owned, batch_id=batch_id, decided_at_us=decided_at_us
+                owned,
+                owner_epoch=run.writer_epoch,
+                batch_id=batch_id,
+                decided_at_us=decided_at_us,
+                queries=(*others, mine)[-_QUERY_COUNT_MAX:],
             )
             schema = parse_schema(state.schema)
             written.append(
@@ -347,7 +391,6 @@ class Job:
                     or (is_taken_over and request.on_new_query == REPLACE),
                 )
             )
-        sequence = self.record.sequence + 1
         entry = BatchDecided(
             sequence=sequence,
             query_id=run.query_id,
@@ -358,12 +401,7 @@ class Job:
             states=tuple(written),
             stages=request.stages,
         )
-        run = replace(
-            run,
-            batch_id=batch_id,
-            batch_writer_epoch=run.writer_epoch,
-            sequence=sequence,
-        )
+        run = replace(run, batch_id=batch_id)
         record = replace(
             self.record,
             sequence=sequence,
@@ -375,10 +413,9 @@ class Job:
 
     def drop(self, state_name: str) -> JobChange:
         """
-        Return what forgets the state of that name.
+        Return what forgets the state of that name, and what was written to it.
 
-        A query that owns nothing else is forgotten with it, so that it may begin anew
-        from any checkpoint.
+        A query may begin it anew from any checkpoint.
 
         Raises:
             UnknownStateError: If there is none.
@@ -387,20 +424,12 @@ class Job:
         if state is None:
             raise UnknownStateError(self.record.job_id, state_name)
         number = state.state_number
-        progress = tuple(
-            entry for entry in self.record.progress if entry.state_number != number
-        )
-        owners = {entry.query_id for entry in progress}
         sequence = self.record.sequence + 1
         record = replace(
             self.record,
             sequence=sequence,
-            progress=progress,
-            runs=tuple(
-                run
-                if run.query_id in owners
-                else replace(run, batch_id=None, batch_writer_epoch=0, sequence=0)
-                for run in self.record.runs
+            progress=tuple(
+                entry for entry in self.record.progress if entry.state_number != number
             ),
         )
         return JobChange(
@@ -438,6 +467,8 @@ class Job:
         numbers = [entry.state_number for entry in record.progress]
         assert len(numbers) == len(set(numbers))
         assert set(numbers) == set(self.states)
+        names = {state.state_name for state in self.states.values()}
+        assert len(names) == len(self.states)
         query_ids = [run.query_id for run in record.runs]
         assert len(query_ids) == len(set(query_ids))
 
@@ -452,8 +483,6 @@ class Job:
                 run_id=run_id,
                 writer_epoch=ticket,
                 batch_id=None,
-                batch_writer_epoch=0,
-                sequence=0,
                 superseded=(),
             )
         if run.run_id == run_id:
@@ -466,6 +495,7 @@ class Job:
             run,
             run_id=run_id,
             writer_epoch=ticket,
+            batch_id=None,
             superseded=superseded[:_SUPERSEDED_COUNT_MAX],
         )
 
@@ -484,6 +514,20 @@ class Job:
                 request.query_id, request.writer_epoch, run.writer_epoch
             )
         return run
+
+    def _query_progress_of(
+        self, request: CommitBatch
+    ) -> dict[int, QueryProgress | None]:
+        """Return how far the query of *request* is, by state."""
+        for state_number in request.state_numbers:
+            if state_number not in self.states:
+                raise UnknownStateError(self.record.job_id, f"number {state_number}")
+        return {
+            state_number: _query_progress(
+                self.progress_of(state_number), request.query_id
+            )
+            for state_number in request.state_numbers
+        }
 
     def _check_takeover(
         self,
@@ -511,17 +555,54 @@ class Job:
         return (*runs, run)
 
 
-def _repetition(run: RunRecord, request: CommitBatch) -> Repeated | None:
+def _query_progress(progress: StateProgress, query_id: str) -> QueryProgress | None:
+    """Return how far a query is with a state, or None if it has not written it."""
+    for one in progress.queries:
+        if one.query_id == query_id:
+            return one
+    return None
+
+
+def _repetition(
+    run: RunRecord, request: CommitBatch, done: dict[int, QueryProgress | None]
+) -> Repeated | None:
     """Return which decided batch *request* repeats, or None if it is a new one."""
-    if run.batch_id is None:
+    found = [last for last in done.values() if last is not None]
+    if len(found) < len(done):
         return None
     if request.batch_id is None:  # a batch job writes once in each run
-        is_repeated = run.batch_writer_epoch == request.writer_epoch
+        is_repeated = all(last.writer_epoch == run.writer_epoch for last in found)
     else:
-        is_repeated = run.batch_id == request.batch_id
+        is_repeated = all(last.batch_id == request.batch_id for last in found)
     if not is_repeated:
         return None
-    return Repeated(batch_id=run.batch_id, sequence=run.sequence)
+    return Repeated(
+        batch_id=found[0].batch_id, sequence=max(last.sequence for last in found)
+    )
+
+
+def _check_rising(
+    run: RunRecord,
+    batch_id: int,
+    done: dict[int, QueryProgress | None],
+    *,
+    is_batch_job: bool,
+) -> None:
+    """Return if a batch of that number may still be decided."""
+    last = max((one.batch_id for one in done.values() if one is not None), default=-1)
+    if is_batch_job and last >= batch_id:
+        raise LocalProtocolError(
+            f"query {run.query_id} is not equally far with all states that it writes: "
+            "write them in batch jobs of their own"
+        )
+    if last > batch_id:
+        raise CheckpointRewoundError(run.query_id, batch_id, last)
+    if run.batch_id is not None and run.batch_id >= batch_id:
+        raise LocalProtocolError(
+            f"run {run.run_id} of query {run.query_id} has written batch "
+            f"{run.batch_id}, and comes with other states for batch {batch_id}: "
+            "write all states of a batch in one commit, and batches in their order"
+        )
 
 
 def _has_more_columns(declared: str, registered: str) -> bool:
@@ -535,3 +616,18 @@ def _check_on_new_query(text: str) -> None:
         raise ConfigurationError(
             f"on_new_query must be one of {', '.join(_ON_NEW_QUERY)}, not {text!r}"
         )
+
+
+def _check_commit(request: CommitBatch) -> None:
+    """Refuse what no writer of ours sends, and what would apply something twice."""
+    _check_on_new_query(request.on_new_query)
+    numbers = request.state_numbers
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ConfigurationError(
+            f"a batch writes at least one state, and each once, not {list(numbers)}"
+        )
+    if request.batch_id is not None and request.batch_id < 0:
+        raise ConfigurationError(f"a batch id is 0 or more, not {request.batch_id}")
+    stage_ids = {stage.stage_id for stage in request.stages}
+    if len(stage_ids) < len(request.stages):
+        raise ConfigurationError("a batch names each stage once")

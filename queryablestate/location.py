@@ -1,4 +1,4 @@
-"""`KvStateLocation`: which node serves which key groups of a named state; pure."""
+"""The route table: which node serves which key groups of a named state; pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ from typing import TYPE_CHECKING, final
 
 from attrs import frozen
 
+from queryablestate.assignment import key_groups_of
+
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from queryablestate.control_events import Link
+    from queryablestate.decisions import Job
+    from queryablestate.node_table import NodeTable
+    from queryablestate.records import AssignmentRecord
 
 
-__all__ = ["KvStateLocation"]
+__all__ = ["KvStateLocation", "RouteTable"]
 
 
 @final
@@ -41,3 +48,61 @@ class KvStateLocation:
     node_ids: tuple[str, ...]
     links: tuple[Link | None, ...]
     key_groups: tuple[tuple[int, ...], ...]
+
+
+@final
+class RouteTable:
+    """
+    A route for each state, made from assignments and from who is there.
+
+    Args:
+        nodes: Who is there; looked at in `locate` only.
+
+    Attributes:
+        locations: The routes by state number; always the same mapping.
+    """
+
+    def __init__(self, nodes: NodeTable) -> None:
+        self._nodes = nodes
+        self._locations: dict[int, KvStateLocation] = {}
+        self._numbers: dict[str, tuple[int, ...]] = {}
+        self._key_groups: dict[str, tuple[int, tuple[tuple[int, ...], ...]]] = {}
+        self.locations: Mapping[int, KvStateLocation] = self._locations
+
+    def locate(self, job: Job) -> None:
+        """Make the routes of a job anew."""
+        job_id, assignment = job.record.job_id, job.assignment
+        for number in self._numbers.pop(job_id, ()):
+            del self._locations[number]
+        if assignment is None:
+            return
+        present = [self._nodes.present(node_id) for node_id in assignment.node_ids]
+        links = tuple(None if node is None else node.link for node in present)
+        key_groups = self._key_groups_of(job_id, assignment)
+        self._numbers[job_id] = tuple(sorted(job.states))
+        for number in self._numbers[job_id]:
+            progress = job.progress_of(number)
+            self._locations[number] = KvStateLocation(
+                job_id=job_id,
+                state_name=job.states[number].state_name,
+                state_number=number,
+                generation=progress.generation,
+                batch_id=progress.batch_id,
+                assignment_version=assignment.version,
+                node_ids=assignment.node_ids,
+                links=links,
+                key_groups=key_groups,
+            )
+
+    def _key_groups_of(
+        self, job_id: str, assignment: AssignmentRecord
+    ) -> tuple[tuple[int, ...], ...]:
+        """Return the key groups of each node; kept, since batches come often."""
+        version, key_groups = self._key_groups.get(job_id, (None, ()))
+        if version != assignment.version:
+            key_groups = tuple(
+                tuple(key_groups_of(assignment, node_id))
+                for node_id in assignment.node_ids
+            )
+            self._key_groups[job_id] = (assignment.version, key_groups)
+        return key_groups

@@ -38,7 +38,8 @@ class PresentNode:
         address: Where writers reach it.
         heard_at_ns: When it was last heard from.
         sequences: How far it is, for each job that it has said so of.
-        failures: Why it cannot go on with a job, by job.
+        probes: Entries of which it was asked whether it lacks rows: job and sequence,
+            by the number of the question.
     """
 
     node_id: str
@@ -48,7 +49,7 @@ class PresentNode:
     address: str
     heard_at_ns: int
     sequences: dict[str, int] = field(factory=dict)
-    failures: dict[str, str] = field(factory=dict)
+    probes: dict[int, tuple[str, int]] = field(factory=dict)
 
 
 @final

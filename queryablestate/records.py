@@ -26,6 +26,7 @@ __all__ = [
     "Entry",
     "JobRecord",
     "NodeRecord",
+    "QueryProgress",
     "RunRecord",
     "StageRecord",
     "StateDropped",
@@ -130,6 +131,23 @@ class StateRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     schema: str
 
 
+class QueryProgress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    How far one query is with one state: what tells a repeated batch (rule W4).
+
+    Attributes:
+        query_id: The query, whether or not it owns the state now.
+        batch_id: The last batch of it that was decided for the state.
+        writer_epoch: The run of it that this batch was decided for.
+        sequence: That batch's place in the chain.
+    """
+
+    query_id: str
+    batch_id: int
+    writer_epoch: int
+    sequence: int
+
+
 class StateProgress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     Who owns a state, and how far it is.
@@ -137,11 +155,14 @@ class StateProgress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         state_number: Which state.
         query_id: The query that owns it (rule W5).
-        owner_epoch: The writer epoch of the run that took it: only a later run of
-            another query may take it over.
+        owner_epoch: The writer epoch of the run that wrote it last, or before the first
+            batch of the one that wants to: only a later run of another query may take
+            the state over.
         generation: 1 for the first owner, one more with each later one.
         batch_id: The last batch decided in this generation, or None before the first.
         decided_at_us: When that was.
+        queries: The queries that have written it, the one that wrote last at the end;
+            up to 32.  A query that comes back is held to what it had written before.
     """
 
     state_number: int
@@ -150,6 +171,7 @@ class StateProgress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     generation: int
     batch_id: int | None
     decided_at_us: int
+    queries: tuple[QueryProgress, ...] = ()
 
 
 class RunRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -160,9 +182,7 @@ class RunRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         query_id: The query.
         run_id: Spark's id of the run.
         writer_epoch: The run's first ticket (rule W1).
-        batch_id: The last batch decided for this query by any run, or None.
-        batch_writer_epoch: The writer epoch that batch was decided under, or 0.
-        sequence: That batch's place in the chain, or 0.
+        batch_id: The last batch that was decided for this run, or None.
         superseded: Earlier runs and their writer epochs, the newest first, up to 32:
             whatever ticket they show, they are over.
     """
@@ -171,8 +191,6 @@ class RunRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     run_id: str
     writer_epoch: int
     batch_id: int | None
-    batch_writer_epoch: int
-    sequence: int
     superseded: tuple[tuple[str, int], ...]
 
 

@@ -1,0 +1,166 @@
+"""
+How the chain of a job comes to its nodes, and how far they are with it; pure.
+
+Theory of operation.  An entry goes to the nodes that are present as soon as the leader
+store has it.  A node that was away says how far it is when it registers, and is sent
+the rest at once, before anything else that the proxy has to say to it.
+
+A node can be behind in three ways.  It *missed* entries: it is sent them.  It has *no
+part* in what came before it joined: it begins there.  Or its rows are *lost* (another
+data directory, or entries that it needs are not kept any more): it begins at the head,
+and answers for no state that has rows until a batch replaces them (rule W7).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from queryablestate.control_effects import SendToNode
+from queryablestate.decisions import ENTRY_KEPT_COUNT
+from queryablestate.node_messages import ApplyEntries, ResetJob
+from queryablestate.paths import encode_record
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from queryablestate.control_effects import ControlEffect
+    from queryablestate.control_state import ControlState
+    from queryablestate.decisions import Job, JobChange
+    from queryablestate.node_table import PresentNode
+    from queryablestate.records import Entry
+
+
+__all__ = [
+    "catch_up",
+    "declare_lost",
+    "extend_chain",
+    "lagging_nodes",
+    "prunable_entries",
+]
+
+_PRUNED_COUNT_MAX: Final = 50
+_ENTRIES_PER_MESSAGE_MAX: Final = 100
+_MESSAGE_SIZE_BYTES_MAX: Final = 1_000_000
+
+
+def extend_chain(
+    control: ControlState, job: Job, change: JobChange
+) -> list[ControlEffect]:
+    """Adopt a change that has a new entry, and send that to the nodes."""
+    assert change.entry is not None
+    job.adopt(change)
+    control.routes.locate(job)
+    message = ApplyEntries(
+        leader_epoch=control.leader_epoch,
+        job_id=job.record.job_id,
+        entries=(change.entry,),
+    )
+    return [
+        SendToNode(link=node.link, message=message) for node in control.present_of(job)
+    ]
+
+
+def catch_up(control: ControlState, job: Job, node: PresentNode) -> list[ControlEffect]:
+    """Send a node, which has key groups of a job, what it has missed of it."""
+    assignment, record = job.assignment, job.record
+    assert assignment is not None
+    index = assignment.node_ids.index(node.node_id)
+    joined = assignment.since_sequences[index]
+    is_as_assigned = assignment.store_ids[index] == node.store_id
+    position = node.sequences.get(record.job_id)
+    if position is None and joined == 0 and is_as_assigned:
+        position = 0  # an empty directory is all there ever was
+    if position is None or position < joined:
+        if not is_as_assigned:
+            return declare_lost(control, job, node)
+        entries = job.entries_after(joined)
+        if entries is None:
+            return declare_lost(control, job, node)
+        effects = [_reset(control, job, node, sequence=joined, lost=())]
+    else:
+        # A node that is ahead has applied what this control plane knows nothing of.
+        is_ahead = position > record.sequence
+        entries = None if is_ahead else job.entries_after(position)
+        if entries is None:
+            return declare_lost(control, job, node)
+        node.sequences[record.job_id] = position
+        effects = []
+    for part in _parts(entries):
+        message = ApplyEntries(
+            leader_epoch=control.leader_epoch, job_id=record.job_id, entries=part
+        )
+        effects.append(SendToNode(link=node.link, message=message))
+    return effects
+
+
+def declare_lost(
+    control: ControlState, job: Job, node: PresentNode
+) -> list[ControlEffect]:
+    """Let a node begin at the head, with every state that has rows lost (rule W7)."""
+    lost = job.state_numbers_with_rows()
+    return [_reset(control, job, node, sequence=job.record.sequence, lost=lost)]
+
+
+def lagging_nodes(control: ControlState, job: Job, sequence: int) -> Sequence[str]:
+    """Return the owners that have not applied that entry, as far as is known."""
+    assert job.assignment is not None
+    lagging = []
+    for node_id in job.assignment.node_ids:
+        node = control.nodes.present(node_id)
+        applied = -1 if node is None else node.sequences.get(job.record.job_id, -1)
+        if applied < sequence:
+            lagging.append(node_id)
+    return lagging
+
+
+def prunable_entries(control: ControlState, job: Job) -> Sequence[int]:
+    """Return the oldest entries, if one is added, that are not kept longer (W3)."""
+    assert job.assignment is not None
+    record = job.record
+    applied = []
+    for node_id in job.assignment.node_ids:
+        node = control.nodes.present(node_id)
+        if node is None:
+            return ()
+        applied.append(node.sequences.get(record.job_id, 0))
+    last = min(*applied, record.sequence + 1 - ENTRY_KEPT_COUNT)
+    end = min(last + 1, record.sequence_first + _PRUNED_COUNT_MAX)
+    return range(record.sequence_first, end)
+
+
+def _reset(
+    control: ControlState,
+    job: Job,
+    node: PresentNode,
+    *,
+    sequence: int,
+    lost: tuple[int, ...],
+) -> ControlEffect:
+    # Until the node says how far it is, it is nowhere.
+    node.sequences.pop(job.record.job_id, None)
+    message = ResetJob(
+        leader_epoch=control.leader_epoch,
+        job_id=job.record.job_id,
+        sequence=sequence,
+        state_numbers=lost,
+    )
+    return SendToNode(link=node.link, message=message)
+
+
+def _parts(entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
+    """Divide entries into messages of a bounded size; one entry is always sent."""
+    part: list[Entry] = []
+    size_bytes = 0
+    for entry in entries:
+        entry_size_bytes = len(encode_record(entry))
+        is_full = len(part) >= _ENTRIES_PER_MESSAGE_MAX or (
+            size_bytes + entry_size_bytes > _MESSAGE_SIZE_BYTES_MAX
+        )
+        if part and is_full:
+            yield tuple(part)
+            part, size_bytes = [], 0
+        part.append(entry)
+        size_bytes += entry_size_bytes
+    if part:
+        yield tuple(part)

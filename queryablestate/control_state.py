@@ -1,0 +1,102 @@
+"""
+`ControlState`: what the machines of `ControlCore` share; pure.
+
+What the leader store holds, who is there, and the route table that follows from both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from nameservice import UnknownJobError
+from queryablestate.location import RouteTable
+from queryablestate.node_table import NodeTable
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from queryablestate.decisions import Job
+    from queryablestate.node_table import PresentNode
+    from queryablestate.records import CountersRecord, NodeRecord
+
+
+__all__ = ["ControlState", "has_node"]
+
+
+@final
+class ControlState:
+    """
+    Jobs, nodes, numbers and routes.
+
+    Args:
+        counters: From the leader store, or a fresh one.
+        jobs: From the leader store.
+        nodes: From the leader store.
+        leader_epoch: The epoch of this leadership.
+        session_timeout_ns: Silence after which a node is taken for away.
+        now_ns: The time.
+
+    Attributes:
+        counters: As the store has them.
+        ticket_next: The next ticket to be given out.
+        jobs: By job id.
+        nodes: Known and present ones.
+        routes: The route table.
+        leader_epoch: As above.
+        session_timeout_ns: As above.
+    """
+
+    def __init__(
+        self,
+        *,
+        counters: CountersRecord,
+        jobs: Iterable[Job],
+        nodes: Iterable[NodeRecord],
+        leader_epoch: int,
+        session_timeout_ns: int,
+        now_ns: int,
+    ) -> None:
+        self.counters = counters
+        # Whatever an earlier leader may have given out is passed over.
+        self.ticket_next = counters.ticket_limit
+        self.jobs = {job.record.job_id: job for job in jobs}
+        self.nodes = NodeTable(nodes)
+        self.routes = RouteTable(self.nodes)
+        self.leader_epoch = leader_epoch
+        self.session_timeout_ns = session_timeout_ns
+        self._settled_at_ns = now_ns + session_timeout_ns
+        for job in self.jobs.values():
+            self.routes.locate(job)
+
+    def job(self, job_id: str) -> Job:
+        """Return that job; `UnknownJobError` if there is none."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            raise UnknownJobError(job_id)
+        return job
+
+    def jobs_of(self, node_id: str) -> Sequence[Job]:
+        """Return the jobs that a node has key groups of, the oldest first."""
+        jobs = [job for job in self.jobs.values() if has_node(job, node_id)]
+        return sorted(jobs, key=lambda job: job.record.job_number)
+
+    def present_of(self, job: Job) -> Sequence[PresentNode]:
+        """Return the nodes of a job that are present, by name."""
+        return [node for node in self.nodes if has_node(job, node.node_id)]
+
+    def is_settled(self, *, now_ns: int) -> bool:
+        """
+        Return whether a node that is not here will not come by itself (rule S2).
+
+        Until all known nodes have registered with this leader, or one session timeout
+        has passed, an absent node is only late.
+        """
+        return now_ns >= self._settled_at_ns or all(
+            self.nodes.present(node_id) is not None for node_id in self.nodes.known_ids
+        )
+
+
+def has_node(job: Job, node_id: str) -> bool:
+    """Return whether a node has key groups of a job."""
+    return job.assignment is not None and node_id in job.assignment.node_ids

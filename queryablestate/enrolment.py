@@ -1,0 +1,286 @@
+"""
+How nodes become part of it, are told what they answer for, and go; pure.
+
+Theory of operation.  A node registers over a connection of its own and says how far it
+is with each job.  Its registration waits for its turn like every change, since a new
+name, or another data directory, is written down first.  Then it is told, in this order:
+that it is registered and what it answers for; what it has missed of each job; and what
+it is to verify.  It is present as long as that connection lasts and it is heard from.
+
+**A node that cannot go on.**  A node that reports a failure may lack rows of a batch
+that was decided: its disk was exchanged for an older one, or somebody removed what was
+staged.  It is asked whether it does.  If so, waiting helps nobody, and its rows are
+lost (rule W7); if not, it is the node's own matter, and it tries again by itself.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, assert_never, final
+
+from election import Put
+from queryablestate.assignment import key_groups_of
+from queryablestate.chains import catch_up, declare_lost
+from queryablestate.commits import verify_id_of
+from queryablestate.control_changes import Change, Write
+from queryablestate.control_effects import ForgetNode, SendToNode
+from queryablestate.control_state import has_node
+from queryablestate.node_messages import (
+    AssignJob,
+    EntriesApplied,
+    FenceWriters,
+    HeartbeatAcknowledged,
+    JobAssignment,
+    NodeHeartbeat,
+    NodeRefused,
+    NodeRegistered,
+    RegisterNode,
+    StagesVerified,
+    VerifyStages,
+    WriterFence,
+)
+from queryablestate.paths import encode_record, node_path
+from queryablestate.records import BatchDecided, NodeRecord
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nameservice import NameServiceError
+    from queryablestate.commits import Commits
+    from queryablestate.control_changes import Outcome
+    from queryablestate.control_effects import ControlEffect
+    from queryablestate.control_events import Link, NodeSpoke
+    from queryablestate.control_state import ControlState
+    from queryablestate.decisions import Job
+    from queryablestate.node_table import PresentNode
+    from queryablestate.records import AssignmentRecord
+
+
+__all__ = ["Enrolment"]
+
+_NS_PER_MS: Final = 1_000_000
+
+
+@final
+class Enrolment:
+    """
+    Registers nodes, hears them, and takes them for away.
+
+    Args:
+        control: What there is.
+        commits: Told of what nodes have verified and applied.
+    """
+
+    def __init__(self, control: ControlState, commits: Commits) -> None:
+        self._control = control
+        self._commits = commits
+        self._registering: dict[Link, RegisterNode] = {}
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `expire` is to be called, or None."""
+        heard_at_ns = self._control.nodes.oldest_heard_at_ns()
+        if heard_at_ns is None:
+            return None
+        return heard_at_ns + self._control.session_timeout_ns
+
+    # -- what happens --------------------------------------------------------------
+
+    def node_spoke(self, event: NodeSpoke, *, now_ns: int) -> list[Outcome]:
+        """Hear a node."""
+        link, message = event.link, event.message
+        if isinstance(message, RegisterNode):
+            self._registering[link] = message
+            prepare = partial(self._register, link, message)
+            return [Change(prepare=prepare, refuse=partial(self._refused, link))]
+        node = self._control.nodes.at(link)
+        if node is None or node.registration_id != message.registration_id:
+            if link in self._registering:
+                return []  # it will be told when that has had its turn
+            refused = NodeRefused(reason="unknown", detail="register first")
+            return [SendToNode(link=link, message=refused)]
+        node.heard_at_ns = now_ns
+        match message:
+            case NodeHeartbeat(number=number):
+                acknowledged = HeartbeatAcknowledged(
+                    leader_epoch=self._control.leader_epoch, number=number
+                )
+                return [SendToNode(link=link, message=acknowledged)]
+            case StagesVerified():
+                outcomes = self._commits.verified(node, message, event.wall_clock_us)
+                return [*outcomes, *self._found_lost(node, message)]
+            case EntriesApplied():
+                return [*self._applied(node, message)]
+            case _:
+                assert_never(message)
+
+    def link_closed(self, link: Link) -> list[ControlEffect]:
+        """Take the node of that connection for away, if it is one's."""
+        self._registering.pop(link, None)
+        node = self._control.nodes.at(link)
+        return [] if node is None else [self._forget(node)]
+
+    def expire(self, *, now_ns: int) -> list[ControlEffect]:
+        """Take those for away that have been silent for the session timeout."""
+        silent_ns = now_ns - self._control.session_timeout_ns
+        return [
+            self._forget(node) for node in self._control.nodes.silent_since(silent_ns)
+        ]
+
+    def tell_assignment(
+        self, job: Job, former: AssignmentRecord | None
+    ) -> list[ControlEffect]:
+        """Tell the present nodes of a job what they answer for, and where it begins."""
+        former_ids = set() if former is None else set(former.node_ids)
+        effects: list[ControlEffect] = []
+        for node in self._control.nodes:
+            is_owner = has_node(job, node.node_id)
+            if not is_owner and node.node_id not in former_ids:
+                continue
+            message = AssignJob(
+                leader_epoch=self._control.leader_epoch,
+                job=_job_assignment(job, node.node_id),
+            )
+            effects.append(SendToNode(link=node.link, message=message))
+            if is_owner:
+                effects += catch_up(self._control, job, node)
+        return effects
+
+    def tell_fence(self, job: Job, fence: WriterFence) -> list[ControlEffect]:
+        """Tell the present nodes of a job that older runs of a query are over."""
+        message = FenceWriters(leader_epoch=self._control.leader_epoch, fences=(fence,))
+        return [
+            SendToNode(link=node.link, message=message)
+            for node in self._control.present_of(job)
+        ]
+
+    # -- registering ---------------------------------------------------------------
+
+    def _register(
+        self, link: Link, message: RegisterNode, now_ns: int
+    ) -> Write | Sequence[Outcome]:
+        """Take a node in; write down its name if that is new, or its disk is."""
+        if self._registering.get(link) is not message:
+            return []  # the connection is closed, or the node has asked again
+        earlier = self._control.nodes.present(message.node_id)
+        if earlier is not None and earlier.store_id != message.store_id:
+            # The same data directory could not be open twice; another one can.
+            del self._registering[link]
+            refused = NodeRefused(
+                reason="name-taken",
+                detail=f"another node is called {message.node_id!r}: "
+                "give this one another name",
+            )
+            return [SendToNode(link=link, message=refused)]
+        record = NodeRecord(node_id=message.node_id, store_id=message.store_id)
+        operations = []
+        if self._control.nodes.store_id_of(message.node_id) != message.store_id:
+            operations.append(Put(node_path(record.node_id), encode_record(record)))
+        adopt = partial(self._registered, link, message, record)
+        return Write(operations=operations, adopt=adopt)
+
+    def _registered(
+        self, link: Link, message: RegisterNode, record: NodeRecord, now_ns: int
+    ) -> list[ControlEffect]:
+        control = self._control
+        control.nodes.record(record)
+        if self._registering.get(link) is not message:
+            return []
+        del self._registering[link]
+        effects: list[ControlEffect] = []
+        for earlier in (control.nodes.present(message.node_id), control.nodes.at(link)):
+            if earlier is None or control.nodes.present(earlier.node_id) is not earlier:
+                continue
+            if (earlier.link, earlier.node_id) != (link, message.node_id):
+                effects.append(self._forget(earlier))
+        node = control.nodes.register(message, link=link, now_ns=now_ns)
+        jobs = control.jobs_of(node.node_id)
+        registered = NodeRegistered(
+            leader_epoch=control.leader_epoch,
+            control_id=control.counters.control_id,
+            session_timeout_ms=control.session_timeout_ns // _NS_PER_MS,
+            jobs=tuple(_job_assignment(job, node.node_id) for job in jobs),
+        )
+        effects.append(SendToNode(link=link, message=registered))
+        for job in jobs:
+            effects += catch_up(control, job, node)
+            control.routes.locate(job)
+        return effects + self._commits.node_registered(node)
+
+    def _refused(self, link: Link, error: NameServiceError) -> Sequence[ControlEffect]:
+        """Say nothing: a node that is not answered asks again by itself."""
+        self._registering.pop(link, None)
+        return []
+
+    # -- applying ------------------------------------------------------------------
+
+    def _applied(
+        self, node: PresentNode, message: EntriesApplied
+    ) -> list[ControlEffect]:
+        """Take note of how far a node is."""
+        job = self._control.jobs.get(message.job_id)
+        if job is None or message.sequence > job.record.sequence:
+            return []  # it speaks of what it was told to throw away
+        node.sequences[message.job_id] = message.sequence
+        effects: list[ControlEffect] = []
+        if message.failure is not None:
+            effects += self._probe(job, node)
+        return effects + self._commits.node_moved(message.job_id)
+
+    def _probe(self, job: Job, node: PresentNode) -> list[ControlEffect]:
+        """Ask a node that cannot apply its next entry whether it lacks rows of it."""
+        job_id = job.record.job_id
+        entry = job.entries.get(node.sequences[job_id] + 1)
+        if not isinstance(entry, BatchDecided):
+            return []
+        stages = tuple(
+            stage
+            for stage in entry.stages
+            if stage.chunk_counts.get(node.node_id, 0) > 0
+        )
+        verify_id = verify_id_of(job_id, entry.writer_epoch, entry.batch_id, stages)
+        node.probes[verify_id] = (job_id, entry.sequence)
+        message = VerifyStages(
+            leader_epoch=self._control.leader_epoch,
+            verify_id=verify_id,
+            job_id=job_id,
+            writer_epoch=entry.writer_epoch,
+            batch_id=entry.batch_id,
+            stages=stages,
+        )
+        return [SendToNode(link=node.link, message=message)]
+
+    def _found_lost(
+        self, node: PresentNode, message: StagesVerified
+    ) -> list[ControlEffect]:
+        """Let a node begin anew if it lacks rows of a batch that was decided."""
+        job_id, sequence = node.probes.pop(message.verify_id, (None, 0))
+        job = None if job_id is None else self._control.jobs.get(job_id)
+        if job is None or not message.missing:
+            return []
+        if node.sequences.get(job.record.job_id, sequence) >= sequence:
+            return []  # it has gone on meanwhile
+        return declare_lost(self._control, job, node)
+
+    # -- parts ---------------------------------------------------------------------
+
+    def _forget(self, node: PresentNode) -> ControlEffect:
+        """Take a node for away."""
+        self._control.nodes.remove(node)
+        for job in self._control.jobs_of(node.node_id):
+            self._control.routes.locate(job)
+        return ForgetNode(link=node.link, node_id=node.node_id)
+
+
+def _job_assignment(job: Job, node_id: str) -> JobAssignment:
+    assert job.assignment is not None
+    return JobAssignment(
+        job_id=job.record.job_id,
+        assignment_version=job.assignment.version,
+        max_parallelism=job.record.max_parallelism,
+        key_groups=tuple(key_groups_of(job.assignment, node_id)),
+        fences=tuple(
+            WriterFence(query_id=run.query_id, writer_epoch=run.writer_epoch)
+            for run in job.record.runs
+        ),
+    )
