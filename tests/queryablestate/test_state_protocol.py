@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from queryablestate import failures, messages, node_messages, questions, records
+from queryablestate.codec import PROTOCOL_VERSION
+
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "reference" / "state-protocol.md").read_text("utf-8")
+
+# What the proxy keeps for itself: it never crosses the wire of this protocol.
+STORED = {
+    "AssignmentRecord",
+    "CountersRecord",
+    "JobRecord",
+    "NodeRecord",
+    "QueryProgress",
+    "RunRecord",
+    "StateProgress",
+    "StateRecord",
+}
+
+
+def structs() -> dict[str, Any]:
+    """Return every message, and every part of one, by its name."""
+    return {
+        name: getattr(module, name)
+        for module in (messages, node_messages, questions, records)
+        for name in module.__all__
+        if name not in STORED
+        and isinstance(getattr(module, name), type)
+        and issubclass(getattr(module, name), msgspec.Struct)
+    }
+
+
+class TestPage:
+    """docs/reference/state-protocol.md says what crosses the wire."""
+
+    @pytest.mark.parametrize("name", sorted(structs()))
+    def test_every_message_is_there_with_its_fields(self, name: str) -> None:
+        """A peer in another language could be written from the page."""
+        struct = structs()[name]
+        tag = struct.__struct_config__.tag
+        if tag is not None:
+            assert re.search(rf"(`|\b){tag}(`|\b)", PAGE), tag
+        missing = [
+            field
+            for field in struct.__struct_fields__
+            if not re.search(rf"\b{field}\b", PAGE)
+        ]
+        assert missing == []
+
+    def test_every_code_is_there(self) -> None:
+        """Whatever a peer may be refused with has a row."""
+        codes = {
+            *failures._ERRORS,
+            failures.NOT_LEADER,
+            failures.UNKNOWN_SESSION,
+            failures.STALE_ROUTE,
+            "failed",
+        }
+        rows = set(re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE))
+        assert codes - rows == set()
+
+    def test_the_version_is_the_one_that_is_spoken(self) -> None:
+        """The page is about the protocol of this release."""
+        assert f"version  = %x{PROTOCOL_VERSION:02d}" in PAGE
