@@ -10,7 +10,15 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Final, final
 
-from lodestar import elect, keygen, observe, operate, server, state_proxy
+from lodestar import (
+    elect,
+    keygen,
+    observe,
+    operate,
+    server,
+    state_node,
+    state_proxy,
+)
 from lodestar.arguments import ArgumentParser
 from lodestar.exit_codes import ExitCode, exit_code_of
 from lodestar.output import printable
@@ -96,7 +104,15 @@ def make_parser() -> argparse.ArgumentParser:
     verbs = _Verbs(
         parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
     )
-    for module in (server, observe, operate, elect, state_proxy, keygen):
+    for module in (
+        server,
+        observe,
+        operate,
+        elect,
+        state_proxy,
+        state_node,
+        keygen,
+    ):
         module.add_verbs(verbs)
     return parser
 

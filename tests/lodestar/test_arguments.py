@@ -22,6 +22,7 @@ VERBS = (
     "expire",
     "elect",
     "proxy",
+    "node",
     "keygen",
 )
 
@@ -181,6 +182,7 @@ class TestBadUsage:
             ["expire", "session"],
             ["elect", "job", "address", "--", "true"],
             ["proxy"],
+            ["node", "--data-dir", "D"],
         ],
     )
     def test_an_embedded_service_is_refused_with_the_reason(

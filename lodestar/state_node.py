@@ -1,0 +1,234 @@
+"""The verb node: run a StateNode as a process of its own (design §5)."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import queue
+import threading
+from argparse import Namespace
+from enum import Enum
+from signal import Signals
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import attrs
+
+from haservices import open_ha_services
+from lodestar.arguments import (
+    add_log_option,
+    add_name_service_options,
+    load_config,
+    positive_count,
+    positive_seconds,
+)
+from lodestar.exit_codes import ExitCode
+from lodestar.output import printable, write
+from lodestar.signals import stop_signals
+from nameservice import NameServiceError
+from queryablestate.node import StateNode
+from queryablestate.node_config import NodeConfig
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lodestar.arguments import Verbs
+
+
+__all__ = ["add_verbs", "node_config"]
+
+_PREFIX: Final = "node_setting_"
+"""Options with this prefix in their ``dest`` are settings of `NodeConfig`."""
+
+_LIMITS: Final = (
+    ("stage_retention_seconds", "rows that no commit named are dropped after this"),
+    ("chunk_size_bytes_max", "of one chunk of rows"),
+    ("chunks_per_writer_max", "chunks of one writer that wait for the disk"),
+    ("chunks_size_bytes_max", "all chunks that wait for the disk"),
+    ("answer_size_bytes_max", "of one answer; below the proxy's frame_size_bytes_max"),
+    ("questions_waiting_max", "questions that wait for a batch or for a scan's turn"),
+    ("connections_max", "connections of writers"),
+)
+
+
+class _News(Enum):
+    """What the verb waits for, beside signals."""
+
+    REGISTERED = "registered"
+    OVER = "over"
+
+
+_End: TypeAlias = Signals | _News
+
+
+def add_verbs(verbs: Verbs) -> None:
+    """Enter the verb of this module."""
+    parser = verbs.add_verb(
+        "node",
+        _node,
+        summary="run a state node, which keeps and serves queryable state",
+        description="Run a StateNode until SIGTERM or SIGINT; the exit code is 0 then. "
+        "It keeps its rows in D, and registers with whichever proxy leads. One line on "
+        "standard output says so, once the proxy has taken it; until then it goes on "
+        "trying, and says on standard error what is in the way.",
+        examples="lodestar node --data-dir /var/lib/lodestar-node "
+        "--url leaderserver://10.0.0.5:5170\n"
+        "lodestar node --data-dir D --bind 'tcp://*:0' --token-file node.token \\\n"
+        "    --node-public-key-file n.key --node-secret-key-file n.key_secret \\\n"
+        "    --allow-list writers.toml",
+    )
+    _add(
+        parser.add_argument,
+        "data_dir",
+        required=True,
+        metavar="D",
+        help="where its rows are; made if it is not there; one node at a time",
+    )
+    _add(
+        parser.add_argument,
+        "bind",
+        metavar="tcp://HOST:PORT",
+        help="where writers connect; port 0 takes any free one "
+        f"(default: {_default('bind')})",
+    )
+    _add(
+        parser.add_argument,
+        "advertised_host",
+        metavar="H",
+        help="the host that writers are told instead of --bind's",
+    )
+    _add(
+        parser.add_argument,
+        "node_id",
+        metavar="N",
+        help="its name, unique in the cluster (default: the data directory's)",
+    )
+    _add(
+        parser.add_argument,
+        "size_bytes_max",
+        metavar="N",
+        type=positive_count,
+        help=f"how big the data may grow (default: {_default('size_bytes_max'):,})",
+    )
+    _add(
+        parser.add_argument,
+        "is_durable",
+        option="--not-durable",
+        action="store_false",
+        help="do not wait for the disk: rows survive the process, not the machine",
+    )
+    add_log_option(parser, "info")
+
+    access = parser.add_argument_group(
+        "access",
+        "Without CURVE whoever can connect may bring rows, so only this machine is let "
+        "in.",
+    )
+    _add(
+        access.add_argument,
+        "token_file",
+        metavar="FILE",
+        help="the node's token, where the proxy has callers; see 'lodestar keygen'",
+    )
+    _add(
+        access.add_argument,
+        "curve_public_key_file",
+        option="--node-public-key-file",
+        metavar="FILE",
+        help="the node's own CURVE public key",
+    )
+    _add(
+        access.add_argument,
+        "curve_secret_key_file",
+        option="--node-secret-key-file",
+        metavar="FILE",
+        help="the node's own CURVE secret key",
+    )
+    _add(
+        access.add_argument,
+        "allow_list_file",
+        option="--allow-list",
+        metavar="FILE",
+        help="TOML file: which public keys may bring rows, whatever their roles",
+    )
+    _add(
+        access.add_argument,
+        "is_insecure_allowed",
+        option="--insecure",
+        action="store_true",
+        help="let other machines in without CURVE all the same",
+    )
+
+    limits = parser.add_argument_group("limits")
+    for name, text in _LIMITS:
+        is_seconds = name.endswith("_seconds")
+        _add(
+            limits.add_argument,
+            name,
+            metavar="SECONDS" if is_seconds else "N",
+            type=positive_seconds if is_seconds else positive_count,
+            help=f"{text} (default: {_default(name):,})",
+        )
+    add_name_service_options(parser)
+
+
+def _add(
+    add_argument: Callable[..., Any], name: str, option: str = "", **options: Any
+) -> None:
+    """Add an option for one setting; what is not given is left to `NodeConfig`."""
+    add_argument(
+        option or f"--{name.replace('_', '-')}",
+        dest=_PREFIX + name,
+        default=argparse.SUPPRESS,
+        **options,
+    )
+
+
+def _default(name: str) -> Any:
+    return attrs.fields_dict(NodeConfig)[name].default
+
+
+def node_config(arguments: Namespace) -> NodeConfig:
+    """
+    Return the configuration that the options add up to.
+
+    Raises:
+        ConfigurationError: If they do not; says which to change.
+    """
+    return NodeConfig(
+        **{
+            name.removeprefix(_PREFIX): value
+            for name, value in vars(arguments).items()
+            if name.startswith(_PREFIX)
+        }
+    )
+
+
+def _node(arguments: Namespace) -> ExitCode:
+    config = node_config(arguments)
+    news: queue.SimpleQueue[_End] = queue.SimpleQueue()
+    with (
+        stop_signals(news.put),
+        open_ha_services(load_config(arguments)) as ha,
+        StateNode(ha, config) as node,
+    ):
+
+        def wait_until_registered() -> None:
+            with contextlib.suppress(NameServiceError):  # it is over
+                node.wait_until_registered()
+                news.put(_News.REGISTERED)
+
+        def wait_for_failure() -> None:
+            node.join()
+            news.put(_News.OVER)
+
+        for wait in (wait_until_registered, wait_for_failure):
+            threading.Thread(target=wait, name="node-waiter", daemon=True).start()
+        while (end := news.get()) is _News.REGISTERED:
+            write(f"serving {printable(node.node_id)} at {node.address}")
+        failure = node.failure
+        node_id = node.node_id
+    if end is _News.OVER and failure is not None:
+        message = f"node {node_id} serves no more: {failure}"
+        raise NameServiceError(message) from failure
+    return ExitCode.DONE
