@@ -15,6 +15,7 @@ from queryablestate.store_rows import (
     INDEX_SIZE_BYTES,
     ROW_KEY_SIZE_BYTES_MAX,
     LiveValues,
+    group_end,
     group_start,
     successor,
 )
@@ -78,7 +79,7 @@ def group_rows(
     group = group_start(key_group)
     # Cut to what LMDB can look for; still longer than any key, so that it sorts alike.
     first = group + start[: ROW_KEY_SIZE_BYTES_MAX + 1]
-    end = successor(group) if stop is None else group + stop
+    end = group_end(key_group) if stop is None else group + stop
     if cursor.set_range(first):
         for row_key, stored in cursor.iternext():
             if end is not None and row_key >= end:

@@ -90,7 +90,7 @@ class StoreEnvironment:
                 self._open(is_durable=is_durable)
                 self.identity = self._identify(node_id)
                 if is_durable:
-                    self._sync_directory()
+                    self._sync_names()
         except BaseException:
             self._stack.close()
             raise
@@ -167,13 +167,14 @@ class StoreEnvironment:
             )
         return identity
 
-    def _sync_directory(self) -> None:
+    def _sync_names(self) -> None:
         """Make the names of the files durable: LMDB sees to what is in them only."""
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        for path in (self._directory, self._directory.parent):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     @contextmanager
     def writing(self) -> Iterator[Transaction[bytes]]:
@@ -214,14 +215,16 @@ class StoreEnvironment:
         """
         See to it that there are *slot_count* databases of rows, before they are used.
 
-        In a transaction of its own: only when that is over may readers use the handle,
+        In a transaction of its own: only when that is over may readers use the handles,
         and a mark that they see must not name a slot they cannot open yet.
         """
-        while len(self.slots) < slot_count:
+        names = [slot_name(slot) for slot in range(len(self.slots), slot_count)]
+        if names:
             with self.writing() as transaction:
-                name = slot_name(len(self.slots))
-                database = self.environment.open_db(name, txn=transaction)
-            self.slots.append(database)
+                opened = [
+                    self.environment.open_db(name, txn=transaction) for name in names
+                ]
+            self.slots += opened
 
     def replace_identity(self, identity: Identity) -> None:
         """Store *identity* instead of the present one."""

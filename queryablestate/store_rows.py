@@ -30,6 +30,7 @@ __all__ = [
     "LiveValues",
     "OrderedRows",
     "check_chunk",
+    "group_end",
     "group_start",
     "item_rows",
     "joined_groups",
@@ -41,6 +42,7 @@ INDEX_SIZE_BYTES: Final = 8
 EXPIRY_SIZE_BYTES: Final = 8
 ROW_KEY_SIZE_BYTES_MAX: Final = GROUP_SIZE_BYTES + KEY_SIZE_BYTES_MAX + INDEX_SIZE_BYTES
 
+_KEY_GROUP_MAX: Final = 2 ** (8 * GROUP_SIZE_BYTES) - 1
 _CHUNK_INDEX_MAX: Final = 2**32 - 1
 _NEVER: Final = bytes(EXPIRY_SIZE_BYTES)
 
@@ -155,6 +157,11 @@ def group_start(key_group: int) -> bytes:
     return key_group.to_bytes(GROUP_SIZE_BYTES, "big")
 
 
+def group_end(key_group: int) -> bytes | None:
+    """Return the least row key that could come after *key_group*, or None."""
+    return None if key_group == _KEY_GROUP_MAX else group_start(key_group + 1)
+
+
 def joined_groups(groups: Iterable[int]) -> list[tuple[bytes, bytes | None]]:
     """
     Return the ranges of row keys that *groups* take up, neighbours as one.
@@ -165,7 +172,7 @@ def joined_groups(groups: Iterable[int]) -> list[tuple[bytes, bytes | None]]:
     ranges: list[tuple[bytes, bytes | None]] = []
     for key_group in sorted(groups):
         first = group_start(key_group)
-        last = successor(first)
+        last = group_end(key_group)
         if ranges and ranges[-1][1] == first:
             ranges[-1] = (ranges[-1][0], last)
         else:
