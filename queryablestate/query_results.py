@@ -7,7 +7,8 @@ from typing import Any, final
 
 from attrs import frozen
 
-from nameservice.state_errors import QueryableStateError
+from nameservice.errors import NameServiceError
+from queryablestate.schema import StateSchema
 
 
 __all__ = ["PartialResult", "StateEntry", "StateInformation"]
@@ -49,7 +50,7 @@ class PartialResult:
 
     values: Mapping[Any, Any]
     unavailable: Sequence[Any]
-    error: QueryableStateError | None
+    error: NameServiceError | None
 
 
 @final
@@ -74,6 +75,7 @@ class StateInformation:
         max_parallelism: The number of key groups.
         nodes: The nodes that are asked for it, by name.
         age_seconds: How long ago that batch was decided, or None.
+        registered_schema: The columns with their types, for programs.
     """
 
     job_id: str
@@ -90,3 +92,4 @@ class StateInformation:
     max_parallelism: int
     nodes: Sequence[str]
     age_seconds: float | None
+    registered_schema: StateSchema

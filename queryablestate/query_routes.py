@@ -290,6 +290,7 @@ def information_of(description: StateDescription) -> StateInformation:
             if index in owners
         ),
         age_seconds=None if age_ms is None else age_ms / _MS_PER_SECOND,
+        registered_schema=schema,
     )
 
 
