@@ -1,0 +1,423 @@
+"""A control plane over a leader store in a dict, and what a small cluster asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar, final
+
+from attrs import define, field
+
+from election import Delete, Put
+from queryablestate import paths
+from queryablestate.control_core import ControlCore
+from queryablestate.control_effects import (
+    AnswerWriter,
+    ControlEffect,
+    RefuseWriter,
+    SendToNode,
+    WriteStore,
+)
+from queryablestate.control_events import (
+    ControlEvent,
+    Link,
+    NodeSpoke,
+    StoreWritten,
+    WriterAsked,
+)
+from queryablestate.decisions import Job
+from queryablestate.messages import (
+    BindRun,
+    CommitBatch,
+    DrawTicket,
+    DropState,
+    RunBound,
+    StateDeclaration,
+    TicketDrawn,
+)
+from queryablestate.node_messages import (
+    EntriesApplied,
+    JobPosition,
+    NodeHeartbeat,
+    RegisterNode,
+    StagesVerified,
+)
+from queryablestate.records import CountersRecord, NodeRecord, StageRecord
+from queryablestate.schema import AtomicType, Field, StateKind, StateSchema, schema_json
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from msgspec import Struct
+
+    from nameservice import NameServiceError
+    from queryablestate.node_messages import ToNode
+
+
+__all__ = [
+    "APP",
+    "CONTROL_ID",
+    "DRIVER",
+    "EPOCH",
+    "LINK_A",
+    "LINK_B",
+    "LIST",
+    "LIST_WIDER",
+    "OPERATOR",
+    "SECOND",
+    "TIMEOUT_NS",
+    "VALUE",
+    "WALL_US",
+    "Plane",
+    "applied",
+    "bind",
+    "commit",
+    "draw",
+    "drop",
+    "heartbeat",
+    "load",
+    "node_register",
+    "refusal",
+    "sent",
+    "stage",
+    "verified",
+]
+
+T = TypeVar("T")
+
+LINK_A: Final = Link(1)
+LINK_B: Final = Link(2)
+DRIVER: Final = Link(10)
+OPERATOR: Final = Link(11)
+EPOCH: Final = 7
+CONTROL_ID: Final = "control"
+SECOND: Final = 1_000_000_000
+TIMEOUT_NS: Final = 10 * SECOND
+WALL_US: Final = 1_700_000_000_000_000
+SESSION: Final = b"session"
+APP: Final = "flights"
+
+_KEY: Final = (Field("tailnum", AtomicType.STRING),)
+_DELAY: Final = Field("delay", AtomicType.BIGINT)
+VALUE: Final = schema_json(StateSchema(kind=StateKind.VALUE, key=_KEY, value=(_DELAY,)))
+LIST: Final = schema_json(StateSchema(kind=StateKind.LIST, key=_KEY, value=(_DELAY,)))
+LIST_WIDER: Final = schema_json(
+    StateSchema(
+        kind=StateKind.LIST, key=_KEY, value=(_DELAY, Field("s", AtomicType.STRING))
+    )
+)
+
+
+def draw(
+    *,
+    states: dict[str, str] | None = None,
+    job_id: str = APP,
+    request_id: int = 1,
+    max_parallelism: int = 4,
+) -> DrawTicket:
+    """Return a request for a ticket."""
+    return DrawTicket(
+        request_id=request_id,
+        session=SESSION,
+        job_id=job_id,
+        max_parallelism=max_parallelism,
+        states=_declarations(states),
+    )
+
+
+def bind(
+    ticket: int,
+    *,
+    query_id: str = "query",
+    run_id: str = "run-1",
+    states: dict[str, str] | None = None,
+    on_new_query: str = "refuse",
+    job_id: str = APP,
+) -> BindRun:
+    """Return a run's showing of a ticket."""
+    return BindRun(
+        request_id=2,
+        session=SESSION,
+        job_id=job_id,
+        ticket=ticket,
+        query_id=query_id,
+        run_id=run_id,
+        states=_declarations(states),
+        on_new_query=on_new_query,
+    )
+
+
+def _declarations(states: dict[str, str] | None) -> tuple[StateDeclaration, ...]:
+    states = {"aircraft": VALUE} if states is None else states
+    return tuple(
+        StateDeclaration(state_name=name, schema=schema)
+        for name, schema in states.items()
+    )
+
+
+def stage(number: int, **chunk_counts: int) -> StageRecord:
+    """Return what an execution of a task has staged, by node."""
+    return StageRecord(
+        stage_id=number.to_bytes(16, "big"),
+        chunk_counts=chunk_counts,
+        row_count=sum(chunk_counts.values()),
+    )
+
+
+def commit(
+    writer_epoch: int,
+    batch_id: int | None,
+    *stages: StageRecord,
+    query_id: str = "query",
+    run_id: str = "run-1",
+    state_numbers: tuple[int, ...] = (1,),
+    assignment_version: int = 1,
+    is_complete: bool = False,
+    on_new_query: str = "refuse",
+    request_id: int = 3,
+    timeout_ms: int = 60_000,
+    job_id: str = APP,
+) -> CommitBatch:
+    """Return a request to decide a batch."""
+    return CommitBatch(
+        request_id=request_id,
+        session=SESSION,
+        job_id=job_id,
+        query_id=query_id,
+        run_id=run_id,
+        writer_epoch=writer_epoch,
+        batch_id=batch_id,
+        assignment_version=assignment_version,
+        state_numbers=state_numbers,
+        is_complete=is_complete,
+        on_new_query=on_new_query,
+        stages=stages,
+        timeout_ms=timeout_ms,
+    )
+
+
+def drop(state_name: str = "aircraft", job_id: str = APP) -> DropState:
+    """Return an operator's request to forget a state."""
+    return DropState(
+        request_id=4, session=SESSION, job_id=job_id, state_name=state_name
+    )
+
+
+def node_register(
+    node_id: str,
+    *,
+    store_id: str | None = None,
+    registration_id: str | None = None,
+    positions: dict[str, int] | None = None,
+) -> RegisterNode:
+    """Return a node's registration."""
+    return RegisterNode(
+        token=None,
+        node_id=node_id,
+        store_id=f"disk-of-{node_id}" if store_id is None else store_id,
+        registration_id=f"process-{node_id}"
+        if registration_id is None
+        else registration_id,
+        address=f"tcp://{node_id}:1",
+        positions=tuple(
+            JobPosition(job_id=job_id, sequence=sequence)
+            for job_id, sequence in (positions or {}).items()
+        ),
+    )
+
+
+def heartbeat(node_id: str, number: int) -> NodeHeartbeat:
+    """Return a heartbeat of a node."""
+    return NodeHeartbeat(registration_id=f"process-{node_id}", number=number)
+
+
+def verified(node_id: str, verify_id: int, *missing: StageRecord) -> StagesVerified:
+    """Return what a node says of stages."""
+    return StagesVerified(
+        registration_id=f"process-{node_id}",
+        verify_id=verify_id,
+        missing=tuple(one.stage_id for one in missing),
+    )
+
+
+def applied(
+    node_id: str, sequence: int, *, failure: str | None = None, job_id: str = APP
+) -> EntriesApplied:
+    """Return how far a node is."""
+    return EntriesApplied(
+        registration_id=f"process-{node_id}",
+        job_id=job_id,
+        sequence=sequence,
+        failure=failure,
+    )
+
+
+def load(
+    store: dict[str, bytes], *, epoch: int = EPOCH, now_ns: int = 0
+) -> ControlCore:
+    """Return the core that a new leader makes of what is stored."""
+    jobs: dict[str, Job] = {}
+    nodes: list[NodeRecord] = []
+    counters = CountersRecord(
+        control_id=CONTROL_ID, ticket_limit=1, state_number=0, job_number=0
+    )
+    for path in sorted(store):
+        value = store[path]
+        match path.split("/"):
+            case ["counters"]:
+                counters = paths.decode_counters(value)
+            case ["nodes", _]:
+                nodes.append(paths.decode_node(value))
+            case ["jobs", number]:
+                jobs[number] = Job(record=paths.decode_job(value))
+            case ["jobs", number, "assignment"]:
+                jobs[number].assignment = paths.decode_assignment(value)
+            case ["jobs", number, "states", _]:
+                state = paths.decode_state(value)
+                jobs[number].states[state.state_number] = state
+            case ["jobs", number, "entries", _]:
+                entry = paths.decode_entry(value)
+                jobs[number].entries[entry.sequence] = entry
+    return ControlCore(
+        counters=counters,
+        jobs=jobs.values(),
+        nodes=nodes,
+        leader_epoch=epoch,
+        session_timeout_ns=TIMEOUT_NS,
+        now_ns=now_ns,
+    )
+
+
+@final
+@define
+class Plane:
+    """
+    A core, the time, and a leader store that takes every write at once.
+
+    Attributes:
+        core: The core.
+        now_ns: The time.
+        store: What was written.
+    """
+
+    core: ControlCore = field(factory=lambda: load({}))
+    now_ns: int = 0
+    store: dict[str, bytes] = field(factory=dict)
+
+    def step(self, event: ControlEvent) -> tuple[ControlEffect, ...]:
+        """Let *event* happen, and nothing else."""
+        effects = self.core.step(event, now_ns=self.now_ns)
+        self.core.check_invariants()
+        return effects
+
+    def settle(self, event: ControlEvent) -> list[ControlEffect]:
+        """Let *event* happen, and what is to be written be written."""
+        effects: list[ControlEffect] = []
+        waiting = [*self.step(event)]
+        while waiting:
+            effect = waiting.pop(0)
+            if isinstance(effect, WriteStore):
+                self.write(effect)
+                waiting += self.step(StoreWritten())
+            else:
+                effects.append(effect)
+        return effects
+
+    def write(self, effect: WriteStore) -> None:
+        """Do what the leader store is asked to."""
+        for operation in effect.operations:
+            match operation:
+                case Put(path=path, value=value):
+                    self.store[path] = value
+                case Delete(path=path):
+                    del self.store[path]
+
+    def next_leader(self) -> None:
+        """Go on with a core made from the store, under the next epoch."""
+        self.core = load(self.store, epoch=EPOCH + 1, now_ns=self.now_ns)
+        self.core.check_invariants()
+
+    def ask(
+        self, request: DrawTicket | BindRun | CommitBatch | DropState
+    ) -> list[ControlEffect]:
+        """Let a writer ask."""
+        return self.settle(
+            WriterAsked(link=DRIVER, request=request, wall_clock_us=WALL_US)
+        )
+
+    def hear(
+        self,
+        link: Link,
+        message: RegisterNode | NodeHeartbeat | StagesVerified | EntriesApplied,
+    ) -> list[ControlEffect]:
+        """Let a node speak."""
+        return self.settle(NodeSpoke(link=link, message=message, wall_clock_us=WALL_US))
+
+    def start_nodes(self) -> None:
+        """Register the nodes ``a`` and ``b``."""
+        self.hear(LINK_A, node_register("a"))
+        self.hear(LINK_B, node_register("b"))
+
+    def start_job(self, states: dict[str, str] | None = None) -> int:
+        """Start both nodes, draw a ticket and bind the first run; return its epoch."""
+        self.start_nodes()
+        ticket = self.draw(states=states)
+        return self.bind(ticket, states=states)
+
+    def draw(self, *, states: dict[str, str] | None = None, job_id: str = APP) -> int:
+        """Draw a ticket."""
+        return told(TicketDrawn, self.ask(draw(states=states, job_id=job_id))).ticket
+
+    def bind(
+        self,
+        ticket: int,
+        *,
+        query_id: str = "query",
+        run_id: str = "run-1",
+        states: dict[str, str] | None = None,
+        on_new_query: str = "refuse",
+        job_id: str = APP,
+    ) -> int:
+        """Bind a run; return its writer epoch."""
+        request = bind(
+            ticket,
+            query_id=query_id,
+            run_id=run_id,
+            states=states,
+            on_new_query=on_new_query,
+            job_id=job_id,
+        )
+        return told(RunBound, self.ask(request)).writer_epoch
+
+    def new_run(self, run_id: str, *, query_id: str = "query") -> int:
+        """Draw a ticket for a run and bind it; return its writer epoch."""
+        return self.bind(
+            self.draw(), run_id=run_id, query_id=query_id, on_new_query="continue"
+        )
+
+    def decide(self, request: CommitBatch) -> list[ControlEffect]:
+        """Commit a batch without chunks, and let both nodes apply it."""
+        effects = self.ask(request)
+        for effect in tuple(effects):
+            if isinstance(effect, SendToNode):
+                name = {LINK_A: "a", LINK_B: "b"}[effect.link]
+                entries = effect.message.entries  # type: ignore[union-attr]  # it is one
+                effects += self.hear(effect.link, applied(name, entries[-1].sequence))
+        return [e for e in effects if not isinstance(e, SendToNode)]
+
+
+def told(expected: type[T], effects: Iterable[ControlEffect]) -> T:
+    """Return the one answer to a writer, which is of that type."""
+    (message,) = [e.message for e in effects if isinstance(e, AnswerWriter)]
+    assert isinstance(message, expected)
+    return message
+
+
+def refusal(effects: Iterable[ControlEffect]) -> NameServiceError:
+    """Return the one error that a writer is refused with."""
+    (error,) = [e.error for e in effects if isinstance(e, RefuseWriter)]
+    return error
+
+
+def sent(effects: Iterable[ControlEffect], link: Link) -> Sequence[ToNode | Struct]:
+    """Return what a node is told."""
+    return [e.message for e in effects if isinstance(e, SendToNode) and e.link == link]
