@@ -10,11 +10,13 @@ from sparkpipeline.configuration import (
     use_ha_config,
 )
 from sparkpipeline.data_source import LodestarDataSource, source_options
+from sparkpipeline.executor_nodes import ExecutorNodes, start_nodes
 from sparkpipeline.sink import publish_state, publish_states
 from sparkpipeline.state_options import StateSpec
 
 
 __all__ = [
+    "ExecutorNodes",
     "LodestarDataSource",
     "StateSpec",
     "close_ha_services",
@@ -23,6 +25,7 @@ __all__ = [
     "publish_state",
     "publish_states",
     "source_options",
+    "start_nodes",
     "to_spark_settings",
     "use_ha_config",
 ]
