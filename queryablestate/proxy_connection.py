@@ -88,8 +88,14 @@ PROXY_SOCKET_LIMITS: Final = SocketLimits(
     frame_size_bytes_max=64 * 1024 * 1024,
     heartbeat_interval_ms=3_000,
     heartbeat_timeout_ms=10_000,
+    reconnect_interval_ms=3_600_000,
 )
-"""Of every socket that a caller opens to a proxy; answers may be large."""
+"""
+Of every socket that a caller opens to a proxy; answers may be large.
+
+libzmq is kept from connecting again by itself: each attempt is reported to a monitor
+that nobody reads while the caller is idle.  A new socket is opened when there is need.
+"""
 
 _NS_PER_MS: Final = 1_000_000
 _CHANNEL_COUNT_MAX: Final = 4

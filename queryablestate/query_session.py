@@ -1,0 +1,219 @@
+"""
+`QuerySession`: who leads, the connection to it, and the session; pure.
+
+::
+
+    no leader ──told──► apart ──made──► connected ──Welcome──► session
+        ▲                 ▲ └──told another─────┘ ▲               │
+        │                 └──failed, refused──────┼───────────────┤
+        └──told that nobody leads────────────────────────────────┘
+                                                  └─not-leader,───┘
+                                                    unknown-session
+
+It decides only when to connect and when to greet.  What a lost session means for what
+is under way is its owner's business: methods return whether there was one.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from nameservice.errors import AuthenticationError, NameServiceError, NoLeaderError
+from nameservice.ids import QUERY_PROXY
+from nameservice.state_errors import DeadlineExceededError
+from queryablestate.failures import NOT_LEADER, error_of
+from queryablestate.messages import Welcome
+from queryablestate.query_events import ConnectTo, Disconnect, LeaderTold, SayHello
+from queryablestate.query_outbox import NEVER_NS, QueryOutbox, longer_pause
+from queryablestate.questions import Refusal
+
+
+__all__ = ["QuerySession"]
+
+_NS_PER_SECOND: Final = 1_000_000_000
+_OVERLOADED: Final = "did-not-happen"
+
+
+@final
+class QuerySession:
+    """
+    Who leads, the connection to it, and the session.
+
+    Attributes:
+        secret: Of the session, or None while there is none.
+        key_count_max: How many keys one question may have.
+        frame_size_bytes_max: How big a frame may be.
+    """
+
+    def __init__(
+        self, outbox: QueryOutbox, *, answer_timeout_ns: int, refused_pause_ns: int
+    ) -> None:
+        self._outbox = outbox
+        self._answer_timeout_ns = answer_timeout_ns
+        self._refused_pause_ns = refused_pause_ns
+        self.secret: bytes | None = None
+        self.key_count_max = 1
+        self.frame_size_bytes_max = 1
+        self._leader = LeaderTold(address=None)
+        self._epoch = 0
+        self._address: str | None = None
+        self._is_connected = False
+        self._connect_due_ns = outbox.now_ns
+        self._hello_id: int | None = None
+        self._hello_due_ns = outbox.now_ns
+        self._pause_ns = 0
+        self._is_denied_leader = False
+        self._problem: NameServiceError | None = None
+        self._refusal: NameServiceError | None = None
+        self._refused_until_ns = 0
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether messages can flow."""
+        return self._is_connected
+
+    @property
+    def refusal(self) -> NameServiceError | None:
+        """Return why we were not let in a moment ago, or None."""
+        if self._outbox.now_ns < self._refused_until_ns:
+            return self._refusal
+        return None
+
+    def due_ns(self) -> int:
+        """Return when `seek` is to be called, while there is no session."""
+        if self._is_connected:
+            return self._hello_due_ns
+        if self._address is None and self._leader.address is not None:
+            return self._connect_due_ns
+        return NEVER_NS
+
+    def seek(self) -> None:
+        """Connect, or greet: whatever comes next."""
+        if not self._is_connected:
+            assert self._leader.address is not None
+            self._address = self._leader.address
+            self._outbox.perform(ConnectTo(address=self._address))
+            return
+        self._hello_id = self._outbox.next_number()
+        self._hello_due_ns = self._outbox.now_ns + self._answer_timeout_ns
+        self._outbox.perform(SayHello(request_id=self._hello_id))
+
+    def error_of_silence(self, waited_seconds: float) -> NameServiceError:
+        """Return what to say to whoever waited in vain."""
+        address = self._leader.address
+        if address is None:
+            return self._leader.problem or NoLeaderError(QUERY_PROXY, waited_seconds)
+        if self.secret is not None:
+            return DeadlineExceededError(
+                waited_seconds, f"the proxy at {address} gave no answer"
+            )
+        if self._is_denied_leader:
+            return NoLeaderError(QUERY_PROXY, waited_seconds)
+        if isinstance(self._problem, AuthenticationError):
+            return self._problem
+        reason = "does not answer" if self._is_connected else "cannot be reached"
+        detail = f"the proxy at {address} {reason}"
+        if self._problem is not None:
+            detail += f" ({self._problem})"
+        return DeadlineExceededError(waited_seconds, detail)
+
+    # -- what happened ---------------------------------------------------------------
+
+    def leader_told(self, leader: LeaderTold) -> bool:
+        """Take note of who leads; return whether a session ended by that."""
+        before, self._leader = self._leader, leader
+        if leader.address != before.address:
+            self._pause_ns = 0
+            self._connect_due_ns = self._outbox.now_ns
+            self._is_denied_leader = False
+            self._problem = None
+            self._refusal = None
+            return self.disconnect()
+        # It leads again, and knows nothing of what it was asked before.
+        return self._epoch < leader.epoch and self.end()
+
+    def disconnect(self) -> bool:
+        """Leave; return whether a session ended by that."""
+        if self._address is None:
+            return False
+        self._outbox.perform(Disconnect())
+        self._address = None
+        self._is_connected = False
+        return self.end()
+
+    def made(self) -> None:
+        """Take note that messages can flow."""
+        self._is_connected = True
+        self._hello_due_ns = self._outbox.now_ns
+
+    def failed(self, problem: NameServiceError | None) -> bool:
+        """Take note that there is no connection; return whether a session ended."""
+        if problem is not None:
+            self._problem = problem
+        self._address = None
+        self._is_connected = False
+        self._pause_ns = longer_pause(self._pause_ns)
+        self._connect_due_ns = self._outbox.now_ns + self._pause_ns
+        return self.end()
+
+    def refused(self, error: NameServiceError) -> None:
+        """Take note that we are not let in, and shall not be in a moment."""
+        self._refusal = error
+        self._refused_until_ns = self._outbox.now_ns + self._refused_pause_ns
+        self._connect_due_ns = self._hello_due_ns = self._refused_until_ns
+
+    def welcomed(self, welcome: Welcome) -> None:
+        """Begin a session, if that is what was asked for last."""
+        if welcome.request_id != self._hello_id:
+            return
+        self._hello_id = None
+        self.secret = welcome.session
+        self.key_count_max = max(1, welcome.keys_per_request_max)
+        self.frame_size_bytes_max = welcome.frame_size_bytes_max
+        self._epoch = max(welcome.leader_epoch, self._leader.epoch)
+        self._is_denied_leader = False
+        self._problem = None
+        self._refusal = None
+
+    def worked(self) -> None:
+        """Take note of an answer: the next pause is a short one again."""
+        self._pause_ns = 0
+
+    def greeting_refused(self, refusal: Refusal) -> NameServiceError | None:
+        """Take note of no welcome; return why, if it is no use to wait for one."""
+        if refusal.request_id != self._hello_id:
+            return None
+        self._hello_id = None
+        if refusal.code in {NOT_LEADER, _OVERLOADED}:
+            self._is_denied_leader = refusal.code == NOT_LEADER
+            self._greet_later()
+            return None
+        error = error_of(refusal)
+        self.refused(error)
+        return error
+
+    def not_leader(self) -> None:
+        """Wait for the name service to say who is, or for this one to begin."""
+        self.end()
+        self._is_denied_leader = True
+        self._greet_later()
+
+    def unknown(self) -> None:
+        """Greet anew: at once, unless sessions come and go."""
+        self.end()
+        is_first = self._pause_ns == 0
+        self._greet_later()
+        if is_first:
+            self._hello_due_ns = self._outbox.now_ns
+
+    def end(self) -> bool:
+        """Have no session; return whether there was one."""
+        had_session = self.secret is not None
+        self.secret = None
+        self._hello_id = None
+        self._hello_due_ns = self._outbox.now_ns
+        return had_session
+
+    def _greet_later(self) -> None:
+        self._pause_ns = longer_pause(self._pause_ns)
+        self._hello_due_ns = self._outbox.now_ns + self._pause_ns

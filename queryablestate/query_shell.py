@@ -1,0 +1,390 @@
+"""
+`QueryShell`: many threads, one `QueryCore`, and no thread of its own.
+
+Theory of operation.  A hop from one thread to another and back costs 50 to 90 us here,
+as much as half of a round trip over two sockets (measured).  So there is no thread that
+does I/O for the others: whoever asks does it, for itself and for everybody else.
+
+*   Under the lock, a thread takes a *turn*: hands to the core whatever was asked until
+    now, by itself or by others who were waiting for the lock, sends, and takes what has
+    come.  Turns are short and never wait.
+*   Whoever then still waits for an answer, and finds nobody *driving*, drives: waits
+    until the socket is readable or the core's deadline comes, without the lock, takes a
+    turn, and so on until its own requests are answered.  Then it hands over to another
+    that waits, if there is one.
+*   Everybody else sleeps until told: done, or to drive.
+
+So a single thread never leaves its own stack, and of many threads one receives for all.
+ZeroMQ allows a socket to be used by one thread after the other if there is a memory
+barrier between them, which a lock is.
+
+Nothing happens while nobody asks: a connection that closes meanwhile, and a leader that
+changes, are noticed by the next request.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final, assert_never, final
+
+import zmq
+
+from nameservice import ForkGuard, NameServiceError, SystemClock
+from queryablestate.credentials import as_credentials
+from queryablestate.proxy_finder import ProxyFinder
+from queryablestate.query_core import QueryCore
+from queryablestate.query_events import (
+    ClientClosed,
+    CompleteRequests,
+    ConnectionMade,
+    ConnectionRefused,
+    ConnectTo,
+    Disconnect,
+    LeaderTold,
+    QueryEffect,
+    QueryEvent,
+    RequestsAsked,
+    RequestsDropped,
+    SayHello,
+    SendRequest,
+    TimeWent,
+)
+from queryablestate.query_link import QueryLink
+from transport.log_budget import LogBudget
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from haservices import HAConfig, HAServices
+    from queryablestate.credentials import Credentials
+    from queryablestate.query_core import QueryConfig
+    from queryablestate.query_requests import Request
+    from transport import ZMQContext
+
+
+__all__ = ["QueryShell", "leader_told"]
+
+_NS_PER_MS: Final = 1_000_000
+_WAIT_MS_MAX: Final = 60_000
+_TIME_WENT: Final = TimeWent()
+
+
+def leader_told(finder: ProxyFinder) -> LeaderTold:
+    """Return what *finder* knows, as an event."""
+    leader = finder.leader
+    if leader is None:
+        return LeaderTold(address=None, problem=finder.problem)
+    return LeaderTold(address=leader.address, epoch=leader.epoch)
+
+
+@final
+class _Waiter:
+    """One thread that waits, for one or more requests."""
+
+    __slots__ = ("lock", "open_count")
+
+    def __init__(self, open_count: int) -> None:
+        self.open_count = open_count
+        self.lock = threading.Lock()
+        self.lock.acquire()  # until there is something to look at
+
+
+@final
+class QueryShell:
+    """
+    A `QueryCore` for threads.  Thread-safe.
+
+    Args:
+        services: The name service, or how to open it.
+        credentials: What we show the proxy.
+        config: The limits of the core.
+
+    Attributes:
+        clock: What deadlines are measured by.
+        closed: Set when the shell is closed.
+    """
+
+    def __init__(
+        self,
+        services: HAConfig | HAServices | str,
+        credentials: str | Credentials | None,
+        config: QueryConfig | None = None,
+    ) -> None:
+        self.clock = SystemClock()
+        self._guard = ForkGuard()
+        self._credentials = as_credentials(credentials)
+        self._finder = ProxyFinder(services, on_change=self._leader_changed)
+        self._budget = LogBudget()
+        self._asked: deque[Request] = deque()
+        self._is_news = False
+        self._lock = threading.Lock()  # guards what follows
+        self._core = QueryCore(config, now_ns=self.clock.now_ns())
+        self._context: ZMQContext = zmq.Context()
+        self._link: QueryLink | None = None
+        self._events: deque[QueryEvent] = deque()
+        self._waiters: dict[_Waiter, None] = {}
+        self._driver: _Waiter | None = None
+        self._polling_until_ns = 0
+        self.closed = threading.Event()
+        self._poll = select.poll()
+        self._wake_lock = threading.Lock()  # guards the pipe
+        self._wake_reader, self._wake_writer = os.pipe()
+        for descriptor in (self._wake_reader, self._wake_writer):
+            os.set_blocking(descriptor, False)
+        self._is_pipe_open = True
+        self._make_poll()
+
+    @property
+    def key_count_max(self) -> int:
+        """Return how many keys one question may have."""
+        return self._core.key_count_max
+
+    def open(self) -> None:
+        """Begin to look for the proxy leader; return without waiting."""
+        self._finder.start()
+
+    def run(self, *requests: Request) -> None:
+        """
+        Ask, and return when all of *requests* are done, be it with an error.
+
+        Raises:
+            ForkedClientError: In a child of the process that made it.
+        """
+        self._guard.check()
+        waiter = _Waiter(len(requests))
+        for request in requests:
+            request.waiter = waiter
+        self._asked += requests
+        try:
+            with self._lock:
+                self._turn()
+                if not waiter.open_count:
+                    return
+                is_driving = self._driver is None
+                if is_driving:
+                    self._driver = waiter
+                else:
+                    self._waiters[waiter] = None
+                    self._hurry()
+            if not is_driving:
+                waiter.lock.acquire()
+                if self._driver is not waiter:
+                    return  # done
+            self._drive(waiter)
+        except BaseException:  # KeyboardInterrupt, for one
+            self._give_up(waiter, requests)
+            raise
+
+    def close(self) -> None:
+        """
+        Release everything.  Idempotent; silent in a forked child.
+
+        Requests that wait in other threads fail.
+        """
+        if self._guard.is_inherited:
+            return
+        with self._lock:
+            if self.closed.is_set():
+                return
+            self.closed.set()
+            self._step(ClientClosed())
+            self._turn()
+            self._close_link()
+            self._wake()
+            self._release()
+        self._finder.close()
+        self._context.term()
+
+    # -- driving -----------------------------------------------------------------------
+
+    def _drive(self, waiter: _Waiter) -> None:
+        """Receive for everybody, until *waiter* has its answer."""
+        ready: list[tuple[int, int]] = []
+        link: QueryLink | None = None
+        while True:
+            with self._lock:
+                for descriptor, _ in ready:
+                    if descriptor == self._wake_reader:
+                        self._drain_wake()
+                    elif (
+                        link is not None
+                        and link is self._link
+                        and descriptor != link.descriptors[0]  # a turn takes those
+                    ):
+                        self._watch(link)
+                self._turn()
+                if not waiter.open_count:
+                    self._hand_over()
+                    return
+                wait_ms = self._wait_ms()
+                poll = self._poll
+                link = self._link
+            ready = poll.poll(wait_ms)
+
+    def _hand_over(self) -> None:
+        """Let another drive; under the lock."""
+        self._driver = None
+        for waiter in self._waiters:
+            self._driver = waiter
+            del self._waiters[waiter]
+            waiter.lock.release()
+            break
+        self._release()
+
+    def _give_up(self, waiter: _Waiter, requests: Sequence[Request]) -> None:
+        """Forget *requests*: whoever asked has been interrupted."""
+        with self._lock:
+            self._waiters.pop(waiter, None)
+            self._turn()
+            self._step(RequestsDropped(requests=requests))
+            if self._driver is waiter:
+                self._hand_over()
+
+    def _wait_ms(self) -> int:
+        """Return how long to wait for the socket, rounded up; under the lock."""
+        deadline_ns = self._core.next_deadline_ns()
+        now_ns = self.clock.now_ns()
+        if deadline_ns is None:
+            deadline_ns = now_ns + _WAIT_MS_MAX * _NS_PER_MS
+        self._polling_until_ns = deadline_ns
+        if self._asked or self._is_news:
+            return 0
+        return max(0, min(-((now_ns - deadline_ns) // _NS_PER_MS), _WAIT_MS_MAX))
+
+    def _hurry(self) -> None:
+        """Wake who drives if it would sleep too long; under the lock."""
+        deadline_ns = self._core.next_deadline_ns()
+        if deadline_ns is not None and deadline_ns < self._polling_until_ns:
+            self._wake()
+
+    # -- turns -------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Do whatever can be done now; under the lock."""
+        if self._is_news:
+            self._is_news = False
+            self._step(leader_told(self._finder))
+        if self._asked:
+            asked: list[Request] = []
+            while self._asked:
+                asked.append(self._asked.popleft())
+            self._step(RequestsAsked(requests=asked))
+        else:
+            deadline_ns = self._core.next_deadline_ns()
+            if deadline_ns is not None and deadline_ns <= self.clock.now_ns():
+                self._step(_TIME_WENT)
+        if self._link is not None and not self._link.is_made:
+            self._watch(self._link)
+        # ZeroMQ signals once, and a send may have taken the signal: look.
+        link = self._link
+        while link is not None and (message := link.receive()) is not None:
+            self._step(message)
+            link = self._link
+
+    def _watch(self, link: QueryLink) -> None:
+        """Take note of what happened to the connection."""
+        for event in link.watch():
+            if not isinstance(event, ConnectionMade):
+                self._close_link()
+            self._step(event)
+
+    def _step(self, event: QueryEvent) -> None:
+        """Let the core take a step, and perform what it says."""
+        self._events.append(event)
+        while self._events:
+            for effect in self._core.step(
+                self._events.popleft(), now_ns=self.clock.now_ns()
+            ):
+                self._perform(effect)
+
+    def _perform(self, effect: QueryEffect) -> None:
+        match effect:
+            case CompleteRequests(requests):
+                self._complete(requests)
+            case SendRequest():
+                if self._link is not None:
+                    self._link.send(effect)
+            case SayHello():
+                if self._link is not None:
+                    error = self._link.greet(effect)
+                    if error is not None:
+                        self._close_link()
+                        self._events.append(ConnectionRefused(error=error))
+            case ConnectTo(address=address):
+                self._connect(address)
+            case Disconnect():
+                self._close_link()
+            case _:
+                assert_never(effect)
+
+    def _complete(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            waiter: _Waiter = request.waiter
+            waiter.open_count -= 1
+            if not waiter.open_count and waiter in self._waiters:
+                del self._waiters[waiter]
+                waiter.lock.release()
+
+    def _connect(self, address: str) -> None:
+        try:
+            self._link = QueryLink(
+                self._context,
+                address,
+                credentials=self._credentials,
+                config=self._finder.config,
+                clock=self.clock,
+                budget=self._budget,
+            )
+        except NameServiceError as error:
+            self._events.append(ConnectionRefused(error=error))
+        self._make_poll()
+
+    def _close_link(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+            self._make_poll()
+
+    def _make_poll(self) -> None:
+        """Have who drives wait for the present link; a poll object serves one wait."""
+        self._poll = select.poll()
+        self._poll.register(self._wake_reader, select.POLLIN)
+        if self._link is not None:
+            for descriptor in self._link.descriptors:
+                self._poll.register(descriptor, select.POLLIN)
+        self._wake()
+
+    # -- waking ------------------------------------------------------------------------
+
+    def _leader_changed(self) -> None:
+        """Take note of news; on a thread of the name service."""
+        self._is_news = True
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let who drives look again; from any thread."""
+        with self._wake_lock:
+            if self._is_pipe_open:
+                try:
+                    os.write(self._wake_writer, b"\0")
+                except BlockingIOError:
+                    return  # woken often enough
+
+    def _drain_wake(self) -> None:
+        try:
+            os.read(self._wake_reader, 4_096)
+        except BlockingIOError:
+            return
+
+    def _release(self) -> None:
+        """Close the pipe when the client is closed and nobody drives any more."""
+        if self.closed.is_set() and self._driver is None:
+            with self._wake_lock:
+                if self._is_pipe_open:
+                    self._is_pipe_open = False
+                    os.close(self._wake_reader)
+                    os.close(self._wake_writer)
