@@ -10,6 +10,11 @@ that is let in has its public key as ``User-Id`` on every frame that it sends, w
 how the server knows who asks; roles are looked up per request, so a new allow-list
 holds for connections that are already open, too.
 
+With *admits_unlisted* it lets in every key that is proved to be held: the connection is
+then encrypted, and says nothing about who is at its other end.  That is for a server
+that asks for something else besides, such as a token, which must not travel in clear.
+`principal_of` still tells who is listed, and `public_key_of` which key was proved.
+
 Without an allow-list, for servers that do not use CURVE, it admits everybody who can
 shake hands, as `ANONYMOUS`.  It is asked nevertheless, because libzmq then turns away
 strangers; see `transport.connections`.
@@ -81,7 +86,10 @@ class Authenticator:
         socket: To be served: call `handle` whenever it is readable.
         allow_list: Who is admitted to CURVE sockets; may be replaced at any time.
             Connections of a client that is taken off stay open: ask `principal_of` for
-            every request.  None: there are no CURVE sockets, everybody is admitted.
+            every request.  None: there are no CURVE sockets, everybody is admitted;
+            with *admits_unlisted*, nobody is listed.
+        admits_unlisted: Whether a key that is not listed is admitted to CURVE sockets,
+            without being anybody; may be replaced at any time.
         admitted_count: How many connections were let in.
         refused_count: How many were not, malformed requests included.
 
@@ -94,6 +102,7 @@ class Authenticator:
         context: ZMQContext,
         allow_list: AllowList | None,
         *,
+        admits_unlisted: bool = False,
         may_log: Callable[[], bool] = lambda: True,
     ) -> None:
         """
@@ -102,10 +111,12 @@ class Authenticator:
         Args:
             context: The context of the sockets.
             allow_list: See above.
+            admits_unlisted: See above.
             may_log: Is asked before each line about a refusal: whoever can connect can
                 cause them without end.
         """
         self.allow_list = allow_list
+        self.admits_unlisted = admits_unlisted
         self._may_log = may_log
         self.admitted_count = 0
         self.refused_count = 0
@@ -121,14 +132,23 @@ class Authenticator:
             ) from exc
 
     def principal_of(self, frame: zmq.Frame) -> Principal | None:
-        """Return who sent *frame*, or None if the allow-list has that key no more."""
+        """
+        Return who sent *frame*, or None if the allow-list does not have that key.
+
+        It may have been taken off, or never have been there (*admits_unlisted*).
+        """
         if self.allow_list is None:
-            return ANONYMOUS
+            return None if self.admits_unlisted else ANONYMOUS
+        public_key = self.public_key_of(frame)
+        return None if public_key is None else self.allow_list.get(public_key)
+
+    def public_key_of(self, frame: zmq.Frame) -> str | None:
+        """Return the key, in Z85, that the sender of *frame* has proved to hold."""
         try:
             public_key = frame.get("User-Id")
         except zmq.ZMQError:  # it came over a socket that is not secured
             return None
-        return self.allow_list.get(str(public_key))
+        return str(public_key) or None
 
     def handle(self, request_count_max: int = 100) -> None:
         """Answer the requests that wait, *request_count_max* of them at most."""
@@ -173,7 +193,7 @@ class Authenticator:
             return self._refuse(b"malformed request", address="", public_key="")
         domain, address_bytes, _, mechanism, *credentials = fields
         address = address_bytes.decode("utf-8", "replace")
-        if self.allow_list is None:
+        if self.allow_list is None and not self.admits_unlisted:
             if (domain, mechanism, credentials) != (_OPEN, b"NULL", []):
                 return self._refuse(
                     b"CURVE is not used", address=address, public_key=""
@@ -188,11 +208,12 @@ class Authenticator:
             return self._refuse(b"malformed key", address=address, public_key="")
         key = z85.encode(credentials[0])
         public_key = key.decode("ascii")
-        principal = self.allow_list.get(public_key)
-        if principal is None:
+        principal = None if self.allow_list is None else self.allow_list.get(public_key)
+        if principal is None and not self.admits_unlisted:
             return self._refuse(b"unknown key", address=address, public_key=public_key)
         self.admitted_count += 1
-        self._log.debug("connection.admitted", name=principal.name, address=address)
+        name = None if principal is None else principal.name
+        self._log.debug("connection.admitted", name=name, address=address)
         return _Verdict(b"200", b"OK", key)
 
     def _refuse(self, text: bytes, *, address: str, public_key: str) -> _Verdict:

@@ -53,10 +53,19 @@ ALICE_PRINCIPAL = Principal(
 class Server:
     """A ROUTER with CURVE, whose authenticator runs in a loop of its own."""
 
-    def __init__(self, context: ZMQContext, allow_list: AllowList | None) -> None:
-        self.authenticator = Authenticator(context, allow_list)
+    def __init__(
+        self,
+        context: ZMQContext,
+        allow_list: AllowList | None,
+        *,
+        admits_unlisted: bool = False,
+    ) -> None:
+        self.authenticator = Authenticator(
+            context, allow_list, admits_unlisted=admits_unlisted
+        )
         self.router = open_socket(context, zmq.ROUTER, SocketLimits())
-        secure_server(self.router, None if allow_list is None else SERVER)
+        has_keys = allow_list is not None or admits_unlisted
+        secure_server(self.router, SERVER if has_keys else None)
         self.endpoint = bind_socket(self.router, parse_endpoint("tcp://127.0.0.1:0"))
         self.loop = PollLoop(name="authenticator")
         self.loop.add_readable(self.authenticator.socket, self.authenticator.handle)
@@ -204,6 +213,7 @@ class TestWithoutCurve:
         client.dealer.send(b"x")
         frame = open_server.receive()[-1]
         assert open_server.authenticator.principal_of(frame) is ANONYMOUS
+        assert open_server.authenticator.public_key_of(frame) is None
         assert connection_of(frame) > 0
         assert open_server.authenticator.admitted_count == 1
 
@@ -262,6 +272,77 @@ class TestWithoutCurve:
             authenticator.handle()
             assert asker.recv_multipart()[3] == status
         authenticator.close()
+
+
+class TestAdmitsUnlisted:
+    @pytest.fixture
+    def lenient_server(self, context: ZMQContext) -> Iterator[Server]:
+        """Yield a server that lists Alice, and admits every key."""
+        server = Server(context, AllowList((ALICE_PRINCIPAL,)), admits_unlisted=True)
+        yield server
+        server.close()
+
+    def test_an_unlisted_key_is_admitted_and_is_nobody(
+        self, lenient_server: Server, client: Client
+    ) -> None:
+        """Rule N4: what is encrypted is not thereby known: the key has no principal."""
+        client.connect(lenient_server.endpoint, MALLORY)
+        client.events_until(HandshakeSucceeded)
+        client.dealer.send(b"x")
+        frame = lenient_server.receive()[-1]
+        authenticator = lenient_server.authenticator
+        assert authenticator.principal_of(frame) is None
+        assert authenticator.public_key_of(frame) == MALLORY.public_key
+        assert authenticator.admitted_count == 1
+
+    def test_a_listed_key_is_known_as_before(
+        self, lenient_server: Server, client: Client
+    ) -> None:
+        """Rule N4: who is on the list is told from who is not."""
+        client.connect(lenient_server.endpoint, ALICE)
+        client.events_until(HandshakeSucceeded)
+        client.dealer.send(b"x")
+        frame = lenient_server.receive()[-1]
+        authenticator = lenient_server.authenticator
+        assert authenticator.principal_of(frame) == ALICE_PRINCIPAL
+        assert authenticator.public_key_of(frame) == ALICE.public_key
+
+    def test_nobody_need_be_listed(self, context: ZMQContext, client: Client) -> None:
+        """Without a list every key is admitted, and none is taken for an admin."""
+        server = Server(context, None, admits_unlisted=True)
+        try:
+            client.connect(server.endpoint, ALICE)
+            client.events_until(HandshakeSucceeded)
+            client.dealer.send(b"x")
+            frame = server.receive()[-1]
+            assert server.authenticator.principal_of(frame) is None
+            assert server.authenticator.public_key_of(frame) == ALICE.public_key
+        finally:
+            server.close()
+
+    def test_no_key_is_still_no_key(
+        self, lenient_server: Server, client: Client
+    ) -> None:
+        """Rule N4: whoever does not encrypt stays outside."""
+        client.connect(lenient_server.endpoint, None)
+        client.events_until(HandshakeFailed)
+        assert lenient_server.authenticator.admitted_count == 0
+
+    def test_keys_count_again_once_it_is_switched_off(
+        self, lenient_server: Server, client: Client
+    ) -> None:
+        """The flag may be replaced at any time, for connections to come."""
+        done = threading.Event()
+
+        def switch_off() -> None:
+            lenient_server.authenticator.admits_unlisted = False
+            done.set()
+
+        lenient_server.loop.call_soon_threadsafe(switch_off)
+        assert done.wait(WAIT_MS / 1_000)
+        client.connect(lenient_server.endpoint, MALLORY)
+        *_, event = client.events_until(HandshakeFailed)
+        assert event == HandshakeFailed(failure=HandshakeFailure.REFUSED, code=400)
 
 
 class TestAllowListReplaced:
