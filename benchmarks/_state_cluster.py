@@ -1,0 +1,173 @@
+"""
+A whole cluster for benchmarks, each part a process of its own as in production.
+
+One LeaderServer, one proxy and some nodes, started by the command line and stopped by
+their ids; rows are written by the same `StateWriter` that Spark's tasks use.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self, final
+
+from haservices import HAConfig
+from queryablestate.key_codec import KeyCodec
+from queryablestate.proxy_connection import ProxyConnection
+from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.value_codec import ValueCodec
+from queryablestate.writer import StateWriter
+from queryablestate.writer_rows import StateRows, settle_rows
+from queryablestate.writer_stager import Stager
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import TracebackType
+
+
+__all__ = ["JOB", "STATE", "StateCluster"]
+
+JOB: Final = "bench"
+STATE: Final = "state"
+
+_TIMEOUT_SECONDS: Final = 60.0
+_MAX_PARALLELISM: Final = 128
+_SCHEMA: Final = StateSchema(
+    kind=StateKind.VALUE,
+    key=(Field(name="key", type=AtomicType.STRING),),
+    map_key=(),
+    value=(Field(name="value", type=AtomicType.STRING),),
+    has_ttl=False,
+)
+
+
+@final
+class StateCluster:
+    """
+    A name service, a proxy and *node_count* nodes on loopback; a context manager.
+
+    Attributes:
+        url: Of the name service.
+        node_pids: The processes of the nodes.
+    """
+
+    def __init__(self, *, node_count: int, proxy_toml: str = "") -> None:
+        self._node_count = node_count
+        self._proxy_toml = proxy_toml
+        self._resources = ExitStack()
+        self.url = ""
+        self.node_pids: list[int] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._resources.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._resources.close()
+
+    def _start(self) -> None:
+        directory = Path(
+            self._resources.enter_context(
+                tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+            )
+        )
+        _, line = self._spawn("server", "--bind", "tcp://127.0.0.1:0")
+        self.url = line.split()[-1]
+        options = []
+        if self._proxy_toml:
+            path = directory / "proxy.toml"
+            path.write_text(self._proxy_toml)
+            options = ["--config-file", str(path)]
+        self._spawn("proxy", "--url", self.url, *options)
+        for number in range(self._node_count):
+            process, _ = self._spawn(
+                "node",
+                "--url",
+                self.url,
+                "--node-id",
+                f"node-{number}",
+                "--data-dir",
+                str(directory / f"node-{number}"),
+            )
+            self.node_pids.append(process.pid)
+
+    def _spawn(self, *arguments: str) -> tuple[subprocess.Popen[str], str]:
+        """Start one verb; return it, and the line that says that it serves."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lodestar", *arguments, "--log-level", "warning"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+        def stop() -> None:
+            process.terminate()
+            process.wait(_TIMEOUT_SECONDS)
+            assert process.stdout is not None
+            process.stdout.close()
+
+        self._resources.callback(stop)
+        assert process.stdout is not None
+        line = process.stdout.readline().strip()
+        if not line:
+            raise RuntimeError(f"lodestar {' '.join(arguments)} did not start")
+        return process, line
+
+    def write(self, keys: Sequence[str], value: str, *, rows_per_batch: int) -> None:
+        """Publish *value* under each of *keys*, in batches of a size."""
+        proxy = ProxyConnection(HAConfig(url=self.url))
+        try:
+            writer = StateWriter(proxy)
+            codec = KeyCodec(_SCHEMA.key, max_parallelism=_MAX_PARALLELISM)
+            payload = ValueCodec(_SCHEMA.value).encode_row([value])
+            run_id = str(uuid.uuid4())
+            for batch_id, first in enumerate(range(0, len(keys), rows_per_batch)):
+                part = keys[first : first + rows_per_batch]
+                plan = writer.plan(
+                    JOB,
+                    {STATE: _SCHEMA},
+                    max_parallelism=_MAX_PARALLELISM,
+                    on_new_query="refuse",
+                    timeout_seconds=_TIMEOUT_SECONDS,
+                )
+                run = writer.bind(
+                    plan,
+                    query_id="bench",
+                    run_id=run_id,
+                    timeout_seconds=_TIMEOUT_SECONDS,
+                )
+                stored = codec.storage_keys(part)
+                rows = settle_rows(
+                    StateRows(keys=stored, values=[payload] * len(stored)),
+                    is_list=False,
+                )
+                with Stager(run, batch_id) as stager:
+                    stager.add(run.origin.state_numbers[0], rows, is_list=False)
+                    message = stager.finish()
+                writer.commit(
+                    run.origin,
+                    batch_id,
+                    [message],
+                    is_complete=False,
+                    timeout_seconds=_TIMEOUT_SECONDS,
+                )
+        finally:
+            proxy.close()
+
+
+def keys_of(count: int) -> Iterable[str]:
+    """Return *count* keys."""
+    return (f"key-{number:09d}" for number in range(count))
