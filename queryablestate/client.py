@@ -39,7 +39,6 @@ from queryablestate.query_routes import (
     information_of,
 )
 from queryablestate.query_shell import QueryShell
-from queryablestate.questions import CountKeys
 from queryablestate.scanning import Scan, bounds_of
 
 
@@ -59,7 +58,6 @@ if TYPE_CHECKING:
 __all__ = ["QueryableStateClient"]
 
 _POLL_SECONDS: Final = 0.1
-_COUNT_KEYS: Final = CountKeys()
 
 
 @final
@@ -435,7 +433,7 @@ class QueryableStateClient:
             route = self._route(job_id, state_name, deadline_ns, route)
             counts = self._builder.nodes(
                 route,
-                [(index, _COUNT_KEYS) for index in route.node_indexes],
+                [(index, route.counting()) for index in route.node_indexes],
                 deadline_ns,
                 min_batch_id,
             )

@@ -22,7 +22,13 @@ from queryablestate.codec import (
 from queryablestate.key_codec import KeyCodec
 from queryablestate.messages import StateDescription
 from queryablestate.query_results import StateInformation
-from queryablestate.questions import GetEntries, GetItems, GetValues, Operation
+from queryablestate.questions import (
+    CountKeys,
+    GetEntries,
+    GetItems,
+    GetValues,
+    Operation,
+)
 from queryablestate.schema import (
     Field,
     StateKind,
@@ -38,6 +44,7 @@ __all__ = ["ENTRY", "EXISTS", "ROWS", "Asking", "Route", "information_of"]
 _GET_VALUES: Final = GetValues()
 _GET_ITEMS: Final = GetItems()
 _GET_ENTRIES: Final = GetEntries()
+_COUNT_KEYS: Final = CountKeys()
 _MS_PER_SECOND: Final = 1_000
 
 
@@ -170,6 +177,13 @@ class Route:
                     f"{kind.value} state, and this is a question to a {needed} state: "
                     "use get, which answers for every kind"
                 )
+
+    def counting(self) -> CountKeys:
+        """Return what a node is asked for the number of its keys."""
+        if self.schema.kind is StateKind.MAP:
+            # Nodes know no schemas: this one tells where the key of an entry ends.
+            return CountKeys(schema=self.description.schema)
+        return _COUNT_KEYS
 
     def storage_keys(self, asking: Asking, keys: Sequence[Any]) -> list[bytes]:
         """
