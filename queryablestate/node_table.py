@@ -61,9 +61,6 @@ class NodeTable:
         self._present: dict[str, PresentNode] = {}
         self._by_link: dict[Link, PresentNode] = {}
 
-    def __len__(self) -> int:
-        return len(self._store_ids)
-
     def __iter__(self) -> Iterator[PresentNode]:
         """Iterate over the present nodes by name."""
         return iter([self._present[name] for name in sorted(self._present)])

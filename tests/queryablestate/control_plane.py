@@ -64,6 +64,7 @@ __all__ = [
     "LIST_WIDER",
     "OPERATOR",
     "SECOND",
+    "SESSION",
     "TIMEOUT_NS",
     "VALUE",
     "WALL_US",

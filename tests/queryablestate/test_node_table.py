@@ -1,0 +1,54 @@
+"""Who is known, and who is there."""
+
+from __future__ import annotations
+
+from queryablestate.node_table import NodeTable, PresentNode
+from queryablestate.records import NodeRecord
+from tests.queryablestate.control_plane import APP, LINK_A, LINK_B, node_register
+
+
+def test_known_is_not_present() -> None:
+    """A node that was written down may be away."""
+    table = NodeTable([NodeRecord(node_id="b", store_id="disk")])
+    table.record(NodeRecord(node_id="a", store_id="disk"))
+    assert table.known_ids == ["a", "b"]
+    assert table.store_id_of("b") == "disk"
+    assert table.store_id_of("c") is None
+    assert table.present("a") is None
+    assert table.oldest_heard_at_ns() is None
+    assert list(table) == []
+
+
+def test_a_registration_replaces_an_earlier_one() -> None:
+    """One name, one node: the earlier connection is nobody's."""
+    table = NodeTable([])
+    table.register(node_register("a", positions={APP: 3}), link=LINK_A, now_ns=5)
+    node = table.register(
+        node_register("a", registration_id="later"), link=LINK_B, now_ns=6
+    )
+    assert node == PresentNode(
+        node_id="a",
+        store_id="disk-of-a",
+        registration_id="later",
+        link=LINK_B,
+        address="tcp://a:1",
+        heard_at_ns=6,
+    )
+    assert table.at(LINK_A) is None
+    assert table.at(LINK_B) is node
+    assert table.present("a") is node
+    table.remove(node)
+    assert table.at(LINK_B) is None
+    assert table.present("a") is None
+
+
+def test_the_silent_are_found() -> None:
+    """At the moment itself, and in the order of their names."""
+    table = NodeTable([])
+    b = table.register(node_register("b"), link=LINK_B, now_ns=5)
+    a = table.register(node_register("a"), link=LINK_A, now_ns=6)
+    assert list(table) == [a, b]
+    assert table.oldest_heard_at_ns() == 5
+    assert table.silent_since(4) == []
+    assert table.silent_since(5) == [b]
+    assert table.silent_since(6) == [a, b]

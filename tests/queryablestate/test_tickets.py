@@ -1,0 +1,346 @@
+"""How writers get to where they may write (W1, W5, S2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from election import Put
+from nameservice import (
+    LocalProtocolError,
+    SchemaMismatchError,
+    StaleWriterError,
+    StateUnavailableError,
+    UnknownJobError,
+    UnknownStateError,
+)
+from queryablestate.control_effects import AnswerWriter, SendToNode, WriteStore
+from queryablestate.control_events import StoreWritten, TimePassed, WriterAsked
+from queryablestate.messages import (
+    BoundState,
+    NodeAddress,
+    RunBound,
+    StateDropDone,
+    TicketDrawn,
+)
+from queryablestate.node_messages import (
+    ApplyEntries,
+    AssignJob,
+    FenceWriters,
+    JobAssignment,
+    ResetJob,
+    WriterFence,
+)
+from queryablestate.paths import COUNTERS, assignment_path, job_path, state_path
+from queryablestate.records import StateDropped
+from tests.queryablestate.control_plane import (
+    APP,
+    DRIVER,
+    EPOCH,
+    LINK_A,
+    LINK_B,
+    LIST,
+    TIMEOUT_NS,
+    VALUE,
+    WALL_US,
+    Plane,
+    bind,
+    commit,
+    draw,
+    drop,
+    heartbeat,
+    node_register,
+    refusal,
+    sent,
+)
+
+
+OWNERS = ((0,), (0,), (1,), (1,))
+NODES = (
+    NodeAddress(node_id="a", address="tcp://a:1"),
+    NodeAddress(node_id="b", address="tcp://b:1"),
+)
+
+
+def assigned(*key_groups: int, version: int = 1, epoch: int = EPOCH) -> AssignJob:
+    """Return what a node is told of its part of the job."""
+    job = JobAssignment(
+        job_id=APP,
+        assignment_version=version,
+        max_parallelism=4,
+        key_groups=key_groups,
+        fences=(),
+    )
+    return AssignJob(leader_epoch=epoch, job=job)
+
+
+def drawn(ticket: int, version: int = 1) -> AnswerWriter:
+    """Return the answer with a ticket."""
+    message = TicketDrawn(
+        request_id=1,
+        ticket=ticket,
+        assignment_version=version,
+        nodes=NODES,
+        owners=OWNERS,
+    )
+    return AnswerWriter(link=DRIVER, message=message)
+
+
+class TestTicket:
+    """Drawing one."""
+
+    def test_the_first_one_makes_the_job_and_assigns_it(self) -> None:
+        """The job, its nodes and a block of tickets are written before the answer."""
+        plane = Plane()
+        plane.start_nodes()
+        asked = WriterAsked(link=DRIVER, request=draw(), wall_clock_us=WALL_US)
+        (write,) = plane.step(asked)
+        assert isinstance(write, WriteStore)
+        assert [operation.path for operation in write.operations] == [
+            job_path(1),
+            assignment_path(1),
+            COUNTERS,
+        ]
+        assert plane.step(StoreWritten()) == (
+            SendToNode(link=LINK_A, message=assigned(0, 1)),
+            SendToNode(link=LINK_B, message=assigned(2, 3)),
+            drawn(1),
+        )
+
+    def test_the_next_ones_come_without_a_write(self) -> None:
+        """Tickets are reserved by the block: a batch waits for one write less."""
+        plane = Plane()
+        plane.start_job()
+        asked = WriterAsked(link=DRIVER, request=draw(), wall_clock_us=WALL_US)
+        assert plane.step(asked) == (drawn(2),)
+        for ticket in range(3, 1001):
+            assert plane.step(asked) == (drawn(ticket),)
+        (write,) = plane.step(asked)
+        assert isinstance(write, WriteStore)
+        assert plane.step(StoreWritten()) == (drawn(1001),)
+
+    def test_the_next_leader_gives_out_higher_ones(self) -> None:
+        """W1: a ticket is never given out twice, nor a lower one later."""
+        plane = Plane()
+        plane.start_job()
+        plane.next_leader()
+        plane.start_nodes()
+        assert plane.draw() == 1001
+
+    def test_states_are_checked_before_anything_is_staged(self) -> None:
+        """W5: a mismatch is told when the batch is planned, not when it commits."""
+        plane = Plane()
+        plane.start_job()
+        with pytest.raises(SchemaMismatchError):
+            raise refusal(plane.ask(draw(states={"aircraft": LIST})))
+
+    def test_without_nodes_there_is_no_assignment(self) -> None:
+        """The writer is told to start one, and when to ask again."""
+        error = refusal(Plane().ask(draw()))
+        assert isinstance(error, StateUnavailableError)
+        assert "lodestar node" in str(error)
+        assert error.retry_after_seconds == 2.0
+
+    def test_a_new_leader_waits_for_the_nodes_it_knows(self) -> None:
+        """S2: nodes that are only late are not passed over."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.next_leader()
+        plane.hear(LINK_A, node_register("a"))
+        plane.now_ns = TIMEOUT_NS - 1
+        error = refusal(plane.ask(draw()))
+        assert isinstance(error, StateUnavailableError)
+        assert "still coming" in str(error)
+        plane.hear(LINK_A, node_register("a"))  # it is heard from
+        plane.now_ns = TIMEOUT_NS
+        effects = plane.ask(draw())
+        assert sent(effects, LINK_A) == [assigned(0, 1, 2, 3, epoch=EPOCH + 1)]
+
+    def test_a_job_without_state_is_assigned_anew(self) -> None:
+        """Nobody has rows of it: whoever is there now may have it."""
+        plane = Plane()
+        plane.hear(LINK_A, node_register("a"))
+        plane.draw()
+        plane.hear(LINK_B, node_register("b"))
+        assert plane.ask(draw()) == [
+            SendToNode(link=LINK_A, message=assigned(0, 1, version=2)),
+            SendToNode(link=LINK_B, message=assigned(2, 3, version=2)),
+            drawn(2, version=2),
+        ]
+        assert plane.ask(draw()) == [drawn(3, version=2)]
+
+    def test_former_nodes_of_a_job_are_told(self) -> None:
+        """Who has no part of a job any more answers for nothing of it."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.draw()
+        effects = plane.ask(draw(max_parallelism=1))
+        (told_a,), (told_b,) = sent(effects, LINK_A), sent(effects, LINK_B)
+        assert isinstance(told_a, AssignJob)
+        assert isinstance(told_b, AssignJob)
+        assert (told_a.job.key_groups, told_b.job.key_groups) == ((0,), ())
+
+    def test_who_has_no_part_is_told_nothing(self) -> None:
+        """A job with one key group is one node's business."""
+        plane = Plane()
+        plane.start_nodes()
+        effects = plane.ask(draw(max_parallelism=1))
+        assert sent(effects, LINK_B) == []
+
+    def test_who_joins_later_begins_there(self) -> None:
+        """W7: a node has no part in what was decided before it joined."""
+        plane = Plane()
+        epoch = plane.start_job()
+        plane.decide(commit(epoch, 0))
+        plane.ask(drop())
+        plane.now_ns = TIMEOUT_NS - 1
+        plane.hear(LINK_A, heartbeat("a", 1))
+        plane.hear(LINK_B, node_register("c"))  # the same connection: b is gone
+        plane.now_ns = TIMEOUT_NS
+        effects = plane.ask(draw())
+        (told_b, reset) = sent(effects, LINK_B)
+        assert isinstance(told_b, AssignJob)
+        assert told_b.job.key_groups == (2, 3)
+        assert reset == ResetJob(
+            leader_epoch=EPOCH, job_id=APP, sequence=2, state_numbers=()
+        )
+
+    def test_nodes_that_are_away_have_no_address(self) -> None:
+        """A writer sees which rows it could not bring anywhere."""
+        plane = Plane()
+        plane.start_job()
+        plane.now_ns = TIMEOUT_NS - 1
+        plane.hear(LINK_A, node_register("a"))
+        plane.now_ns = TIMEOUT_NS
+        plane.settle(TimePassed())
+        (answer,) = plane.ask(draw())
+        assert isinstance(answer, AnswerWriter)
+        assert isinstance(answer.message, TicketDrawn)
+        assert answer.message.nodes == (
+            NODES[0],
+            NodeAddress(node_id="b", address=None),
+        )
+
+
+class TestRun:
+    """Binding one."""
+
+    def test_nodes_are_told_to_refuse_older_runs(self) -> None:
+        """W1: written down first, then told to the nodes, then to the writer."""
+        plane = Plane()
+        plane.start_nodes()
+        ticket = plane.draw()
+        asked = WriterAsked(link=DRIVER, request=bind(ticket), wall_clock_us=WALL_US)
+        (write,) = plane.step(asked)
+        assert isinstance(write, WriteStore)
+        assert [operation.path for operation in write.operations] == [
+            job_path(1),
+            state_path(1, 1),
+            COUNTERS,
+        ]
+        fence = WriterFence(query_id="query", writer_epoch=1)
+        message = FenceWriters(leader_epoch=EPOCH, fences=(fence,))
+        bound = RunBound(
+            request_id=2,
+            writer_epoch=1,
+            states=(BoundState(state_name="aircraft", state_number=1),),
+            batch_id=None,
+        )
+        assert plane.step(StoreWritten()) == (
+            SendToNode(link=LINK_A, message=message),
+            SendToNode(link=LINK_B, message=message),
+            AnswerWriter(link=DRIVER, message=bound),
+        )
+
+    def test_binding_again_writes_nothing(self) -> None:
+        """Every task binds: only the first of a run costs a write."""
+        plane = Plane()
+        epoch = plane.start_job()
+        plane.decide(commit(epoch, 4))
+        bound = RunBound(
+            request_id=2,
+            writer_epoch=1,
+            states=(BoundState(state_name="aircraft", state_number=1),),
+            batch_id=4,
+        )
+        plane.draw()
+        asked = WriterAsked(link=DRIVER, request=bind(2), wall_clock_us=WALL_US)
+        assert plane.step(asked) == (AnswerWriter(link=DRIVER, message=bound),)
+
+    def test_a_state_that_is_added_keeps_the_run(self) -> None:
+        """Numbers of states go on rising; older runs were refused before."""
+        plane = Plane()
+        plane.start_job()
+        states = {"aircraft": VALUE, "log": LIST}
+        (answer,) = plane.ask(bind(1, states=states))
+        assert isinstance(answer, AnswerWriter)
+        assert isinstance(answer.message, RunBound)
+        assert [one.state_number for one in answer.message.states] == [1, 2]
+        assert isinstance(plane.store[COUNTERS], bytes)
+
+    @pytest.mark.parametrize("ticket", [-1, 0, 2])
+    def test_a_ticket_that_was_never_drawn_is_refused(self, ticket: int) -> None:
+        """W1: nobody becomes the newest run by making up a number."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.draw()
+        with pytest.raises(LocalProtocolError, match="never given out"):
+            raise refusal(plane.ask(bind(ticket)))
+
+    def test_a_job_is_made_by_a_ticket(self) -> None:
+        """Without one nobody has assigned it."""
+        with pytest.raises(UnknownJobError):
+            raise refusal(Plane().ask(bind(1)))
+
+    def test_a_run_has_one_epoch_in_all_jobs(self) -> None:
+        """W1: nodes refuse older runs of a query whatever the job is."""
+        plane = Plane()
+        epoch = plane.start_job()
+        other = plane.draw(job_id="other")
+        assert plane.bind(other, job_id="other", states={"else": LIST}) == epoch
+        # The other way round, too, if the older ticket was shown later.
+        first, second = plane.draw(), plane.draw(job_id="other")
+        assert plane.bind(first, run_id="run-2") == first
+        states = {"else": LIST}
+        assert (
+            plane.bind(second, run_id="run-2", job_id="other", states=states) == first
+        )
+        plane.draw(job_id="third")
+        request = bind(second + 1, job_id="third")
+        with pytest.raises(StaleWriterError):
+            raise refusal(plane.ask(request))
+
+
+class TestDrop:
+    """Forgetting a state."""
+
+    def test_it_is_gone_for_readers_at_once(self) -> None:
+        """The route is gone; nodes are told in the order of the chain."""
+        plane = Plane()
+        plane.start_job()
+        entry = StateDropped(sequence=1, state_number=1)
+        message = ApplyEntries(leader_epoch=EPOCH, job_id=APP, entries=(entry,))
+        assert plane.ask(drop()) == [
+            SendToNode(link=LINK_A, message=message),
+            SendToNode(link=LINK_B, message=message),
+            AnswerWriter(link=DRIVER, message=StateDropDone(request_id=4)),
+        ]
+        assert dict(plane.core.locations) == {}
+        assert plane.core.state_names(APP) == []
+        assert state_path(1, 1) not in plane.store
+
+    def test_what_is_not_there_is_said_not_to_be(self) -> None:
+        """A slip of the keyboard drops nothing."""
+        plane = Plane()
+        with pytest.raises(UnknownJobError):
+            raise refusal(plane.ask(drop()))
+        plane.start_job()
+        with pytest.raises(UnknownStateError):
+            raise refusal(plane.ask(drop("elsewhere")))
+
+
+def test_counters_are_one_record() -> None:
+    """What is given out once is written in one place."""
+    plane = Plane()
+    plane.start_job()
+    assert set(plane.store) >= {COUNTERS, job_path(1)}
+    assert Put(COUNTERS, plane.store[COUNTERS]).version is None
