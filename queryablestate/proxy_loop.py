@@ -772,6 +772,7 @@ class ProxyLoop:
 
 def _read_limits(config: ProxyConfig) -> ReadLimits:
     return ReadLimits(
+        deadline_ns_default=round(config.deadline_seconds_default * 1_000_000_000),
         deadline_ns_max=round(config.deadline_seconds_max * 1_000_000_000),
         pending_count_max=config.pending_count_max,
         keys_per_request_max=config.keys_per_request_max,

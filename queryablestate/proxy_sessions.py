@@ -3,8 +3,12 @@ The sessions of a proxy: who speaks, once they have shown a credential; pure.
 
 A session is a secret that `Welcome` carries and every request repeats.  It is bound to
 the CURVE key that it was opened with, if there is one, and to nothing else: a client
-that reconnects goes on with it.  There are so many at most; the one that was used
-longest ago makes room.
+that reconnects goes on with it.
+
+There are so many at most.  When they are all taken, a caller that has more than its
+share makes room for its own new one, else whoever has not spoken for longest does: one
+caller that opens sessions without end drives out itself, and not the others.  Whoever
+was driven out is told so, and says `Hello` again.
 """
 
 from __future__ import annotations
@@ -41,21 +45,30 @@ class ProxySession:
 
 @final
 class SessionTable:
-    """Open sessions by secret; the least recently used makes room."""
+    """Open sessions by secret; see the module docstring for who makes room."""
 
     def __init__(self, count_max: int) -> None:
         assert count_max >= 1
         self._count_max = count_max
+        # Both in the order of their last use.
         self._sessions: OrderedDict[bytes, ProxySession] = OrderedDict()
+        self._of_caller: dict[str, OrderedDict[bytes, None]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def open(self, secret: bytes, session: ProxySession) -> None:
         """Open a session under *secret*, which was drawn at random."""
-        while len(self._sessions) >= self._count_max:
-            self._sessions.popitem(last=False)
+        name = session.caller.name
+        if len(self._sessions) >= self._count_max:
+            own = self._of_caller.get(name, {})
+            caller_count = len(self._of_caller) + (name not in self._of_caller)
+            if len(own) > self._count_max // caller_count:
+                self._close(next(iter(own)))
+            else:
+                self._close(next(iter(self._sessions)))
         self._sessions[secret] = session
+        self._of_caller.setdefault(name, OrderedDict())[secret] = None
 
     def find(self, secret: bytes, *, public_key: str | None) -> ProxySession | None:
         """
@@ -70,6 +83,7 @@ class SessionTable:
         if session is None or session.public_key != public_key:
             return None
         self._sessions.move_to_end(secret)
+        self._of_caller[session.caller.name].move_to_end(secret)
         return session
 
     def limit(self, count_max: int) -> None:
@@ -77,4 +91,11 @@ class SessionTable:
         assert count_max >= 1
         self._count_max = count_max
         while len(self._sessions) > count_max:
-            self._sessions.popitem(last=False)
+            self._close(next(iter(self._sessions)))
+
+    def _close(self, secret: bytes) -> None:
+        session = self._sessions.pop(secret)
+        own = self._of_caller[session.caller.name]
+        del own[secret]
+        if not own:
+            del self._of_caller[session.caller.name]

@@ -117,7 +117,8 @@ class Ask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="as
         node_index: Which node of that assignment.
         operation: What is asked.
         key_count: How many keys; what the rate limit counts.
-        deadline_ms: How long an answer is worth something, from now.
+        deadline_ms: How long an answer is worth something, from now; None leaves that
+            to the proxy.
         min_batch_id: Wait until this batch is applied (rule Q2), or None.
     """
 
@@ -128,7 +129,7 @@ class Ask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="as
     node_index: int
     operation: Operation
     key_count: Annotated[int, Meta(ge=0)]
-    deadline_ms: Annotated[int, Meta(ge=1)]
+    deadline_ms: Annotated[int, Meta(ge=1)] | None = None
     min_batch_id: int | None = None
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from nameservice import (
     DeadlineExceededError,
@@ -46,6 +46,7 @@ from queryablestate.questions import (
     ScanRows,
     Told,
 )
+from queryablestate.read_parking import AskedQuestion, ParkedQuestions
 
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ __all__ = ["Outgoing", "ReadDesk", "ReadLimits", "element_count"]
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_SECOND: Final = 1_000_000_000
 _PARKED_COUNT_MAX: Final = 10_000
+_PARKED_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
+_CACHED_KEYS_SIZE_BYTES_MAX: Final = 64 * 1024
+"""What is asked with more than that is seldom asked again, and costs memory to know."""
+_CLIENT_PENDING_COUNT_MIN: Final = 1_000
 # A compaction is due when this many, and most, of the deadlines are of the past.
 _DEADLINES_STALE_MIN: Final = 1_000
 _RETRY_SECONDS: Final = 0.5
@@ -74,14 +79,23 @@ class ReadLimits:
     What a desk keeps to; durations in nanoseconds.
 
     Attributes:
+        deadline_ns_default: For questions that name no deadline.
         deadline_ns_max: Longer deadlines are shortened to this.
         pending_count_max: Questions that may be outstanding.
         keys_per_request_max: Keys of one question.
+        client_pending_count_max: Of one connection: a tenth, unless that is very few.
+            A client that waits for what does not come must not keep others from asking.
     """
 
+    deadline_ns_default: int
     deadline_ns_max: int
     pending_count_max: int
     keys_per_request_max: int
+    client_pending_count_max: int = field(init=False)
+
+    @client_pending_count_max.default
+    def _a_tenth(self) -> int:
+        return max(self.pending_count_max // 10, _CLIENT_PENDING_COUNT_MIN)
 
 
 @final
@@ -120,18 +134,6 @@ class _Pending:
 
 
 @final
-@define
-class _Asked:
-    """A question as it came in."""
-
-    client: Link
-    caller: Caller
-    ask: Ask
-    keys: bytes
-    deadline_ns: int
-
-
-@final
 class ReadDesk:
     """
     Routes questions to nodes and answers to clients; see the module docstring.
@@ -162,8 +164,11 @@ class ReadDesk:
         self._question_id = 0
         self._pending: dict[int, _Pending] = {}
         self._of_node: dict[Link, set[int]] = {}
+        self._of_client: dict[Link, set[int]] = {}
         self._deadlines: list[tuple[int, int]] = []
-        self._parked: list[_Asked] = []
+        self._parked = ParkedQuestions(
+            count_max=_PARKED_COUNT_MAX, size_bytes_max=_PARKED_SIZE_BYTES_MAX
+        )
 
     # -- leadership ----------------------------------------------------------------
 
@@ -182,13 +187,13 @@ class ReadDesk:
         ]
         refused += [
             _refused(parked.client, parked.ask.request_id, code)
-            for parked in self._parked
+            for parked in self._parked.take_all()
         ]
         self._locations = {}
         self._pending.clear()
         self._of_node.clear()
+        self._of_client.clear()
         self._deadlines.clear()
-        self._parked.clear()
         self._cache.clear()
         return refused
 
@@ -207,10 +212,10 @@ class ReadDesk:
     def next_deadline_ns(self) -> int | None:
         """Return when `expire` must be called again, or None if it need not be."""
         first = self._deadlines[0][0] if self._deadlines else None
-        if self._parked:
-            parked = min(parked.deadline_ns for parked in self._parked)
-            return parked if first is None else min(first, parked)
-        return first
+        parked = self._parked.next_deadline_ns()
+        if parked is None:
+            return first
+        return parked if first is None else min(first, parked)
 
     def ask(
         self,
@@ -243,7 +248,7 @@ class ReadDesk:
             )
         ):
             return [_refused(client, ask.request_id, STALE_ROUTE)]
-        problem = self._problem_of(ask, keys)
+        problem = self._problem_of(client, ask, keys)
         if problem is not None:
             return [_failed(client, ask.request_id, problem)]
         decision = self._limiter.take(
@@ -257,32 +262,36 @@ class ReadDesk:
                 decision.retry_after_ns / _NS_PER_SECOND, decision.limit
             )
             return [_failed(client, ask.request_id, error)]
-        deadline_ns = now_ns + min(
-            ask.deadline_ms * _NS_PER_MS, self.limits.deadline_ns_max
+        limits = self.limits
+        deadline_ns = now_ns + (
+            limits.deadline_ns_default
+            if ask.deadline_ms is None
+            else min(ask.deadline_ms * _NS_PER_MS, limits.deadline_ns_max)
         )
-        asked = _Asked(client, caller, ask, keys, deadline_ns)
+        asked = AskedQuestion(client, caller, ask, keys, now_ns, deadline_ns)
         cache_key = self._cache_key(location, ask, keys)
         if cache_key is not None:
             told = self._from_cache(asked, location, cache_key, now_ns)
             if told is not None:
                 return [told]
         if location.links[ask.node_index] is None:
-            if is_settled or len(self._parked) >= _PARKED_COUNT_MAX:
+            if is_settled or not self._parked.park(asked):
                 return [_unavailable(client, ask.request_id, location, ask.node_index)]
-            self._parked.append(asked)
             return []
         return [self._pass_on(asked, location, cache_key, now_ns)]
 
     def look_again(self, *, now_ns: int, is_settled: bool) -> list[Outgoing]:
         """Look again at what is parked: a node has come, or will not."""
-        waiting, self._parked = self._parked, []
         outgoing: list[Outgoing] = []
-        for parked in waiting:
+        for parked in self._parked.take_all():
             ask = parked.ask
             location = self._locations.get(ask.state_number)
             if (
                 location is None
                 or location.assignment_version != ask.assignment_version
+                or not self.access.may(
+                    parked.caller, Right.READ, location.job_id, location.state_name
+                )
             ):
                 outgoing.append(_refused(parked.client, ask.request_id, STALE_ROUTE))
             elif location.links[ask.node_index] is not None:
@@ -295,7 +304,7 @@ class ReadDesk:
                     )
                 )
             else:
-                self._parked.append(parked)
+                self._parked.park(parked)
         return outgoing
 
     # -- answers -------------------------------------------------------------------
@@ -347,8 +356,9 @@ class ReadDesk:
     def node_left(self, node: Link) -> list[Outgoing]:
         """Refuse what waits for a node that is gone."""
         outgoing = []
-        for question_id in sorted(self._of_node.pop(node, ())):
-            pending = self._pending.pop(question_id)
+        for question_id in sorted(self._of_node.get(node, ())):
+            pending = self._take(node, question_id)
+            assert pending is not None
             outgoing.append(
                 _unavailable(
                     pending.client,
@@ -361,14 +371,9 @@ class ReadDesk:
 
     def client_left(self, client: Link) -> None:
         """Forget what a client waits for."""
-        gone = [
-            (question_id, pending.node)
-            for question_id, pending in self._pending.items()
-            if pending.client == client
-        ]
-        for question_id, node in gone:
-            self._take(node, question_id)
-        self._parked = [parked for parked in self._parked if parked.client != client]
+        for question_id in sorted(self._of_client.get(client, ())):
+            self._take(self._pending[question_id].node, question_id)
+        self._parked.forget(client)
 
     def expire(self, *, now_ns: int) -> list[Outgoing]:
         """Refuse what is past its deadline (rule Q3)."""
@@ -385,10 +390,10 @@ class ReadDesk:
                 waited_ns / _NS_PER_SECOND, f"node {node_id} did not answer"
             )
             outgoing.append(_failed(pending.client, pending.request_id, error))
-        for parked in [item for item in self._parked if item.deadline_ns <= now_ns]:
-            self._parked.remove(parked)
+        for parked in self._parked.take_late(now_ns=now_ns):
+            waited_ns = now_ns - parked.asked_at_ns
             error = DeadlineExceededError(
-                parked.ask.deadline_ms / 1_000, "its node has not registered yet"
+                waited_ns / _NS_PER_SECOND, "its node has not registered yet"
             )
             outgoing.append(_failed(parked.client, parked.ask.request_id, error))
         return outgoing
@@ -396,7 +401,7 @@ class ReadDesk:
     # -- parts ---------------------------------------------------------------------
 
     def _problem_of(
-        self, ask: Ask, keys: bytes
+        self, client: Link, ask: Ask, keys: bytes
     ) -> RemoteProtocolError | DidNotHappenError | None:
         """Return why a question is not passed on, or None."""
         if isinstance(ask.operation, ScanRows):
@@ -418,6 +423,12 @@ class ReadDesk:
                 f"{len(self._pending)} questions wait for answers already: "
                 "ask again in a moment"
             )
+        own = self._of_client.get(client, ())
+        if len(own) >= self.limits.client_pending_count_max:
+            return DidNotHappenError(
+                f"{len(own)} questions of this connection wait for answers already: "
+                "ask again in a moment"
+            )
         return None
 
     def _cache_key(
@@ -425,8 +436,10 @@ class ReadDesk:
     ) -> CacheKey | None:
         """Return what the answer is kept under, or None if it is not."""
         operation: Operation = ask.operation
-        if not isinstance(operation, _CacheableOperation) or not self._cache.ttl_ns(
-            location.job_id, location.state_name
+        if (
+            not isinstance(operation, _CacheableOperation)
+            or len(keys) > _CACHED_KEYS_SIZE_BYTES_MAX
+            or not self._cache.ttl_ns(location.job_id, location.state_name)
         ):
             return None
         node_id = location.node_ids[ask.node_index]
@@ -434,7 +447,7 @@ class ReadDesk:
 
     def _from_cache(
         self,
-        asked: _Asked,
+        asked: AskedQuestion,
         location: KvStateLocation,
         cache_key: CacheKey,
         now_ns: int,
@@ -458,7 +471,7 @@ class ReadDesk:
 
     def _pass_on(
         self,
-        asked: _Asked,
+        asked: AskedQuestion,
         location: KvStateLocation,
         cache_key: CacheKey | None,
         now_ns: int,
@@ -483,6 +496,10 @@ class ReadDesk:
         if questions is None:
             questions = self._of_node[node] = set()
         questions.add(question_id)
+        own = self._of_client.get(asked.client)
+        if own is None:
+            own = self._of_client[asked.client] = set()
+        own.add(question_id)
         heapq.heappush(self._deadlines, (deadline_ns, question_id))
         question = Question(
             leader_epoch=self._leader_epoch,
@@ -504,6 +521,10 @@ class ReadDesk:
         if not questions:
             del self._of_node[node]
         pending = self._pending.pop(question_id)
+        own = self._of_client[pending.client]
+        own.remove(question_id)
+        if not own:
+            del self._of_client[pending.client]
         stale_count = len(self._deadlines) - len(self._pending)
         if stale_count > max(_DEADLINES_STALE_MIN, 2 * len(self._pending)):
             self._deadlines = [

@@ -75,7 +75,7 @@ def ask(
     state_number: int = 5,
     operation: Operation | None = None,
     key_count: int = 1,
-    deadline_ms: int = 5_000,
+    deadline_ms: int | None = 5_000,
     min_batch_id: int | None = None,
 ) -> Ask:
     """Return a question about that state."""
@@ -114,6 +114,7 @@ class Desk:
             limiter=RateLimiter(rules),
             cache=ResultCache(cache_rules, size_bytes_max=1_000_000),
             limits=ReadLimits(
+                deadline_ns_default=5 * SECOND,
                 deadline_ns_max=60 * SECOND,
                 pending_count_max=pending_count_max,
                 keys_per_request_max=1_000,
@@ -366,6 +367,12 @@ class TestDeadlines:
         assert deadline_ns == SECOND // 10
         assert refusal(desk.desk.expire(now_ns=deadline_ns)).code == "deadline-exceeded"
 
+    def test_a_question_without_a_deadline_gets_the_default(self) -> None:
+        """The proxy's own setting counts for whoever names none."""
+        desk = Desk()
+        (out,) = desk.ask(ask(deadline_ms=None))
+        assert out.message == question(1, deadline_ms=5_000)
+
     def test_a_deadline_is_shortened_to_the_limit(self) -> None:
         """A client cannot make the proxy remember it for hours."""
         desk = Desk()
@@ -390,6 +397,67 @@ class TestDeadlines:
         desk.ask(ask(request_id=3), is_settled=False)
         desk.desk.client_left(CLIENT)
         assert (desk.desk.pending_count, desk.desk.parked_count) == (1, 0)
+
+
+class TestShares:
+    def test_one_client_cannot_take_all_places(self) -> None:
+        """C2: whoever waits for what does not come leaves room for the others."""
+        desk = Desk(pending_count_max=20_000)
+        for number in range(2_000):
+            (out,) = desk.ask(ask(request_id=number))
+            assert isinstance(out.message, Question)
+        assert refusal(desk.ask(ask(request_id=2_000))).code == "did-not-happen"
+        (out,) = desk.ask(ask(request_id=1), client=OTHER)
+        assert isinstance(out.message, Question)
+
+    def test_a_place_is_free_again_after_each_end(self) -> None:
+        """An answer, a deadline, and a node that leaves give it back."""
+        desk = Desk(pending_count_max=1_000)
+        for end in range(3):
+            first = end * 1_000 + 1
+            for number in range(first, first + 1_000):
+                desk.ask(ask(request_id=number, deadline_ms=100))
+            assert refusal(desk.ask(ask())).code == "did-not-happen"
+            match end:
+                case 0:
+                    for number in range(first, first + 1_000):
+                        answer = Answer(
+                            question_id=number, reading=reading(), has_missing=False
+                        )
+                        desk.desk.answered(NODE_A, answer, VALUES, now_ns=0)
+                case 1:
+                    assert len(desk.desk.expire(now_ns=SECOND)) == 1_000
+                case _:
+                    assert len(desk.desk.node_left(NODE_A)) == 1_000
+            assert desk.desk.pending_count == 0
+            assert desk.desk._of_client == {}
+            assert desk.desk._of_node == {}
+
+    def test_parked_questions_have_a_size(self) -> None:
+        """What waits for nodes takes so much memory and no more."""
+        desk = Desk()
+        desk.locations[5] = location(links=(None, None))
+        big = msgspec.msgpack.encode([bytes(8 * 1024 * 1024)])
+        for number in range(7):
+            assert desk.ask(ask(request_id=number), big, is_settled=False) == []
+        refused = refusal(desk.ask(ask(request_id=7), big, is_settled=False))
+        assert refused.code == "state-unavailable"
+        desk.desk.client_left(CLIENT)
+        assert desk.ask(ask(request_id=8), big, is_settled=False) == []
+
+    def test_a_parked_question_needs_its_right_when_it_goes_on(self) -> None:
+        """C1: a caller that was taken off the list meanwhile is told nothing."""
+        desk = Desk()
+        desk.locations[5] = location(links=(None, NODE_B))
+        desk.ask(ask(), is_settled=False)
+        desk.locations[5] = location()
+        desk.desk.access = AccessList(
+            callers=[
+                CallerEntry(name="x", token_sha256=token_sha256("x"), read=["a/b"])
+            ]
+        )
+        refused = refusal(desk.desk.look_again(now_ns=1, is_settled=False))
+        assert refused.code == STALE_ROUTE
 
 
 class TestCaching:
