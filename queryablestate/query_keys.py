@@ -8,7 +8,7 @@ another route, ask later, or fail the reads that it is about.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, final
 
 from nameservice.errors import NameServiceError, RemoteProtocolError
@@ -148,8 +148,14 @@ class KeyDesk:
 
     # -- what is asked -----------------------------------------------------------------
 
-    def ask(self, reads: Iterable[KeysRead]) -> None:
+    def ask(self, reads: Sequence[KeysRead]) -> None:
         """Take *reads*; what is taken together is sent together."""
+        if len(reads) == 1:
+            read = reads[0]
+            read.open_count = len(read.keys)
+            read.rows = [UNANSWERED] * read.open_count
+            self._enqueue(self._traffic_of(read.state), ((read, None),))
+            return
         parts: dict[StateTraffic, list[Part]] = {}
         for read in reads:
             read.open_count = len(read.keys)

@@ -217,7 +217,7 @@ class StateTraffic:
 
     def enqueue(
         self, parts: Sequence[Part], *, min_batch_id: int | None = None
-    ) -> tuple[list[Lane], list[tuple[KeysRead, Exception]]]:
+    ) -> tuple[Sequence[Lane], Sequence[tuple[KeysRead, Exception]]]:
         """
         Put keys into their lanes; there is a route.
 
@@ -228,11 +228,34 @@ class StateTraffic:
         Returns:
             The lanes that something was put into, and the reads that cannot be asked.
         """
+        if len(parts) == 1 and len(parts[0][0].keys) == 1:
+            return self._enqueue_one(parts[0][0], min_batch_id)
         touched: dict[Lane, None] = {}
         failed: list[tuple[KeysRead, Exception]] = []
         for run, asking, batch_id in _runs(parts, min_batch_id):
             self._enqueue_run(run, asking, batch_id, touched, failed)
         return list(touched), failed
+
+    def _enqueue_one(
+        self, read: KeysRead, min_batch_id: int | None
+    ) -> tuple[Sequence[Lane], Sequence[tuple[KeysRead, Exception]]]:
+        """Do as `enqueue` for a single key: this way is three times as short."""
+        route = self.route
+        assert route is not None
+        if read.min_batch_id is not None:
+            min_batch_id = max(read.min_batch_id, min_batch_id or 0)
+        try:
+            (key,) = route.storage_keys(read.asking, read.keys)
+            table, _ = self._table(route, read.asking, min_batch_id)
+        except Exception as error:  # noqa: BLE001 - a key is any object of the user's
+            return (), ((read, error),)
+        lane = table[(key[0] << 8) | key[1]]
+        lane.keys.append(key)
+        lane.reads.append(read)
+        lane.places.append(0)
+        if lane.deadline_ns < read.deadline_ns:  # noqa: PLR1730 (a call is dear)
+            lane.deadline_ns = read.deadline_ns
+        return (lane,), ()
 
     def _enqueue_run(
         self,

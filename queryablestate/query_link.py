@@ -144,10 +144,17 @@ class QueryLink:
         )
         return None
 
-    def receive(self) -> MessageCame | None:
-        """Return the next message, or None if there is none."""
+    def receive(self, *, is_likely: bool = False) -> MessageCame | None:
+        """
+        Return the next message, or None if there is none.
+
+        Args:
+            is_likely: Whether there should be one.  Finding out costs 1.4 us, a receive
+                in vain 3.4 us.
+        """
         socket = self._socket
-        while int(socket.getsockopt(_EVENTS)) & _POLLIN:
+        while is_likely or int(socket.getsockopt(_EVENTS)) & _POLLIN:
+            is_likely = False
             try:
                 frame = socket.recv(_NOBLOCK, copy=False)
                 payload = socket.recv(_NOBLOCK) if frame.more else b""

@@ -203,20 +203,12 @@ class QueryShell:
 
     def _drive(self, waiter: _Waiter) -> None:
         """Receive for everybody, until *waiter* has its answer."""
-        ready: list[tuple[int, int]] = []
+        ready: list[tuple[int, int]] | None = None
         link: QueryLink | None = None
         while True:
             with self._lock:
-                for descriptor, _ in ready:
-                    if descriptor == self._wake_reader:
-                        self._drain_wake()
-                    elif (
-                        link is not None
-                        and link is self._link
-                        and descriptor != link.descriptors[0]  # a turn takes those
-                    ):
-                        self._watch(link)
-                self._turn()
+                if ready is not None:  # whoever begins to drive has just had a turn
+                    self._turn(has_come=self._look_at(ready, link))
                 if not waiter.open_count:
                     self._hand_over()
                     return
@@ -224,6 +216,21 @@ class QueryShell:
                 poll = self._poll
                 link = self._link
             ready = poll.poll(wait_ms)
+
+    def _look_at(
+        self, ready: Sequence[tuple[int, int]], link: QueryLink | None
+    ) -> bool:
+        """Take note of what is ready; return whether a message should have come."""
+        has_come = False
+        for descriptor, _ in ready:
+            if descriptor == self._wake_reader:
+                self._drain_wake()
+            elif link is not None and link is self._link:
+                if descriptor == link.descriptors[0]:
+                    has_come = True
+                else:
+                    self._watch(link)
+        return has_come
 
     def _hand_over(self) -> None:
         """Let another drive; under the lock."""
@@ -263,8 +270,14 @@ class QueryShell:
 
     # -- turns -------------------------------------------------------------------------
 
-    def _turn(self) -> None:
-        """Do whatever can be done now; under the lock."""
+    def _turn(self, *, has_come: bool = False) -> None:
+        """
+        Do whatever can be done now; under the lock.
+
+        ZeroMQ signals a message only to one who has looked in vain since the last one,
+        and a send may take the signal: so a turn ends with looking, unless nobody waits
+        for anything.
+        """
         if self._is_news:
             self._is_news = False
             self._step(leader_told(self._finder))
@@ -272,16 +285,20 @@ class QueryShell:
             asked: list[Request] = []
             while self._asked:
                 asked.append(self._asked.popleft())
-            self._step(RequestsAsked(requests=asked))
-        else:
+            self._step(RequestsAsked(asked))
+        elif not has_come:
             deadline_ns = self._core.next_deadline_ns()
             if deadline_ns is not None and deadline_ns <= self.clock.now_ns():
                 self._step(_TIME_WENT)
-        if self._link is not None and not self._link.is_made:
-            self._watch(self._link)
-        # ZeroMQ signals once, and a send may have taken the signal: look.
         link = self._link
-        while link is not None and (message := link.receive()) is not None:
+        if link is not None and not link.is_made:
+            self._watch(link)
+            link = self._link
+        while link is not None and self._core.request_count:
+            message = link.receive(is_likely=has_come)
+            if message is None:
+                return
+            has_come = False
             self._step(message)
             link = self._link
 
@@ -294,7 +311,8 @@ class QueryShell:
 
     def _step(self, event: QueryEvent) -> None:
         """Let the core take a step, and perform what it says."""
-        self._events.append(event)
+        for effect in self._core.step(event, now_ns=self.clock.now_ns()):
+            self._perform(effect)
         while self._events:
             for effect in self._core.step(
                 self._events.popleft(), now_ns=self.clock.now_ns()
