@@ -124,7 +124,7 @@ class LodestarDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads the state."""
-        return self._reader()
+        return self._reader(schema)
 
     def writer(
         self,
@@ -142,9 +142,12 @@ class LodestarDataSource(DataSource):
         """Return what writes a micro-batch of a stream into a state."""
         return _StreamWriter(self._task(schema, is_complete=overwrite))
 
-    def _reader(self) -> StateReader:
+    def _reader(self, schema: StructType | None = None) -> StateReader:
         return StateReader(
-            parse_read_options(self._given), self._config(), self._credentials()
+            parse_read_options(self._given),
+            self._config(),
+            self._credentials(),
+            schema,
         )
 
     def _task(self, schema: StructType, *, is_complete: bool) -> _WriteTask:
@@ -251,10 +254,18 @@ class _WriteTask:
     ) -> StagedMessage:
         """Stage the rows of one task."""
         max_parallelism = self.plan.max_parallelism
-
-        def groups_of(batch: pa.RecordBatch, index: int) -> pa.Array:
-            key = self.layouts[index].schema.key
-            return key_groups(batch, key, max_parallelism=max_parallelism)
+        with_groups = (
+            (
+                batch,
+                [
+                    key_groups(
+                        batch, layout.schema.key, max_parallelism=max_parallelism
+                    )
+                    for layout in self.layouts
+                ],
+            )
+            for batch in batches
+        )
 
         with Stager(
             run,
@@ -268,7 +279,7 @@ class _WriteTask:
         ) as stager:
             return StagedMessage(
                 stage_batches(
-                    batches, stager, self.layouts, run.origin.state_numbers, groups_of
+                    with_groups, stager, self.layouts, run.origin.state_numbers
                 )
             )
 

@@ -244,22 +244,22 @@ class _Publisher:
         self, batch: DataFrame, run: WriteRun, batch_id: int
     ) -> list[StageMessage]:
         """Have tasks stage the rows; return what they report, by partition."""
-        names = dict.fromkeys(
-            name for layout in self.layouts for name in layout.names_used
+        names = tuple(
+            dict.fromkeys(name for layout in self.layouts for name in layout.names_used)
         )
-        group_names = _group_names(names, len(self.layouts))
+        # Under names of ours, for mapInArrow cannot take every name (no dots).
         frame = batch.select(
-            *(_column(name) for name in names),
+            *(_column(name).alias(f"c{index}") for index, name in enumerate(names)),
             *(
-                self._key_group(layout).alias(group_name)
-                for layout, group_name in zip(self.layouts, group_names, strict=True)
+                self._key_group(layout).alias(f"g{index}")
+                for index, layout in enumerate(self.layouts)
             ),
         )
         task = stage_task(
             run,
             batch_id,
             self.layouts,
-            group_names,
+            names,
             # An embedded name service does not leave the driver; nodes are reached all
             # the same, unless they have moved meanwhile.
             config=None if self.config.backend is Backend.EMBEDDED else self.config,
@@ -279,7 +279,7 @@ def stage_task(
     run: WriteRun,
     batch_id: int,
     layouts: Sequence[StateLayout],
-    group_names: Sequence[str],
+    names: Sequence[str],
     *,
     config: HAConfig | None,
     credentials: Credentials,
@@ -294,7 +294,8 @@ def stage_task(
         run: The run that writes.
         batch_id: The batch.
         layouts: The states, in the order of *run*'s state numbers.
-        group_names: For each state the column that holds the key group of a row.
+        names: What the columns are called; behind them, each state has a column with
+            the key group of a row.
         config: The name service, where tasks can reach it; only asked when a node has
             moved.
         credentials: Whom the nodes see.
@@ -311,6 +312,17 @@ def stage_task(
             node_id, timeout_seconds=_FIND_TIMEOUT_SECONDS
         )
 
+    def split(
+        batches: Iterable[pa.RecordBatch],
+    ) -> Iterator[tuple[pa.RecordBatch, Sequence[pa.Array]]]:
+        count = len(names)
+        for batch in batches:
+            columns = batch.columns
+            yield (
+                pa.RecordBatch.from_arrays(columns[:count], names=list(names)),
+                columns[count:],
+            )
+
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with Stager(
             run,
@@ -321,23 +333,11 @@ def stage_task(
             limits=StageLimits(timeout_seconds=timeout_seconds),
         ) as stager:
             message = stage_batches(
-                batches,
-                stager,
-                layouts,
-                run.origin.state_numbers,
-                lambda batch, index: batch.column(group_names[index]),
+                split(batches), stager, layouts, run.origin.state_numbers
             )
         yield pa.RecordBatch.from_pydict({"message": [message.to_bytes()]})
 
     return stage
-
-
-def _group_names(names: Iterable[str], count: int) -> list[str]:
-    """Return *count* names of columns that are not among *names*."""
-    prefix = "key_group_"
-    while any(name.lower().startswith(prefix) for name in names):
-        prefix = f"_{prefix}"
-    return [f"{prefix}{index}" for index in range(count)]
 
 
 def _column(name: str) -> Column:

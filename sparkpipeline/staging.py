@@ -24,7 +24,7 @@ from sparkpipeline.columns import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from queryablestate.writer import StageMessage
     from sparkpipeline.state_options import StateLayout
@@ -57,22 +57,20 @@ class _Gathered:
 
 
 def stage_batches(
-    batches: Iterable[pa.RecordBatch],
+    batches: Iterable[tuple[pa.RecordBatch, Sequence[pa.Array]]],
     stager: Stager,
     layouts: Sequence[StateLayout],
     state_numbers: Sequence[int],
-    groups_of: Callable[[pa.RecordBatch, int], pa.Array],
 ) -> StageMessage:
     """
     Stage every row of *batches* in every state; return what the commit must know.
 
     Args:
-        batches: The rows of one task.
+        batches: The rows of one task; with each batch, for every state, the key group
+            of each row.
         stager: Where to; it is finished here.
         layouts: The states.
         state_numbers: Their numbers, in the same order.
-        groups_of: Returns the key group of each row of a batch for the state of an
-            index in *layouts*.
 
     Raises:
         KeyTooLargeError: If a key is too long to be stored.
@@ -92,12 +90,12 @@ def stage_batches(
                     is_list=layout.is_list,
                 )
 
-    for batch in batches:
-        for index, layout in enumerate(layouts):
-            rows = state_rows(batch, layout, groups_of(batch, index))
-            gathered[index].keys += rows.keys
-            gathered[index].values += rows.values
-            gathered[index].orders += rows.orders or ()
+    for batch, groups in batches:
+        for layout, groups_here, into in zip(layouts, groups, gathered, strict=True):
+            rows = state_rows(batch, layout, groups_here)
+            into.keys += rows.keys
+            into.values += rows.values
+            into.orders += rows.orders or ()
         row_count += batch.num_rows
         size_bytes += batch.nbytes
         if row_count >= RUN_ROW_COUNT_MAX or size_bytes >= RUN_SIZE_BYTES_MAX:

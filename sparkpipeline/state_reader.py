@@ -9,10 +9,10 @@ from attrs import frozen
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from nameservice import ConfigurationError, RemoteProtocolError
-from queryablestate.messages import DescribeState, StateDescribed
-from queryablestate.schema import fields_json, parse_schema
-from queryablestate.writer_links import writer_connections
+from nameservice import ConfigurationError
+from queryablestate.partition_scan import PartitionScanner
+from queryablestate.schema import fields_json, fields_text, parse_fields
+from sparkpipeline.columns import arrow_rows
 
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from haservices import HAConfig
     from queryablestate.credentials import Credentials
-    from queryablestate.messages import StateDescription
-    from queryablestate.schema import Field
 
 
 __all__ = ["READ_OPTION_NAMES", "ReadOptions", "StateReader", "parse_read_options"]
@@ -86,44 +84,58 @@ class StateReader(DataSourceReader):
         options: What is to be read.
         config: The name service.
         credentials: Who asks.
+        schema: The columns that Spark expects of `read`.
     """
 
     def __init__(
-        self, options: ReadOptions, config: HAConfig, credentials: Credentials
+        self,
+        options: ReadOptions,
+        config: HAConfig,
+        credentials: Credentials,
+        schema: StructType | None = None,
     ) -> None:
         self._options = options
         self._config = config
         self._credentials = credentials
+        self._schema = schema
 
     def schema(self) -> StructType:
         """Return the columns: key, map key, value."""
-        fields = _columns(self._describe())
-        return StructType.fromJson(msgspec.json.decode(fields_json(fields)))
+        with self._scanner() as scanner:
+            text = fields_json(scanner.columns())
+        return StructType.fromJson(msgspec.json.decode(text))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one partition per node."""
-        raise NotImplementedError
+        """Return one partition for each node that has key groups."""
+        with self._scanner() as scanner:
+            return [InputPartition(part) for part in scanner.parts()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one node."""
-        raise NotImplementedError
+        """
+        Yield the rows of one partition.
 
-    def _describe(self) -> StateDescription:
-        proxy = writer_connections().proxy(self._config, self._credentials)
-        answer = proxy.call(
-            lambda request_id, session: DescribeState(
-                request_id=request_id,
-                session=session,
-                job_id=self._options.job_id,
-                state_name=self._options.state_name,
-            ),
-            timeout_seconds=self._options.timeout_seconds,
+        Raises:
+            ConfigurationError: If the columns that Spark expects are not the state's.
+        """
+        assert self._schema is not None
+        expected = parse_fields(self._schema.json())
+        with self._scanner() as scanner:
+            columns = scanner.columns()
+            # The state may have got more of them since the query was planned.
+            if columns[: len(expected)] != expected:
+                raise ConfigurationError(
+                    f"the state has the columns ({fields_text(columns)}), not "
+                    f"({fields_text(expected)}): leave the schema out"
+                )
+            for rows in scanner.rows(partition.value):
+                if rows:
+                    yield arrow_rows(expected, [row[: len(expected)] for row in rows])
+
+    def _scanner(self) -> PartitionScanner:
+        return PartitionScanner(
+            self._config,
+            self._credentials,
+            job_id=self._options.job_id,
+            state_name=self._options.state_name,
+            deadline_seconds=self._options.timeout_seconds,
         )
-        if not isinstance(answer, StateDescribed):
-            raise RemoteProtocolError("unexpected", type(answer).__name__)
-        return answer.description
-
-
-def _columns(description: StateDescription) -> tuple[Field, ...]:
-    schema = parse_schema(description.schema)
-    return (*schema.key, *schema.map_key, *schema.value)

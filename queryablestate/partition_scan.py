@@ -1,0 +1,206 @@
+"""
+`PartitionScanner`: the rows of some key groups of a state, for readers in parallel.
+
+`QueryableStateClient.scan` gives rows in the order of their keys, over all nodes, to
+one reader.  Who reads a whole state into a program that has many readers (Spark) wants
+parts of it that are disjoint and complete, whatever moves meanwhile.  So a part is a
+set of key groups.  As a rule they are those of one node, and its pages are all that is
+needed; when key groups have moved, the part goes on with their new nodes, from the
+place where it was, and passes over rows of other key groups.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self, final
+
+from nameservice import RemoteProtocolError
+from queryablestate.codec import decode_keys
+from queryablestate.query_builder import QueryBuilder, raise_error
+from queryablestate.query_requests import StaleRouteError
+from queryablestate.query_shell import QueryShell
+from queryablestate.questions import ScanRows
+from queryablestate.schema import StateKind
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import TracebackType
+
+    from haservices import HAConfig, HAServices
+    from queryablestate.credentials import Credentials
+    from queryablestate.query_routes import Route
+    from queryablestate.schema import Field
+
+
+__all__ = ["PartitionScanner"]
+
+_PAGE_ROW_COUNT_MAX: Final = 10_000
+
+
+@final
+class PartitionScanner:
+    """
+    Reads one state in parts.  For one thread; a context manager.
+
+    Args:
+        config: The name service, or how to open it.
+        credentials: Who asks.
+        job_id: The job.
+        state_name: The state.
+        deadline_seconds: How long each page may take.
+
+    Raises:
+        ConfigurationError: If an argument is malformed.
+    """
+
+    def __init__(
+        self,
+        config: HAConfig | HAServices | str,
+        credentials: str | Credentials | None = None,
+        *,
+        job_id: str,
+        state_name: str,
+        deadline_seconds: float,
+    ) -> None:
+        self._job_id = job_id
+        self._state_name = state_name
+        self._shell = QueryShell(config, credentials)
+        try:
+            self._builder = QueryBuilder(
+                self._shell.clock, deadline_seconds=deadline_seconds
+            )
+            self._shell.open()
+        except BaseException:
+            self._shell.close()
+            raise
+
+    def columns(self) -> tuple[Field, ...]:
+        """
+        Return the columns of a row: those of the key, of the map key, of the value.
+
+        Raises:
+            NameServiceError: As `QueryableStateClient.get` does.
+        """
+        schema = self._route().schema
+        return (*schema.key, *schema.map_key, *schema.value)
+
+    def parts(self) -> list[tuple[int, ...]]:
+        """
+        Return key groups that are best read together; each is in one part.
+
+        Raises:
+            NameServiceError: As `QueryableStateClient.get` does.
+        """
+        return list(_by_node(self._route(), None).values())
+
+    def rows(self, key_groups: Iterable[int]) -> Iterator[list[tuple[Any, ...]]]:
+        """
+        Yield all rows of *key_groups*, in pages, in no particular order.
+
+        Each page is as of its own moment.
+
+        Yields:
+            For each row the values of `columns`; items of lists in their order.
+
+        Raises:
+            StateUnavailableError: If a node that holds key groups is away.
+            NameServiceError: As `QueryableStateClient.get` does.
+        """
+        route = self._route()
+        left = [(tuple(sorted(key_groups)), b"")]
+        while left:
+            wanted, start = left.pop()
+            parts = list(_by_node(route, wanted).items())
+            for place, (node_index, groups) in enumerate(parts):
+                position: bytes | None = start
+                while position is not None:
+                    (page,) = self._builder.nodes(
+                        route,
+                        [
+                            (
+                                node_index,
+                                ScanRows(
+                                    start=position, stop=None, limit=self._row_count
+                                ),
+                            )
+                        ],
+                        self._builder.deadline_ns(None),
+                        None,
+                    )
+                    self._shell.run(page)
+                    if isinstance(page.error, StaleRouteError):
+                        break
+                    raise_error(page.error)
+                    yield _rows(route, page.payload, groups)
+                    position = page.next_start
+                if position is not None:  # by a new route: this one, and what follows
+                    left.append((groups, position))
+                    left += [(other, start) for _, other in parts[place + 1 :]]
+                    route = self._route(route)
+                    break
+
+    def close(self) -> None:
+        """Release everything.  Idempotent."""
+        self._shell.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def _row_count(self) -> int:
+        return min(self._shell.key_count_max, _PAGE_ROW_COUNT_MAX)
+
+    def _route(self, stale: Route | None = None) -> Route:
+        read = self._builder.route(
+            self._job_id, self._state_name, self._builder.deadline_ns(None), stale
+        )
+        self._shell.run(read)
+        raise_error(read.error)
+        assert read.route is not None
+        return read.route
+
+
+def _by_node(
+    route: Route, key_groups: Iterable[int] | None
+) -> dict[int, tuple[int, ...]]:
+    """Return those of *key_groups* (None for all) that each node is asked for."""
+    found: dict[int, list[int]] = {}
+    for group in range(len(route.owners)) if key_groups is None else key_groups:
+        found.setdefault(route.owners[group], []).append(group)
+    return {index: tuple(found[index]) for index in sorted(found)}
+
+
+def _rows(
+    route: Route, payload: bytes | memoryview, key_groups: tuple[int, ...]
+) -> list[tuple[Any, ...]]:
+    """Return the rows of a page that are of *key_groups*."""
+    flat = decode_keys(payload)
+    if len(flat) % 2:
+        raise RemoteProtocolError("malformed", "a page ends in mid-row")
+    values = route.value_codec.decode_rows(flat[1::2])
+    codec = route.key_codec
+    is_map = route.schema.kind is StateKind.MAP
+    node_index = route.owners[key_groups[0]]
+    # As a rule the node has no other key groups, and no key need be hashed.
+    is_all = len(key_groups) == route.owners.count(node_index)
+    wanted = frozenset(key_groups)
+    rows = []
+    for encoded, value in zip(flat[::2], values, strict=True):
+        assert value is not None
+        columns, rest = codec.split(encoded)
+        if not is_all:
+            key = columns[0] if len(columns) == 1 else columns
+            if codec.key_group(key) not in wanted:
+                continue
+        if is_map:
+            columns += codec.decode_map_key(rest)
+        rows.append((*columns, *value.values()))
+    return rows
