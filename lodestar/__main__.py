@@ -17,7 +17,9 @@ from lodestar import (
     operate,
     server,
     state_node,
+    state_operate,
     state_proxy,
+    state_reads,
 )
 from lodestar.arguments import ArgumentParser
 from lodestar.exit_codes import ExitCode, exit_code_of
@@ -30,6 +32,19 @@ if TYPE_CHECKING:
 
 
 __all__ = ["main", "make_parser"]
+
+# In the order in which help lists their verbs.
+_MODULES: Final = (
+    server,
+    observe,
+    operate,
+    elect,
+    state_proxy,
+    state_node,
+    state_reads,
+    state_operate,
+    keygen,
+)
 
 _HELP_WIDTH: Final = 79
 
@@ -104,15 +119,7 @@ def make_parser() -> argparse.ArgumentParser:
     verbs = _Verbs(
         parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
     )
-    for module in (
-        server,
-        observe,
-        operate,
-        elect,
-        state_proxy,
-        state_node,
-        keygen,
-    ):
+    for module in _MODULES:
         module.add_verbs(verbs)
     return parser
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 from enum import IntEnum, unique
 
 from nameservice import (
+    AccessDeniedError,
     AuthenticationError,
     ConfigurationError,
+    DeadlineExceededError,
+    KeyTooLargeError,
     NoLeaderError,
+    StateUnavailableError,
+    UnknownJobError,
+    UnknownKeyError,
     UnknownSessionError,
+    UnknownStateError,
     UnreachableError,
+    WrongKeyTypeError,
 )
 
 
@@ -31,13 +39,15 @@ class ExitCode(IntEnum):
 def exit_code_of(error: Exception) -> ExitCode:
     """Return the exit code for a verb that *error* ended."""
     match error:
-        case ConfigurationError():
+        case ConfigurationError() | WrongKeyTypeError() | KeyTooLargeError():
             return ExitCode.BAD_USAGE
         case NoLeaderError() | UnknownSessionError():
             return ExitCode.NOT_FOUND
-        case AuthenticationError():
+        case UnknownJobError() | UnknownStateError() | UnknownKeyError():
+            return ExitCode.NOT_FOUND
+        case AuthenticationError() | AccessDeniedError():
             return ExitCode.NOT_ALLOWED
-        case UnreachableError():
+        case UnreachableError() | DeadlineExceededError() | StateUnavailableError():
             return ExitCode.NOT_REACHABLE
         case _:
             return ExitCode.FAILED

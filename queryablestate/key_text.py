@@ -55,7 +55,14 @@ from queryablestate.schema import (
 )
 
 
-__all__ = ["column_text", "key_text", "parse_json_key", "parse_key", "parse_prefix"]
+__all__ = [
+    "NULL_TEXT",
+    "column_text",
+    "key_text",
+    "parse_json_key",
+    "parse_key",
+    "parse_prefix",
+]
 
 NULL_TEXT: Final = "null"
 """What people see where there is nothing; a string of that text looks the same."""

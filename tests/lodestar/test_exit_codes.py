@@ -4,14 +4,23 @@ import pytest
 
 from lodestar.exit_codes import ExitCode, exit_code_of
 from nameservice import (
+    AccessDeniedError,
     AuthenticationError,
     ConfigurationError,
+    DeadlineExceededError,
     DidNotHappenError,
+    KeyTooLargeError,
     MayHaveHappenedError,
     NoLeaderError,
+    RateLimitedError,
+    StateUnavailableError,
+    UnknownJobError,
+    UnknownKeyError,
     UnknownSessionError,
+    UnknownStateError,
     UnreachableError,
     VersionMismatchError,
+    WrongKeyTypeError,
 )
 
 
@@ -35,6 +44,15 @@ class TestExitCodes:
             (UnknownSessionError("s-1"), 3),
             (AuthenticationError("leaderserver://h:1", "not admin"), 4),
             (UnreachableError("leaderserver://h:1", 5.0), 5),
+            (UnknownJobError("job"), 3),
+            (UnknownStateError("job", "state"), 3),
+            (UnknownKeyError("job", "state", 1), 3),
+            (WrongKeyTypeError("k int", "x", "k takes an int"), 2),
+            (KeyTooLargeError(500, 480), 2),
+            (AccessDeniedError("read job/state"), 4),
+            (DeadlineExceededError(5.0), 5),
+            (StateUnavailableError("job", "state", (1,), 0.5), 5),
+            (RateLimitedError(0.5, "caller"), 1),
             (DidNotHappenError("undecided"), 1),
             (MayHaveHappenedError("no answer"), 1),
             (VersionMismatchError("a", 1, 2), 1),

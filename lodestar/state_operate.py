@@ -1,0 +1,141 @@
+"""Verbs for operators of queryable state: nodes, drop-state."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+from lodestar.arguments import add_json_option, job_id
+from lodestar.exit_codes import ExitCode
+from lodestar.output import (
+    ABSENT,
+    ago_text,
+    json_text,
+    printable,
+    rounded_seconds,
+    table_text,
+    write,
+)
+from lodestar.state_access import add_state_options, open_operations
+from nameservice import ConfigurationError
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lodestar.arguments import Verbs
+    from queryablestate.state_operations import NodeInformation
+
+
+__all__ = ["add_verbs", "node_document", "nodes_text"]
+
+
+def add_verbs(verbs: Verbs) -> None:
+    """Enter the verbs of this module."""
+    parser = verbs.add_verb(
+        "nodes",
+        _nodes,
+        summary="list the nodes that keep queryable state",
+        description="List every state node that the proxy leader knows: where it is, "
+        "when it was heard from, how many key groups of which job it is asked for, and "
+        "how many decided batches it has yet to apply.",
+        examples="lodestar nodes --token-file operator.token",
+    )
+    add_json_option(parser, "one JSON array")
+    add_state_options(parser)
+
+    parser = verbs.add_verb(
+        "drop-state",
+        _drop_state,
+        operands="JOB STATE",
+        summary="forget one state and everything in it",
+        description="Forget STATE of JOB and everything in it, on every node. It "
+        "cannot be taken back. Asks on a terminal; elsewhere it wants --yes. Exit code "
+        "3 if there is no such state.",
+        examples="lodestar drop-state flights aircraft --yes",
+    )
+    parser.add_argument("job", metavar="JOB", type=job_id, help="the job id")
+    parser.add_argument("state", metavar="STATE", help="the state's name")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_json_option(parser, "one JSON object")
+    add_state_options(parser)
+
+
+def _nodes(arguments: Namespace) -> ExitCode:
+    with open_operations(arguments) as operations:
+        nodes = operations.nodes()
+    if arguments.json:
+        write(json_text([node_document(each) for each in nodes]))
+    else:
+        write(nodes_text(nodes))
+    return ExitCode.DONE
+
+
+def nodes_text(nodes: Sequence[NodeInformation]) -> str:
+    """Return *nodes* as a table for people."""
+    if not nodes:
+        return "there are no nodes"
+    return table_text(
+        ("NODE", "ADDRESS", "LAST HEARD", "KEY GROUPS", "BEHIND"),
+        [
+            (
+                each.node_id,
+                "away" if each.address is None else each.address,
+                ago_text(each.last_heard_seconds),
+                _counts_text(each.key_group_counts),
+                _counts_text(each.behind_counts),
+            )
+            for each in nodes
+        ],
+    )
+
+
+def node_document(node: NodeInformation) -> dict[str, Any]:
+    """Return *node* as it is written as JSON."""
+    return {
+        "node_id": node.node_id,
+        "address": node.address,
+        "last_heard_seconds": rounded_seconds(node.last_heard_seconds),
+        "key_group_counts": dict(node.key_group_counts),
+        "behind_counts": dict(node.behind_counts),
+    }
+
+
+def _drop_state(arguments: Namespace) -> ExitCode:
+    name = f"{arguments.job}/{arguments.state}"
+    if not (arguments.yes or _is_confirmed(name)):
+        print(f"lodestar drop-state: {printable(name)} stays", file=sys.stderr)
+        return ExitCode.FAILED
+    with open_operations(arguments) as operations:
+        operations.drop_state(arguments.job, arguments.state)
+    if arguments.json:
+        write(json_text({"job": arguments.job, "state": arguments.state}))
+    else:
+        write(f"dropped {printable(name)}")
+    return ExitCode.DONE
+
+
+def _is_confirmed(name: str) -> bool:
+    """
+    Return whether the person at the terminal says yes.
+
+    Raises:
+        ConfigurationError: If there is nobody to ask.
+    """
+    if not sys.stdin.isatty():
+        message = f"say --yes to drop {name}: there is nobody to ask"
+        raise ConfigurationError(message)
+    print(
+        f"This forgets all that {printable(name)} holds, for ever. Type yes to go on: ",
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
+    return sys.stdin.readline().strip() == "yes"
+
+
+def _counts_text(counts: Mapping[str, int]) -> str:
+    """Return counts by job; those that are 0 are left out."""
+    shown = [f"{job} {count}" for job, count in sorted(counts.items()) if count]
+    return ", ".join(shown) if shown else ABSENT

@@ -1,0 +1,562 @@
+"""Verbs that read queryable state: get, states, scan, count."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from lodestar.arguments import (
+    add_json_option,
+    job_id,
+    positive_count,
+)
+from lodestar.exit_codes import ExitCode
+from lodestar.output import (
+    ABSENT,
+    ago_text,
+    json_line,
+    json_text,
+    pairs_text,
+    printable,
+    rounded_seconds,
+    table_text,
+    write,
+)
+from lodestar.state_access import add_state_options, open_client
+from nameservice import ConfigurationError, UnknownJobError, UnknownKeyError
+from queryablestate.json_values import column_to_json, row_to_json
+from queryablestate.key_text import (
+    NULL_TEXT,
+    column_text,
+    parse_json_key,
+    parse_key,
+    parse_prefix,
+)
+from queryablestate.schema import StateKind, fields_text
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from lodestar.arguments import Verbs
+    from queryablestate.client import QueryableStateClient
+    from queryablestate.query_results import StateEntry, StateInformation
+    from queryablestate.schema import Field, StateSchema
+
+
+__all__ = [
+    "FoundKey",
+    "add_verbs",
+    "found_document",
+    "found_text",
+    "row_document",
+    "rows_text",
+    "state_document",
+    "states_text",
+]
+
+_SCAN_LIMIT: Final = 100
+"""Rows that `scan` shows people who do not say how many."""
+
+
+class FoundKey(NamedTuple):
+    """
+    What was found under one key.
+
+    Attributes:
+        key: The key.
+        map_key: Empty, or the one map key that was asked for.
+        value: As the client gives it: a dict, a list of them, or a dict of them.
+        entry: As of when, or None if that is not known.
+    """
+
+    key: Any
+    map_key: tuple[Any, ...]
+    value: Any
+    entry: StateEntry | None
+
+
+def add_verbs(verbs: Verbs) -> None:
+    """Enter the verbs of this module."""
+    parser = verbs.add_verb(
+        "get",
+        _get,
+        operands="JOB STATE KEY...",
+        summary="tell what a state holds under a key",
+        description="Tell what STATE of JOB holds under each KEY. A KEY is written as "
+        "the type of its column wants it: text as it is, 42, 1.10, true, 2026-03-01, "
+        "2026-03-01T04:05:06Z, 0x00ff. The columns of a longer key are separated by "
+        "commas; --json-key takes any key as JSON. Put -- before a KEY that begins "
+        "with a hyphen. Exit code 3 if there is nothing under a KEY.",
+        examples="lodestar get flights aircraft N14228\n"
+        "lodestar get flights routes JFK,2013-01-01 --json | jq .value.delay\n"
+        "lodestar get flights log N14228 --start -10",
+    )
+    _add_state_operands(parser)
+    parser.add_argument("keys", metavar="KEY", nargs="*", help="a key")
+    parser.add_argument(
+        "--json-key",
+        action="store_true",
+        help="KEY and --map-key are JSON: a value, or an array or an object for "
+        "several columns",
+    )
+    parser.add_argument(
+        "--null-key", action="store_true", help="ask for the key null (too)"
+    )
+    parser.add_argument(
+        "--map-key",
+        dest="map_keys",
+        metavar="K",
+        action="append",
+        default=[],
+        help="of a map state, only this entry; may be given several times",
+    )
+    parser.add_argument(
+        "--start",
+        metavar="N",
+        type=int,
+        help="of a list state, from this item; from the end if negative",
+    )
+    parser.add_argument(
+        "--stop",
+        metavar="N",
+        type=int,
+        help="of a list state, up to this item, excluded; likewise",
+    )
+    _add_min_batch_option(parser)
+    add_json_option(parser, "one JSON object; an array of them for several keys")
+    add_state_options(parser)
+
+    parser = verbs.add_verb(
+        "states",
+        _states,
+        operands="[JOB]",
+        summary="list the states that can be asked",
+        description="List the states of JOB, or of every job, that we may see. Exit "
+        "code 3 if there is no state of JOB.",
+        examples="lodestar states flights",
+    )
+    parser.add_argument(
+        "job", metavar="JOB", type=job_id, nargs="?", help="the job id (default: all)"
+    )
+    add_json_option(parser, "one JSON array")
+    add_state_options(parser)
+
+    parser = verbs.add_verb(
+        "scan",
+        _scan,
+        operands="JOB STATE",
+        summary="list what a state holds, in the order of the keys",
+        description="List what STATE of JOB holds, in the order of the keys, over all "
+        "nodes: a row for each key, each map entry, each list item. It is read page by "
+        "page, each as of its own moment.",
+        examples="lodestar scan flights aircraft --prefix N1 --limit 20\n"
+        "lodestar scan flights aircraft --json | gzip >aircraft.jsonl.gz",
+    )
+    _add_state_operands(parser)
+    parser.add_argument(
+        "--prefix",
+        metavar="P",
+        help="only keys that begin with this: text (or 0x...), or values for the first "
+        "of several key columns",
+    )
+    parser.add_argument("--start", metavar="KEY", help="only from this key on")
+    parser.add_argument("--stop", metavar="KEY", help="only up to this key, excluded")
+    parser.add_argument(
+        "--json-key", action="store_true", help="--start and --stop are JSON"
+    )
+    parser.add_argument(
+        "--limit",
+        metavar="N",
+        type=positive_count,
+        help=f"at most this many rows (default: {_SCAN_LIMIT}; all with --json)",
+    )
+    _add_min_batch_option(parser)
+    add_json_option(parser, "one JSON object per line")
+    add_state_options(parser)
+
+    parser = verbs.add_verb(
+        "count",
+        _count,
+        operands="JOB STATE",
+        summary="tell how many keys a state holds",
+        description="Tell how many keys STATE of JOB holds; lists and maps count once "
+        "for each key.",
+        examples="lodestar count flights aircraft",
+    )
+    _add_state_operands(parser)
+    _add_min_batch_option(parser)
+    add_json_option(parser, "one JSON object")
+    add_state_options(parser)
+
+
+def _add_state_operands(parser: Any) -> None:
+    parser.add_argument("job", metavar="JOB", type=job_id, help="the job id")
+    parser.add_argument("state", metavar="STATE", help="the state's name")
+
+
+def _add_min_batch_option(parser: Any) -> None:
+    parser.add_argument(
+        "--min-batch",
+        metavar="N",
+        type=int,
+        help="wait until this batch is visible, within the deadline",
+    )
+
+
+# -- get -------------------------------------------------------------------------------
+
+
+def _get(arguments: Namespace) -> ExitCode:
+    if not arguments.keys and not arguments.null_key:
+        message = "KEY is wanted: what to ask the state for"
+        raise ConfigurationError(message)
+    found: list[FoundKey] = []
+    missing: list[UnknownKeyError] = []
+    with open_client(arguments) as client:
+        schema = client.describe(arguments.job, arguments.state).registered_schema
+        for asked in _asked_keys(schema, arguments):
+            try:
+                found.append(_ask(client, arguments, asked))
+            except UnknownKeyError:
+                missing.append(
+                    UnknownKeyError(arguments.job, arguments.state, asked.text)
+                )
+    is_one = len(found) + len(missing) == 1
+    if found or not is_one:
+        if arguments.json:
+            documents = [found_document(schema, each) for each in found]
+            write(json_text(documents[0] if is_one else documents))
+        elif found:
+            write(found_text(schema, found, is_one=is_one))
+    for error in missing[:-1]:
+        print(f"lodestar get: {printable(str(error))}", file=sys.stderr)
+    if missing:
+        raise missing[-1]
+    return ExitCode.DONE
+
+
+class _AskedKey(NamedTuple):
+    """A key as typed and as it is meant; *map_key* is empty, or holds one."""
+
+    text: Any
+    key: Any
+    map_key: tuple[Any, ...]
+
+
+def _asked_keys(schema: StateSchema, arguments: Namespace) -> list[_AskedKey]:
+    """Return the keys that were typed, each with each map key."""
+    parse = parse_json_key if arguments.json_key else parse_key
+    keys = [(text, parse(schema.key, text)) for text in arguments.keys]
+    if arguments.null_key:
+        if len(schema.key) > 1:
+            message = (
+                f"--null-key is for one key column; a key of ({schema.key_text()}) is "
+                'written with --json-key, e.g. [null, "…"]'
+            )
+            raise ConfigurationError(message)
+        keys.append((NULL_TEXT, None))
+    has_slice = arguments.start is not None or arguments.stop is not None
+    for option, is_given, kind in (
+        ("--map-key", bool(arguments.map_keys), StateKind.MAP),
+        ("--start and --stop", has_slice, StateKind.LIST),
+    ):
+        if is_given and schema.kind is not kind:
+            message = (
+                f"{option} is for a {kind.value} state; "
+                f"{arguments.job}/{arguments.state} is a {schema.kind.value} state"
+            )
+            raise ConfigurationError(message)
+    if not arguments.map_keys:
+        return [_AskedKey(text, key, ()) for text, key in keys]
+    map_keys = [(text, parse(schema.map_key, text)) for text in arguments.map_keys]
+    return [
+        _AskedKey((text, map_text), key, (map_key,))
+        for text, key in keys
+        for map_text, map_key in map_keys
+    ]
+
+
+def _ask(
+    client: QueryableStateClient, arguments: Namespace, asked: _AskedKey
+) -> FoundKey:
+    state = (arguments.job, arguments.state)
+    min_batch_id: int | None = arguments.min_batch
+    if asked.map_key:
+        (map_key,) = asked.map_key
+        value = client.get_map_entry(
+            *state, asked.key, map_key, min_batch_id=min_batch_id
+        )
+        return FoundKey(asked.key, asked.map_key, value, None)
+    if arguments.start is not None or arguments.stop is not None:
+        value = client.get_list(
+            *state,
+            asked.key,
+            start=arguments.start,
+            stop=arguments.stop,
+            min_batch_id=min_batch_id,
+        )
+        return FoundKey(asked.key, (), value, None)
+    entry = client.lookup(*state, asked.key, min_batch_id=min_batch_id)
+    return FoundKey(asked.key, (), entry.value, entry)
+
+
+def found_document(schema: StateSchema, found: FoundKey) -> dict[str, Any]:
+    """Return *found* as it is written as JSON."""
+    document: dict[str, Any] = {"key": _key_to_json(schema.key, found.key)}
+    if found.map_key:
+        document["map_key"] = _key_to_json(schema.map_key, found.map_key[0])
+    if isinstance(found.value, list):
+        document["value"] = [row_to_json(schema.value, row) for row in found.value]
+    elif schema.kind is StateKind.MAP and not found.map_key:
+        document["value"] = [
+            {
+                "map_key": _key_to_json(schema.map_key, map_key),
+                "value": row_to_json(schema.value, row),
+            }
+            for map_key, row in found.value.items()
+        ]
+    else:
+        document["value"] = row_to_json(schema.value, found.value)
+    entry = found.entry
+    if entry is not None:
+        document |= {
+            "generation": entry.generation,
+            "batch_id": entry.batch_id,
+            "age_seconds": rounded_seconds(entry.age_seconds),
+            "cached": entry.cached,
+        }
+    return document
+
+
+def found_text(schema: StateSchema, found: Sequence[FoundKey], *, is_one: bool) -> str:
+    """
+    Return *found* for people: a line for each column, or a line for each row.
+
+    Args:
+        schema: Of the state.
+        found: What was found, in the order in which it was asked for.
+        is_one: Whether one key alone was asked for, which then need not be told.
+    """
+    if is_one and isinstance(found[0].value, dict):
+        is_map = schema.kind is StateKind.MAP and not found[0].map_key
+        if not is_map:
+            return pairs_text(
+                [
+                    (one.name, column_text(one.type, found[0].value.get(one.name)))
+                    for one in schema.value
+                ]
+            )
+    rows: list[tuple[Any, tuple[Any, ...], Mapping[str, Any]]] = []
+    for each in found:
+        if isinstance(each.value, list):
+            rows += [(each.key, (), row) for row in each.value]
+        elif schema.kind is StateKind.MAP and not each.map_key:
+            rows += [(each.key, (one,), row) for one, row in each.value.items()]
+        else:
+            rows.append((each.key, each.map_key, each.value))
+    return rows_text(schema, rows, has_key=not is_one)
+
+
+# -- states ----------------------------------------------------------------------------
+
+
+def _states(arguments: Namespace) -> ExitCode:
+    with open_client(arguments) as client:
+        if arguments.job is not None:
+            states = client.describe_all(arguments.job)
+        else:
+            states = []
+            for job in client.jobs():
+                # The last state of a job may be dropped meanwhile.
+                with contextlib.suppress(UnknownJobError):
+                    states += client.describe_all(job)
+    if arguments.json:
+        write(json_text([state_document(each) for each in states]))
+    else:
+        write(states_text(states))
+    return ExitCode.DONE
+
+
+def states_text(states: Sequence[StateInformation]) -> str:
+    """Return *states* as a table for people."""
+    if not states:
+        return "there are no states"
+    return table_text(
+        ("JOB", "STATE", "KIND", "KEY", "BATCH", "AGE", "GENERATION", "NODES"),
+        [
+            (
+                each.job_id,
+                each.name,
+                each.kind,
+                fields_text(each.registered_schema.key),
+                ABSENT if each.batch_id is None else str(each.batch_id),
+                ago_text(each.age_seconds),
+                str(each.generation),
+                " ".join(each.nodes),
+            )
+            for each in states
+        ],
+    )
+
+
+def state_document(state: StateInformation) -> dict[str, Any]:
+    """Return *state* as it is written as JSON."""
+    schema = state.registered_schema
+    return {
+        "job": state.job_id,
+        "state": state.name,
+        "kind": state.kind,
+        "key": _columns_to_json(schema.key),
+        "map_key": _columns_to_json(schema.map_key),
+        "value": _columns_to_json(schema.value),
+        "has_ttl": state.has_ttl,
+        "generation": state.generation,
+        "batch_id": state.batch_id,
+        "age_seconds": rounded_seconds(state.age_seconds),
+        "query_id": state.owner,
+        "max_parallelism": state.max_parallelism,
+        "nodes": list(state.nodes),
+    }
+
+
+# -- scan ------------------------------------------------------------------------------
+
+
+def _scan(arguments: Namespace) -> ExitCode:
+    limit: int | None = arguments.limit
+    if limit is None and not arguments.json:
+        limit = _SCAN_LIMIT + 1  # to know whether there are more
+    parse = parse_json_key if arguments.json_key else parse_key
+    with open_client(arguments) as client:
+        schema = client.describe(arguments.job, arguments.state).registered_schema
+        rows = (
+            _scanned(schema, key, value)
+            for key, value in client.scan(
+                arguments.job,
+                arguments.state,
+                prefix=_parsed(parse_prefix, schema, arguments.prefix),
+                start=_parsed(parse, schema, arguments.start),
+                stop=_parsed(parse, schema, arguments.stop),
+                limit=limit,
+                min_batch_id=arguments.min_batch,
+            )
+        )
+        if arguments.json:
+            for row in rows:
+                write(json_line(row_document(schema, *row)))
+            return ExitCode.DONE
+        shown = list(rows)
+    is_more = arguments.limit is None and len(shown) > _SCAN_LIMIT
+    write(rows_text(schema, shown[:_SCAN_LIMIT] if is_more else shown))
+    if is_more:
+        print(
+            f"lodestar scan: these are the first {_SCAN_LIMIT} rows, there are more: "
+            "say how many with --limit",
+            file=sys.stderr,
+        )
+    return ExitCode.DONE
+
+
+def _parsed(
+    parse: Callable[[Sequence[Field], str], Any], schema: StateSchema, text: str | None
+) -> Any:
+    return None if text is None else parse(schema.key, text)
+
+
+def _scanned(
+    schema: StateSchema, key: Any, value: Mapping[str, Any]
+) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
+    """Return a row of a scan with its key and its map key apart."""
+    if schema.kind is StateKind.MAP:
+        key, map_key = key
+        return key, (map_key,), value
+    return key, (), value
+
+
+def row_document(
+    schema: StateSchema, key: Any, map_key: tuple[Any, ...], row: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return one row of a scan as it is written as JSON."""
+    document: dict[str, Any] = {"key": _key_to_json(schema.key, key)}
+    if map_key:
+        document["map_key"] = _key_to_json(schema.map_key, map_key[0])
+    return document | {"value": row_to_json(schema.value, row)}
+
+
+def rows_text(
+    schema: StateSchema,
+    rows: Sequence[tuple[Any, tuple[Any, ...], Mapping[str, Any]]],
+    *,
+    has_key: bool = True,
+) -> str:
+    """
+    Return rows as a table for people.
+
+    Args:
+        schema: Of the state.
+        rows: Key, map key (empty, or one) and value of each.
+        has_key: Whether the key has columns of its own.
+    """
+    if not rows:
+        return "there are no rows"
+    key_fields = schema.key if has_key else ()
+    map_fields = schema.map_key if rows[0][1] else ()
+    fields = (*key_fields, *map_fields, *schema.value)
+    return table_text(
+        [printable(one.name) for one in fields],
+        [
+            (
+                *_cells(key_fields, key),
+                *_cells(map_fields, *map_key),
+                *(column_text(one.type, row.get(one.name)) for one in schema.value),
+            )
+            for key, map_key, row in rows
+        ],
+    )
+
+
+# -- count -----------------------------------------------------------------------------
+
+
+def _count(arguments: Namespace) -> ExitCode:
+    with open_client(arguments) as client:
+        count = client.count(
+            arguments.job, arguments.state, min_batch_id=arguments.min_batch
+        )
+    if arguments.json:
+        write(
+            json_text({"job": arguments.job, "state": arguments.state, "count": count})
+        )
+    else:
+        write(str(count))
+    return ExitCode.DONE
+
+
+# -- what they share -------------------------------------------------------------------
+
+
+def _key_to_json(fields: Sequence[Field], key: Any) -> Any:
+    """Return a key as ``--json-key`` takes it: bare, or an object by columns."""
+    if len(fields) == 1:
+        return column_to_json(fields[0].type, key)
+    return row_to_json(
+        tuple(fields),
+        dict(zip((one.name for one in fields), key, strict=True)),
+    )
+
+
+def _cells(fields: Sequence[Field], *key: Any) -> list[str]:
+    """Return a key, if there are columns for it, as cells of a table."""
+    if not fields:
+        return []
+    values = key if len(fields) == 1 else key[0]
+    return [
+        column_text(one.type, value) for one, value in zip(fields, values, strict=True)
+    ]
+
+
+def _columns_to_json(fields: Sequence[Field]) -> list[dict[str, str]]:
+    return [{"name": one.name, "type": str(one.type)} for one in fields]

@@ -1,0 +1,114 @@
+"""State for the command line to ask, written as Spark's tasks write it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+from haservices import HAConfig
+from queryablestate.credentials import Credentials
+from queryablestate.key_codec import KeyCodec
+from queryablestate.proxy_connection import ProxyConnection
+from queryablestate.schema import StateKind, StateSchema
+from queryablestate.value_codec import ValueCodec
+from queryablestate.writer import StateWriter
+from queryablestate.writer_rows import StateRows
+from queryablestate.writer_stager import Stager
+
+
+MAX_PARALLELISM = 128
+TIMEOUT_SECONDS = 60.0
+
+
+@final
+class Publisher:
+    """
+    One run of a query that writes states of one job, batch by batch.
+
+    Args:
+        config: The name service.
+        job_id: The job.
+        states: The states by name; each batch writes all of them.
+        token: What it shows the proxy.
+    """
+
+    def __init__(
+        self,
+        config: HAConfig,
+        job_id: str,
+        states: Mapping[str, StateSchema],
+        *,
+        token: str | None = None,
+    ) -> None:
+        self._config = config
+        self._job_id = job_id
+        self._states = dict(states)
+        self._credentials = Credentials(token=token)
+        self._query_id = str(uuid.uuid4())
+        self._run_id = str(uuid.uuid4())
+        self._batch_id = 0
+
+    def write(self, rows: Mapping[str, Sequence[tuple[Any, ...]]]) -> int:
+        """
+        Write a batch, and return its number once it is visible.
+
+        Args:
+            rows: For each state tuples of the key, the map key if it is a map state,
+                and each value column.
+        """
+        proxy = ProxyConnection(self._config, self._credentials)
+        try:
+            writer = StateWriter(proxy)
+            plan = writer.plan(
+                self._job_id,
+                self._states,
+                max_parallelism=MAX_PARALLELISM,
+                on_new_query="refuse",
+                timeout_seconds=TIMEOUT_SECONDS,
+            )
+            run = writer.bind(
+                plan,
+                query_id=self._query_id,
+                run_id=self._run_id,
+                timeout_seconds=TIMEOUT_SECONDS,
+            )
+            with Stager(
+                run, self._batch_id, config=self._config, credentials=self._credentials
+            ) as stager:
+                numbers = dict(zip(self._states, run.origin.state_numbers, strict=True))
+                for name, schema in self._states.items():
+                    is_list = schema.kind is StateKind.LIST
+                    stager.add(
+                        numbers[name],
+                        _encoded(schema, rows.get(name, ())),
+                        is_list=is_list,
+                    )
+                message = stager.finish()
+            writer.commit(
+                run.origin,
+                self._batch_id,
+                [message],
+                is_complete=False,
+                timeout_seconds=TIMEOUT_SECONDS,
+            )
+        finally:
+            proxy.close()
+        self._batch_id += 1
+        return self._batch_id - 1
+
+
+def _encoded(schema: StateSchema, rows: Sequence[tuple[Any, ...]]) -> StateRows:
+    codec = KeyCodec(
+        schema.key, max_parallelism=MAX_PARALLELISM, map_fields=schema.map_key
+    )
+    values = ValueCodec(schema.value)
+    if schema.kind is StateKind.MAP:
+        return StateRows(
+            keys=[codec.map_entry_key(key, map_key) for key, map_key, *_ in rows],
+            values=[values.encode_row(value) for _, _, *value in rows],
+        )
+    return StateRows(
+        keys=[codec.storage_key(key) for key, *_ in rows],
+        values=[values.encode_row(value) for _, *value in rows],
+    )

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pty
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from attrs import frozen
+
+from haservices import HAConfig
+from queryablestate.access import token_sha256
+from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
+from tests.lodestar.publishing import Publisher
+from tests.lodestar.running import (
+    WAIT_SECONDS,
+    Result,
+    Running,
+    call,
+    environment,
+    run,
+)
+
+
+pytestmark = pytest.mark.shells
+
+Ask = Callable[..., Result]
+SCHEMA = StateSchema(
+    kind=StateKind.VALUE,
+    key=(Field("k", AtomicType.INT),),
+    value=(Field("v", AtomicType.INT),),
+)
+CALLERS = """
+[callers.reader]
+token_sha256 = "{reader}"
+read = ["flights/open"]
+
+[callers.job]
+token_sha256 = "{job}"
+write = ["flights/*"]
+
+[callers.operator]
+token_sha256 = "{operator}"
+admin = true
+
+[callers.node]
+token_sha256 = "{node}"
+node = true
+"""
+NAMES = ("reader", "job", "operator", "node")
+
+
+@frozen
+class Cluster:
+    """A proxy with callers, and a node, each a process."""
+
+    at: tuple[str, ...]
+    config: HAConfig
+    directory: Path
+
+    def token(self, name: str) -> tuple[str, ...]:
+        """Return the option by which *name* shows who it is."""
+        return ("--token-file", str(self.directory / f"{name}.token"))
+
+    def publish(self) -> None:
+        """Write two states as the job."""
+        token = (self.directory / "job.token").read_text().strip()
+        publisher = Publisher(
+            self.config, "flights", {"open": SCHEMA, "secret": SCHEMA}, token=token
+        )
+        publisher.write({"open": [(1, 10)], "secret": [(1, 11)]})
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    leader_server_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """Return a cluster with state in it."""
+    directory = tmp_path_factory.mktemp("cluster")
+    digests: dict[str, str] = {}
+    for name in NAMES:
+        made = run("keygen", name, "--token", "--json", "--dir", str(directory))
+        digests[name] = json.loads(made.out)["token_sha256"]
+    (directory / "proxy.toml").write_text(CALLERS.format(**digests))
+    cluster_id = f"operate-{uuid.uuid4()}"
+    at = ("--url", leader_server_url, "--cluster-id", cluster_id)
+    cluster = Cluster(
+        at=at,
+        config=HAConfig(url=leader_server_url, cluster_id=cluster_id),
+        directory=directory,
+    )
+    with (
+        Running("proxy", "--config-file", str(directory / "proxy.toml"), *at) as proxy,
+        Running(
+            *("node", "--data-dir", str(directory / "data"), "--node-id", "n-1"),
+            *(*cluster.token("node"), *at),
+        ) as node,
+    ):
+        assert proxy.out.next()
+        assert node.out.next()
+        cluster.publish()
+        yield cluster
+        assert node.end().exit_code == 0
+        assert proxy.end().exit_code == 0
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Return what runs a verb."""
+    return functools.partial(call, capsys)
+
+
+class TestNodes:
+    """``lodestar nodes`` (N6)."""
+
+    def test_who_is_there(self, ask: Ask, cluster: Cluster) -> None:
+        """N6: every node, with what it is asked for."""
+        result = ask("nodes", "--json", *cluster.token("operator"), *cluster.at)
+        assert (result.exit_code, result.err) == (0, "")
+        (node,) = json.loads(result.out)
+        assert node["node_id"] == "n-1"
+        assert node["address"].startswith("tcp://127.0.0.1:")
+        assert node["key_group_counts"] == {"flights": 128}
+        text = ask("nodes", *cluster.token("operator"), *cluster.at).out
+        assert "flights 128" in text
+
+
+class TestAccess:
+    """Who may ask what (C1), and its exit code (N5)."""
+
+    def test_a_reader_reads_what_it_may(self, ask: Ask, cluster: Cluster) -> None:
+        """C1: its state is answered, and is all that it sees."""
+        reader = (*cluster.token("reader"), *cluster.at)
+        assert ask("get", "flights", "open", "1", *reader).out == "v  10\n"
+        states = json.loads(ask("states", "--json", *reader).out)
+        assert [each["state"] for each in states] == ["open"]
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("get", "flights", "secret", "1"),
+            ("get", "flights", "no-such-state", "1"),
+            ("get", "no-such-job", "open", "1"),
+            ("count", "flights", "secret"),
+            ("scan", "flights", "secret"),
+            ("states", "no-such-job"),
+            ("nodes",),
+            ("drop-state", "flights", "open", "--yes"),
+            ("drop-state", "flights", "no-such-state", "--yes"),
+        ],
+    )
+    def test_what_it_may_not_is_exit_code_4(
+        self, ask: Ask, cluster: Cluster, arguments: tuple[str, ...]
+    ) -> None:
+        """C1, N5: 4 whether or not it exists: a refusal tells nothing."""
+        result = ask(*arguments, *cluster.token("reader"), *cluster.at)
+        assert (result.exit_code, result.out) == (4, ""), result.err
+        assert "you are not allowed to" in result.err
+        assert len(result.err.splitlines()) == 1
+
+    def test_without_a_credential_nobody_is_let_in(
+        self, ask: Ask, cluster: Cluster, tmp_path: Path
+    ) -> None:
+        """C1, N5: no token, or a wrong one, is 4 within the deadline."""
+        result = ask("get", "flights", "open", "1", *cluster.at)
+        assert result.exit_code == 4
+        assert "refused access" in result.err
+        wrong = tmp_path / "wrong.token"
+        wrong.write_text("wrong\n")
+        wrong.chmod(0o600)
+        result = ask("states", "--token-file", str(wrong), *cluster.at)
+        assert result.exit_code == 4
+        wrong.chmod(0o644)
+        result = ask("states", "--token-file", str(wrong), *cluster.at)
+        assert result.exit_code == 2
+        assert f"chmod 600 {wrong}" in result.err
+
+
+class TestDropState:
+    """``lodestar drop-state`` (W5, N6)."""
+
+    @pytest.fixture
+    def name(self, cluster: Cluster) -> str:
+        """Return a state that may be dropped."""
+        name = f"spare-{uuid.uuid4()}"
+        token = (cluster.directory / "job.token").read_text().strip()
+        publisher = Publisher(cluster.config, "flights", {name: SCHEMA}, token=token)
+        publisher.write({name: [(1, 1)]})
+        return name
+
+    def test_it_is_gone(self, ask: Ask, cluster: Cluster, name: str) -> None:
+        """W5: with --yes it is dropped; afterwards it is not found, here or there."""
+        operator = (*cluster.token("operator"), *cluster.at)
+        result = ask("drop-state", "flights", name, "--yes", *operator)
+        assert (result.exit_code, result.out) == (0, f"dropped flights/{name}\n")
+        assert ask("get", "flights", name, "1", *operator).exit_code == 3
+        result = ask("drop-state", "flights", name, "--yes", "--json", *operator)
+        assert (result.exit_code, result.out) == (3, "")
+
+    def test_without_yes_nobody_is_asked_in_a_script(
+        self, ask: Ask, cluster: Cluster, name: str
+    ) -> None:
+        """N6: where there is no terminal, --yes must be said; nothing happens."""
+        operator = (*cluster.token("operator"), *cluster.at)
+        result = ask("drop-state", "flights", name, *operator)
+        assert (result.exit_code, result.out) == (2, "")
+        assert "--yes" in result.err
+        assert ask("get", "flights", name, "1", *operator).exit_code == 0
+
+    @pytest.mark.parametrize(("typed", "code"), [("yes", 0), ("y", 1), ("", 1)])
+    def test_a_terminal_is_asked(
+        self, ask: Ask, cluster: Cluster, name: str, typed: str, code: int
+    ) -> None:
+        """N6: only a whole "yes" drops it."""
+        operator = (*cluster.token("operator"), *cluster.at)
+        ours, theirs = pty.openpty()
+        try:
+            os.write(ours, f"{typed}\n".encode())
+            done = subprocess.run(
+                [
+                    *(sys.executable, "-m", "lodestar"),
+                    *("drop-state", "flights", name, *operator),
+                ],
+                stdin=theirs,
+                capture_output=True,
+                text=True,
+                timeout=WAIT_SECONDS,
+                env=environment(),
+                check=False,
+            )
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        assert done.returncode == code
+        assert f"flights/{name}" in done.stderr
+        there = 0 if code else 3
+        assert ask("get", "flights", name, "1", *operator).exit_code == there
+
+
+def test_the_hash_is_the_tokens(cluster: Cluster) -> None:
+    """C1: what keygen printed is what the proxy compares with."""
+    token = (cluster.directory / "reader.token").read_text().strip()
+    assert token_sha256(token) in (cluster.directory / "proxy.toml").read_text()
