@@ -6,7 +6,15 @@ import importlib
 import sys
 
 
-_NAMES = ("core_step", "codec", "requests", "fan_out", "failover")
+_NAMES = (
+    "core_step",
+    "codec",
+    "requests",
+    "fan_out",
+    "failover",
+    "state_reads",
+    "state_publish",
+)
 
 
 def main() -> int:
