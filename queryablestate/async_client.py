@@ -40,7 +40,6 @@ from queryablestate.query_routes import (
     Route,
     information_of,
 )
-from queryablestate.questions import CountKeys
 from queryablestate.scanning import Scan, bounds_of
 
 
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
 __all__ = ["AsyncQueryableStateClient"]
 
 _POLL_SECONDS: Final = 0.1
-_COUNT_KEYS: Final = CountKeys()
 
 
 @final
@@ -353,7 +351,7 @@ class AsyncQueryableStateClient:
             route = await self._route(job_id, state_name, deadline_ns, route)
             counts = self._builder.nodes(
                 route,
-                [(index, _COUNT_KEYS) for index in route.node_indexes],
+                [(index, route.counting()) for index in route.node_indexes],
                 deadline_ns,
                 min_batch_id,
             )
