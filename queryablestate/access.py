@@ -256,6 +256,13 @@ class AccessList:
         """Return whether everybody who can connect may do everything."""
         return self.callers is None
 
+    @property
+    def is_key_optional(self) -> bool:
+        """Return whether somebody whose CURVE key is not listed may be a caller."""
+        return self.callers is None or any(
+            entry.token_sha256 is not None for entry in self.callers
+        )
+
     def allow_list(self) -> AllowList | None:
         """
         Return the callers with a CURVE key, as ``transport.Authenticator`` takes them.

@@ -171,7 +171,11 @@ class ControlDesk:
         on_loaded: Callable[[StoredControl], None],
         on_failed: Callable[[NameServiceError], None],
     ) -> None:
-        """Read everything, and no more for whoever asked before; one of the two is told."""
+        """
+        Read everything; one of the two is told.
+
+        A load that was asked for before, and is not over, fails.
+        """
         self._load_number += 1
         number = self._load_number
 
@@ -223,7 +227,9 @@ class ControlDesk:
                 on_refused(error)
             except Exception as error:  # noqa: BLE001 (ours; who waits must be told)
                 self._log.error("write.failed", exc_info=error)
-                on_uncertain(MayHaveHappenedError(f"the leader store failed: {error!r}"))
+                on_uncertain(
+                    MayHaveHappenedError(f"the leader store failed: {error!r}")
+                )
             else:
                 on_written()
 

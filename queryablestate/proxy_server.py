@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from threading import Event, Lock
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final, Self, TypeVar, final
 
 from nameservice import (
     QUERY_PROXY,
+    DidNotHappenError,
     ForkGuard,
     LeadershipLostError,
     LocalProtocolError,
-    NameServiceError,
+    MayHaveHappenedError,
     NoLeaderError,
     UnreachableError,
     get_logger,
@@ -40,6 +41,8 @@ __all__ = ["QueryStateProxyServer"]
 T = TypeVar("T")
 
 _CALL_TIMEOUT_SECONDS: Final = 30.0
+_CONFIRM_COUNT_MAX: Final = 10
+_CONFIRM_PAUSE_SECONDS: Final = 0.2
 
 
 @final
@@ -86,7 +89,10 @@ class QueryStateProxyServer:
             election = self._ha.get_leader_election(QUERY_PROXY)
             try:
                 running = ProxyLoop(
-                    self._config, self._ha.get_leader_store(QUERY_PROXY), election
+                    self._config,
+                    self._ha.get_leader_store(QUERY_PROXY),
+                    election,
+                    on_failure=self._resign,
                 )
             except BaseException:
                 election.close()
@@ -94,9 +100,16 @@ class QueryStateProxyServer:
             running.loop.start()
             self._running = running
             self._election = election
-            self._contender = _ProxyContender(running, election, self._leads)
+            self._contender = _ProxyContender(
+                running,
+                election,
+                self._leads,
+                confirm_timeout_seconds=(
+                    self._ha.config.effective_confirm_timeout_seconds
+                ),
+            )
             election.start(self._contender)
-        self._log.info("proxy.started", address=running.address)
+        self._log.info("proxy.started", address=running.port.address)
 
     def close(self) -> None:
         """Resign, answer nobody any more, release everything.  Idempotent."""
@@ -112,7 +125,7 @@ class QueryStateProxyServer:
             running.loop.stop()
             running.loop.join()
             if is_first:
-                self._log.info("proxy.closed", address=running.address)
+                self._log.info("proxy.closed", address=running.port.address)
 
     def __enter__(self) -> Self:
         self.start()
@@ -131,7 +144,7 @@ class QueryStateProxyServer:
     @property
     def address(self) -> str:
         """Return what it publishes while it leads, as `parse_address` takes it."""
-        return self._started().address
+        return self._started().port.address
 
     @property
     def is_leader(self) -> bool:
@@ -194,6 +207,14 @@ class QueryStateProxyServer:
 
     # -- parts ---------------------------------------------------------------------
 
+    def _resign(self, error: Exception) -> None:
+        """Let another lead: the thread that answers is over; in that thread."""
+        self._log.error("proxy.failed", error=str(error))
+        election = self._election
+        if election is not None:
+            # It waits for callbacks that wait for the thread that we are in.
+            Thread(target=election.close, name="proxy-resigner", daemon=True).start()
+
     def _call(self, action: Callable[[ProxyLoop], T]) -> T:
         """Return what *action* returns in the proxy's thread."""
         running = self._started()
@@ -210,7 +231,7 @@ class QueryStateProxyServer:
             return answer.result(_CALL_TIMEOUT_SECONDS)
         except FutureTimeoutError:
             raise UnreachableError(
-                running.address, _CALL_TIMEOUT_SECONDS, "its thread hangs"
+                running.port.address, _CALL_TIMEOUT_SECONDS, "its thread hangs"
             ) from None
 
     def _started(self) -> ProxyLoop:
@@ -222,42 +243,71 @@ class QueryStateProxyServer:
 
 @final
 class _ProxyContender:
-    """Hands grants and revocations to the proxy's thread."""
+    """
+    Hands grants and revocations to the proxy's thread.
+
+    Args:
+        running: The proxy.
+        election: What it contends in.
+        leads: Set while it has been granted and has confirmed.
+        confirm_timeout_seconds: How long the name service waits for it to confirm.
+    """
 
     def __init__(
-        self, running: ProxyLoop, election: LeaderElection, leads: Event
+        self,
+        running: ProxyLoop,
+        election: LeaderElection,
+        leads: Event,
+        *,
+        confirm_timeout_seconds: float,
     ) -> None:
         self._running = running
         self._election = election
         self._leads = leads
+        self._confirm_timeout_seconds = confirm_timeout_seconds
         self._log = get_logger(component="query-proxy")
 
     def grant_leadership(self, session: LeaderSession) -> None:
-        """Load what the last leader left, then confirm: nobody finds it before."""
-        ready: Future[NameServiceError | None] = Future()
-        self._running.loop.call_soon_threadsafe(
-            lambda: self._running.lead(session, ready.set_result)
-        )
+        """
+        Load what the last leader left, then confirm: nobody finds it before.
+
+        A store that is read slowly must not cost the leadership: then it confirms
+        while it reads, and answers ``not-leader`` until it has.  One that cannot be
+        read is left to another contender: unconfirmed, this one is passed over.
+        """
+        running = self._running
+        is_ready = Event()
+        running.loop.call_soon_threadsafe(lambda: running.lead(session, is_ready.set))
+        if not is_ready.wait(self._confirm_timeout_seconds / 3):
+            problem = running.control.problem
+            if problem is not None and not is_ready.wait(
+                self._confirm_timeout_seconds / 2
+            ):
+                self._log.error("leadership.declined", error=str(problem))
+                return
         try:
-            error = ready.result(_CALL_TIMEOUT_SECONDS)
-        except FutureTimeoutError:
-            error = UnreachableError(
-                self._running.address, _CALL_TIMEOUT_SECONDS, "its thread hangs"
-            )
-        if error is not None:
-            # Not confirmed in time it is passed over, and another may read the store.
-            self._log.error("control.unreadable", error=str(error))
-            return
-        try:
-            self._election.confirm_leadership(
-                session.leader_session_id, self._running.address
-            )
+            self._confirm(session)
         except LeadershipLostError:
             return
         self._leads.set()
         self._log.info(
-            "leadership.confirmed", epoch=session.epoch, address=self._running.address
+            "leadership.confirmed", epoch=session.epoch, address=running.port.address
         )
+
+    def _confirm(self, session: LeaderSession) -> None:
+        """Confirm; what was not answered, or is not possible yet, is asked again."""
+        pause = Event()  # is never set: it waits
+        for attempt in range(1, _CONFIRM_COUNT_MAX + 1):
+            try:
+                self._election.confirm_leadership(
+                    session.leader_session_id, self._running.port.address
+                )
+            except (MayHaveHappenedError, DidNotHappenError):
+                if attempt == _CONFIRM_COUNT_MAX:
+                    raise
+                pause.wait(_CONFIRM_PAUSE_SECONDS)
+            else:
+                return
 
     def revoke_leadership(self) -> None:
         """Stop answering before anybody else is granted."""
@@ -268,9 +318,11 @@ class _ProxyContender:
             self._running.stop_leading()
             stopped.set()
 
-        if not self._running.loop.is_over:
+        try:
             self._running.loop.call_soon_threadsafe(stop)
-            stopped.wait(_CALL_TIMEOUT_SECONDS)
+        except LocalProtocolError:
+            return  # the thread that answered is over
+        stopped.wait(_CALL_TIMEOUT_SECONDS)
         self._log.info("leadership.revoked")
 
     def handle_error(self, error: Exception) -> None:
