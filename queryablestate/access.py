@@ -352,6 +352,13 @@ class AccessList:
             return any(glob.matches_all_of(job_id) for glob in globs)
         return any(glob.matches(job_id, state_name) for glob in globs)
 
+    def is_writer(self, caller: Caller) -> bool:
+        """Return whether there is any state that *caller* may publish."""
+        if self.callers is None:
+            return True
+        entry = self._entry_of(caller)
+        return entry is not None and (entry.admin or bool(entry.write))
+
     def may_see_job(self, caller: Caller, job_id: str) -> bool:
         """
         Return whether *caller* may read or write some state that the job could have.

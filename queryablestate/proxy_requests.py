@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
 
+from msgspec.structs import replace
+
 from nameservice import (
     AccessDeniedError,
     ConfigurationError,
@@ -29,6 +31,7 @@ from queryablestate.messages import (
     ListNodes,
     ListStates,
     NodesListed,
+    NodeSummary,
     StateDescribed,
     StateDescription,
     StatesListed,
@@ -100,9 +103,7 @@ class RequestDesk:
                 states = self._states(core, caller, job_id, wall_clock_us)
                 return StatesListed(request_id=request_id, states=states)
             case ListNodes():
-                if not self.access.may(caller, Right.ADMIN):
-                    raise AccessDeniedError("list nodes")
-                nodes = tuple(core.node_summaries(now_ns=now_ns))
+                nodes = self._nodes(core, caller, now_ns)
                 return NodesListed(request_id=request_id, nodes=nodes)
             case _:
                 assert_never(request)
@@ -194,6 +195,19 @@ class RequestDesk:
         if not described:
             raise UnknownJobError(job_id)
         return tuple(state for state in described if state is not None)
+
+    def _nodes(
+        self, core: ControlCore, caller: Caller, now_ns: int
+    ) -> tuple[NodeSummary, ...]:
+        """Return the nodes; to writers, who bring them rows, without their jobs."""
+        nodes = core.node_summaries(now_ns=now_ns)
+        if self.access.may(caller, Right.ADMIN):
+            return tuple(nodes)
+        if not self.access.is_writer(caller):
+            raise AccessDeniedError("list nodes")
+        return tuple(
+            replace(node, key_group_counts={}, behind_counts={}) for node in nodes
+        )
 
     def _readable(
         self, core: ControlCore, caller: Caller, job_id: str
