@@ -128,10 +128,13 @@ class RequestDesk:
             case CommitBatch():
                 self._check_batch(core, caller, request)
             case DrawTicket(states=states) | BindRun(states=states):
-                for name in [state.state_name for state in states] or [None]:
+                names = [state.state_name for state in states]
+                if not names and not self._may_write(caller, job_id, None):
+                    raise AccessDeniedError(f"write {job_id}/*")
+                for name in names:
                     if not self._may_write(caller, job_id, name):
-                        raise AccessDeniedError(f"write {job_id}/{name or '*'}")
-                _check_names(job_id, [state.state_name for state in states])
+                        raise AccessDeniedError(f"write {job_id}/{name}")
+                _check_names(job_id, names)
             case _:
                 assert_never(request)
 
