@@ -236,8 +236,7 @@ class StateStore:
         Apply the next entry of a job's chain; one that was applied is passed over.
 
         Raises:
-            LocalProtocolError: If entries before it are missing, or if it has rows of a
-                state that it does not name.
+            LocalProtocolError: If entries before it are missing.
             StagedDataMissingError: If a chunk is not there.  Nothing is changed.
             StorageError: If the store is full, or holds as many states as it may.
         """

@@ -17,6 +17,11 @@ of which must be known first (`OrderedRows`).
 **The marks of all states of an entry move**, also of those for which this node got no
 rows: what a reader is told is how far the chain is, not when its key group changed.
 
+**Rows of a state that the entry does not name** are passed over.  A batch that comes
+again may be decided for fewer states than it has rows for, because the others have it
+(`queryablestate.decisions`); and no writer can stop the chain of a job, or write to a
+state that it may not, by staging what its commit does not name.
+
 **A lost state goes on being applied** (its rows are incomplete, and its view says so),
 until a batch replaces it: then nothing is missing any more.
 """
@@ -156,12 +161,8 @@ class EntryApplier:
         for payload in self._staging.payloads(transaction, prefix, entry.stages):
             rows = decode_rows(payload)
             writer = writers.get(rows.state_number)
-            if writer is None:
-                raise LocalProtocolError(
-                    f"batch {entry.batch_id} of query {entry.query_id} has rows of "
-                    f"state {rows.state_number}, which its decision does not name"
-                )
-            writer.add(rows)
+            if writer is not None:
+                writer.add(rows)
         for writer in writers.values():
             writer.finish()
         self._staging.drop(transaction, _superseded_by(job_id, entry))

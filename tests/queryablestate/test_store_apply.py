@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from nameservice import LocalProtocolError
 from queryablestate.store import StateStore
 from tests.queryablestate.store_batches import (
     JOB,
@@ -90,17 +89,17 @@ class TestWinners:
         assert reader.get_items(2, [key(0)], 0, None, NOW_US).values == [[b"i"]]
         assert reader.get_entries(3, [key(0)], NOW_US).values == [[b"m", b"e"]]
 
-    def test_rows_of_a_state_that_is_not_decided_are_refused(
+    def test_rows_of_a_state_that_is_not_decided_are_passed_over(
         self, store: StateStore
     ) -> None:
-        """They are neither applied nor dropped in silence (W4)."""
+        """Another decision has them, or none: they do not stop the chain (W4)."""
         write(store, [(key(0), b"before")])
         store.stage([chunk([(key(0), b"1")], batch_id=5)], NOW_US)
         store.stage([chunk([(key(0), b"2")], batch_id=5, state_number=2, index=1)], 1)
-        with pytest.raises(LocalProtocolError, match="state 2"):
-            store.apply(JOB, decided(2, {"a": 2}, batch_id=5))
-        assert store.positions() == {JOB: 1}
-        assert values(store, key(0)) == [b"before"]
+        store.apply(JOB, decided(2, {"a": 2}, batch_id=5))
+        assert store.positions() == {JOB: 2}
+        assert values(store, key(0)) == [b"1"]
+        assert store.state(2) is None
 
 
 class TestOrders:
