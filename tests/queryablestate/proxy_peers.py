@@ -1,0 +1,254 @@
+"""Whoever speaks to a proxy, by hand: real sockets, real messages, no cleverness."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING, Final, Self, TypeVar, final
+
+import msgspec
+import zmq
+
+from nameservice import AuthenticationError, NameServiceError
+from queryablestate.address import parse_address
+from queryablestate.codec import decode_to_client, decode_to_node, encode
+from queryablestate.credentials import secure_to
+from queryablestate.failures import error_of
+from queryablestate.messages import Hello, Welcome
+from queryablestate.node_messages import NodeHeartbeat, NodeRegistered, RegisterNode
+from queryablestate.questions import Answer, Question, Reading, Refusal
+from transport import (
+    ConnectionMonitor,
+    CurveKeyPair,
+    HandshakeFailed,
+    HandshakeSucceeded,
+    SocketLimits,
+    connect_socket,
+    handshake_error,
+    open_socket,
+)
+
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from queryablestate.messages import ToClient, ToNodeFrame
+    from transport import ZMQContext
+
+
+__all__ = ["ScriptedNode", "ScriptedPeer"]
+
+# Generous: it bounds how long a broken test takes, not how fast the code must be.
+WAIT_SECONDS: Final = 30.0
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class _Dealer:
+    """A DEALER that is connected to a proxy; a context manager."""
+
+    def __init__(self, address: str, *, keys: CurveKeyPair | None = None) -> None:
+        self._context: ZMQContext = zmq.Context()
+        limits = SocketLimits(frame_size_bytes_max=64 * 1024 * 1024)
+        self.socket = open_socket(self._context, zmq.DEALER, limits)
+        self._monitor = ConnectionMonitor(self.socket)
+        parsed = parse_address(address)
+        self.address = address
+        secure_to(self.socket, parsed, keys)
+        connect_socket(self.socket, parsed.endpoint)
+
+    def wait_until_open(self) -> None:
+        """Return when messages can flow; `AuthenticationError` if they never will."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < deadline:
+            self._monitor.socket.poll(100)
+            for event in self._monitor.receive():
+                if isinstance(event, HandshakeSucceeded):
+                    return
+                if isinstance(event, HandshakeFailed) and event.is_final:
+                    raise handshake_error(event, target=self.address)
+        raise AssertionError("no connection")
+
+    def send_frames(self, *frames: bytes) -> None:
+        """Send one message of any frames."""
+        self.socket.send_multipart(frames)
+
+    def send(self, message: msgspec.Struct, payload: bytes | None = None) -> None:
+        """Send a message."""
+        self.send_frames(encode(message), *([] if payload is None else [payload]))
+
+    def receive_frames(self, timeout_seconds: float = WAIT_SECONDS) -> list[bytes]:
+        """Return the next message as it came."""
+        assert self.socket.poll(round(timeout_seconds * 1_000)), "nothing came"
+        return self.socket.recv_multipart()
+
+    def close(self) -> None:
+        """Close the connection.  Idempotent."""
+        self._monitor.close()
+        self.socket.close()
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@final
+class ScriptedPeer(_Dealer):
+    """
+    A client or writer; what it is answered is returned as it is.
+
+    Attributes:
+        session: The secret of its session; replaced by `hello`.
+        payload: The second frame of the last answer.
+    """
+
+    def __init__(self, address: str, *, keys: CurveKeyPair | None = None) -> None:
+        super().__init__(address, keys=keys)
+        self.session = b""
+        self.payload = b""
+        self._numbers = itertools.count(1)
+
+    def hello(self, token: str | None = None) -> Welcome:
+        """Open a session; raise what the proxy refuses it with."""
+        number = next(self._numbers)
+        self.send(Hello(request_id=number, token=token))
+        answer = self.answer(number)
+        if isinstance(answer, Refusal):
+            raise error_of(answer)
+        assert isinstance(answer, Welcome)
+        self.session = answer.session
+        return answer
+
+    def begin(
+        self, kind: type[T], payload: bytes | None = None, **fields: object
+    ) -> int:
+        """Send a request under the session; return its number."""
+        number = next(self._numbers)
+        fields = {"session": self.session, **fields}
+        self.send(kind(request_id=number, **fields), payload)
+        return number
+
+    def ask(
+        self, kind: type[T], payload: bytes | None = None, **fields: object
+    ) -> ToClient:
+        """Send a request under the session; return the answer, a refusal or not."""
+        return self.answer(self.begin(kind, payload, **fields))
+
+    def error(
+        self, kind: type[T], payload: bytes | None = None, **fields: object
+    ) -> NameServiceError:
+        """Return the error that a request is refused with."""
+        answer = self.ask(kind, payload, **fields)
+        assert isinstance(answer, Refusal), answer
+        return error_of(answer)
+
+    def answer(
+        self, request_id: int, timeout_seconds: float = WAIT_SECONDS
+    ) -> ToClient:
+        """Return the answer to a request; what else came is thrown away."""
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            left_seconds = max(0.0, deadline - time.monotonic())
+            frames = self.receive_frames(left_seconds)
+            message = decode_to_client(frames[0])
+            if message.request_id == request_id:
+                self.payload = frames[1] if len(frames) > 1 else b""
+                return message
+
+
+@final
+class ScriptedNode(_Dealer):
+    """A node that does nothing by itself."""
+
+    def __init__(
+        self,
+        address: str,
+        node_id: str = "node",
+        *,
+        token: str | None = None,
+        keys: CurveKeyPair | None = None,
+    ) -> None:
+        super().__init__(address, keys=keys)
+        self.node_id = node_id
+        self.registration_id = f"process of {node_id}"
+        self._token = token
+        self._numbers = itertools.count(1)
+
+    def register(self, **fields: object) -> ToNodeFrame:
+        """Ask to be taken, and return the answer."""
+        fields = {
+            "token": self._token,
+            "node_id": self.node_id,
+            "store_id": f"disk of {self.node_id}",
+            "registration_id": self.registration_id,
+            "address": "tcp://127.0.0.1:1",
+            "positions": (),
+        } | fields
+        self.send(RegisterNode(**fields))  # type: ignore[arg-type]  # tests may send anything
+        return self.receive()
+
+    def join(self) -> NodeRegistered:
+        """Register, and be taken."""
+        answer = self.register()
+        assert isinstance(answer, NodeRegistered), answer
+        return answer
+
+    def beat(self) -> None:
+        """Send a heartbeat."""
+        self.send(
+            NodeHeartbeat(
+                registration_id=self.registration_id, number=next(self._numbers)
+            )
+        )
+
+    def receive(self, timeout_seconds: float = WAIT_SECONDS) -> ToNodeFrame:
+        """Return the next message; the second frame of a question is left out."""
+        return decode_to_node(self.receive_frames(timeout_seconds)[0])
+
+    def receive_question(self) -> Question:
+        """Return the next question; what else comes is passed over."""
+        while True:
+            message = self.receive()
+            if isinstance(message, Question):
+                return message
+
+    def answer(
+        self,
+        question: Question,
+        values: bytes,
+        *,
+        batch_id: int | None = 0,
+        has_missing: bool = False,
+    ) -> None:
+        """Answer a question."""
+        reading = Reading(generation=1, batch_id=batch_id, age_ms=0)
+        self.send(
+            Answer(
+                question_id=question.question_id,
+                reading=reading,
+                has_missing=has_missing,
+            ),
+            values,
+        )
+
+
+def is_refused(answer: ToClient, code: str) -> bool:
+    """Return whether *answer* is a refusal of that code."""
+    return isinstance(answer, Refusal) and answer.code == code
+
+
+def check_not_let_in(peer: _Dealer) -> None:
+    """Return if the handshake of *peer* is refused."""
+    try:
+        peer.wait_until_open()
+    except AuthenticationError:
+        return
+    raise AssertionError("it was let in")
