@@ -303,8 +303,10 @@ class QueryableStateServer:
         if chunk_count <= _CHUNKS_CHECKED_HERE_MAX or not opened.scanner.run(check):
             self._verified(command, self._missing(opened.store, command))
 
-    def _missing(self, store: StateStore, command: VerifyStages) -> Sequence[bytes]:
-        """Return the stages that are not complete; all if that cannot be read."""
+    def _missing(
+        self, store: StateStore, command: VerifyStages
+    ) -> Sequence[bytes] | None:
+        """Return the stages that are not complete, or None if nobody can tell."""
         try:
             return store.missing_stages(
                 command.job_id,
@@ -314,9 +316,11 @@ class QueryableStateServer:
             )
         except StorageError as error:
             self._log.error("store.read_failed", error=str(error))
-            return [stage.stage_id for stage in command.stages]
+            return None
 
-    def _verified(self, command: VerifyStages, missing: Sequence[bytes]) -> None:
+    def _verified(self, command: VerifyStages, missing: Sequence[bytes] | None) -> None:
+        if missing is None:
+            return  # "missing" would let the proxy give up what may well be there
         message = StagesVerified(
             registration_id=self._registration_id,
             verify_id=command.verify_id,
