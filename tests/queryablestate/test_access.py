@@ -138,6 +138,27 @@ class TestAuthentication:
         assert admitted.get(KEY_B) is None
         assert access(entry("a")).allow_list() is None
 
+    def test_a_key_is_optional_where_something_else_will_do(self) -> None:
+        """C1: a token, or nothing at all where everybody may do everything."""
+        with_key = entry("a", public_key=KEY_A)
+        assert not access(with_key).is_key_optional
+        assert access(with_key, entry("b")).is_key_optional
+        assert open_access().is_key_optional
+
+    def test_a_writer_is_who_may_publish_anything(self) -> None:
+        """C1: whatever it is called; operators may do everything."""
+        people = access(
+            entry("a", write=["x/y"]), entry("b", read=["*/*"]), entry("c", admin=True)
+        )
+        writers = [
+            name
+            for name in "abc"
+            if people.is_writer(caller_of(people, f"{name}-token"))
+        ]
+        assert writers == ["a", "c"]
+        assert open_access().is_writer(ANONYMOUS_CALLER)
+        assert not access(entry("b")).is_writer(caller_of(people, "a-token"))
+
 
 class TestRights:
     def test_reading_is_by_state(self) -> None:
