@@ -359,7 +359,8 @@ def parse_write_options(
     }
     for name in _NAMES_OPTIONS:
         if name in state:
-            state[name] = [part.strip() for part in state[name].split(",")]
+            text = state[name].strip()
+            state[name] = [part.strip() for part in text.split(",")] if text else []
     write: dict[str, Any] = {
         name: options[name] for name in _WRITE_OPTIONS if name in options
     }

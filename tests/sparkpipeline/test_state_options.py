@@ -225,6 +225,12 @@ class TestOfFormat:
             commit_timeout_seconds=2.5,
         )
 
+    def test_nothing_can_be_said_too(self) -> None:
+        """No value columns: a key is there, or it is not."""
+        given = {"job_id": "flights", "state_name": "aircraft", "key": "tailnum"}
+        found = parse_write_options({**given, "columns": ""}, output_mode="complete")
+        assert found.states[0].columns == ()
+
     @pytest.mark.parametrize("name", ["job_id", "state_name", "key"])
     def test_what_is_missing_is_named(self, name: str) -> None:
         """And how to give it."""
