@@ -180,15 +180,15 @@ class QueryCore:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `step` must be called again, or None if it need not be."""
+        if not self._outbox.requests:
+            return None  # what is under way for nobody may wait for the next step
         due_ns = self._outbox.expiry_ns
-        if self._outbox.requests:
-            if self._session.secret is None:
-                due_ns = min(due_ns, self._session.due_ns())
-            else:
-                due_ns = min(due_ns, self._keys.due_ns())
-                for read in self._node_reads:
-                    due_ns = min(due_ns, read.hold_until_ns)
-        return None if due_ns == NEVER_NS else due_ns
+        if self._session.secret is None:
+            return min(due_ns, self._session.due_ns())
+        due_ns = min(due_ns, self._keys.due_ns())
+        for read in self._node_reads:
+            due_ns = min(due_ns, read.hold_until_ns)
+        return due_ns
 
     def check_invariants(self) -> None:
         """Assert what holds between any two steps; tests call it after each."""
