@@ -15,6 +15,8 @@ import pytest
 
 from haservices import campaign, open_ha_services
 from haservices.testing import LeaderServer, ServerConfig, ZooKeeperServer
+from queryablestate.local_cluster import LocalStateCluster
+from queryablestate.proxy_server import QueryStateProxyServer
 
 
 pytestmark = pytest.mark.shells
@@ -107,6 +109,44 @@ def children_of(pid: int) -> list[int]:
     """Return the processes that *pid* has started and that still run."""
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     return [int(child) for child in text.split()]
+
+
+@pytest.mark.spark
+class TestState:
+    """Publishing state, asking it, and keeping it beside executors."""
+
+    def test_what_a_job_knows_can_be_asked(self) -> None:
+        """A year of flights is published; whoever asks finds the whole of it."""
+        with (
+            LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
+            open_ha_services(server.url) as ha,
+            LocalStateCluster(ha, nodes=2),
+        ):
+            done = run("-m", "examples.publish_flights", server.url, "3")
+            assert done.returncode == 0, done.stdout + done.stderr
+            asked = run("examples/ask_flights.py", server.url, "N14228")
+            missing = run("examples/ask_flights.py", server.url, "N0")
+        assert asked.returncode == 0, asked.stderr
+        lines = asked.stdout.splitlines()
+        assert lines[0].startswith(
+            "N14228: 111 flights, 171713 miles, last seen in CLE (batch 2, "
+        )
+        assert lines[1] == "2 of 3 aircraft have flown"
+        assert lines[2] == "N10156 has flown 145 times"
+        assert len(lines) == 5
+        assert missing.stdout.splitlines()[0] == "N0 has not flown"
+
+    def test_nodes_run_beside_executors(self, tmp_path: Path) -> None:
+        """One call starts them; Spark writes a state to them, and reads it back."""
+        with (
+            LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
+            open_ha_services(server.url) as ha,
+            QueryStateProxyServer(ha),
+        ):
+            done = run("examples/nodes_on_executors.py", server.url, str(tmp_path))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "serving: node-" in done.stdout
+        assert "|  2|     4|" in done.stdout
 
 
 class TestReadme:
