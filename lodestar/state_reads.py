@@ -25,7 +25,12 @@ from lodestar.output import (
     write,
 )
 from lodestar.state_access import add_state_options, open_client
-from nameservice import ConfigurationError, UnknownJobError, UnknownKeyError
+from nameservice import (
+    ConfigurationError,
+    StateUnavailableError,
+    UnknownJobError,
+    UnknownKeyError,
+)
 from queryablestate.json_values import column_to_json, row_to_json
 from queryablestate.key_text import (
     NULL_TEXT,
@@ -214,27 +219,31 @@ def _get(arguments: Namespace) -> ExitCode:
         message = "KEY is wanted: what to ask the state for"
         raise ConfigurationError(message)
     found: list[FoundKey] = []
-    missing: list[UnknownKeyError] = []
+    failed: list[UnknownKeyError | StateUnavailableError] = []
     with open_client(arguments) as client:
         schema = client.describe(arguments.job, arguments.state).registered_schema
         for asked in _asked_keys(schema, arguments):
             try:
                 found.append(_ask(client, arguments, asked))
             except UnknownKeyError:
-                missing.append(
+                failed.append(
                     UnknownKeyError(arguments.job, arguments.state, asked.text)
                 )
-    is_one = len(found) + len(missing) == 1
+            except StateUnavailableError as error:
+                failed.append(error)  # others may be answered all the same (rule Q4)
+    is_one = len(found) + len(failed) == 1
     if found or not is_one:
         if arguments.json:
             documents = [found_document(schema, each) for each in found]
             write(json_text(documents[0] if is_one else documents))
         elif found:
             write(found_text(schema, found, is_one=is_one))
-    for error in missing[:-1]:
-        print(f"lodestar get: {printable(str(error))}", file=sys.stderr)
-    if missing:
-        raise missing[-1]
+    # The last one says how it ended: what is not known outweighs what is not there.
+    failed.sort(key=lambda error: isinstance(error, StateUnavailableError))
+    for each in failed[:-1]:
+        print(f"lodestar get: {printable(str(each))}", file=sys.stderr)
+    if failed:
+        raise failed[-1]
     return ExitCode.DONE
 
 

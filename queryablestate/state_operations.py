@@ -44,7 +44,8 @@ class NodeInformation:
         address: Where writers reach it, or None while it is away.
         last_heard_seconds: How long ago it was heard from, or None while it is away.
         key_group_counts: For each job how many key groups it is asked for.
-        behind_counts: For each job how many decided entries it has yet to apply.
+        behind_counts: For each job how many decided entries it has yet to apply; empty
+            while it is away, since nobody knows then.
     """
 
     node_id: str
@@ -99,7 +100,7 @@ class StateOperations:
                     else node.last_heard_ms / _MS_PER_SECOND
                 ),
                 key_group_counts=node.key_group_counts,
-                behind_counts=node.behind_counts,
+                behind_counts={} if node.address is None else node.behind_counts,
             )
             for node in listed.nodes
         ]
