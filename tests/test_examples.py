@@ -72,10 +72,16 @@ class TestFlights:
         assert re.search(r"\d\.\d{3} s later: collector [ab] had read", done.stdout)
         if backend == "embedded":
             assert "is expired before batch 3" in done.stdout
+            assert "state         is left out" in done.stdout
         else:
             assert "killed by SIGKILL after its commit of batch 3" in done.stdout
             assert "1 found counted already" in done.stdout
             assert "connection closed before an answer" in done.stdout
+            # Read committed (W3, Q1, Q3): nobody noticed but for a pause.
+            assert "killed by SIGKILL before batch 4" in done.stdout
+            assert " answers, 0 failures" in done.stdout
+            for state in ("aircraft", "routes"):
+                assert re.search(rf"all [\d,]+ {state}: EQUAL", done.stdout)
 
     @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
     def test_its_processes_end_with_it(self) -> None:

@@ -1,9 +1,10 @@
 """
-The demo: a year of flights through Spark, and a leader that dies midway.
+The demo: a year of flights through Spark, asked as it goes; leaders die midway.
 
 ``python -m examples.flights --backend leaderserver`` (or ``zookeeper``, ``embedded``).
 The backends differ by one line, the URL; but embedded collectors are threads of the
-driver, the driver delivers, and the leader's session is expired instead of killed.
+driver, the driver delivers, the leader's session is expired instead of killed, and the
+states, whose proxies and nodes are processes, are left out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pyspark.errors import PySparkException
 from examples.flights.data import DataError
 from examples.flights.demo import Demo, DemoFailedError, DemoSettings
 from examples.flights.name_service import NameServiceFailedError
+from examples.flights.state_processes import StateProcessFailedError
 from examples.flights.termination import Termination
 from haservices import Backend
 from nameservice import NameServiceError, configure_logging
@@ -41,6 +43,7 @@ def main() -> int:
         DemoFailedError,
         NameServiceError,
         NameServiceFailedError,
+        StateProcessFailedError,
         PySparkException,
     ) as error:
         print(f"\nFAILED: {error}\nLogs are in {work_directory}.", file=sys.stderr)

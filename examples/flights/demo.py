@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, final
 
 from attrs import frozen
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
+from examples.flights.asking import Asker, differences
 from examples.flights.children import ChildProcess
 from examples.flights.cluster import collector_processes, collector_threads
 from examples.flights.collector import JOB_ID, read_store
@@ -22,10 +25,18 @@ from examples.flights.job import (
     deliver_from_driver,
     deliver_from_executors,
     open_spark,
+    read_replay,
     start_stream,
 )
 from examples.flights.messages import Report
 from examples.flights.name_service import name_service
+from examples.flights.state_processes import StateProcesses
+from examples.flights.states import (
+    AIRCRAFT,
+    ROUTES,
+    compute_state,
+    start_state_stream,
+)
 from examples.flights.termination import Termination
 from examples.flights.timeline import Timeline
 from examples.flights.totals import TotalsCore
@@ -36,6 +47,7 @@ from haservices import (
     HAServices,
     open_ha_services,
 )
+from queryablestate import QueryableStateClient
 from sparkpipeline import close_ha_services, to_spark_settings
 
 
@@ -79,6 +91,11 @@ class DemoSettings:
     def disrupted_batch_id(self) -> int:
         """Return the batch in the middle."""
         return self.file_count // self.files_per_batch // 2
+
+    @property
+    def proxy_killed_batch_id(self) -> int:
+        """Return the batch before which the leading proxy is killed: a later one."""
+        return self.disrupted_batch_id + 1
 
 
 @final
@@ -125,11 +142,27 @@ class Demo:
             )
             with open_ha_services(config) as ha:
                 self._timeline.say("name service", f"{url}; {_notice(ha)}")
-                with self._collectors(ha) as disruption:
-                    self._stream(config, disruption)
+                with (
+                    self._state_processes(ha) as state_processes,
+                    self._collectors(ha) as disruption,
+                ):
+                    self._stream(config, disruption, state_processes)
                 # The collectors have ended: what they had to report has come.
                 core = read_store(ha.get_leader_store(JOB_ID))
         self._judge(core)
+
+    @contextlib.contextmanager
+    def _state_processes(self, ha: HAServices) -> Iterator[StateProcesses | None]:
+        """Start the proxies and nodes, where processes can reach the name service."""
+        if self._settings.is_embedded:
+            self._timeline.say(
+                "state",
+                "is left out: its processes cannot reach an embedded name service",
+            )
+            yield None
+            return
+        with StateProcesses(ha, self._timeline, self._directory) as state_processes:
+            yield state_processes
 
     @contextlib.contextmanager
     def _collectors(self, ha: HAServices) -> Iterator[Disruption]:
@@ -172,7 +205,12 @@ class Demo:
             ):
                 yield disruption
 
-    def _stream(self, config: HAConfig, disruption: Disruption) -> None:
+    def _stream(
+        self,
+        config: HAConfig,
+        disruption: Disruption,
+        state_processes: StateProcesses | None,
+    ) -> None:
         """Replay all the files, and return when each delivery is acknowledged."""
         settings = self._settings
         with contextlib.ExitStack() as stack:
@@ -194,29 +232,99 @@ class Demo:
                 if settings.is_embedded
                 else f"streams; tasks in {settings.core_count} Python workers deliver",
             )
-            query = start_stream(
-                spark,
-                StreamSettings(
-                    stream_id=uuid.uuid4().hex,
-                    input_directory=self._replay_directory,
-                    checkpoint_directory=self._directory / "checkpoint",
-                    files_per_batch=settings.files_per_batch,
+            if state_processes is None:
+                self._deliver(spark, stack, disruption.begin_batch)
+                return
+            asker = self._publish(spark, stack, config)
+
+            def begin_batch(batch_id: int) -> None:
+                disruption.begin_batch(batch_id)
+                if batch_id == settings.proxy_killed_batch_id:
+                    state_processes.kill_proxy_leader(f"before batch {batch_id}")
+
+            self._deliver(spark, stack, begin_batch)
+            for query in spark.streams.active:
+                self._await(query)
+            asker.close()
+            self._judge_states(spark, config, asker)
+
+    def _deliver(
+        self,
+        spark: SparkSession,
+        stack: contextlib.ExitStack,
+        on_begun: Callable[[int], None],
+    ) -> None:
+        """Let the carriers' totals be delivered; return when all are acknowledged."""
+        settings = self._settings
+        query = start_stream(
+            spark,
+            StreamSettings(
+                stream_id=uuid.uuid4().hex,
+                input_directory=self._replay_directory,
+                checkpoint_directory=self._directory / "checkpoint",
+                files_per_batch=settings.files_per_batch,
+            ),
+            deliver_batch=(
+                deliver_from_driver if settings.is_embedded else deliver_from_executors
+            ),
+            on_begun=on_begun,
+            on_delivered=self._timeline.take_batch,
+        )
+        stack.callback(query.stop)
+        self._await(query)
+
+    def _publish(
+        self, spark: SparkSession, stack: contextlib.ExitStack, config: HAConfig
+    ) -> Asker:
+        """Let both states be published, and somebody ask for them meanwhile."""
+        for state in (AIRCRAFT, ROUTES):
+            query = start_state_stream(
+                read_replay(
+                    spark,
+                    self._replay_directory,
+                    files_per_batch=self._settings.files_per_batch,
                 ),
-                deliver_batch=(
-                    deliver_from_driver
-                    if settings.is_embedded
-                    else deliver_from_executors
-                ),
-                on_begun=disruption.begin_batch,
-                on_delivered=self._timeline.take_batch,
+                state,
+                config,
+                self._directory / f"checkpoint-{state.name}",
             )
             stack.callback(query.stop)
-            began = time.monotonic()
-            while not query.awaitTermination(_CHECK_SECONDS):
-                self._termination.check()
-                if time.monotonic() - began > _STREAM_TIMEOUT_SECONDS:
-                    message = f"the stream did not end in {_STREAM_TIMEOUT_SECONDS} s"
+        tail_numbers = sorted(compute_state(spark, self._replay_directory, AIRCRAFT))
+        self._timeline.say(
+            "asker", f"asks for {len(tail_numbers):,} aircraft, knowing {config.url}"
+        )
+        asker = Asker(config.url, tail_numbers, self._timeline)
+        stack.callback(asker.close)
+        return asker
+
+    def _await(self, query: StreamingQuery) -> None:
+        """Return when *query* has read everything."""
+        began = time.monotonic()
+        while not query.awaitTermination(_CHECK_SECONDS):
+            self._termination.check()
+            if time.monotonic() - began > _STREAM_TIMEOUT_SECONDS:
+                message = f"the stream did not end in {_STREAM_TIMEOUT_SECONDS} s"
+                raise DemoFailedError(message)
+
+    def _judge_states(
+        self, spark: SparkSession, config: HAConfig, asker: Asker
+    ) -> None:
+        """Ask for every aircraft and every route, and compare with a batch job."""
+        print(f"\n{asker.summary()}")
+        with QueryableStateClient(config.url, deadline_seconds=30.0) as client:
+            for state in (AIRCRAFT, ROUTES):
+                computed = compute_state(spark, self._replay_directory, state)
+                found = differences(client, state, computed)
+                if found:
+                    message = f"{len(found)} answers differ, such as {found[0]}"
                     raise DemoFailedError(message)
+                print(
+                    f"Asked for all {len(computed):,} {state.name}: EQUAL to a batch "
+                    "computation by Spark"
+                )
+        if asker.failure_count:
+            message = f"{asker.failure_count} questions were not answered"
+            raise DemoFailedError(message)
 
     def _judge(self, core: TotalsCore) -> None:
         """Print what it came to, and compare the totals."""

@@ -37,6 +37,7 @@ __all__ = [
     "deliver_from_driver",
     "deliver_from_executors",
     "open_spark",
+    "read_replay",
     "start_stream",
     "summarise",
 ]
@@ -133,14 +134,25 @@ def start_stream(
         receipts = deliver_batch(batch, settings.stream_id, batch_id, on_begun)
         on_delivered(batch_id, receipts)
 
+    replay = read_replay(
+        spark, settings.input_directory, files_per_batch=settings.files_per_batch
+    )
     return (
-        spark.readStream.schema(_SCHEMA)
-        .option("maxFilesPerTrigger", settings.files_per_batch)
-        .parquet(str(settings.input_directory))
-        .writeStream.foreachBatch(run_batch)
+        replay.writeStream.foreachBatch(run_batch)
         .option("checkpointLocation", str(settings.checkpoint_directory))
         .trigger(availableNow=True)
         .start()
+    )
+
+
+def read_replay(
+    spark: SparkSession, directory: Path, *, files_per_batch: int
+) -> DataFrame:
+    """Return the replayed flights as a stream, so many files to a micro-batch."""
+    return (
+        spark.readStream.schema(_SCHEMA)
+        .option("maxFilesPerTrigger", files_per_batch)
+        .parquet(str(directory))
     )
 
 

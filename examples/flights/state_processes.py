@@ -1,0 +1,153 @@
+"""
+The proxies and state nodes of the demo, each a process of its own.
+
+``python -m examples.flights.state_processes node --name N --data-dir D`` serves until
+it is told to end; the name service comes in the environment, as for the collectors.  In
+production the same is ``lodestar node`` and ``lodestar proxy``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import queue
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, final
+
+from examples.flights.children import ChildProcess, wait_until_told_to_end
+from examples.flights.timeline import Timeline
+from haservices import HAConfig, HAServices, open_ha_services
+from nameservice import QUERY_PROXY, SystemClock, configure_logging
+from queryablestate.node import StateNode
+from queryablestate.node_config import NodeConfig
+from queryablestate.proxy_server import QueryStateProxyServer
+
+
+__all__ = ["NODE_COUNT", "StateProcessFailedError", "StateProcesses"]
+
+NODE_COUNT: Final = 2
+
+_PROXY_NAMES: Final = ("p", "q")
+_START_TIMEOUT_SECONDS: Final = 60.0
+
+
+class StateProcessFailedError(Exception):
+    """A proxy or a node did not start; carries what it wrote to its log."""
+
+
+@final
+class StateProcesses:
+    """
+    Two proxies, of which one leads, and two nodes.  A context manager.
+
+    Args:
+        ha: The name service.
+        timeline: Told of what happens.
+        directory: Where rows and logs go.
+    """
+
+    def __init__(self, ha: HAServices, timeline: Timeline, directory: Path) -> None:
+        self._ha = ha
+        self._timeline = timeline
+        self._directory = directory
+        self._proxies: dict[str, ChildProcess] = {}
+        self._clock = SystemClock()
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> StateProcesses:
+        """Start them, and return once they serve."""
+        with contextlib.ExitStack() as stack:
+            self._retriever = stack.enter_context(
+                self._ha.get_leader_retriever(QUERY_PROXY)
+            )
+            for name in _PROXY_NAMES:
+                process, address = self._spawn(stack, "proxy", name)
+                self._proxies[address] = process
+                self._timeline.say(f"proxy {name}", f"serves at {address}")
+                self._retriever.wait_for_leader(_START_TIMEOUT_SECONDS)
+            for number in range(1, NODE_COUNT + 1):
+                _, address = self._spawn(stack, "node", f"node-{number}")
+                self._timeline.say(f"node-{number}", f"takes rows at {address}")
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End them."""
+        self._stack.close()
+
+    def kill_proxy_leader(self, when: str) -> None:
+        """Kill the process of the proxy that leads by SIGKILL."""
+        leader = self._retriever.wait_for_leader(_START_TIMEOUT_SECONDS)
+        process = self._proxies[leader.address]
+        at_ns = self._clock.now_ns()
+        process.kill()
+        self._timeline.say(
+            "DISRUPTION",
+            f"the leading proxy (process {process.pid}) killed by SIGKILL {when}",
+            at_ns,
+        )
+
+    def _spawn(
+        self, stack: contextlib.ExitStack, kind: str, name: str
+    ) -> tuple[ChildProcess, str]:
+        """Start one process; return it and the address that it serves at."""
+        lines: queue.Queue[str | None] = queue.Queue()
+        log_file = self._directory / f"{kind}-{name}.log"
+        arguments = [kind, "--name", name]
+        if kind == "node":
+            arguments += ["--data-dir", str(self._directory / name)]
+        process = ChildProcess(
+            "examples.flights.state_processes",
+            arguments,
+            environment={
+                f"LODESTAR_{setting.upper()}": str(value)
+                for setting, value in self._ha.config.to_settings().items()
+            },
+            log_file=log_file,
+            on_line=lines.put,
+        )
+        stack.enter_context(contextlib.closing(process))
+        try:
+            address = lines.get(timeout=_START_TIMEOUT_SECONDS)
+        except queue.Empty:
+            address = None
+        if address is None:
+            log = log_file.read_text(encoding="utf-8")
+            message = f"{kind} {name} does not serve; its log says:\n{log}"
+            raise StateProcessFailedError(message)
+        return process, address
+
+
+def main() -> None:
+    """Serve until told to end."""
+    parser = argparse.ArgumentParser(description="Serve as a proxy or a state node.")
+    parser.add_argument("kind", choices=["proxy", "node"])
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--data-dir", type=Path)
+    arguments = parser.parse_args()
+    configure_logging("warning")
+    with (
+        open_ha_services(HAConfig.load()) as ha,
+        _serve(ha, arguments.kind, arguments.name, arguments.data_dir) as address,
+    ):
+        sys.stdout.write(f"{address}\n")
+        sys.stdout.flush()
+        wait_until_told_to_end()
+
+
+@contextlib.contextmanager
+def _serve(ha: HAServices, kind: str, name: str, data_directory: Path) -> Iterator[str]:
+    if kind == "proxy":
+        with QueryStateProxyServer(ha) as proxy:
+            yield proxy.address
+        return
+    config = NodeConfig(node_id=name, data_dir=str(data_directory))
+    with StateNode(ha, config) as node:
+        node.wait_until_registered(_START_TIMEOUT_SECONDS)
+        yield node.address
+
+
+if __name__ == "__main__":
+    main()
