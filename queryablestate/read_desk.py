@@ -13,7 +13,8 @@ and looked at again whenever something has changed.
 
 A caller that may not read a state gets the same refusal as one that asks for a state
 that does not exist: its route is stale.  It then asks for the description, and is told
-there that access is denied, whatever exists (rule C1).
+there that access is denied, whatever exists (rule C1).  A caller that may only write a
+state knows that it is there, and is told so here.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 from attrs import define, field, frozen
 
 from nameservice import (
+    AccessDeniedError,
     DeadlineExceededError,
     DidNotHappenError,
     RateLimitedError,
@@ -243,11 +245,11 @@ class ReadDesk:
             location is None
             or location.assignment_version != ask.assignment_version
             or not 0 <= ask.node_index < len(location.links)
-            or not self.access.may(
-                caller, Right.READ, location.job_id, location.state_name
-            )
         ):
             return [_refused(client, ask.request_id, STALE_ROUTE)]
+        forbidden = self._forbidden(client, caller, ask, location)
+        if forbidden is not None:
+            return [forbidden]
         problem = self._problem_of(client, ask, keys)
         if problem is not None:
             return [_failed(client, ask.request_id, problem)]
@@ -289,11 +291,12 @@ class ReadDesk:
             if (
                 location is None
                 or location.assignment_version != ask.assignment_version
-                or not self.access.may(
-                    parked.caller, Right.READ, location.job_id, location.state_name
-                )
             ):
                 outgoing.append(_refused(parked.client, ask.request_id, STALE_ROUTE))
+                continue
+            forbidden = self._forbidden(parked.client, parked.caller, ask, location)
+            if forbidden is not None:
+                outgoing.append(forbidden)
             elif location.links[ask.node_index] is not None:
                 cache_key = self._cache_key(location, ask, parked.keys)
                 outgoing.append(self._pass_on(parked, location, cache_key, now_ns))
@@ -399,6 +402,19 @@ class ReadDesk:
         return outgoing
 
     # -- parts ---------------------------------------------------------------------
+
+    def _forbidden(
+        self, client: Link, caller: Caller, ask: Ask, location: KvStateLocation
+    ) -> Outgoing | None:
+        """Return how *caller* is refused, or None if it may read the state."""
+        may = self.access.may
+        if may(caller, Right.READ, location.job_id, location.state_name):
+            return None
+        if may(caller, Right.WRITE, location.job_id, location.state_name):
+            # It may have the state described, and would come again by the same route.
+            error = AccessDeniedError(f"read {location.job_id}/{location.state_name}")
+            return _failed(client, ask.request_id, error)
+        return _refused(client, ask.request_id, STALE_ROUTE)
 
     def _problem_of(
         self, client: Link, ask: Ask, keys: bytes
@@ -560,7 +576,8 @@ def _failed(
     client: Link,
     request_id: int,
     error: (
-        RemoteProtocolError
+        AccessDeniedError
+        | RemoteProtocolError
         | DidNotHappenError
         | RateLimitedError
         | DeadlineExceededError

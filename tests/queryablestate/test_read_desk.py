@@ -281,6 +281,21 @@ class TestRefusals:
         assert answers[0] == answers[1]
         assert refusal(answers[0]).code == STALE_ROUTE
 
+    def test_who_may_only_write_is_told_so(self) -> None:
+        """C1, Q3: by a stale route it would come again until its deadline."""
+        access = AccessList(
+            callers=[
+                CallerEntry(name="x", token_sha256=token_sha256("t"), write=["job/*"])
+            ]
+        )
+        caller = access.authenticate(token="t")
+        assert caller is not None
+        desk = Desk(access=access).desk
+        refused = refusal(
+            desk.ask(CLIENT, caller, ask(), KEY, now_ns=0, is_settled=True)
+        )
+        assert (refused.code, refused.data) == ("access-denied", ("read job/state",))
+
     def test_a_limited_caller_hears_when_to_come_again(self) -> None:
         """C2: at that time the same question passes, and not before."""
         rule = RateLimitRule(scope=RateLimitScope.CALLER, keys_per_second=10, burst=1)
