@@ -19,7 +19,7 @@ def shared_spark() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.appName("lodestar-tests")
-        .master("local[2]")
+        .master("local[2,3]")  # a task may fail twice
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")

@@ -63,14 +63,22 @@ class Feed:
         spark: The session.
         directory: Where the rows are kept; a query's checkpoint may be beside it.
         schema: Of the rows, as SQL says it.
+        is_new: Whether nobody else adds to it.
     """
 
-    def __init__(self, spark: SparkSession, directory: Path, schema: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        directory: Path,
+        schema: str,
+        *,
+        is_new: bool = True,
+    ) -> None:
         self.spark = spark
         self.directory = directory
         self.schema = schema
         self._count = 0
-        directory.mkdir(parents=True)
+        directory.mkdir(parents=True, exist_ok=not is_new)
 
     def add(self, *rows: dict[str, Any]) -> None:
         """Add rows; those of one call are in one micro-batch."""
