@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from transport import ZMQContext
 
 
-__all__ = ["ScriptedNode", "ScriptedPeer"]
+__all__ = ["ScriptedNode", "ScriptedPeer", "check_not_let_in", "is_refused"]
 
 # Generous: it bounds how long a broken test takes, not how fast the code must be.
 WAIT_SECONDS: Final = 30.0
@@ -57,9 +57,9 @@ class _Dealer:
         secure_to(self.socket, parsed, keys)
         connect_socket(self.socket, parsed.endpoint)
 
-    def wait_until_open(self) -> None:
+    def wait_until_open(self, timeout_seconds: float = WAIT_SECONDS) -> None:
         """Return when messages can flow; `AuthenticationError` if they never will."""
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + timeout_seconds
         while time.monotonic() < deadline:
             self._monitor.socket.poll(100)
             for event in self._monitor.receive():
