@@ -116,7 +116,7 @@ class TestStage:
         """A writer that had no answer brings it again (W2)."""
         brought = chunk([(key(0), b"first")])
         store.stage([brought, brought], NOW_US)
-        store.stage([brought], NOW_US)
+        store.stage([chunk([(key(0), b"it would not be another one")])], NOW_US)
         store.apply(JOB, decided(1, {"a": 1}, states=[state(kind="list")]))
         items = store.reader().get_items(1, [key(0)], 0, None, NOW_US).values
         assert items == [[b"first"]]
