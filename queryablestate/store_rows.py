@@ -89,7 +89,7 @@ class OrderedRows:
 
     def __init__(self, *, is_list: bool) -> None:
         self._is_list = is_list
-        self._winners: dict[bytes, tuple[bytes, bool, bytes]] = {}
+        self._winners: dict[bytes, tuple[bytes, bytes | None]] = {}
         self._items: list[tuple[bytes, bytes, bytes | None]] = []
 
     def add(
@@ -103,11 +103,14 @@ class OrderedRows:
             self._items += zip(keys, orders, values, strict=True)
             return
         winners = self._winners
+        added = dict(zip(keys, zip(orders, values, strict=True), strict=True))
+        if len(added) == len(keys) and winners.keys().isdisjoint(added):
+            winners.update(added)  # as a rule: a key comes from one task only
+            return
         for key, order, value in zip(keys, orders, values, strict=True):
-            rank = (order, value is not None, value or b"")
             best = winners.get(key)
-            if best is None or rank > best:
-                winners[key] = rank
+            if best is None or _rank(order, value) > _rank(*best):
+                winners[key] = (order, value)
 
     def settled(self) -> tuple[list[bytes], list[bytes | None]]:
         """
@@ -121,8 +124,11 @@ class OrderedRows:
             items = sorted(self._items, key=operator.itemgetter(0, 1))
             return [item[0] for item in items], [item[2] for item in items]
         keys = sorted(self._winners)
-        ranks = map(self._winners.__getitem__, keys)
-        return keys, [value if is_put else None for _, is_put, value in ranks]
+        return keys, [self._winners[key][1] for key in keys]
+
+
+def _rank(order: bytes, value: bytes | None) -> tuple[bytes, bool, bytes]:
+    return (order, value is not None, value or b"")
 
 
 def item_rows(
