@@ -25,7 +25,7 @@ from __future__ import annotations
 import secrets
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from msgspec.structs import replace
 
@@ -87,6 +87,13 @@ __all__ = ["ProxyLoop"]
 
 _NodeMessage = RegisterNode | NodeHeartbeat | StagesVerified | EntriesApplied
 
+_NODE_ID_LENGTH_MAX: Final = 255
+_NODE_NOT_ALLOWED: Final = NodeRefused(
+    reason="not-allowed",
+    detail="its credential does not let it be a node: show a token, or a CURVE key, of "
+    "a caller with node = true",
+)
+
 
 @final
 class ProxyLoop:
@@ -126,6 +133,7 @@ class ProxyLoop:
         )
         self._limiter = RateLimiter(config.rate_limits)
         self._sessions = SessionTable(config.session_count_max)
+        self._nodes: dict[Link, Caller] = {}
         self._reads = ReadDesk(
             access=config.access,
             limiter=self._limiter,
@@ -199,6 +207,9 @@ class ProxyLoop:
             config.cache, size_bytes_max=config.cache_size_bytes_max
         )
         self._sessions.limit(config.session_count_max)
+        for link, caller in list(self._nodes.items()):
+            if not config.access.may(caller, Right.NODE):
+                self._dismiss(link)
         self.control.waiting_count_max = config.pending_count_max
 
     def figures(self) -> dict[str, str | int | float]:
@@ -341,13 +352,13 @@ class ProxyLoop:
             self._send(link, NodeRefused(reason="not-leader", detail="look for it"))
             return
         if isinstance(message, RegisterNode):
-            refused = self._problem_of(message, public_key)
+            refused = self._admit(link, message, public_key)
             if refused is not None:
                 self.port.count("nodes_refused")
                 if self.port.may_log("node-refused"):
                     self._log.warning(
                         "node.refused",
-                        node_id=message.node_id[:255],
+                        node_id=message.node_id[:_NODE_ID_LENGTH_MAX],
                         reason=refused.reason,
                     )
                 self._send(link, refused)
@@ -356,26 +367,34 @@ class ProxyLoop:
             NodeSpoke(link=link, message=message, wall_clock_us=_wall_clock_us())
         )
 
-    def _problem_of(
-        self, message: RegisterNode, public_key: str | None
+    def _admit(
+        self, link: Link, message: RegisterNode, public_key: str | None
     ) -> NodeRefused | None:
-        """Return why a node is not taken whatever the control plane says, or None."""
+        """Return why a node is not taken, whatever the control plane says, or None."""
         access = self._config.access
         caller = access.authenticate(token=message.token, public_key=public_key)
         if caller is None or not access.may(caller, Right.NODE):
-            return NodeRefused(
-                reason="not-allowed",
-                detail="its credential does not let it be a node: show a token, or a "
-                "CURVE key, of a caller with node = true",
-            )
+            return _NODE_NOT_ALLOWED
+        node_id = message.node_id
+        if not (1 <= len(node_id) <= _NODE_ID_LENGTH_MAX and node_id.isprintable()):
+            detail = f"a node is called by 1 to {_NODE_ID_LENGTH_MAX} printable letters"
+            return NodeRefused(reason="malformed", detail=detail)
         try:
             parse_address(message.address)  # writers are told to go there
         except ConfigurationError as error:
             return NodeRefused(reason="malformed", detail=str(error)[:1_000])
+        self._nodes[link] = caller
         return None
+
+    def _dismiss(self, link: Link) -> None:
+        """Take a node for gone that may be none any more."""
+        del self._nodes[link]
+        self.control.link_closed(link)
+        self._send(link, _NODE_NOT_ALLOWED)
 
     def _links_closed(self, links: Sequence[Link]) -> None:
         for link in links:
+            self._nodes.pop(link, None)
             self._reads.client_left(link)
             self.control.link_closed(link)
 

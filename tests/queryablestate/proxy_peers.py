@@ -14,9 +14,28 @@ from queryablestate.address import parse_address
 from queryablestate.codec import decode_to_client, decode_to_node, encode
 from queryablestate.credentials import secure_to
 from queryablestate.failures import error_of
-from queryablestate.messages import Hello, Welcome
+from queryablestate.messages import (
+    BindRun,
+    DescribeState,
+    DrawTicket,
+    Hello,
+    RunBound,
+    StateDeclaration,
+    StateDescribed,
+    StateDescription,
+    TicketDrawn,
+    Welcome,
+)
 from queryablestate.node_messages import NodeHeartbeat, NodeRegistered, RegisterNode
-from queryablestate.questions import Answer, Question, Reading, Refusal
+from queryablestate.questions import (
+    Answer,
+    Ask,
+    GetValues,
+    Question,
+    Reading,
+    Refusal,
+)
+from tests.queryablestate.control_plane import VALUE as SCHEMA
 from transport import (
     ConnectionMonitor,
     CurveKeyPair,
@@ -30,6 +49,7 @@ from transport import (
 
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from queryablestate.messages import ToClient, ToNodeFrame
@@ -149,6 +169,68 @@ class ScriptedPeer(_Dealer):
         answer = self.ask(kind, payload, **fields)
         assert isinstance(answer, Refusal), answer
         return error_of(answer)
+
+    def make_state(
+        self, job_id: str = "flights", state_name: str = "aircraft"
+    ) -> StateDescription:
+        """Draw a ticket, bind a run, and return the state that there is by that."""
+        states = (StateDeclaration(state_name=state_name, schema=SCHEMA),)
+        drawn = self.ask(DrawTicket, job_id=job_id, max_parallelism=4, states=states)
+        assert isinstance(drawn, TicketDrawn), drawn
+        bound = self.ask(
+            BindRun,
+            job_id=job_id,
+            ticket=drawn.ticket,
+            query_id=f"query of {state_name}",
+            run_id=f"run {drawn.ticket}",
+            states=states,
+            on_new_query="continue",
+        )
+        assert isinstance(bound, RunBound), bound
+        return self.describe(job_id, state_name)
+
+    def describe(
+        self, job_id: str = "flights", state_name: str = "aircraft"
+    ) -> StateDescription:
+        """Return what the proxy says of a state."""
+        told = self.ask(DescribeState, job_id=job_id, state_name=state_name)
+        assert isinstance(told, StateDescribed), told
+        return told.description
+
+    def begin_get(
+        self,
+        state: StateDescription,
+        *,
+        keys: Sequence[bytes] = (b"a",),
+        node_index: int = 0,
+        deadline_ms: int | None = 20_000,
+    ) -> int:
+        """Ask for keys of a state; return the number of the request."""
+        return self.begin(
+            Ask,
+            msgspec.msgpack.encode(keys),
+            state_number=state.state_number,
+            assignment_version=state.assignment_version,
+            node_index=node_index,
+            operation=GetValues(),
+            key_count=len(keys),
+            deadline_ms=deadline_ms,
+        )
+
+    def get(
+        self,
+        state: StateDescription,
+        *,
+        keys: Sequence[bytes] = (b"a",),
+        node_index: int = 0,
+        deadline_ms: int | None = 20_000,
+    ) -> ToClient:
+        """Ask for keys of a state; return the answer."""
+        return self.answer(
+            self.begin_get(
+                state, keys=keys, node_index=node_index, deadline_ms=deadline_ms
+            )
+        )
 
     def answer(
         self, request_id: int, timeout_seconds: float = WAIT_SECONDS
