@@ -572,7 +572,9 @@ class TestThreads:
         thread = threading.Thread(target=read)
         thread.start()
         try:
-            for number in range(1, 150):
+            for number in range(1, 5_000):
+                if faults or (number > 150 and seen_count[0] > 10):
+                    break
                 value = b"%d" % number
                 write(store, [(key(0), value)], batch_state=state(number))
                 newest[0] = number
