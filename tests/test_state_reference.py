@@ -1,0 +1,113 @@
+"""What the reference says of queryable state is all there is, and is there."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+import queryablestate
+from nameservice import state_errors
+from queryablestate import (
+    AsyncQueryableStateClient,
+    PartialResult,
+    QueryableStateClient,
+    StateEntry,
+    StateInformation,
+)
+from sparkpipeline import StateSpec, publish_state, publish_states
+from sparkpipeline.state_options import WRITE_OPTION_NAMES
+from sparkpipeline.state_reader import READ_OPTION_NAMES
+
+
+ROOT = Path(__file__).parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+PAGE = (REFERENCE / "state-api.md").read_text("utf-8")
+LOG_PAGE = (REFERENCE / "log-events.md").read_text("utf-8")
+LOGGING_PACKAGES = ("queryablestate", "sparkpipeline", "lodestar")
+
+
+def methods_of(client: type) -> dict[str, inspect.Signature]:
+    """Return the public methods of *client*."""
+    return {
+        name: inspect.signature(member)
+        for name, member in inspect.getmembers(client, inspect.isroutine)
+        if not name.startswith("_")
+    }
+
+
+def logged_events() -> Iterator[str]:
+    """Yield every event that is logged for somebody to see."""
+    for package in LOGGING_PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                match node:
+                    case ast.Call(
+                        func=ast.Attribute(attr="info" | "warning" | "error"),
+                        args=[ast.Constant(value=str(event)), *_],
+                    ) if re.fullmatch(r"[a-z_]+\.[a-z_-]+", event):
+                        yield event
+
+
+class TestPage:
+    """docs/reference/state-api.md."""
+
+    @pytest.mark.parametrize("name", sorted(queryablestate.__all__))
+    def test_every_public_name_is_told_of(self, name: str) -> None:
+        """What can be imported can be looked up."""
+        assert re.search(rf"\b{name}\b", PAGE)
+
+    @pytest.mark.parametrize("name", sorted(methods_of(QueryableStateClient)))
+    def test_every_method_is_told_of(self, name: str) -> None:
+        """With its arguments, but for those that all have."""
+        assert f"`{name}(" in PAGE
+        signature = methods_of(QueryableStateClient)[name]
+        shared = {"self", "deadline_seconds", "min_batch_id"}
+        for argument in signature.parameters.keys() - shared:
+            assert re.search(rf"`{name}\([^`]*\b{argument}\b", PAGE), argument
+
+    def test_both_clients_have_the_same_methods(self) -> None:
+        """What is said of one is said of the other."""
+        assert methods_of(AsyncQueryableStateClient).keys() == (
+            methods_of(QueryableStateClient).keys()
+        )
+
+    @pytest.mark.parametrize("result", [StateEntry, PartialResult, StateInformation])
+    def test_every_part_of_a_result_is_told_of(self, result: type) -> None:
+        """Whoever holds a result can look up what it has."""
+        row = re.search(rf"^\| `{result.__name__}` \|.*$", PAGE, re.MULTILINE)
+        assert row is not None
+        for attribute in attrs.fields(result):
+            assert f"`{attribute.name}`" in row[0]
+
+    def test_every_argument_of_publishing_is_told_of(self) -> None:
+        """By whatever way it is given: argument, `StateSpec` or option."""
+        names = {
+            *inspect.signature(publish_state).parameters,
+            *(inspect.signature(publish_states).parameters.keys() - {"states"}),
+            *(attribute.name for attribute in attrs.fields(StateSpec)),
+            *WRITE_OPTION_NAMES,
+            *READ_OPTION_NAMES,
+        } - {"df", "config"}
+        assert [name for name in sorted(names) if f"`{name}`" not in PAGE] == []
+
+    @pytest.mark.parametrize(
+        "name", sorted(set(state_errors.__all__) - {"QueryableStateError"})
+    )
+    def test_every_error_is_told_of(self, name: str) -> None:
+        """An error that nobody told of is no interface."""
+        assert f"`{name}`" in PAGE
+
+
+class TestLogEvents:
+    """docs/reference/log-events.md."""
+
+    @pytest.mark.parametrize("event", sorted(set(logged_events())))
+    def test_every_event_is_told_of(self, event: str) -> None:
+        """Whoever reads a log finds what a line means."""
+        assert f"`{event}`" in LOG_PAGE
