@@ -94,7 +94,7 @@ def key_size_of(encoded: bytes) -> int:
 class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.directory = tempfile.mkdtemp(dir="/dev/shm")
+        self.directory = tempfile.mkdtemp()
         self.open()
         self.now_us = 1
         self.tickets = 0
