@@ -90,11 +90,10 @@ class ControlState:
         Return whether a node that is not here will not come by itself (rule S2).
 
         Until all known nodes have registered with this leader, or one session timeout
-        has passed, an absent node is only late.
+        has passed, an absent node is only late.  One that has registered, and left, is
+        away.
         """
-        return now_ns >= self._settled_at_ns or all(
-            self.nodes.present(node_id) is not None for node_id in self.nodes.known_ids
-        )
+        return now_ns >= self._settled_at_ns or not self.nodes.is_anybody_awaited
 
 
 def has_node(job: Job, node_id: str) -> bool:

@@ -60,6 +60,7 @@ class NodeTable:
         self._store_ids = {record.node_id: record.store_id for record in records}
         self._present: dict[str, PresentNode] = {}
         self._by_link: dict[Link, PresentNode] = {}
+        self._awaited = set(self._store_ids)
 
     def __iter__(self) -> Iterator[PresentNode]:
         """Iterate over the present nodes by name."""
@@ -69,6 +70,11 @@ class NodeTable:
     def known_ids(self) -> Sequence[str]:
         """Return the names of all known nodes, sorted."""
         return sorted(self._store_ids)
+
+    @property
+    def is_anybody_awaited(self) -> bool:
+        """Return whether a node that was known from the start has yet to register."""
+        return bool(self._awaited)
 
     def store_id_of(self, node_id: str) -> str | None:
         """Return the recorded data directory of a known node, or None."""
@@ -106,6 +112,7 @@ class NodeTable:
         )
         self._present[node.node_id] = node
         self._by_link[link] = node
+        self._awaited.discard(node.node_id)
         return node
 
     def remove(self, node: PresentNode) -> None:

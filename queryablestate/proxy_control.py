@@ -228,11 +228,12 @@ class ProxyControl:
         if core is None:
             return self._reload_at_ns
         deadline_ns = core.next_deadline_ns()
-        if is_anybody_parked and not core.is_settled(now_ns=self._clock.now_ns()):
-            if deadline_ns is None:
-                return self._settled_at_ns
-            return min(deadline_ns, self._settled_at_ns)
-        return deadline_ns
+        if not is_anybody_parked:
+            return deadline_ns
+        # Then nobody is late any more, and whoever waits for a node is answered.
+        if deadline_ns is None:
+            return self._settled_at_ns
+        return min(deadline_ns, self._settled_at_ns)
 
     def advance(self, *, now_ns: int) -> None:
         """Let time pass."""

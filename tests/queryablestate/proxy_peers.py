@@ -128,12 +128,14 @@ class ScriptedPeer(_Dealer):
     Attributes:
         session: The secret of its session; replaced by `hello`.
         payload: The second frame of the last answer.
+        ticket: The one that it has drawn last.
     """
 
     def __init__(self, address: str, *, keys: CurveKeyPair | None = None) -> None:
         super().__init__(address, keys=keys)
         self.session = b""
         self.payload = b""
+        self.ticket = 0
         self._numbers = itertools.count(1)
 
     def hello(self, token: str | None = None) -> Welcome:
@@ -177,6 +179,7 @@ class ScriptedPeer(_Dealer):
         states = (StateDeclaration(state_name=state_name, schema=SCHEMA),)
         drawn = self.ask(DrawTicket, job_id=job_id, max_parallelism=4, states=states)
         assert isinstance(drawn, TicketDrawn), drawn
+        self.ticket = drawn.ticket
         bound = self.ask(
             BindRun,
             job_id=job_id,

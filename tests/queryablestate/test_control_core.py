@@ -218,6 +218,15 @@ class TestQuestions:
         plane.start_nodes()
         assert plane.core.is_settled(now_ns=0)
 
+    def test_a_node_that_has_come_and_gone_is_not_awaited(self) -> None:
+        """S2, Q4: it is away, and whoever asks for it is told so at once."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.next_leader()
+        plane.start_nodes()
+        plane.settle(LinkClosed(link=LINK_B))
+        assert plane.core.is_settled(now_ns=0)
+
     def test_without_nodes_and_commits_there_is_no_deadline(self) -> None:
         """A core that waits for nothing need not be woken."""
         assert Plane().core.next_deadline_ns() is None
