@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,6 +87,8 @@ class Feed:
         path = self.directory / f"{self._count:04}.json"
         part = path.with_suffix(".part")
         part.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        # Spark takes the oldest first, and sees no order within a second.
+        os.utime(part, (self._count, self._count))
         part.replace(path)
 
     def frame(self) -> DataFrame:

@@ -287,22 +287,21 @@ class TestDrivers:
         """A driver that was replaced while its batch ran is told to stop (W1)."""
 
         def start(name: str) -> subprocess.Popen[str]:
-            return subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.sparkpipeline.zombie_app",
-                    cluster.config.url,
-                    job_id,
-                    str(tmp_path),
-                    name,
-                ],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=(tmp_path / f"{name}.log").open("w"),
-                text=True,
-                start_new_session=True,
-            )
+            arguments = [cluster.config.url, job_id, str(tmp_path), name]
+            with (tmp_path / f"{name}.log").open("w") as log:
+                return subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        "tests.sparkpipeline.zombie_app",
+                        *arguments,
+                    ],
+                    cwd=ROOT,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    start_new_session=True,
+                )
 
         zombie = start("zombie")
         successor: subprocess.Popen[str] | None = None
