@@ -170,6 +170,11 @@ class ControlCore:
             assignment_version=job.assignment.version,
             node_ids=job.assignment.node_ids,
             owners=primary_indexes(job.assignment),
+            lost_node_ids=tuple(
+                node.node_id
+                for node in self._control.present_of(job)
+                if state.state_number in node.lost.get(job_id, ())
+            ),
         )
 
     def node_summaries(self, *, now_ns: int) -> Sequence[NodeSummary]:

@@ -222,6 +222,7 @@ class Enrolment:
         if job is None or message.sequence > job.record.sequence:
             return []  # it speaks of what it was told to throw away
         node.sequences[message.job_id] = message.sequence
+        node.lost[message.job_id] = message.lost_state_numbers
         effects: list[ControlEffect] = []
         if message.failure is not None:
             effects += self._probe(job, node)

@@ -101,6 +101,7 @@ class StateDescription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         assignment_version: The version of the route table that follows.
         node_ids: The nodes.
         owners: For each key group the index of the node to ask.
+        lost_node_ids: The present nodes that have lost their rows of it (rule W7).
     """
 
     job_id: str
@@ -115,6 +116,7 @@ class StateDescription(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     assignment_version: int
     node_ids: tuple[str, ...]
     owners: tuple[int, ...]
+    lost_node_ids: tuple[str, ...] = ()
 
 
 class DescribeState(

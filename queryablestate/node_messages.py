@@ -44,10 +44,18 @@ __all__ = [
 
 
 class JobPosition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far a node has applied the chain of a job."""
+    """
+    How far a node has applied the chain of a job.
+
+    Attributes:
+        job_id: The job.
+        sequence: The last entry applied.
+        lost_state_numbers: The states whose rows it has lost, sorted (rule W7).
+    """
 
     job_id: str
     sequence: int
+    lost_state_numbers: tuple[int, ...] = ()
 
 
 class RegisterNode(
@@ -249,12 +257,14 @@ class EntriesApplied(
         job_id: The job.
         sequence: The last entry applied.
         failure: Why it cannot go on, or None.
+        lost_state_numbers: The states whose rows it has lost, sorted (rule W7).
     """
 
     registration_id: str
     job_id: str
     sequence: int
     failure: str | None
+    lost_state_numbers: tuple[int, ...] = ()
 
 
 class StageChunk(

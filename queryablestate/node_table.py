@@ -38,6 +38,7 @@ class PresentNode:
         address: Where writers reach it.
         heard_at_ns: When it was last heard from.
         sequences: How far it is, for each job that it has said so of.
+        lost: The states whose rows it has lost, likewise.
         probes: Entries of which it was asked whether it lacks rows: job and sequence,
             by the number of the question.
     """
@@ -49,6 +50,7 @@ class PresentNode:
     address: str
     heard_at_ns: int
     sequences: dict[str, int] = field(factory=dict)
+    lost: dict[str, tuple[int, ...]] = field(factory=dict)
     probes: dict[int, tuple[str, int]] = field(factory=dict)
 
 
@@ -108,6 +110,10 @@ class NodeTable:
             heard_at_ns=now_ns,
             sequences={
                 position.job_id: position.sequence for position in message.positions
+            },
+            lost={
+                position.job_id: position.lost_state_numbers
+                for position in message.positions
             },
         )
         self._present[node.node_id] = node
