@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from haservices import HAConfig
+from haservices import HAConfig, HAServices
 from queryablestate.credentials import Credentials
 from queryablestate.key_codec import KeyCodec
 from queryablestate.proxy_connection import ProxyConnection
@@ -27,7 +27,7 @@ class Publisher:
     One run of a query that writes states of one job, batch by batch.
 
     Args:
-        config: The name service.
+        config: The name service, or how to open it.
         job_id: The job.
         states: The states by name; each batch writes all of them.
         token: What it shows the proxy.
@@ -35,7 +35,7 @@ class Publisher:
 
     def __init__(
         self,
-        config: HAConfig,
+        config: HAConfig | HAServices,
         job_id: str,
         states: Mapping[str, StateSchema],
         *,
@@ -73,9 +73,7 @@ class Publisher:
                 run_id=self._run_id,
                 timeout_seconds=TIMEOUT_SECONDS,
             )
-            with Stager(
-                run, self._batch_id, config=self._config, credentials=self._credentials
-            ) as stager:
+            with Stager(run, self._batch_id, credentials=self._credentials) as stager:
                 numbers = dict(zip(self._states, run.origin.state_numbers, strict=True))
                 for name, schema in self._states.items():
                     is_list = schema.kind is StateKind.LIST

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from datetime import date
 
-from lodestar.state_reads import (
+from lodestar.state_output import (
     FoundKey,
     found_document,
     found_text,
