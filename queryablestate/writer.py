@@ -40,9 +40,7 @@ from queryablestate.messages import (
     BindRun,
     CommitBatch,
     DrawTicket,
-    ListNodes,
     NodeAddress,
-    NodesListed,
     RunBound,
     StateDeclaration,
     TicketDrawn,
@@ -236,18 +234,11 @@ class StateWriter:
         )
         deadline_ns = self._clock.now_ns() + seconds_to_ns(timeout_seconds)
         while True:
-            drawn = _expect(
-                TicketDrawn,
-                self._proxy.call(
-                    lambda request_id, session: DrawTicket(
-                        request_id=request_id,
-                        session=session,
-                        job_id=job_id,
-                        max_parallelism=max_parallelism,
-                        states=declarations,
-                    ),
-                    timeout_seconds=self._left_seconds(deadline_ns),
-                ),
+            drawn = self._draw(
+                job_id,
+                declarations,
+                max_parallelism=max_parallelism,
+                timeout_seconds=self._left_seconds(deadline_ns),
             )
             plan = WritePlan(
                 job_id=job_id,
@@ -381,26 +372,48 @@ class StateWriter:
             ) from error
         return _expect(BatchCommitted, answer)
 
-    def find_node(self, node_id: str, *, timeout_seconds: float) -> str | None:
+    def find_node(
+        self, plan: WritePlan, node_id: str, *, timeout_seconds: float
+    ) -> str | None:
         """
-        Return where a node is reached now, or None if it is away or not known.
+        Return where a node is reached now, or None if it is away or has no key groups.
 
         Raises:
             NameServiceError: If the proxy could not be asked.
         """
-        listed = _expect(
-            NodesListed,
+        # Whoever may write may draw a ticket; only operators may list nodes.
+        drawn = self._draw(
+            plan.job_id,
+            plan.states,
+            max_parallelism=plan.max_parallelism,
+            timeout_seconds=timeout_seconds,
+        )
+        for node in drawn.nodes:
+            if node.node_id == node_id:
+                return node.address
+        return None
+
+    def _draw(
+        self,
+        job_id: str,
+        states: tuple[StateDeclaration, ...],
+        *,
+        max_parallelism: int,
+        timeout_seconds: float,
+    ) -> TicketDrawn:
+        return _expect(
+            TicketDrawn,
             self._proxy.call(
-                lambda request_id, session: ListNodes(
-                    request_id=request_id, session=session
+                lambda request_id, session: DrawTicket(
+                    request_id=request_id,
+                    session=session,
+                    job_id=job_id,
+                    max_parallelism=max_parallelism,
+                    states=states,
                 ),
                 timeout_seconds=timeout_seconds,
             ),
         )
-        for node in listed.nodes:
-            if node.node_id == node_id:
-                return node.address
-        return None
 
     def _left_seconds(self, deadline_ns: int) -> float:
         """Return how long is left, and enough for one try if nothing is."""

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 __all__ = ["StageLimits", "Stager"]
 
 ROW_SIZE_BYTES_MAX: Final = (16 << 20) - (64 << 10)
-"""A row travels in one chunk, and nodes take 16 MiB; what is larger belongs in files."""
+"""A row travels in one chunk, and nodes take 16 MiB: what is larger is for files."""
 
 _RETRY_AFTER_SECONDS: Final = 1.0
 _REOPEN_PAUSE_NS: Final = NS_PER_SECOND // 20

@@ -69,9 +69,18 @@ BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 
 _CONFIG_OPTIONS: Final = frozenset(one.name for one in fields(HAConfig))
 _SECONDS_SUFFIX: Final = "_seconds"
-_CREDENTIALS_OPTIONS: Final = frozenset({"token", "token_file"})
+_CREDENTIALS_OPTIONS: Final = {
+    "token": "token",
+    "token_file": "token_file",
+    # Without "proxy_", they are those for the name service.
+    "proxy_curve_public_key_file": "curve_public_key_file",
+    "proxy_curve_secret_key_file": "curve_secret_key_file",
+}
 _OPTIONS: Final = (
-    WRITE_OPTION_NAMES | READ_OPTION_NAMES | _CONFIG_OPTIONS | _CREDENTIALS_OPTIONS
+    WRITE_OPTION_NAMES
+    | READ_OPTION_NAMES
+    | _CONFIG_OPTIONS
+    | frozenset(_CREDENTIALS_OPTIONS)
 )
 _SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "path", "queryname"})
 """What Spark puts there itself."""
@@ -96,8 +105,8 @@ class LodestarDataSource(DataSource):
     Queryable state as Spark reads and writes it by ``format("lodestar")``.
 
     Options are those of `publish_state` by the same names, several columns with commas
-    between them; those of `HAConfig`, ``url`` above all; and ``token`` or
-    ``token_file`` for a proxy that wants to know who asks.
+    between them; those of `HAConfig`, ``url`` above all; and for a proxy that wants to
+    know who asks ``token``, ``token_file`` or ``proxy_curve_secret_key_file``.
 
     Raises:
         ConfigurationError: If an option is not known, or no name service is given.
@@ -205,7 +214,11 @@ class LodestarDataSource(DataSource):
 
     def _credentials(self) -> Credentials:
         return Credentials(
-            token=self._given.get("token"), token_file=self._given.get("token_file")
+            **{
+                name: self._given[option]
+                for option, name in _CREDENTIALS_OPTIONS.items()
+                if option in self._given
+            }
         )
 
 
@@ -273,7 +286,7 @@ class _WriteTask:
             config=self.config,
             credentials=self.credentials,
             find_node=lambda node_id: self.writer().find_node(
-                node_id, timeout_seconds=_FIND_TIMEOUT_SECONDS
+                self.plan, node_id, timeout_seconds=_FIND_TIMEOUT_SECONDS
             ),
             limits=StageLimits(timeout_seconds=self.options.commit_timeout_seconds),
         ) as stager:

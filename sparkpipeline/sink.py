@@ -309,7 +309,7 @@ def stage_task(
             config, credentials, first_address=run.plan.proxy_address
         )
         return StateWriter(proxy).find_node(
-            node_id, timeout_seconds=_FIND_TIMEOUT_SECONDS
+            run.plan, node_id, timeout_seconds=_FIND_TIMEOUT_SECONDS
         )
 
     def split(

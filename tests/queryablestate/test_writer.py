@@ -23,10 +23,8 @@ from queryablestate.messages import (
     BoundState,
     CommitBatch,
     DrawTicket,
-    ListNodes,
+    JobsListed,
     NodeAddress,
-    NodesListed,
-    NodeSummary,
     RunBound,
     TicketDrawn,
 )
@@ -241,11 +239,11 @@ class TestPlanAndBind:
         self, writer: StateWriter, proxy: ScriptedProxy
     ) -> None:
         """A proxy of another version, or one that lies."""
-        proxy.handle = lambda request, _: NodesListed(
+        proxy.handle = lambda request, _: JobsListed(
             request_id=request.request_id,  # type: ignore[attr-defined]  # every request has one
-            nodes=(),
+            job_ids=(),
         )
-        with pytest.raises(RemoteProtocolError, match="NodesListed, not TicketDrawn"):
+        with pytest.raises(RemoteProtocolError, match="JobsListed, not TicketDrawn"):
             bound(writer)
 
 
@@ -339,25 +337,17 @@ class TestCommit:
 
 
 def test_a_node_is_found(writer: StateWriter, proxy: ScriptedProxy) -> None:
-    """Where it is now; None if it is away, or nobody knows it."""
+    """Where it is now; None if it is away, or has no key groups any more."""
+    plan = bound(writer).plan
 
     def handle(request: msgspec.Struct, _: bytes) -> Reply:
-        assert isinstance(request, ListNodes)
-        nodes = tuple(
-            NodeSummary(
-                node_id=node_id,
-                address=address,
-                last_heard_ms=None,
-                key_group_counts={},
-                behind_counts={},
-            )
-            for node_id, address in (("n0", AT), ("n1", None))
-        )
-        return NodesListed(request_id=request.request_id, nodes=nodes)
+        assert isinstance(request, DrawTicket)
+        assert request.states == plan.states
+        return drawn(request, "tcp://127.0.0.1:2", None)
 
     proxy.handle = handle
     found = [
-        writer.find_node(node_id, timeout_seconds=TIMEOUT_SECONDS)
+        writer.find_node(plan, node_id, timeout_seconds=TIMEOUT_SECONDS)
         for node_id in ("n0", "n1", "n2")
     ]
-    assert found == [AT, None, None]
+    assert found == ["tcp://127.0.0.1:2", None, None]
