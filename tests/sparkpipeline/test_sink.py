@@ -13,8 +13,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
+from haservices import HAConfig, open_ha_services
 from nameservice import ConfigurationError, LocalProtocolError
+from queryablestate.client import QueryableStateClient
 from queryablestate.credentials import Credentials
+from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.writer_links import close_writer_connections
 from sparkpipeline import StateSpec, publish_state, publish_states
 from sparkpipeline.sink import _Publisher
@@ -302,6 +305,31 @@ class TestSeveralStates:
         assert cluster.rows(job_id, "odd") == {
             ("a", 1): {"key_group_0": 7, "Key_Group_1": 8}
         }
+
+
+def test_an_embedded_name_service_will_do(
+    spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    """Everything in the driver's process: tasks need no name service to stage."""
+    config = HAConfig(url="embedded:test-sink")
+    feed.add(row("a", 1), row("b", 2))
+    with (
+        open_ha_services(config) as ha,
+        LocalStateCluster(ha),
+        QueryableStateClient(config) as client,
+    ):
+        writer = publish_state(
+            feed.frame(),
+            config,
+            job_id="flights",
+            state_name="embedded",
+            key="tailnum",
+            columns="n",
+            output_mode="update",
+        )
+        run_to_end(writer, tmp_path / "checkpoint")
+        assert client.get("flights", "embedded", "b") == {"n": 2}
+        close_writer_connections()
 
 
 class TestMistakes:
