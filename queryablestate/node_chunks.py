@@ -58,8 +58,11 @@ class ChunkGate:
         self.size_bytes = 0
 
     def open(self, fences: Mapping[str, int]) -> None:
-        """Go by the fences of a store that has been opened."""
+        """Go by the fences of a store that has just been opened: nothing waits."""
         self._fences = dict(fences)
+        self._counts.clear()
+        self.chunk_count = 0
+        self.size_bytes = 0
 
     def raise_fences(self, fences: Iterable[WriterFence]) -> tuple[WriterFence, ...]:
         """Take note of fences; return those that are higher than what was known."""

@@ -162,7 +162,7 @@ class NodeCore:
             pause_ns_max=limits.pause_ns_max,
             answer_timeout_ns=limits.answer_timeout_ns,
         )
-        self._jobs = self._job_table({})
+        self._jobs = self._job_table({}, {})
         self._waiting = WaitingQuestions(limits.questions_waiting_max)
         self._gate = ChunkGate(
             chunks_per_writer_max=limits.chunks_per_writer_max,
@@ -170,8 +170,6 @@ class NodeCore:
         )
         self._control_id: str | None = None
         self._is_switching = False
-        # The proxy sends what was missed at once, before it answers a heartbeat.
-        self._is_missed_coming = False
         self._drop_stages_due_ns = now_ns + limits.drop_stages_ns
         self._deadline_ns = self._drop_stages_due_ns
 
@@ -318,15 +316,18 @@ class NodeCore:
     def _store_opened(self, event: StoreOpened, now_ns: int) -> list[NodeEffect]:
         self._registration.store_id = event.store_id
         self._control_id = event.control_id
-        self._jobs = self._job_table(event.positions)
+        self._jobs = self._job_table(event.positions, event.lost)
         self._gate.open(event.fences)
         self._is_switching = False
         return self._registration.reconnect(now_ns=now_ns)
 
-    def _job_table(self, positions: Mapping[str, int]) -> JobTable:
+    def _job_table(
+        self, positions: Mapping[str, int], lost: Mapping[str, Sequence[int]]
+    ) -> JobTable:
         return JobTable(
             self._identity.registration_id,
             positions,
+            lost,
             entries_waiting_max=self._limits.entries_waiting_max,
             retry_ns=self._limits.retry_ns,
         )
@@ -349,8 +350,14 @@ class NodeCore:
             case NodeRefused():
                 return registration.refused(command, now_ns=now_ns)
             case HeartbeatAcknowledged():
-                if registration.acknowledged(command):
-                    self._is_missed_coming = False
+                # The proxy sent all that was missed before it heard this heartbeat;
+                # unless the node has asked again meanwhile, and let it pass.
+                if (
+                    registration.acknowledged(command)
+                    and not registration.is_asking
+                    and self._jobs.missed_came()
+                ):
+                    return self._ask_again(self._waiting.take_all())
                 return []
             case _:
                 pass
@@ -367,14 +374,10 @@ class NodeCore:
                 return []  # the answer will say it again
             case AssignJob(job=job):
                 self._jobs.assign(job)
-                self._is_missed_coming = True
-                return self._fence(job) + self._ask_again(
-                    self._waiting.take_job(job.job_id)
-                )
+                registration.hasten(now_ns=now_ns)
+                return self._fence(job)
             case ApplyEntries():
-                effects, is_whole = self._jobs.receive(
-                    command, is_missed=self._is_missed_coming
-                )
+                effects, is_whole = self._jobs.receive(command)
                 if not is_whole:
                     registration.want()
                 return effects
@@ -398,10 +401,9 @@ class NodeCore:
             self._control_id = message.control_id
             effects.append(BindStore(control_id=message.control_id))
         self._jobs.assign_all(message.jobs)
-        self._is_missed_coming = True
         for job in message.jobs:
             effects += self._fence(job)
-        return effects + self._ask_again(self._waiting.take_all())
+        return effects
 
     def _fence(self, job: JobAssignment) -> list[NodeEffect]:
         raised = self._gate.raise_fences(job.fences)
@@ -512,3 +514,5 @@ def _too_late(waiting: QuestionDeferred, now_ns: int) -> Refusal:
                 waited_seconds, f"batch {question.min_batch_id} is not applied yet"
             )
             return refusal_of(error, question.question_id)
+        case _:
+            assert_never(waiting.wait)

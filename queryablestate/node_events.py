@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias, final
 
@@ -77,12 +77,14 @@ class StoreOpened:
         control_id: The control plane whose rows it holds, or None if it holds none.
         positions: The last entry applied, for each job that it knows.
         fences: The least writer epoch that may stage, for each query.
+        lost: The states whose rows are lost, for each job that has some (rule W7).
     """
 
     store_id: str
     control_id: str | None
     positions: Mapping[str, int]
     fences: Mapping[str, int]
+    lost: Mapping[str, Sequence[int]]
 
 
 @frozen(kw_only=True)
@@ -161,10 +163,15 @@ class EntryFinished:
 
 @frozen(kw_only=True)
 class ResetFinished:
-    """A `ResetJobRows` is done; *failure* says why not, or is None."""
+    """
+    A `ResetJobRows` is done.
+
+    Attributes:
+        job_id: Whose rows are gone.
+        failure: Why they are not, or None.
+    """
 
     job_id: str
-    sequence: int
     failure: str | None
 
 

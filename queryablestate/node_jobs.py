@@ -11,9 +11,9 @@ An entry that cannot be applied stops its job: what waited behind it is dropped,
 proxy is told why, and the node asks for it again after a while (a disk that was full
 may not be any more).  What was applied before is answered for as before.
 
-**Catching up** (rule W3).  What the proxy sends from the registration to the next
-acknowledged heartbeat is what the node had missed.  It answers for a job only when it
-has applied all of that.
+**Catching up** (rule W3).  What the proxy sends between the registration (or another
+assignment) and the next acknowledged heartbeat is what the node had missed.  It answers
+for a job only when all of that has come, and is applied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from queryablestate.node_effects import (
     SendToProxy,
 )
 from queryablestate.node_messages import EntriesApplied, JobPosition, ResetJob
-from queryablestate.records import Entry
+from queryablestate.records import BatchDecided, Entry
 
 
 if TYPE_CHECKING:
@@ -74,6 +74,13 @@ def _served(job: JobAssignment) -> ServedJob:
     )
 
 
+def _found_by(entry: Entry) -> frozenset[int]:
+    """Return the states of which nothing is lost any more after *entry*."""
+    if isinstance(entry, BatchDecided):
+        return frozenset(s.state_number for s in entry.states if s.is_replaced)
+    return frozenset({entry.state_number})
+
+
 @final
 @define(kw_only=True)
 class _Job:
@@ -83,8 +90,10 @@ class _Job:
     Attributes:
         job_id: Its name.
         position: The last entry that the store has; None for a job it knows nothing of.
+        lost: The states whose rows are lost (rule W7).
         received: The last entry that has arrived.
         promised: The entry from which on the node answers.
+        is_missed_coming: Whether that may still rise.
         served: What it answers for, or None.
         tasks: What has arrived and not gone to the store; a reset only as the first.
         current: What has gone to the store.
@@ -96,8 +105,10 @@ class _Job:
 
     job_id: str
     position: int | None = None
+    lost: frozenset[int] = frozenset()
     received: int = 0
     promised: int = 0
+    is_missed_coming: bool = False
     served: ServedJob | None = None
     tasks: deque[_Task] = field(factory=deque)
     current: _Task | None = None
@@ -122,7 +133,11 @@ class _Job:
 
     @property
     def is_caught_up(self) -> bool:
-        return (self.position or 0) >= self.promised and not self.is_void
+        return (
+            not self.is_missed_coming
+            and not self.is_void
+            and (self.position or 0) >= self.promised
+        )
 
 
 @final
@@ -133,6 +148,7 @@ class JobTable:
     Args:
         registration_id: For what is reported.
         positions: From the store.
+        lost: From the store: states whose rows are lost.
         entries_waiting_max: Entries of one job that may wait.
         retry_ns: How long a job that has failed is left alone.
     """
@@ -141,6 +157,7 @@ class JobTable:
         self,
         registration_id: str,
         positions: Mapping[str, int],
+        lost: Mapping[str, Iterable[int]],
         *,
         entries_waiting_max: int,
         retry_ns: int,
@@ -149,7 +166,12 @@ class JobTable:
         self._entries_waiting_max = entries_waiting_max
         self._retry_ns = retry_ns
         self._jobs = {
-            job_id: _Job(job_id=job_id, position=position, received=position)
+            job_id: _Job(
+                job_id=job_id,
+                position=position,
+                lost=frozenset(lost.get(job_id, ())),
+                received=position,
+            )
             for job_id, position in positions.items()
         }
 
@@ -173,7 +195,11 @@ class JobTable:
     def positions(self) -> Sequence[JobPosition]:
         """Return how far the store is with each job it knows, by name."""
         return [
-            JobPosition(job_id=job_id, sequence=job.position)
+            JobPosition(
+                job_id=job_id,
+                sequence=job.position,
+                lost_state_numbers=tuple(sorted(job.lost)),
+            )
             for job_id, job in sorted(self._jobs.items())
             if job.position is not None
         ]
@@ -207,34 +233,38 @@ class JobTable:
         for job in self._jobs.values():
             job.served = None
             job.promised = 0
+            job.is_missed_coming = False
             job.is_incomplete = False
             job.is_void = job.is_unsettled
         for assignment in jobs:
             self.assign(assignment)
 
     def assign(self, assignment: JobAssignment) -> None:
-        """Answer for what *assignment* says of one job."""
-        self._job(assignment.job_id).served = _served(assignment)
+        """Answer for what *assignment* says of one job, when what was missed came."""
+        job = self._job(assignment.job_id)
+        job.served = _served(assignment)
+        job.is_missed_coming = True
+
+    def missed_came(self) -> bool:
+        """Take note that nothing more was missed; return whether that is news."""
+        coming = [job for job in self._jobs.values() if job.is_missed_coming]
+        for job in coming:
+            job.is_missed_coming = False
+        return bool(coming)
 
     def dismiss(self) -> None:
         """Answer for nothing."""
         self.assign_all(())
 
-    def receive(
-        self, command: ApplyEntries, *, is_missed: bool
-    ) -> tuple[list[NodeEffect], bool]:
+    def receive(self, command: ApplyEntries) -> tuple[list[NodeEffect], bool]:
         """
         Take entries.
-
-        Args:
-            command: What came.
-            is_missed: Whether they are what the node had missed when it registered.
 
         Returns:
             What to do, and whether they are all there: False if some are missing.
         """
         job = self._job(command.job_id)
-        if is_missed and command.entries:
+        if job.is_missed_coming and command.entries:
             job.promised = max(job.promised, command.entries[-1].sequence)
         received = job.received
         is_whole = True
@@ -249,7 +279,7 @@ class JobTable:
                 break
             job.tasks.append(entry)
             job.received = entry.sequence
-        if job.failure is not None and job.received == received:
+        if job.failure is not None and job.received == received and not job.is_busy:
             return [self._report(job)], True  # it will ask in its own time
         job.is_incomplete = job.is_incomplete or not is_whole
         effects = self._go_on(job)
@@ -273,6 +303,7 @@ class JobTable:
         assert job.current == event.entry
         job.current = None
         if event.failure is None:
+            job.lost -= _found_by(event.entry)
             return self._moved(job, event.entry.sequence)
         if job.is_reset_waiting:
             return self._go_on(job)  # what failed does not matter any more
@@ -281,14 +312,15 @@ class JobTable:
     def reset_finished(self, event: ResetFinished, *, now_ns: int) -> list[NodeEffect]:
         """Take note of how a `ResetJobRows` ended, and go on."""
         job = self._jobs[event.job_id]
-        assert isinstance(job.current, ResetJob)
-        job.current = None
+        reset, job.current = job.current, None
+        assert isinstance(reset, ResetJob)
         if job.is_reset_waiting:
             return self._go_on(job)
         if event.failure is not None:
             return self._failed(job, event.failure, now_ns)
         job.is_void = False
-        return self._moved(job, event.sequence)
+        job.lost = frozenset(reset.state_numbers)
+        return self._moved(job, reset.sequence)
 
     def wants_more(self, *, now_ns: int) -> bool:
         """Return, once for each time, whether a failed job is to be tried again."""
@@ -352,5 +384,6 @@ class JobTable:
                 job_id=job.job_id,
                 sequence=job.position or 0,
                 failure=job.failure,
+                lost_state_numbers=tuple(sorted(job.lost)),
             )
         )

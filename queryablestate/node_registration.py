@@ -193,6 +193,11 @@ class Registration:
         if self._asked_at_ns is None:
             self._is_wanted = True
 
+    def hasten(self, *, now_ns: int) -> None:
+        """Send a heartbeat at once: its answer tells what has come before it."""
+        if self._heartbeat_due_ns is not None:
+            self._heartbeat_due_ns = now_ns
+
     def registered(
         self, message: NodeRegistered, *, now_ns: int
     ) -> tuple[list[NodeEffect], bool]:

@@ -141,6 +141,7 @@ class NodeStore:
             control_id=store.control_id,
             positions=store.positions(),
             fences=store.fences(),
+            lost=store.lost_states(),
         )
 
     def close(self) -> None:
@@ -234,7 +235,7 @@ class NodeStore:
         job_id, sequence = effect.job_id, effect.sequence
         reset = partial(opened.store.reset_job, job_id, sequence, effect.state_numbers)
         failure = self._write(opened.bind, reset)
-        event = ResetFinished(job_id=job_id, sequence=sequence, failure=failure)
+        event = ResetFinished(job_id=job_id, failure=failure)
         self.post(partial(self._finished, opened, event))
 
     def _drop_old(self, opened: OpenStore) -> None:

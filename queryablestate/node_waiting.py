@@ -8,7 +8,7 @@ that may have brought it.  At its deadline it is refused; what waits is bounded.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, assert_never, final
 
 from queryablestate.node_events import Wait
 from queryablestate.records import BatchDecided
@@ -109,6 +109,8 @@ class WaitingQuestions:
                         return False
                     batch_id = batch_ids[question.state_number]
                     return batch_id is None or batch_id >= (question.min_batch_id or 0)
+                case _:
+                    assert_never(waiting.wait)
 
         return self._take(is_concerned)
 

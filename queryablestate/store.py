@@ -45,7 +45,13 @@ from queryablestate.store_layout import (
     decode_fence,
     decode_job,
 )
-from queryablestate.store_marks import fence_of, raise_fence, records, state_mark
+from queryablestate.store_marks import (
+    fence_of,
+    raise_fence,
+    records,
+    state_mark,
+    state_marks,
+)
 from queryablestate.store_reader import StateView, StoreReader, view_of
 from queryablestate.store_staging import StagingArea
 
@@ -182,6 +188,15 @@ class StateStore:
                 for _, stored in records(transaction, self._meta, FENCE_PREFIX)
             )
             return {mark.query_id: mark.writer_epoch for mark in marks}
+
+    def lost_states(self) -> dict[str, list[int]]:
+        """Return the states whose rows are lost (rule W7), sorted, for each job."""
+        lost: dict[str, list[int]] = {}
+        with self._environment.reading() as transaction:
+            for number, mark in state_marks(transaction, self._meta).items():
+                if mark.is_lost:
+                    lost.setdefault(mark.job_id, []).append(number)
+        return lost
 
     def state(self, state_number: int) -> StateView | None:
         """Return what is known of a state, or None."""

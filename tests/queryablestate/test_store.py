@@ -303,8 +303,10 @@ class TestLoss:
         write(store, [(key(0), b"1")])
         write(store, [(key(0), b"2")], batch_state=state(2))
         write(store, [(key(0), b"3")], batch_state=state(3), job_id="other")
+        assert store.lost_states() == {}
         store.reset_job(JOB, 40, [1, 7])
         assert store.positions() == {JOB: 40, "other": 1}
+        assert store.lost_states() == {JOB: [1, 7]}
         lost = StateView(
             job_id=JOB,
             generation=0,
