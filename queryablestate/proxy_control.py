@@ -11,6 +11,10 @@ of their requests may be repeated.  The same happens to what a core would answer
 moment at which this proxy does not believe that it leads: it may have been paused, and
 speak of the past (rule Q4).
 
+**A leader that is out of contact** with the name service may still be the leader when
+it is back.  So nodes that it has are heard meanwhile, and not sent away: what they say
+is true in any case.  But nothing is confirmed to them, and none is taken in.
+
 **The store** is read and written by a `ControlDesk`, in a thread of its own; what it
 says comes back as an event.  A store that cannot be read is tried again after a pause,
 as long as this proxy leads.
@@ -49,7 +53,7 @@ from queryablestate.control_events import (
     WriterAsked,
 )
 from queryablestate.failures import NOT_LEADER, refusal_of
-from queryablestate.node_messages import NodeRegistered
+from queryablestate.node_messages import HeartbeatAcknowledged, NodeRegistered
 from queryablestate.questions import Refusal
 from queryablestate.records import CountersRecord
 
@@ -142,6 +146,11 @@ class ProxyControl:
             and self.core is not None
             and self._election.has_leadership(session.leader_session_id)
         )
+
+    @property
+    def is_suspended(self) -> bool:
+        """Return whether it was granted, and does not believe at this moment."""
+        return self.core is not None and not self.leads
 
     @property
     def leader_epoch(self) -> int:
@@ -296,6 +305,8 @@ class ProxyControl:
                 self._answer(link, message.request_id, message)
             case RefuseWriter(link=link, request_id=request_id, error=error):
                 self._answer(link, request_id, refusal_of(error, request_id))
+            case SendToNode(message=HeartbeatAcknowledged()) if not self.leads:
+                pass  # it would say that this proxy leads now
             case SendToNode(link=link, message=message):
                 self._send(link, message)
             case ForgetNode(link=link, node_id=node_id):

@@ -348,7 +348,8 @@ class ProxyLoop:
         self, link: Link, message: _NodeMessage, public_key: str | None
     ) -> None:
         """Let the control plane hear a node, if it may be one."""
-        if not self.control.leads:
+        is_joining = isinstance(message, RegisterNode)
+        if not self.control.leads and (is_joining or not self.control.is_suspended):
             self._send(link, NodeRefused(reason="not-leader", detail="look for it"))
             return
         if isinstance(message, RegisterNode):

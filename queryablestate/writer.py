@@ -234,12 +234,20 @@ class StateWriter:
         )
         deadline_ns = self._clock.now_ns() + seconds_to_ns(timeout_seconds)
         while True:
-            drawn = self._draw(
-                job_id,
-                declarations,
-                max_parallelism=max_parallelism,
-                timeout_seconds=self._left_seconds(deadline_ns),
-            )
+            try:
+                drawn = self._draw(
+                    job_id,
+                    declarations,
+                    max_parallelism=max_parallelism,
+                    timeout_seconds=self._left_seconds(deadline_ns),
+                )
+            except StateUnavailableError as error:
+                # A new job needs nodes, and under a new leader they are still coming.
+                left_seconds = (deadline_ns - self._clock.now_ns()) / NS_PER_SECOND
+                if not waits_for_nodes or left_seconds <= error.retry_after_seconds:
+                    raise
+                threading.Event().wait(error.retry_after_seconds)
+                continue
             plan = WritePlan(
                 job_id=job_id,
                 states=declarations,

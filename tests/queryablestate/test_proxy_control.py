@@ -20,7 +20,7 @@ from queryablestate.control_core import ControlCore
 from queryablestate.control_events import Link, NodeSpoke, WriterAsked
 from queryablestate.failures import NOT_LEADER
 from queryablestate.messages import BindRun, CommitBatch, DrawTicket, TicketDrawn
-from queryablestate.node_messages import NodeRegistered
+from queryablestate.node_messages import HeartbeatAcknowledged, NodeRegistered
 from queryablestate.proxy_control import ProxyControl
 from queryablestate.questions import Refusal
 from tests.queryablestate.control_plane import (
@@ -342,6 +342,44 @@ class TestWaiting:
         proxy.control.advance(now_ns=proxy.clock.now_ns())
         assert proxy.not_led(9)
         assert proxy.control.waiting_count == 0
+
+
+class TestOutOfContact:
+    """A leader that does not believe may still be the leader when it does again."""
+
+    def test_nodes_are_heard_and_nothing_is_confirmed(self, proxy: Proxy) -> None:
+        """Q4: a node's lease must not rest on what is not known."""
+        proxy.lead()
+        proxy.register()
+        proxy.sent.clear()
+        proxy.election.believes = False
+        assert proxy.control.is_suspended
+        for _ in range(5):
+            proxy.clock.advance(TIMEOUT_NS // 2)
+            proxy.control.advance(now_ns=proxy.clock.now_ns())
+            proxy.beat()
+        assert proxy.sent == []
+        assert proxy.left == []
+        proxy.election.believes = True
+        assert not proxy.control.is_suspended
+        proxy.beat()
+        assert proxy.answers(LINK_A) == [
+            HeartbeatAcknowledged(leader_epoch=7, number=1)
+        ]
+
+    def test_a_silent_node_is_away_all_the_same(self, proxy: Proxy) -> None:
+        """What one hears does not depend on the name service."""
+        proxy.lead()
+        proxy.register()
+        proxy.election.believes = False
+        proxy.clock.advance(TIMEOUT_NS)
+        with capture_logs():
+            proxy.control.advance(now_ns=proxy.clock.now_ns())
+        assert proxy.left == [LINK_A]
+
+    def test_who_never_led_is_not_out_of_contact(self, proxy: Proxy) -> None:
+        """It has no nodes."""
+        assert not proxy.control.is_suspended
 
 
 class TestStoreInDoubt:
