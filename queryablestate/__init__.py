@@ -12,11 +12,18 @@ from queryablestate.async_client import AsyncQueryableStateClient
 from queryablestate.cache import CacheRule
 from queryablestate.client import QueryableStateClient
 from queryablestate.credentials import Credentials
+from queryablestate.local_cluster import LocalStateCluster
+from queryablestate.node import StateNode
+from queryablestate.node_config import NodeConfig
+from queryablestate.proxy_client import QueryStateProxyClient
 from queryablestate.proxy_config import ProxyConfig
 from queryablestate.proxy_config_file import load_proxy_config
+from queryablestate.proxy_server import QueryStateProxyServer
 from queryablestate.query_core import QueryConfig
 from queryablestate.query_results import PartialResult, StateEntry, StateInformation
 from queryablestate.rate_limit import RateLimitRule, RateLimitScope
+from queryablestate.state_operations import NodeInformation, StateOperations
+from queryablestate.state_server import QueryableStateServer
 
 
 __all__ = [
@@ -25,14 +32,22 @@ __all__ = [
     "CacheRule",
     "CallerEntry",
     "Credentials",
+    "LocalStateCluster",
+    "NodeConfig",
+    "NodeInformation",
     "PartialResult",
     "ProxyConfig",
     "QueryConfig",
+    "QueryStateProxyClient",
+    "QueryStateProxyServer",
     "QueryableStateClient",
+    "QueryableStateServer",
     "RateLimitRule",
     "RateLimitScope",
     "StateEntry",
     "StateInformation",
+    "StateNode",
+    "StateOperations",
     "load_proxy_config",
     "open_access",
     "token_sha256",

@@ -20,9 +20,7 @@ from examples.flights.children import ChildProcess, wait_until_told_to_end
 from examples.flights.timeline import Timeline
 from haservices import HAConfig, HAServices, open_ha_services
 from nameservice import QUERY_PROXY, SystemClock, configure_logging
-from queryablestate.node import StateNode
-from queryablestate.node_config import NodeConfig
-from queryablestate.proxy_server import QueryStateProxyServer
+from queryablestate import NodeConfig, QueryStateProxyServer, StateNode
 
 
 __all__ = ["NODE_COUNT", "StateProcessFailedError", "StateProcesses"]
