@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-__all__ = ["Contender", "Event", "Server", "now_ns"]
+__all__ = ["Contender", "Event", "Process", "Server", "now_ns"]
 
 ROOT: Final = Path(__file__).parent.parent.parent
 
@@ -73,7 +73,7 @@ class Event:
     detail: str = ""
 
 
-class _Process:
+class Process:
     """A child whose lines of output are kept, and can be waited for."""
 
     def __init__(self, command: list[str], *, log_file: Path) -> None:
@@ -220,7 +220,7 @@ class _Process:
 
 
 @final
-class Contender(_Process):
+class Contender(Process):
     """
     A process that contends, see tests/drills/contender.py; a context manager.
 
@@ -393,17 +393,17 @@ class Server:
         if is_durable:
             self._command += ["--data-dir", str(directory / "data")]
         self._log_file = directory / "server.log"
-        self._process: _Process | None = None
+        self._process: Process | None = None
 
     @property
-    def process(self) -> _Process:
+    def process(self) -> Process:
         """Return the process that serves now."""
         assert self._process is not None
         return self._process
 
     def start(self) -> None:
         """Start it, and return when it serves."""
-        self._process = _Process(self._command, log_file=self._log_file)
+        self._process = Process(self._command, log_file=self._log_file)
         self._process.wait_for_line(
             lambda lines: any(line.startswith("serving ") for line in lines)
         )
