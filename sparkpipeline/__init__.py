@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparkpipeline.attach import AttachedState, AttachStatus, attach_state
 from sparkpipeline.configuration import (
     close_ha_services,
     get_leader_retriever,
@@ -16,9 +17,12 @@ from sparkpipeline.state_options import StateSpec
 
 
 __all__ = [
+    "AttachStatus",
+    "AttachedState",
     "ExecutorNodes",
     "LodestarDataSource",
     "StateSpec",
+    "attach_state",
     "close_ha_services",
     "get_leader_retriever",
     "ha_config",

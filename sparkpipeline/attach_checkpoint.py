@@ -1,0 +1,248 @@
+"""
+`Checkpoint`: what the checkpoint of a streaming query tells those who only read it.
+
+Files are reached through Hadoop's own ``FileSystem`` in the driver's JVM, so that
+whatever Spark can keep a checkpoint on, we can read: local disks, HDFS, object stores.
+
+Theory of operation.  A batch is committed once ``commits/N`` is there.  The state after
+batch N has the version N + 1, and each state partition has a file for what that batch
+has changed: ``state/<operator>/<partition>/<version>.changelog`` with RocksDB where
+changelog checkpointing is on (in newer checkpoints ``<version>_<unique id>.changelog``)
+and ``<version>.delta`` with the provider that keeps state in memory.  RocksDB without
+changelog checkpointing has no such file, and neither has the batch that an offline
+repartition adds: that is how a feed that is missing is known before Spark fails to read
+it.  One partition is looked at, since every batch writes all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, final
+
+import msgspec
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from nameservice import ConfigurationError, StorageError
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+
+__all__ = ["Checkpoint"]
+
+FORMAT_VERSION_SETTING: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+
+_BATCH_FILE: Final = re.compile(r".*/(\d+)")
+_FEED_FILE: Final = re.compile(r".*/(\d+)(?:_[^/]*)?\.(?:changelog|delta)")
+_DETAIL_LENGTH_MAX: Final = 400
+
+
+@final
+class _QueryMetadata(msgspec.Struct, frozen=True):
+    """The file ``metadata``, as far as it matters here."""
+
+    id: str
+
+
+@final
+class Checkpoint:
+    """
+    Reads one checkpoint.  For one thread at a time.
+
+    Args:
+        spark: A session of a driver.
+        location: As it was given to the query.
+
+    Raises:
+        ConfigurationError: If *spark* has no driver in this process.
+    """
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self.location = location
+        self._spark = spark
+        # Spark has no other way to files than this one, which all of PySpark uses.
+        self._jvm: Any = getattr(spark, "_jvm", None)
+        if self._jvm is None:
+            raise ConfigurationError(
+                "a state is attached by the driver of a Spark application, and this "
+                "session is of Spark Connect: attach it where the driver runs"
+            )
+        with self._reading():
+            hadoop = self._jvm.org.apache.hadoop
+            self._root = hadoop.fs.Path(location)
+            conf = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 (as above)
+            self._files = self._root.getFileSystem(conf)
+
+    # -- batches -----------------------------------------------------------------------
+
+    def query_id(self) -> str | None:
+        """
+        Return the id of the query, or None if there is no checkpoint yet.
+
+        Raises:
+            StorageError: If it cannot be read.
+        """
+        text = self._text("metadata")
+        if text is None:
+            return None
+        try:
+            return msgspec.json.decode(text, type=_QueryMetadata).id
+        except msgspec.DecodeError as error:
+            raise StorageError(
+                f"{self.location}/metadata is not that of a streaming query: {error}"
+            ) from error
+
+    def committed(self) -> list[int]:
+        """Return the batches that are committed and kept, sorted."""
+        return sorted(self._numbers("commits", _BATCH_FILE))
+
+    def is_committed(self, batch_id: int) -> bool:
+        """Return whether a batch is committed, and kept."""
+        with self._reading():
+            return bool(self._files.exists(self._path(f"commits/{batch_id}")))
+
+    def committed_at_ms(self, batch_id: int) -> int | None:
+        """Return when a batch was committed, ms since 1970 UTC; None if purged."""
+        with self._reading():
+            path = self._path(f"commits/{batch_id}")
+            if not self._files.exists(path):
+                return None
+            return int(self._files.getFileStatus(path).getModificationTime())
+
+    def fed(self, operator_id: int) -> set[int]:
+        """Return the batches that have left a feed of what they changed."""
+        versions = self._numbers(f"state/{operator_id}/0", _FEED_FILE)
+        return {version - 1 for version in versions}
+
+    def check_readable(self, batch_id: int) -> None:
+        """
+        Return if this session can read the whole state after a batch.
+
+        Raises:
+            ConfigurationError: If the query has another format of checkpoints; says
+                what to set.
+        """
+        text = self._text(f"commits/{batch_id}")
+        if text is None:
+            return
+        version = text.partition("\n")[0].removeprefix("v")
+        setting = self._spark.conf.get(FORMAT_VERSION_SETTING, "1") or "1"
+        # Spark takes this from the session, unlike all else that the query had.
+        if version.isdecimal() and int(version) > 1 and setting != version:
+            raise ConfigurationError(
+                f"{self.location} is a checkpoint of format {version}: set "
+                f"{FORMAT_VERSION_SETTING} to {version} on this session, as the query "
+                "has it"
+            )
+
+    # -- state -------------------------------------------------------------------------
+
+    def operators(self) -> list[Row]:
+        """Return the rows of Spark's ``state-metadata`` reader."""
+        with self._reading():
+            return (
+                self._spark.read.format("state-metadata").load(self.location).collect()
+            )
+
+    def snapshot(
+        self, operator_id: int, state_var_name: str | None, batch_id: int
+    ) -> DataFrame:
+        """Return the state after a batch, as Spark's ``statestore`` reader gives it."""
+        return self._state(operator_id, state_var_name, batchId=batch_id)
+
+    def feed(
+        self, operator_id: int, state_var_name: str | None, first: int, last: int
+    ) -> DataFrame:
+        """Return what batches *first* to *last*, included, have changed, in order."""
+        return self._state(
+            operator_id,
+            state_var_name,
+            readChangeFeed=True,
+            changeStartBatchId=first,
+            changeEndBatchId=last,
+        )
+
+    def collect(self, frame: DataFrame) -> list[Row]:
+        """
+        Return the rows of *frame*, which is made from the above.
+
+        Raises:
+            StorageError: If Spark could not read the state.
+        """
+        with self._reading():
+            return frame.collect()
+
+    def is_over(self) -> bool:
+        """Return whether the Spark application has ended."""
+        context = self._spark.sparkContext._jsc  # noqa: SLF001 (PySpark asks no other way)
+        try:
+            return context is None or bool(context.sc().isStopped())
+        except (Py4JError, OSError):
+            return True
+
+    # -- parts -------------------------------------------------------------------------
+
+    def _state(
+        self, operator_id: int, state_var_name: str | None, **options: int
+    ) -> DataFrame:
+        reader = self._spark.read.format("statestore").option("operatorId", operator_id)
+        if state_var_name is not None:
+            reader = reader.option("stateVarName", state_var_name)
+        with self._reading():
+            return reader.options(**options).load(self.location)
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, name)
+
+    def _numbers(self, directory: str, pattern: re.Pattern[str]) -> set[int]:
+        """Return the numbers that names in *directory* begin with, if there is one."""
+        with self._reading():
+            path = self._path(directory)
+            if not self._files.exists(path):
+                return set()
+            statuses = self._files.listStatus(path)
+            paths = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(statuses)
+            # One call in place of two for every file.
+            sequence = self._jvm.scala.collection.immutable.ArraySeq
+            text: str = sequence.unsafeWrapArray(paths).mkString("\n")
+        found = map(pattern.fullmatch, text.splitlines())
+        return {int(match[1]) for match in found if match is not None}
+
+    def _text(self, name: str) -> str | None:
+        """Return a small file, or None if it is not there."""
+        with self._reading():
+            path = self._path(name)
+            if not self._files.exists(path):
+                return None
+            stream = self._files.open(path)
+            try:
+                text: str = self._jvm.org.apache.commons.io.IOUtils.toString(
+                    stream, "UTF-8"
+                )
+            finally:
+                stream.close()
+        return text
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (Py4JError, PySparkException, OSError) as error:
+            raise StorageError(
+                f"the checkpoint {self.location} cannot be read: {_sentence(error)}"
+            ) from error
+
+
+def _sentence(error: Exception) -> str:
+    """Return what *error* says, without the stack of the JVM."""
+    exception = getattr(error, "java_exception", None)
+    try:
+        text = str(error) if exception is None else str(exception.toString())
+    except (Py4JError, OSError):
+        text = type(error).__name__
+    return text.partition("\n")[0].strip()[:_DETAIL_LENGTH_MAX]
