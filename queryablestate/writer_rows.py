@@ -64,7 +64,7 @@ def settle_rows(rows: StateRows, *, is_list: bool) -> StateRows:
     if orders is None:
         last = dict(zip(keys, values, strict=True))
         kept = sorted(last)
-        return StateRows(keys=kept, values=[last[key] for key in kept])
+        return StateRows(keys=kept, values=list(map(last.__getitem__, kept)))
     ranked = dict(zip(keys, zip(orders, values, strict=True), strict=True))
     if len(ranked) < len(keys):
         _keep_greatest(rows, ranked)

@@ -33,6 +33,7 @@ from pyspark.sql import SparkSession
 
 from haservices import Backend, HAConfig, open_ha_services
 from nameservice import ConfigurationError, LocalProtocolError, NoLeaderError
+from queryablestate.writer_links import close_writer_connections
 
 
 if TYPE_CHECKING:
@@ -134,11 +135,12 @@ def get_leader_retriever(
 
 def close_ha_services() -> None:
     """
-    Close what `get_leader_retriever` has opened in this process.  Idempotent.
+    Close what retrieving and publishing have opened in this process.  Idempotent.
 
     For programs that outlive their Spark session; it is done at exit anyway.
     """
     _opened.close()
+    close_writer_connections()
 
 
 def _from_spark_settings(settings: Mapping[str, str]) -> HAConfig:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ExecutorNodes", "start_nodes"]
 
+_LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,.*\]")
 _SAID_LENGTH_MAX: Final = 500
 _POLL_SECONDS: Final = 0.1
 _STOP_TIMEOUT_SECONDS: Final = 20.0
@@ -91,7 +93,7 @@ def start_nodes(
     *,
     data_dir: str | os.PathLike[str],
     nodes_per_executor: int = 1,
-    executor_count: int = 1,
+    executor_count: int | None = None,
     timeout_seconds: float = 60.0,
     **node_settings: Any,
 ) -> ExecutorNodes:
@@ -107,7 +109,8 @@ def start_nodes(
         data_dir: Where they keep their rows, on the machine of each executor; a node
             that is started again there has the rows, and the name, of an earlier one.
         nodes_per_executor: How many each executor gets.
-        executor_count: For how many executors to wait first.
+        executor_count: For how many executors to wait first; by default for
+            ``spark.executor.instances``, or for one where that is not set.
         timeout_seconds: How long to wait, for these and then for the nodes to be
             registered with the proxy.
         node_settings: Others of `NodeConfig`: ``bind`` and what goes with it, if the
@@ -148,7 +151,9 @@ def start_nodes(
             "spark.dynamicAllocation.enabled: turn that off, or run lodestar node "
             "beside Spark"
         )
-    _wait_for_executors(context, executor_count, timeout_seconds)
+    _wait_for_executors(
+        context, executor_count or _executor_count(context), timeout_seconds
+    )
     order = NodeOrder(
         data_dir=os.fspath(data_dir),
         settings=config.to_settings(),
@@ -233,6 +238,13 @@ class ExecutorNodes:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _executor_count(context: SparkContext) -> int:
+    """Return how many executors the application has asked for, as far as it says."""
+    if found := _LOCAL_CLUSTER.fullmatch(str(context.master)):
+        return int(found[1])
+    return int(context.getConf().get("spark.executor.instances", "1"))
 
 
 def _wait_for_executors(

@@ -61,9 +61,7 @@ def main(data_dir: Path) -> None:
             QueryStateProxyServer(ha, ProxyConfig()),
             ProxyConnection(ha) as proxy,
         ):
-            with start_nodes(
-                spark, config, data_dir=data_dir, executor_count=2
-            ) as nodes:
+            with start_nodes(spark, config, data_dir=data_dir) as nodes:
                 found["jvm_pids"] = [node.jvm_pid for node in nodes.nodes]
                 found["node_ids"] = nodes.node_ids
                 found["addresses"] = {
