@@ -326,6 +326,11 @@ class KeyDesk:
         traffic = lane.traffic
         route = lane.route
         reading = told.reading
+        try:
+            rows = route.decode(lane.operation, payload, len(flight.keys))
+        except RemoteProtocolError as error:
+            self._ask_once_more(flight, error)
+            return
         if traffic.route is None or route.state_number == traffic.route.state_number:
             seen = floor_of_reading(reading)
             node_id = route.node_ids[lane.node_index]
@@ -333,11 +338,6 @@ class KeyDesk:
             if floor is not None:
                 self._too_old(flight, seen, floor)
                 return
-        try:
-            rows = route.decode(lane.operation, payload, len(flight.keys))
-        except RemoteProtocolError as error:
-            self._ask_once_more(flight, error)
-            return
         traffic.pause_ns = 0
         lane.pause_ns = 0
         done = self._outbox.done
