@@ -388,7 +388,7 @@ class StateFollower:
             run,
             batch_id,
             [layout.layout],
-            [layout.key_group],
+            layout.names,
             config=self._task_config,
             credentials=self._credentials,
             timeout_seconds=self._options.commit_timeout_seconds,

@@ -201,7 +201,7 @@ class _Part:
         )
         struct = F.col(self.column).cast(renamed)
         return [
-            struct.getField(f"field{index}").alias(name)
+            struct.getField(f"field{index}")
             for index, name in enumerate(self.names)
             if name is not None
         ]
@@ -224,19 +224,22 @@ class AttachedLayout:
 
     Attributes:
         layout: What tasks must know, and the registered schema.
-        key_group: The column that holds the key group of a row.
     """
 
     layout: StateLayout
-    key_group: str
     _parts: tuple[_Part, ...]
     _expiry: str | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return what the columns of `rows` are called, but for the last one."""
+        return self.layout.names_used
 
     def rows(
         self, frame: DataFrame, *, is_feed: bool, max_parallelism: int
     ) -> DataFrame:
         """
-        Return the columns of the state, and those of `layout` and `key_group`.
+        Return the columns of `names`, in their order, and the key group of each row.
 
         Args:
             frame: What the ``statestore`` reader gives.
@@ -244,16 +247,15 @@ class AttachedLayout:
             max_parallelism: The number of key groups.
         """
         key, *others = (part.columns() for part in self._parts)
-        group = F.pmod(F.xxhash64(*key), F.lit(max_parallelism)).cast("int")
         columns = [*key, *(column for part in others for column in part)]
-        if self._expiry is not None and self.layout.ttl is not None:
-            columns.append(
-                F.timestamp_millis(F.col(self._expiry)).alias(self.layout.ttl)
-            )
-        assert self.layout.delete is not None
-        is_deleted = self._is_deleted() if is_feed else F.lit(col=False)
+        columns.append(self._is_deleted() if is_feed else F.lit(col=False))
+        if self._expiry is not None:
+            columns.append(F.timestamp_millis(F.col(self._expiry)))
+        group = F.pmod(F.xxhash64(*key), F.lit(max_parallelism)).cast("int")
+        # Under names of ours, for mapInArrow cannot take every name.
         return frame.select(
-            *columns, is_deleted.alias(self.layout.delete), group.alias(self.key_group)
+            *(column.alias(f"c{index}") for index, column in enumerate(columns)),
+            group.alias("g"),
         )
 
     def _is_deleted(self) -> Column:
@@ -334,7 +336,6 @@ def attached_layout(
             delete=_free_name("is_deleted", taken),
             ttl=_free_name("expires_at", taken) if source.has_ttl else None,
         ),
-        key_group=_free_name("key_group", taken),
         parts=tuple(parts),
         expiry=expiry,
     )
