@@ -1,0 +1,95 @@
+"""Entries, assignments and questions for the tests of a node, as short as can be."""
+
+from __future__ import annotations
+
+from queryablestate.node_events import AskedQuestion
+from queryablestate.node_messages import JobAssignment, WriterFence
+from queryablestate.questions import GetValues, Operation, Question
+from queryablestate.records import (
+    BatchDecided,
+    BatchState,
+    StageRecord,
+    StateDropped,
+)
+
+
+def batch(
+    sequence: int,
+    *,
+    batch_id: int | None = None,
+    writer_epoch: int = 1,
+    state_number: int = 1,
+    stages: tuple[StageRecord, ...] = (),
+    kind: str = "value",
+    has_ttl: bool = False,
+    is_replaced: bool = False,
+) -> BatchDecided:
+    """Return an entry that decides a batch of query ``q``."""
+    return BatchDecided(
+        sequence=sequence,
+        query_id="q",
+        writer_epoch=writer_epoch,
+        batch_id=sequence if batch_id is None else batch_id,
+        assignment_version=1,
+        decided_at_us=0,
+        states=(
+            BatchState(
+                state_number=state_number,
+                kind=kind,
+                has_ttl=has_ttl,
+                generation=1,
+                is_replaced=is_replaced,
+            ),
+        ),
+        stages=stages,
+    )
+
+
+def drop(sequence: int, state_number: int = 1) -> StateDropped:
+    """Return an entry that drops a state."""
+    return StateDropped(sequence=sequence, state_number=state_number)
+
+
+def assignment(
+    job_id: str = "job",
+    *,
+    version: int = 1,
+    key_groups: tuple[int, ...] = (0, 1),
+    max_parallelism: int = 4,
+    fences: tuple[WriterFence, ...] = (),
+) -> JobAssignment:
+    """Return what a node answers for."""
+    return JobAssignment(
+        job_id=job_id,
+        assignment_version=version,
+        max_parallelism=max_parallelism,
+        key_groups=key_groups,
+        fences=fences,
+    )
+
+
+def question(
+    question_id: int = 1,
+    *,
+    leader_epoch: int = 3,
+    state_number: int = 1,
+    version: int = 1,
+    operation: Operation | None = None,
+    deadline_ms: int = 5_000,
+    min_batch_id: int | None = None,
+) -> Question:
+    """Return a question of the proxy leader."""
+    return Question(
+        leader_epoch=leader_epoch,
+        question_id=question_id,
+        state_number=state_number,
+        assignment_version=version,
+        operation=GetValues() if operation is None else operation,
+        deadline_ms=deadline_ms,
+        min_batch_id=min_batch_id,
+    )
+
+
+def asked(one: Question, asked_at_ns: int = 0) -> AskedQuestion:
+    """Return *one* as it came in."""
+    return AskedQuestion(question=one, keys=b"keys", asked_at_ns=asked_at_ns)
