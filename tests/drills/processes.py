@@ -115,6 +115,12 @@ class Process:
         """Return how it ended, or None while it runs."""
         return self._process.poll()
 
+    @property
+    def lines(self) -> list[str]:
+        """Return the lines of output so far."""
+        with self._changed:
+            return list(self._lines)
+
     def wait_for_line(
         self,
         holds: Callable[[list[str]], bool],

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.drills.beliefs import Span
+    from tests.drills.state_answers import Verdict
 
 
 __all__ = ["Report", "machine"]
@@ -80,6 +81,32 @@ class Report:
             self.say(
                 f"shortest time in which nobody believed: {min(gaps_ns) / 1e9:.3f} s",
                 handover_seconds_min=min(gaps_ns) / 1e9,
+            )
+
+    def check_answers(self, verdict: Verdict) -> None:
+        """
+        Assert that no answer of queryable state was wrong; say how many there were.
+
+        Args:
+            verdict: On all of them.
+        """
+        assert verdict.problems == []
+        assert verdict.answer_count, "nobody was answered: nothing was shown"
+        self.say(
+            f"{verdict.answer_count:,} answers, each a whole batch from the last one "
+            "acknowledged before the question to the last one begun before the answer, "
+            f"and never older than before; {verdict.decision_count:,} times not before "
+            f"the decision itself; the longest took {verdict.seconds_max:.3f} s",
+            answers=verdict.answer_count,
+            answer_seconds_max=verdict.seconds_max,
+        )
+        if verdict.error_count:
+            self.say(
+                f"{verdict.error_count:,} questions were refused, all of them for key "
+                "groups of a node that was away; the longest took "
+                f"{verdict.error_seconds_max:.3f} s",
+                refusals=verdict.error_count,
+                refusal_seconds_max=verdict.error_seconds_max,
             )
 
     def to_json(self) -> dict[str, Any]:
