@@ -14,6 +14,15 @@ from attrs import Attribute, field, frozen
 from nameservice.clock import seconds_to_ns
 from nameservice.errors import ConfigurationError
 from queryablestate.node_core import NodeLimits
+from queryablestate.setting_checks import (
+    check_count,
+    check_flag,
+    check_frame_size,
+    check_optional_text,
+    check_text,
+    seconds_between,
+    whole_between,
+)
 from transport.endpoints import Endpoint, parse_endpoint
 
 
@@ -23,74 +32,16 @@ _FilePath: TypeAlias = str | os.PathLike[str]
 
 _SECONDS_MIN: Final = 0.01
 _SECONDS_MAX: Final = 10 * 365 * 24 * 3600.0
-_COUNT_MAX: Final = 10_000_000
 _SIZE_BYTES_MAX: Final = 2**46
-_FRAME_SIZE_BYTES_MIN: Final = 65_536
-_FRAME_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
 _NODE_ID_LENGTH_MAX: Final = 255
 _HOST_PORT: Final = 1
 
-
-def _check_seconds(_: object, attribute: Attribute[float], value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigurationError(
-            f"{attribute.name} must be a number of seconds, not {value!r}"
-        )
-    if not _SECONDS_MIN <= value <= _SECONDS_MAX:  # also refuses NaN
-        raise ConfigurationError(
-            f"{attribute.name} must be {_SECONDS_MIN:g} to {_SECONDS_MAX:g} seconds, "
-            f"not {value!r}"
-        )
-
-
-def _check_whole(
-    attribute: Attribute[int], value: object, *, least: int, most: int, unit: str
-) -> None:
-    """Refuse what is not *least* to *most* of *unit*."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigurationError(
-            f"{attribute.name} must be a whole number of {unit}, not {value!r}"
-        )
-    if not least <= value <= most:
-        raise ConfigurationError(
-            f"{attribute.name} must be {least:,} to {most:,} {unit}, not {value:,}"
-        )
-
-
-def _check_count(_: object, attribute: Attribute[int], value: object) -> None:
-    _check_whole(attribute, value, least=1, most=_COUNT_MAX, unit="pieces")
-
-
-def _check_size(_: object, attribute: Attribute[int], value: object) -> None:
-    _check_whole(
-        attribute, value, least=1024 * 1024, most=_SIZE_BYTES_MAX, unit="bytes"
-    )
-
-
-def _check_frame_size(_: object, attribute: Attribute[int], value: object) -> None:
-    _check_whole(
-        attribute,
-        value,
-        least=_FRAME_SIZE_BYTES_MIN,
-        most=_FRAME_SIZE_BYTES_MAX,
-        unit="bytes",
-    )
-
-
-def _check_text(_: object, attribute: Attribute[Any], value: object) -> None:
-    if not (isinstance(value, str) and value and value.isprintable()):
-        raise ConfigurationError(
-            f"{attribute.name} must be printable text, not {value!r}"
-        )
-
-
-def _check_optional_text(_: object, attribute: Attribute[Any], value: object) -> None:
-    if value is not None:
-        _check_text(_, attribute, value)
+_CHECK_SECONDS: Final = seconds_between(_SECONDS_MIN, _SECONDS_MAX)
+_CHECK_SIZE: Final = whole_between(1 << 20, _SIZE_BYTES_MAX, unit="bytes")
 
 
 def _check_node_id(_: object, attribute: Attribute[Any], value: object) -> None:
-    _check_optional_text(_, attribute, value)
+    check_optional_text(_, attribute, value)
     if isinstance(value, str) and len(value) > _NODE_ID_LENGTH_MAX:
         raise ConfigurationError(
             f"{attribute.name} must have at most {_NODE_ID_LENGTH_MAX} characters, "
@@ -106,13 +57,6 @@ def _check_path(_: object, attribute: Attribute[Any], value: object) -> None:
 def _check_optional_path(_: object, attribute: Attribute[Any], value: object) -> None:
     if value is not None:
         _check_path(_, attribute, value)
-
-
-def _check_flag(_: object, attribute: Attribute[bool], value: object) -> None:
-    if not isinstance(value, bool):
-        raise ConfigurationError(
-            f"{attribute.name} must be true or false, not {value!r}"
-        )
 
 
 @final
@@ -158,10 +102,10 @@ class NodeConfig:
     """
 
     data_dir: _FilePath = field(validator=_check_path)
-    bind: str = field(default="tcp://127.0.0.1:0", validator=_check_text)
-    advertised_host: str | None = field(default=None, validator=_check_optional_text)
+    bind: str = field(default="tcp://127.0.0.1:0", validator=check_text)
+    advertised_host: str | None = field(default=None, validator=check_optional_text)
     node_id: str | None = field(default=None, validator=_check_node_id)
-    token: str | None = field(default=None, validator=_check_optional_text, repr=False)
+    token: str | None = field(default=None, validator=check_optional_text, repr=False)
     token_file: _FilePath | None = field(default=None, validator=_check_optional_path)
     curve_public_key_file: _FilePath | None = field(
         default=None, validator=_check_optional_path, repr=False
@@ -172,18 +116,18 @@ class NodeConfig:
     allow_list_file: _FilePath | None = field(
         default=None, validator=_check_optional_path, repr=False
     )
-    is_insecure_allowed: bool = field(default=False, validator=_check_flag)
-    size_bytes_max: int = field(default=64 << 30, validator=_check_size)
-    is_durable: bool = field(default=True, validator=_check_flag)
-    stage_retention_seconds: float = field(default=86_400.0, validator=_check_seconds)
-    chunk_size_bytes_max: int = field(default=16 << 20, validator=_check_frame_size)
-    chunks_per_writer_max: int = field(default=64, validator=_check_count)
-    chunks_size_bytes_max: int = field(default=256 << 20, validator=_check_size)
+    is_insecure_allowed: bool = field(default=False, validator=check_flag)
+    size_bytes_max: int = field(default=64 << 30, validator=_CHECK_SIZE)
+    is_durable: bool = field(default=True, validator=check_flag)
+    stage_retention_seconds: float = field(default=86_400.0, validator=_CHECK_SECONDS)
+    chunk_size_bytes_max: int = field(default=16 << 20, validator=check_frame_size)
+    chunks_per_writer_max: int = field(default=64, validator=check_count)
+    chunks_size_bytes_max: int = field(default=256 << 20, validator=_CHECK_SIZE)
     answer_size_bytes_max: int = field(
-        default=(16 << 20) - (64 << 10), validator=_check_frame_size
+        default=(16 << 20) - (64 << 10), validator=check_frame_size
     )
-    questions_waiting_max: int = field(default=10_000, validator=_check_count)
-    connections_max: int = field(default=10_000, validator=_check_count)
+    questions_waiting_max: int = field(default=10_000, validator=check_count)
+    connections_max: int = field(default=10_000, validator=check_count)
 
     def __attrs_post_init__(self) -> None:
         self._check_credentials()

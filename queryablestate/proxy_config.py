@@ -19,6 +19,15 @@ from nameservice import ConfigurationError, seconds_to_ns
 from queryablestate.access import AccessList, open_access
 from queryablestate.cache import CacheRule
 from queryablestate.rate_limit import RateLimitRule
+from queryablestate.setting_checks import (
+    check_count,
+    check_flag,
+    check_frame_size,
+    check_optional_text,
+    check_text,
+    seconds_between,
+    whole_between,
+)
 from transport.endpoints import Endpoint, parse_endpoint
 
 
@@ -28,76 +37,11 @@ _FilePath: TypeAlias = str | os.PathLike[str]
 
 _SECONDS_MIN: Final = 0.01
 _SECONDS_MAX: Final = 3600.0
-_COUNT_MAX: Final = 10_000_000
-_FRAME_SIZE_BYTES_MIN: Final = 65_536
-_FRAME_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
 _CACHE_SIZE_BYTES_MAX: Final = 1024**4
 _RULE_COUNT_MAX: Final = 1_000
 
-
-def _check_seconds(_: object, attribute: Attribute[float], value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigurationError(
-            f"{attribute.name} must be a number of seconds, not {value!r}"
-        )
-    if not _SECONDS_MIN <= value <= _SECONDS_MAX:  # also refuses NaN
-        raise ConfigurationError(
-            f"{attribute.name} must be {_SECONDS_MIN:g} to {_SECONDS_MAX:g} seconds, "
-            f"not {value!r}"
-        )
-
-
-def _check_whole(
-    attribute: Attribute[int], value: object, *, least: int, most: int, unit: str
-) -> None:
-    """Refuse what is not *least* to *most* of *unit*."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigurationError(
-            f"{attribute.name} must be a whole number{unit and f' of {unit}'}, "
-            f"not {value!r}"
-        )
-    if not least <= value <= most:
-        raise ConfigurationError(
-            f"{attribute.name} must be {least:,} to {most:,}{unit and f' {unit}'}, "
-            f"not {value:,}"
-        )
-
-
-def _check_count(_: object, attribute: Attribute[int], value: object) -> None:
-    _check_whole(attribute, value, least=1, most=_COUNT_MAX, unit="")
-
-
-def _check_frame_size(_: object, attribute: Attribute[int], value: object) -> None:
-    _check_whole(
-        attribute,
-        value,
-        least=_FRAME_SIZE_BYTES_MIN,
-        most=_FRAME_SIZE_BYTES_MAX,
-        unit="bytes",
-    )
-
-
-def _check_cache_size(_: object, attribute: Attribute[int], value: object) -> None:
-    _check_whole(attribute, value, least=0, most=_CACHE_SIZE_BYTES_MAX, unit="bytes")
-
-
-def _check_text(_: object, attribute: Attribute[Any], value: object) -> None:
-    if not (isinstance(value, str) and value and value.isprintable()):
-        raise ConfigurationError(
-            f"{attribute.name} must be printable text, not {value!r}"
-        )
-
-
-def _check_optional_text(_: object, attribute: Attribute[Any], value: object) -> None:
-    if value is not None:
-        _check_text(_, attribute, value)
-
-
-def _check_flag(_: object, attribute: Attribute[bool], value: object) -> None:
-    if not isinstance(value, bool):
-        raise ConfigurationError(
-            f"{attribute.name} must be true or false, not {value!r}"
-        )
+_CHECK_SECONDS: Final = seconds_between(_SECONDS_MIN, _SECONDS_MAX)
+_CHECK_CACHE_SIZE: Final = whole_between(0, _CACHE_SIZE_BYTES_MAX, unit="bytes")
 
 
 def _check_rules(_: object, attribute: Attribute[Any], value: tuple[Any, ...]) -> None:
@@ -149,7 +93,7 @@ class ProxyConfig:
 
     bind: str = field(
         default="tcp://127.0.0.1:0",
-        validator=_check_text,
+        validator=check_text,
         metadata=_about(
             "Where clients, writers and nodes connect: tcp://HOST:PORT. Port 0 takes "
             "any free one: everybody finds the proxy through the name service."
@@ -157,7 +101,7 @@ class ProxyConfig:
     )
     advertised_host: str | None = field(
         default=None,
-        validator=_check_optional_text,
+        validator=check_optional_text,
         metadata=_about(
             "The host that is published to them instead of that of bind; needed if "
             "bind means every interface.",
@@ -166,7 +110,7 @@ class ProxyConfig:
     )
     is_insecure_allowed: bool = field(
         default=False,
-        validator=_check_flag,
+        validator=check_flag,
         metadata=_about(
             "Let other machines in even without CURVE keys and callers. Whoever can "
             "connect may then do everything, and tokens travel as they are."
@@ -174,7 +118,7 @@ class ProxyConfig:
     )
     curve_public_key_file: str | None = field(
         default=None,
-        validator=_check_optional_text,
+        validator=check_optional_text,
         converter=_to_path,
         repr=False,
         metadata=_about(
@@ -185,7 +129,7 @@ class ProxyConfig:
     )
     curve_secret_key_file: str | None = field(
         default=None,
-        validator=_check_optional_text,
+        validator=check_optional_text,
         converter=_to_path,
         repr=False,
         metadata=_about(
@@ -195,7 +139,7 @@ class ProxyConfig:
     )
     deadline_seconds_default: float = field(
         default=5.0,
-        validator=_check_seconds,
+        validator=_CHECK_SECONDS,
         metadata=_about(
             "How long a request may take that names no deadline of its own.",
             is_reloadable=True,
@@ -203,14 +147,14 @@ class ProxyConfig:
     )
     deadline_seconds_max: float = field(
         default=60.0,
-        validator=_check_seconds,
+        validator=_CHECK_SECONDS,
         metadata=_about(
             "Longer deadlines of requests are shortened to this.", is_reloadable=True
         ),
     )
     commit_timeout_seconds_max: float = field(
         default=600.0,
-        validator=_check_seconds,
+        validator=_CHECK_SECONDS,
         metadata=_about(
             "Writers that want to wait longer for the nodes are answered after this.",
             is_reloadable=True,
@@ -218,7 +162,7 @@ class ProxyConfig:
     )
     session_timeout_seconds: float = field(
         default=10.0,
-        validator=_check_seconds,
+        validator=_CHECK_SECONDS,
         metadata=_about(
             "Silence after which a node counts as gone. Nodes send a heartbeat every "
             "fifth of it, and stop answering when none was confirmed for as long."
@@ -226,12 +170,12 @@ class ProxyConfig:
     )
     frame_size_bytes_max: int = field(
         default=16 * 1024 * 1024,
-        validator=_check_frame_size,
+        validator=check_frame_size,
         metadata=_about("Who sends a larger frame is disconnected."),
     )
     connection_count_max: int = field(
         default=10_000,
-        validator=_check_count,
+        validator=check_count,
         metadata=_about(
             "Connections; the system's limit of open files may be lower, and is then "
             "kept to."
@@ -239,12 +183,12 @@ class ProxyConfig:
     )
     session_count_max: int = field(
         default=10_000,
-        validator=_check_count,
+        validator=check_count,
         metadata=_about("Sessions of clients and writers.", is_reloadable=True),
     )
     pending_count_max: int = field(
         default=100_000,
-        validator=_check_count,
+        validator=check_count,
         metadata=_about(
             "Requests that were passed on to nodes and are not answered yet.",
             is_reloadable=True,
@@ -252,22 +196,22 @@ class ProxyConfig:
     )
     keys_per_request_max: int = field(
         default=10_000,
-        validator=_check_count,
+        validator=check_count,
         metadata=_about("Keys in one request.", is_reloadable=True),
     )
     job_count_max: int = field(
         default=1_000,
-        validator=_check_count,
+        validator=check_count,
         metadata=_about("Jobs that have state.", is_reloadable=True),
     )
     state_count_max: int = field(
         default=1_000,
-        validator=_check_count,
+        validator=check_count,
         metadata=_about("States of all jobs together.", is_reloadable=True),
     )
     cache_size_bytes_max: int = field(
         default=64 * 1024 * 1024,
-        validator=_check_cache_size,
+        validator=_CHECK_CACHE_SIZE,
         metadata=_about(
             "How much memory answers that are kept may take; 0 keeps none. Without a "
             "[[cache]] rule none are kept anyway.",

@@ -97,6 +97,7 @@ PURE_FILES = frozenset(
         "node_waiting",
         "peers",
         "schema",
+        "setting_checks",
         "topics",
         "value_codec",
         "node_messages",
