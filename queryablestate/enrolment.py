@@ -208,9 +208,11 @@ class Enrolment:
         return effects + self._commits.node_registered(node)
 
     def _refused(self, link: Link, error: NameServiceError) -> Sequence[ControlEffect]:
-        """Say nothing: a node that is not answered asks again by itself."""
-        self._registering.pop(link, None)
-        return []
+        """Have a node ask again in a moment, rather than wait for an answer."""
+        if self._registering.pop(link, None) is None:
+            return []  # the connection is closed
+        refused = NodeRefused(reason="not-now", detail=str(error))
+        return [SendToNode(link=link, message=refused)]
 
     # -- applying ------------------------------------------------------------------
 

@@ -134,7 +134,8 @@ class NodeRefused(
     The node is not taken.
 
     Attributes:
-        reason: ``not-leader``, ``not-allowed``, ``name-taken``, ``limit`` or
+        reason: ``not-leader``, ``not-allowed``, ``name-taken``, ``malformed``,
+            ``limit``, ``not-now`` (the leader store has not taken it: ask again) or
             ``unknown`` (register first).
         detail: Why, for a person.
     """

@@ -26,6 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never, final
 from uuid import uuid4
 
+from election import Put
 from nameservice import (
     DidNotHappenError,
     NameServiceError,
@@ -54,6 +55,7 @@ from queryablestate.control_events import (
 )
 from queryablestate.failures import NOT_LEADER, refusal_of
 from queryablestate.node_messages import HeartbeatAcknowledged, NodeRegistered
+from queryablestate.paths import COUNTERS, encode_record
 from queryablestate.questions import Refusal
 from queryablestate.records import CountersRecord
 
@@ -195,14 +197,12 @@ class ProxyControl:
     def _loaded(self, session: LeaderSession, stored: StoredControl) -> None:
         if self._session is not session:
             return
-        counters = stored.counters
-        if counters is None:
-            counters = CountersRecord(
-                control_id=uuid4().hex, ticket_limit=1, state_number=0, job_number=0
-            )
+        if stored.counters is None:
+            self._found(session)
+            return
         now_ns = self._clock.now_ns()
         self.core = ControlCore(
-            counters=counters,
+            counters=stored.counters,
             jobs=stored.jobs,
             nodes=stored.nodes,
             leader_epoch=session.epoch,
@@ -221,6 +221,32 @@ class ProxyControl:
         on_ready, self._on_ready = self._on_ready, None
         if on_ready is not None:
             on_ready()
+
+    def _found(self, session: LeaderSession) -> None:
+        """
+        Name a control plane that is new, and load it.
+
+        Nodes set the rows of another control plane aside: the name must be written down
+        before anybody is told it.
+        """
+        counters = CountersRecord(
+            control_id=uuid4().hex, ticket_limit=1, state_number=0, job_number=0
+        )
+
+        def written() -> None:
+            if self._session is session:
+                self._load(session)
+
+        def failed(error: NameServiceError) -> None:
+            self._call(partial(self._not_loaded, session, error))
+
+        self._desk.write(
+            [Put(COUNTERS, encode_record(counters), version=0)],
+            session,
+            lambda: self._call(written),
+            failed,
+            failed,
+        )
 
     def _not_loaded(self, session: LeaderSession, error: NameServiceError) -> None:
         if self._session is not session:

@@ -88,6 +88,7 @@ __all__ = ["ProxyLoop"]
 _NodeMessage = RegisterNode | NodeHeartbeat | StagesVerified | EntriesApplied
 
 _NODE_ID_LENGTH_MAX: Final = 255
+_NODE_UNKNOWN: Final = NodeRefused(reason="unknown", detail="register first")
 _NODE_NOT_ALLOWED: Final = NodeRefused(
     reason="not-allowed",
     detail="its credential does not let it be a node: show a token, or a CURVE key, of "
@@ -134,6 +135,7 @@ class ProxyLoop:
         self._limiter = RateLimiter(config.rate_limits)
         self._sessions = SessionTable(config.session_count_max)
         self._nodes: dict[Link, Caller] = {}
+        self._epoch_last = 0
         self._reads = ReadDesk(
             access=config.access,
             limiter=self._limiter,
@@ -192,6 +194,11 @@ class ProxyLoop:
         else:
             epoch = self.control.leader_epoch
             self._reads.lead(core.locations, leader_epoch=epoch)
+            if epoch == self._epoch_last:
+                # Nobody tells nodes of a leader that is the same, and has started over.
+                for link in self._nodes:
+                    self._send(link, _NODE_UNKNOWN)
+            self._epoch_last = epoch
 
     # -- configuration and figures -----------------------------------------------------
 

@@ -13,6 +13,7 @@ from queryablestate import control_core
 from queryablestate.control_effects import (
     AnswerWriter,
     RefuseWriter,
+    SendToNode,
     StartOver,
     WriteStore,
 )
@@ -26,6 +27,7 @@ from queryablestate.control_events import (
     WriterAsked,
 )
 from queryablestate.messages import NodeSummary, StateDescription
+from queryablestate.node_messages import NodeRefused
 from tests.queryablestate.control_plane import (
     APP,
     DRIVER,
@@ -105,7 +107,10 @@ class TestTurns:
             (DRIVER, 3),
         ]
         assert all(isinstance(e.error, MayHaveHappenedError) for e in refused)
-        assert effects[3:] == (StartOver(reason=error),)
+        (told,) = [e for e in effects if isinstance(e, SendToNode)]
+        assert told.link == Link(9)
+        assert isinstance(told.message, NodeRefused)
+        assert effects[4:] == (StartOver(reason=error),)
         with pytest.raises(AssertionError):
             plane.step(TimePassed())
 

@@ -180,15 +180,26 @@ class TestRegister:
             SendToNode(link=LINK_A, message=registered()),
         )
 
-    def test_a_write_that_did_not_happen_is_not_answered(self) -> None:
-        """The node asks again by itself."""
+    def test_a_write_that_did_not_happen_is_told(self) -> None:
+        """The node asks again in a moment, rather than wait for an answer."""
         plane = Plane()
         plane.step(spoke(LINK_A, node_register("a")))
         failed = StoreFailed(error=DidNotHappenError("no"), is_certain=True)
-        assert plane.step(failed) == ()
+        (effect,) = plane.step(failed)
+        assert isinstance(effect, SendToNode)
+        assert isinstance(effect.message, NodeRefused)
+        assert effect.message.reason == "not-now"
         assert plane.step(spoke(LINK_A, heartbeat("a", 1))) == (
             SendToNode(link=LINK_A, message=UNKNOWN),
         )
+
+    def test_nobody_is_told_over_a_connection_that_is_over(self) -> None:
+        """Whoever it was comes back over another."""
+        plane = Plane()
+        plane.step(spoke(LINK_A, node_register("a")))
+        plane.step(LinkClosed(link=LINK_A))
+        failed = StoreFailed(error=DidNotHappenError("no"), is_certain=True)
+        assert plane.step(failed) == ()
 
 
 class TestPresence:

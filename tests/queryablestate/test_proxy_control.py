@@ -188,15 +188,57 @@ class TestLeading:
         """With a name of its own: no data directory fits two of them."""
         control_ids = set()
         for _ in range(2):
-            proxy = Proxy(FakeStore())
+            store = FakeStore()
+            proxy = Proxy(store)
             proxy.lead()
+            assert proxy.ready_count == 0
+            proxy.run(2)  # it is written down, and read again
+            assert proxy.ready_count == 1
             proxy.register()
             proxy.run()
             (registered,) = proxy.answers(LINK_A)
             assert isinstance(registered, NodeRegistered)
+            assert registered.control_id.encode() in store.values["counters"]
             control_ids.add(registered.control_id)
             proxy.control.close()
         assert len(control_ids) == 2
+
+    @pytest.mark.parametrize("has_happened", [True, False])
+    def test_its_name_is_in_no_doubt(self, *, has_happened: bool) -> None:
+        """Nodes set aside what belongs to another: they are told one name only."""
+        store = FakeStore()
+
+        def doubt() -> None:
+            store.before_commit = store.after_commit = lambda: None
+            raise MayHaveHappenedError("it went away")
+
+        if has_happened:
+            store.after_commit = doubt
+        else:
+            store.before_commit = doubt
+        proxy = Proxy(store)
+        with capture_logs():
+            proxy.lead()
+            proxy.run()
+        assert proxy.cores == []
+        assert isinstance(proxy.control.problem, MayHaveHappenedError)
+        proxy.clock.advance(SECOND)
+        proxy.control.advance(now_ns=proxy.clock.now_ns())
+        proxy.run(1 if has_happened else 3)
+        assert proxy.cores == [True]
+        assert proxy.ready_count == 1
+        proxy.control.close()
+
+    def test_who_is_overtaken_names_nothing(self) -> None:
+        """The next leader has another name, or this one."""
+        store = FakeStore()
+        proxy = Proxy(store)
+        proxy.control.lead(leader_session(), proxy._ready)
+        proxy.run()
+        proxy.control.stop()
+        proxy.run()
+        assert proxy.cores == []
+        proxy.control.close()
 
     def test_what_was_loaded_for_a_leadership_that_is_over_is_thrown_away(
         self, proxy: Proxy
