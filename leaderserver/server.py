@@ -7,8 +7,6 @@ may ask of it.
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Final, Self, TypeVar, final
 
@@ -203,21 +201,7 @@ class LeaderServer:
     def _call(self, action: Callable[[ServerLoop], T]) -> T:
         """Return what *action* returns in the server's thread."""
         running = self._started()
-        answer: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                answer.set_result(action(running))
-            except Exception as error:  # noqa: BLE001 (it is the caller's)
-                answer.set_exception(error)
-
-        running.loop.call_soon_threadsafe(run)
-        try:
-            return answer.result(_CALL_TIMEOUT_SECONDS)
-        except FutureTimeoutError:
-            raise UnreachableError(
-                running.url, _CALL_TIMEOUT_SECONDS, "its thread hangs"
-            ) from None
+        return running.loop.call(lambda: action(running), target=running.url)
 
     def _started(self) -> ServerLoop:
         self._guard.check()

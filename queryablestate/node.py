@@ -7,10 +7,8 @@ What its threads do is told in `queryablestate.node_loop` and
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Self, TypeVar, final
+from typing import TYPE_CHECKING, Self, TypeVar, final
 
 from nameservice import (
     QUERY_PROXY,
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["StateNode"]
 
 T = TypeVar("T")
-
-_CALL_TIMEOUT_SECONDS: Final = 30.0
 
 
 @final
@@ -189,21 +185,7 @@ class StateNode:
     def _call(self, action: Callable[[NodeLoop], T]) -> T:
         """Return what *action* returns in the node's thread."""
         running = self._started()
-        answer: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                answer.set_result(action(running))
-            except Exception as error:  # noqa: BLE001 (it is the caller's)
-                answer.set_exception(error)
-
-        running.loop.call_soon_threadsafe(run)
-        try:
-            return answer.result(_CALL_TIMEOUT_SECONDS)
-        except FutureTimeoutError:
-            raise UnreachableError(
-                running.address, _CALL_TIMEOUT_SECONDS, "its thread hangs"
-            ) from None
+        return running.loop.call(lambda: action(running), target=running.address)
 
     def _started(self) -> NodeLoop:
         self._guard.check()

@@ -8,8 +8,6 @@ lead.  It is the same class inside a Spark driver and as a process of its own.
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final, Self, TypeVar, final
 
@@ -21,7 +19,6 @@ from nameservice import (
     LocalProtocolError,
     MayHaveHappenedError,
     NoLeaderError,
-    UnreachableError,
     get_logger,
 )
 from queryablestate.proxy_config import ProxyConfig, check_reloadable
@@ -218,21 +215,7 @@ class QueryStateProxyServer:
     def _call(self, action: Callable[[ProxyLoop], T]) -> T:
         """Return what *action* returns in the proxy's thread."""
         running = self._started()
-        answer: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                answer.set_result(action(running))
-            except Exception as error:  # noqa: BLE001 (it is the caller's)
-                answer.set_exception(error)
-
-        running.loop.call_soon_threadsafe(run)
-        try:
-            return answer.result(_CALL_TIMEOUT_SECONDS)
-        except FutureTimeoutError:
-            raise UnreachableError(
-                running.port.address, _CALL_TIMEOUT_SECONDS, "its thread hangs"
-            ) from None
+        return running.loop.call(lambda: action(running), target=running.port.address)
 
     def _started(self) -> ProxyLoop:
         self._guard.check()

@@ -27,8 +27,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias, TypeVar, final
 
 import zmq
 
@@ -38,6 +40,7 @@ from nameservice import (
     ForkGuard,
     LocalProtocolError,
     SystemClock,
+    UnreachableError,
     get_logger,
 )
 from transport.sockets import ZMQSocket, receive_now, translate_zmq_errors
@@ -47,6 +50,8 @@ __all__ = ["MessageHandler", "PollLoop"]
 
 MessageHandler: TypeAlias = Callable[[list[zmq.Frame]], None]
 """Is told each message; see `receive_now` for its frames."""
+
+T = TypeVar("T")
 
 _NS_PER_MS: Final = 1_000_000
 _WAIT_MS_MAX: Final = 3_600_000
@@ -253,6 +258,41 @@ class PollLoop:
                 )
             self._calls.append(callback)
             self._wake()
+
+    def call(
+        self, action: Callable[[], T], *, target: str, timeout_seconds: float = 30.0
+    ) -> T:
+        """
+        Return what *action* returns, or raise what it raises, in the loop's thread.
+
+        For other threads: the loop's own would wait for itself.
+
+        Args:
+            action: Must not block.
+            target: How the error names whose loop this is.
+            timeout_seconds: How long to wait for its turn.
+
+        Raises:
+            LocalProtocolError: If the loop has ended.
+            DidNotHappenError: If too many calls wait.
+            UnreachableError: If *action* did not have its turn in time; it may still.
+        """
+        assert not self.is_in_loop
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(action())
+            except Exception as error:  # noqa: BLE001 (it is the caller's)
+                answer.set_exception(error)
+
+        self.call_soon_threadsafe(run)
+        try:
+            return answer.result(timeout_seconds)
+        except FutureTimeoutError:
+            raise UnreachableError(
+                target, timeout_seconds, "its thread hangs"
+            ) from None
 
     def start(self) -> None:
         """

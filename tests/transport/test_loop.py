@@ -13,6 +13,7 @@ from nameservice import (
     LocalProtocolError,
     ManualClock,
     SystemClock,
+    UnreachableError,
 )
 from tests.forking import run_in_child
 from transport.endpoints import parse_endpoint
@@ -449,6 +450,40 @@ class TestCalls:
             loop.call_soon_threadsafe(fail)
             call(loop, nothing)
         assert [entry["where"] for entry in logs] == ["call"]
+
+    def test_a_call_returns_what_the_action_returns(self, loop: PollLoop) -> None:
+        """And it has run in the loop's thread."""
+        loop.start()
+        assert loop.call(lambda: loop.is_in_loop, target="test") is True
+
+    def test_a_call_raises_what_the_action_raises(self, loop: PollLoop) -> None:
+        """It is the caller's mistake, and not counted as one of the loop's."""
+        loop.start()
+
+        def fail() -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            loop.call(fail, target="test")
+        assert loop.failure_count == 0
+
+    def test_a_call_to_a_loop_that_hangs_ends(self, loop: PollLoop) -> None:
+        """The caller is told who did not answer, and for how long it waited."""
+        loop.start()
+        hangs, may_go_on = threading.Event(), threading.Event()
+
+        def hang() -> None:
+            hangs.set()
+            may_go_on.wait(WAIT_SECONDS)
+
+        loop.call_soon_threadsafe(hang)
+        assert hangs.wait(WAIT_SECONDS)
+        try:
+            with pytest.raises(UnreachableError) as caught:
+                loop.call(nothing, target="somebody", timeout_seconds=0.01)
+        finally:
+            may_go_on.set()
+        assert (caught.value.target, caught.value.waited_seconds) == ("somebody", 0.01)
 
     def test_too_many_calls_are_refused(self) -> None:
         """Rule N3: the queue of calls is bounded, and a refused call never runs."""
