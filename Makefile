@@ -41,9 +41,10 @@ test: setup
 	$(pytest) -m "not drill" tests
 
 # Seeded faults against the shipped cores; new examples for the state machines.
-# SEEDS=n for that many, SEED=s to replay one.
+# SEEDS=n for that many, SEED=s to replay one of each.
 simulate: setup
 	$(python) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	$(python) -m tests.state_simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 	$(if $(SEED),,LODESTAR_HYPOTHESIS_PROFILE=random $(pytest) \
 		--hypothesis-seed=$(HYPOTHESIS_SEED) $(wildcard tests/*/test_*stateful.py))
 

@@ -59,7 +59,13 @@ class RefuseWriter:
 
 @frozen(kw_only=True)
 class SendToNode:
-    """Tell a node something."""
+    """
+    Tell a node something.
+
+    Nothing of this may be missing between two things that arrive.  What cannot be sent,
+    because the node takes no more, ends the connection: the shell says `LinkClosed`,
+    and the node will register again and be told what it lacks.
+    """
 
     link: Link
     message: ToNode

@@ -191,7 +191,7 @@ class TicketOffice:
         job = control.job(request.job_id)
         if not 0 < request.ticket < control.ticket_next:
             raise LocalProtocolError(f"ticket {request.ticket} was never given out")
-        request = replace(request, ticket=self._first_ticket(request))
+        request = replace(request, ticket=self._first_ticket(request, job))
         number = control.counters.state_number
         change = job.bind(request, state_number_next=number + 1)
         added = [state for state in change.states if state.state_number > number]
@@ -204,16 +204,16 @@ class TicketOffice:
         adopt = partial(self._bound, link, request, change, counters)
         return Write(operations=operations, adopt=adopt)
 
-    def _first_ticket(self, request: BindRun) -> int:
+    def _first_ticket(self, request: BindRun, job: Job) -> int:
         """
-        Return the first ticket that the run has shown for any job.
+        Return the first ticket that the run has shown for any job but *job*.
 
         Nodes refuse older runs of a query whatever the job is, so that a run which
         writes to two jobs must have one writer epoch in both.
         """
         ticket = request.ticket
-        for job in self._control.jobs.values():
-            run = job.run_of(request.query_id)
+        for other in self._control.jobs.values():
+            run = None if other is job else other.run_of(request.query_id)
             if run is None:
                 continue
             if run.run_id == request.run_id:

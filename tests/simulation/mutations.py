@@ -280,23 +280,25 @@ class _Importer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(self._source, self._origin, "exec"), module.__dict__)
 
 
-def install(name: str) -> None:
+def install(name: str, mutations: Sequence[Mutation] = MUTATIONS) -> None:
     """
-    Let the mutation *name* be part of what is imported from now on.
+    Let the mutation *name*, one of *mutations*, be part of what is imported from now.
 
     Raises:
         LookupError: If there is no such mutation, or it does not fit the code.
     """
-    found = [mutation for mutation in MUTATIONS if mutation.name == name]
+    found = [mutation for mutation in mutations if mutation.name == name]
     if not found:
-        known = ", ".join(mutation.name for mutation in MUTATIONS)
+        known = ", ".join(mutation.name for mutation in mutations)
         raise LookupError(f"no mutation {name!r}; there are {known}")
     (mutation,) = found
     assert mutation.module not in sys.modules
     sys.meta_path.insert(0, _Importer(mutation))
 
 
-def install_from_arguments(arguments: Sequence[str]) -> None:
+def install_from_arguments(
+    arguments: Sequence[str], mutations: Sequence[Mutation] = MUTATIONS
+) -> None:
     """Install what ``--mutation NAME`` asks for, if it is there."""
     if _OPTION in arguments:
-        install(arguments[arguments.index(_OPTION) + 1])
+        install(arguments[arguments.index(_OPTION) + 1], mutations)

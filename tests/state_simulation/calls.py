@@ -1,0 +1,114 @@
+"""A request of a writer, repeated until it is answered, as `ProxyConnection` does."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+from nameservice import DeadlineExceededError, NameServiceError
+from queryablestate.failures import NOT_LEADER, error_of
+from queryablestate.questions import Refusal
+from tests.simulation.timeline import MS
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from msgspec import Struct
+
+    from queryablestate.control_events import Link
+    from tests.state_simulation.proxy import WriterRequest
+    from tests.state_simulation.world import World
+
+
+__all__ = ["Call"]
+
+_PATIENCE_NS: Final = 400 * MS
+_PAUSE_NS: Final = 60 * MS
+_AGAIN_CODES: Final = frozenset({NOT_LEADER, "did-not-happen", "may-have-happened"})
+
+_Build: TypeAlias = "Callable[[int, int], WriterRequest]"
+_Done: TypeAlias = "Callable[[Struct | NameServiceError], None]"
+
+
+@final
+class Call:
+    """
+    Asks whoever leads, until the answer is there or time is up.
+
+    Args:
+        world: Where it happens.
+        link: The connection of the process that asks.
+        build: Makes the request, of its number and the time that is left.
+        on_done: Is told the answer, or the error.
+        timeout_ns: How long to try.
+        is_alive: Whether the process still runs.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        link: Link,
+        build: _Build,
+        on_done: _Done,
+        *,
+        timeout_ns: int,
+        is_alive: Callable[[], bool],
+    ) -> None:
+        self._world = world
+        self._link = link
+        self._build = build
+        self._on_done = on_done
+        self._deadline_ns = world.timeline.now_ns + timeout_ns
+        self._is_alive = is_alive
+        self._attempt = 0
+        self._is_over = False
+        self._try()
+
+    def _try(self) -> None:
+        world = self._world
+        if self._is_over or not self._is_alive():
+            return
+        left_ns = self._deadline_ns - world.timeline.now_ns
+        if left_ns <= 0:
+            waited_seconds = world.rng.random()
+            self._finish(DeadlineExceededError(waited_seconds))
+            return
+        self._attempt += 1
+        attempt = self._attempt
+        proxy = world.leader_as_known()
+        if proxy is not None:
+            request = self._build(world.next_number(), left_ns)
+            reply = partial(self._replied, attempt)
+            send = partial(
+                proxy.writer_asked,
+                self._link,
+                request,
+                lambda message: world.network.letter(partial(reply, message)),
+            )
+            world.network.letter(send)
+        # The connection closes, or a better leader is heard of: it asks again.
+        patience_ns = _PAUSE_NS if proxy is None else _PATIENCE_NS
+        patience_ns += world.rng.randrange(_PAUSE_NS)
+        patience_ns = min(patience_ns, max(left_ns, _PAUSE_NS))
+        world.timeline.after(patience_ns, partial(self._lose_patience, attempt))
+
+    def _lose_patience(self, attempt: int) -> None:
+        if attempt == self._attempt:
+            self._try()
+
+    def _replied(self, attempt: int, message: Struct) -> None:
+        if self._is_over or attempt != self._attempt or not self._is_alive():
+            return
+        if not isinstance(message, Refusal):
+            self._finish(message)
+        elif message.code in _AGAIN_CODES:
+            self._attempt += 1
+            pause_ns = _PAUSE_NS + self._world.rng.randrange(_PAUSE_NS)
+            self._world.timeline.after(pause_ns, self._try)
+        else:
+            self._finish(error_of(message))
+
+    def _finish(self, result: Struct | NameServiceError) -> None:
+        self._is_over = True
+        self._on_done(result)

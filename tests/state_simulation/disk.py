@@ -1,0 +1,140 @@
+"""A data directory: the shipped `StateStore`, and what it has been through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from queryablestate.records import BatchDecided
+from queryablestate.store import StateStore
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from queryablestate.node_messages import StageChunk, WriterFence
+    from queryablestate.records import Entry
+    from tests.state_simulation.model import JobModel
+    from tests.state_simulation.scenario import StatePlan
+
+
+__all__ = ["Disk"]
+
+_SIZE_BYTES_MAX: Final = 16 << 20
+_INDEX_SIZE_BYTES: Final = 8
+_SCAN_LIMIT: Final = 10_000
+
+
+@final
+class Disk:
+    """
+    One data directory of one node.
+
+    Attributes:
+        name: For traces: the node, and how many directories it had before.
+        store: It is open while a process has it, and while the books are looked at.
+        staged: Chunks that were ever made durable here, by stage id and index.
+        lost: States whose rows are not all here, by number.
+    """
+
+    def __init__(self, directory: Path, node_id: str, number: int) -> None:
+        self._is_suspect = number > 0
+        self._cleared: set[str] = set()
+        self.name = f"{node_id}/disk-{number}"
+        self._directory = directory
+        self._node_id = node_id
+        self.staged: set[tuple[bytes, int]] = set()
+        self.lost: set[int] = set()
+        self.store = self._open()
+        self.reader = self.store.reader()
+        self._positions: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def store_id(self) -> str:
+        """Return what was drawn when it was made."""
+        return self.store.store_id
+
+    def _open(self) -> StateStore:
+        return StateStore.open(
+            self._directory,
+            node_id=self._node_id,
+            size_bytes_max=_SIZE_BYTES_MAX,
+            is_durable=False,
+        )
+
+    def reopen(self) -> None:
+        """Open it as a new process does."""
+        self.store.close()
+        self.store = self._open()
+        self.reader = self.store.reader()
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.store.close()
+
+    def is_suspect(self, job_id: str) -> bool:
+        """Return whether rows may be missing: not the disk of all the time."""
+        return self._is_suspect and job_id not in self._cleared
+
+    def suspect(self) -> None:
+        """Take note that another disk was in its place."""
+        self._is_suspect = True
+        self._cleared.clear()
+
+    def position(self, job_id: str) -> int:
+        """Return the last entry applied, -1 for a job that it knows nothing of."""
+        return self._positions.get(job_id, -1)
+
+    # -- what a node writes --------------------------------------------------------
+
+    def stage(self, chunk: StageChunk, payload: bytes, *, now_us: int) -> None:
+        """Keep a chunk."""
+        self.store.stage([(chunk, payload)], now_us)
+        self.staged.add((chunk.stage_id, chunk.chunk_index))
+
+    def fence(self, fences: Sequence[WriterFence]) -> None:
+        """Refuse older runs."""
+        self.store.fence(fences)
+
+    def apply(self, job_id: str, entry: Entry) -> None:
+        """Apply an entry."""
+        self.store.apply(job_id, entry)
+        self._positions[job_id] = self.store.positions()[job_id]
+        if isinstance(entry, BatchDecided):
+            for state in entry.states:
+                if state.is_replaced:
+                    self.lost.discard(state.state_number)
+
+    def reset(
+        self, job_id: str, sequence: int, numbers: Sequence[int], job: JobModel
+    ) -> None:
+        """Begin anew: whatever has rows by then has lost them."""
+        self.store.reset_job(job_id, sequence, numbers)
+        self._positions[job_id] = sequence
+        self._cleared.add(job_id)
+        self.lost |= {
+            number
+            for number, state in job.states.items()
+            if state.has_rows_at(sequence)
+        }
+
+    # -- what the books look at ------------------------------------------------------
+
+    def contents(
+        self, number: int, plan: StatePlan, key_groups: Sequence[int]
+    ) -> dict[bytes, tuple[bytes, ...]] | None:
+        """Return all rows of a state by storage key, or None if it is not there."""
+        found: dict[bytes, tuple[bytes, ...]] = {}
+        is_there = False
+        for group in key_groups:
+            page = self.reader.scan(number, [group], b"", None, _SCAN_LIMIT, 1)
+            assert page.next_start is None
+            is_there = is_there or page.view is not None
+            for key, value in zip(page.rows[::2], page.rows[1::2], strict=True):
+                bare = key[:-_INDEX_SIZE_BYTES] if plan.kind == "list" else key
+                full = group.to_bytes(2, "big") + bare
+                found[full] = (*found.get(full, ()), value)
+        return found if is_there else None

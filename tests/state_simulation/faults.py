@@ -1,0 +1,264 @@
+"""What goes wrong: faults by kind, at random times, until they must stop."""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Final, final
+
+from queryablestate.messages import DropState
+from tests.simulation.timeline import MS
+from tests.state_simulation.calls import Call
+from tests.state_simulation.scenario import FAULT_NAMES, SESSION_TIMEOUT_NS
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.state_simulation.driver import Query
+    from tests.state_simulation.world import World
+
+
+__all__ = ["Faults"]
+
+_SESSION: Final = b"session"
+
+
+@final
+class Faults:
+    """Everything bad that happens in one run."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng = Random(f"{world.seed}/faults")
+        self._actions: dict[str, Callable[[], bool]] = {
+            "change leader": self._change_leader,
+            "restart leader": self._restart_leader,
+            "lose store answers": self._lose_store_answers,
+            "kill node": self._kill_node,
+            "lose disk": self._lose_disk,
+            "exchange disk": self._exchange_disk,
+            "break connection": self._break_connection,
+            "isolate node": self._isolate_node,
+            "slow disk": self._slow_disk,
+            "full queue": self._fill_queue,
+            "kill driver": self._kill_driver,
+            "split driver": self._split_driver,
+            "pause driver": self._pause_driver,
+            "restore checkpoint": self._restore_checkpoint,
+            "replace query": self._replace_query,
+            "return to query": self._return_to_query,
+            "drop state": self._drop_state,
+            "skip batch": self._skip_batch,
+            "storm": self._storm,
+        }
+        assert tuple(self._actions) == FAULT_NAMES
+
+    def begin(self) -> None:
+        """Let faults begin."""
+        interval_ns = self._world.scenario.fault_interval_ns
+        delay_ns = 1 + round(self._rng.expovariate(1.0) * interval_ns)
+        self._world.timeline.after(delay_ns, self._strike)
+
+    def _strike(self) -> None:
+        world = self._world
+        if world.network.is_calm:
+            return
+        (name,) = self._rng.choices(FAULT_NAMES, world.scenario.fault_weights)
+        if self._actions[name]():
+            world.counts[f"fault: {name}"] += 1
+            world.trace("world", f"fault: {name}")
+        self.begin()
+
+    def _within(self, duration_ns: int) -> int:
+        """Return a random duration, over before faults must stop."""
+        left_ns = self._world.scenario.faults_end_ns - self._world.timeline.now_ns
+        return max(0, min(self._rng.randrange(1, duration_ns), left_ns))
+
+    # -- proxies ---------------------------------------------------------------------
+
+    def _change_leader(self) -> bool:
+        self._world.change_leader()
+        return True
+
+    def _restart_leader(self) -> bool:
+        world = self._world
+        proxy = world.leader
+        if proxy is None:
+            return False
+        world.restart_proxy(proxy)
+        return True
+
+    def _lose_store_answers(self) -> bool:
+        """Let the leader store be in doubt more often for a while; see `Scenario`."""
+        world = self._world
+        if world.store_doubt:
+            return False
+        world.store_doubt = 0.4
+        duration_ns = self._within(600 * MS)
+
+        def end() -> None:
+            world.store_doubt = 0.0
+
+        world.timeline.after(duration_ns, end)
+        return True
+
+    # -- nodes -----------------------------------------------------------------------
+
+    def _kill_node(self) -> bool:
+        world = self._world
+        host = self._rng.choice(world.hosts)
+        if not host.is_up:
+            return False
+        host.stop()
+        # Long enough for what it had staged to be older than the retention, or short.
+        long_ns = self._rng.choice((100 * MS, 2 * SESSION_TIMEOUT_NS, 9_000 * MS))
+        down_ns = self._within(long_ns)
+        world.timeline.after(down_ns, host.start)
+        if self._rng.random() < 0.3:  # and it does not find the proxy for a while
+            world.isolated.add(host.node_id)
+            back_ns = down_ns + self._within(SESSION_TIMEOUT_NS)
+            world.timeline.after(back_ns, partial(world.isolated.discard, host.node_id))
+        return True
+
+    def _lose_disk(self) -> bool:
+        host = self._rng.choice(self._world.hosts)
+        if self._rng.random() < 0.5:
+            return False  # half as often as other faults
+        host.stop()
+        host.replace_disk()
+        self._world.timeline.after(self._within(SESSION_TIMEOUT_NS), host.start)
+        return True
+
+    def _exchange_disk(self) -> bool:
+        host = self._rng.choice(self._world.hosts)
+        if len(host.disks) < 2:
+            return False
+        host.stop()
+        number = self._rng.randrange(len(host.disks))
+        if host.disks[number] is not host.disk:
+            host.exchange_disk(number)
+        self._world.timeline.after(self._within(SESSION_TIMEOUT_NS), host.start)
+        return True
+
+    def _break_connection(self) -> bool:
+        host = self._rng.choice(self._world.hosts)
+        if host.node is None:
+            return False
+        host.node.isolate()
+        return True
+
+    def _isolate_node(self) -> bool:
+        world = self._world
+        host = self._rng.choice(world.hosts)
+        if host.node is None or host.node_id in world.isolated:
+            return False
+        world.isolated.add(host.node_id)
+        host.node.isolate()
+        duration_ns = self._within(2 * SESSION_TIMEOUT_NS)
+        world.timeline.after(duration_ns, partial(world.isolated.discard, host.node_id))
+        return True
+
+    def _slow_disk(self) -> bool:
+        node = self._rng.choice(self._world.hosts).node
+        if node is None or node.slowness > 1:
+            return False
+        node.slowness = self._rng.choice((5, 40))
+
+        def end() -> None:
+            node.slowness = 1
+
+        self._world.timeline.after(self._within(1_000 * MS), end)
+        return True
+
+    def _fill_queue(self) -> bool:
+        """Let a node take nothing for a moment: what is sent to it is dropped."""
+        host = self._rng.choice(self._world.hosts)
+        if host.node is None:
+            return False
+        return host.node.fill_queue(self._within(300 * MS))
+
+    # -- drivers ---------------------------------------------------------------------
+
+    def _query(self) -> Query:
+        return self._rng.choice(self._world.queries)
+
+    def _kill_driver(self) -> bool:
+        query = self._query()
+        if query.run is None or not query.run.is_alive:
+            return False
+        query.run.kill()
+        query.start()
+        return True
+
+    def _split_driver(self) -> bool:
+        query = self._query()
+        if query.run is None or not query.run.is_alive:
+            return False
+        query.restart_beside()
+        return True
+
+    def _pause_driver(self) -> bool:
+        """Let a driver sleep; its supervisor may take it for dead meanwhile."""
+        query = self._query()
+        run = query.run
+        if run is None or not run.is_alive:
+            return False
+        run.pause(self._within(1_500 * MS))
+        if self._rng.random() < 0.5:
+            query.restart_beside()
+        return True
+
+    def _restore_checkpoint(self) -> bool:
+        return self._query().restore()
+
+    def _replace_query(self) -> bool:
+        on_new_query = self._rng.choice(("refuse", "replace", "continue"))
+        self._query().replace(on_new_query)
+        return True
+
+    def _return_to_query(self) -> bool:
+        on_new_query = self._rng.choice(("replace", "continue", "continue"))
+        return self._query().come_back(on_new_query)
+
+    def _drop_state(self) -> bool:
+        world = self._world
+        job_id, state_name = self._rng.choice(world.state_names)
+        Call(
+            world,
+            world.network.new_link(),
+            lambda request_id, _: DropState(
+                request_id=request_id,
+                session=_SESSION,
+                job_id=job_id,
+                state_name=state_name,
+            ),
+            lambda _: None,
+            timeout_ns=1_000 * MS,
+            is_alive=lambda: True,
+        )
+        return True
+
+    def _skip_batch(self) -> bool:
+        query = self._query()
+        run = query.run
+        if run is None:
+            return False
+        run.kill()
+        query.skip_batch()
+        query.start()
+        return True
+
+    # -- the network -----------------------------------------------------------------
+
+    def _storm(self) -> bool:
+        network = self._world.network
+        if network.storm_loss:
+            return False
+        network.storm_loss = 0.6
+
+        def end() -> None:
+            network.storm_loss = 0.0
+
+        self._world.timeline.after(self._within(500 * MS), end)
+        return True

@@ -1,0 +1,193 @@
+"""
+Faults in the shipped code, on purpose: what the simulation must find.
+
+The machinery is that of `tests.simulation.mutations`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation import mutations
+from tests.simulation.mutations import Mutation
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+__all__ = ["MUTATIONS", "install", "install_from_arguments"]
+
+MUTATIONS: Final = (
+    Mutation(
+        name="verification-skipped",
+        rule="W3: no decision names rows that nobody has",
+        module="queryablestate.commits",
+        before="            for node_id, count in stage.chunk_counts.items()\n"
+        "            if count > 0\n",
+        after="            for node_id, count in stage.chunk_counts.items()\n"
+        "            if count > 1_000_000\n",
+    ),
+    Mutation(
+        name="another-disk-verified",
+        rule="W7: what was verified is gone with its disk",
+        module="queryablestate.commits",
+        before="if nodes.store_id_of(node_id) != store_id",
+        after="if store_id is None",
+        is_rare=True,
+    ),
+    Mutation(
+        name="acknowledged-early",
+        rule="W3: a commit returns when the owners have applied",
+        module="queryablestate.chains",
+        before="        if applied < sequence:\n            lagging",
+        after="        if applied < sequence - 1:\n            lagging",
+    ),
+    Mutation(
+        name="missed-entries-not-sent",
+        rule="W3: a node that was away fetches what it missed",
+        module="queryablestate.enrolment",
+        before="            effects += catch_up(control, job, node)\n"
+        "            control.routes.locate(job)\n",
+        after="            control.routes.locate(job)\n",
+    ),
+    Mutation(
+        name="served-behind",
+        rule="W3: a node serves when it has caught up",
+        module="queryablestate.node_core",
+        before="if not self._jobs.is_caught_up(job_id):",
+        after="if now_ns < 0:",
+    ),
+    Mutation(
+        name="another-disk-taken-for-the-same",
+        rule="W7: a node whose disk is gone owns nothing",
+        module="queryablestate.chains",
+        before="is_as_assigned = assignment.store_ids[index] == node.store_id",
+        after="is_as_assigned = True",
+    ),
+    Mutation(
+        name="lost-rows-answered",
+        rule="W7: unavailable, never unknown",
+        module="queryablestate.node_reads",
+        before="if found.view.is_lost:",
+        after="if found.view is None:",
+    ),
+    Mutation(
+        name="older-run-bound",
+        rule="W1: a run is the newest by its first ticket",
+        module="queryablestate.decisions",
+        before="if epoch <= run.writer_epoch:",
+        after="if epoch < 0:",
+    ),
+    Mutation(
+        name="superseded-runs-forgotten",
+        rule="W1: a run that is over stays over, whatever ticket it shows",
+        module="queryablestate.decisions",
+        before="epoch = dict(run.superseded).get(run_id, ticket)",
+        after="epoch = ticket",
+    ),
+    Mutation(
+        name="superseded-run-commits",
+        rule="W1: a zombie driver cannot write",
+        module="queryablestate.decisions",
+        before="if (run.run_id, run.writer_epoch) != (request.run_id, "
+        "request.writer_epoch):",
+        after="if run.writer_epoch < request.writer_epoch:",
+    ),
+    Mutation(
+        name="repetition-decided",
+        rule="W4: a decided batch is not applied again",
+        module="queryablestate.decisions",
+        before="is_repeated = all(last.batch_id == request.batch_id for last in found)",
+        after="is_repeated = False",
+    ),
+    Mutation(
+        name="older-batch-decided",
+        rule="W4: a lower batch is refused",
+        module="queryablestate.decisions",
+        before="    if last > batch_id:\n        raise",
+        after="    if last < -1:\n        raise",
+    ),
+    Mutation(
+        name="dropped-state-forgets-others",
+        rule="W4: what a query wrote is remembered as long as the state lives",
+        module="queryablestate.decisions",
+        before="                queries=(*others, mine)[-_QUERY_COUNT_MAX:],\n",
+        after="                queries=(mine,),\n",
+        is_rare=True,
+    ),
+    Mutation(
+        name="owner-unchecked",
+        rule="W5: another query is refused unless it says otherwise",
+        module="queryablestate.decisions",
+        before="if on_new_query == REFUSE or run.writer_epoch <= owned.owner_epoch:",
+        after="if run.writer_epoch <= owned.owner_epoch:",
+    ),
+    Mutation(
+        name="replaced-state-kept",
+        rule="W5: cleared atomically by its first commit",
+        module="queryablestate.store_apply",
+        before="            if state.is_replaced:\n",
+        after="            if state.generation < 0:\n",
+    ),
+    Mutation(
+        name="write-in-doubt-taken-for-failed",
+        rule="W3: whoever cannot know starts over from the store",
+        module="queryablestate.control_core",
+        before="        if is_certain:\n",
+        after="        if is_certain or error is not None:\n",
+    ),
+    Mutation(
+        name="decision-checked-too-early",
+        rule="W3: a decision is checked when it is written",
+        module="queryablestate.control_core",
+        before="while self._writing is None and self._queue:",
+        after="while self._queue:",
+    ),
+    Mutation(
+        name="cache-outlives-commit",
+        rule="C3: a commit of a newer batch invalidates",
+        module="queryablestate.cache",
+        before="            elif found.batch_id >= batch_id_known:",
+        after="            elif found.batch_id >= 0:",
+    ),
+    Mutation(
+        name="newer-batch-not-awaited",
+        rule="Q2: min_batch_id waits for it",
+        module="queryablestate.node_reads",
+        before="return view is None or view.batch_id is None or "
+        "view.batch_id < batch_id_min",
+        after="return view is None",
+    ),
+    Mutation(
+        name="missing-rows-unnoticed",
+        rule="W7: who lacks rows of a decided batch has lost its rows",
+        module="queryablestate.enrolment",
+        before="        if job is None or not message.missing:\n",
+        after="        if job is None or message.missing:\n",
+    ),
+    Mutation(
+        name="pruned-too-early",
+        rule="W3: decisions are kept until every owner has applied them",
+        module="queryablestate.chains",
+        before="last = min(*applied, record.sequence + 1 - ENTRY_KEPT_COUNT)",
+        after="last = record.sequence + 1 - ENTRY_KEPT_COUNT",
+    ),
+    Mutation(
+        name="list-index-repeated",
+        rule="W6: every item of a list once",
+        module="queryablestate.store_rows",
+        before="            index = index_first + count\n",
+        after="            index = count\n",
+    ),
+)
+
+
+def install(name: str) -> None:
+    """Let the mutation *name* be part of what is imported from now on."""
+    mutations.install(name, MUTATIONS)
+
+
+def install_from_arguments(arguments: Sequence[str]) -> None:
+    """Install what ``--mutation NAME`` asks for, if it is there."""
+    mutations.install_from_arguments(arguments, MUTATIONS)

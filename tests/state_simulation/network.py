@@ -1,0 +1,158 @@
+"""
+Messages between processes, as late and as often as the scenario says.
+
+Writers and readers send *letters*: each may be lost, late, or come twice, since whoever
+gets no answer asks again over another connection.  A node has a *connection* to the
+proxy: what it carries comes in order and once, until it breaks; then some of what was
+under way comes late, over a connection that is no more, and the rest does not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, final
+
+from queryablestate.control_events import Link
+from tests.simulation.timeline import MS
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from tests.simulation.timeline import Timeline
+    from tests.state_simulation.scenario import NetworkPlan
+
+
+__all__ = ["Connection", "Network"]
+
+_LATE_NS: Final = 1_500 * MS
+_CALM_NS: Final = MS
+
+
+@final
+class Network:
+    """
+    Delays and losses.
+
+    Attributes:
+        counts: What happened to letters and connections.
+        is_calm: Whether nothing bad happens any more.
+        storm_loss: A loss that is worse for a while.
+        links: Connections that were ever made.
+    """
+
+    def __init__(self, plan: NetworkPlan, timeline: Timeline, rng: Random) -> None:
+        self._plan = plan
+        self._timeline = timeline
+        self._rng = rng
+        self.counts: Counter[str] = Counter()
+        self.is_calm = False
+        self.storm_loss = 0.0
+        self._link_count = 0
+
+    def new_link(self) -> Link:
+        """Return the number of a connection that was not there before."""
+        self._link_count += 1
+        return Link(self._link_count)
+
+    def delay_ns(self) -> int:
+        """Return how long one message takes."""
+        mean_ns = _CALM_NS if self.is_calm else self._plan.latency_ns
+        return MS // 10 + round(self._rng.expovariate(1.0) * mean_ns)
+
+    def letter(self, deliver: Callable[[], object]) -> None:
+        """Let *deliver* happen once the letter has arrived, if ever, and how often."""
+        rng, plan = self._rng, self._plan
+        self.counts["letters"] += 1
+        if self.is_calm:
+            self._timeline.after(self.delay_ns(), deliver)
+            return
+        if rng.random() < max(plan.loss, self.storm_loss):
+            self.counts["letters lost"] += 1
+            return
+        delay_ns = self.delay_ns()
+        if rng.random() < plan.late:
+            self.counts["letters late"] += 1
+            delay_ns += rng.randrange(_LATE_NS)
+        self._timeline.after(delay_ns, deliver)
+        if rng.random() < plan.duplication:
+            self.counts["letters duplicated"] += 1
+            again_ns = rng.choice((self.delay_ns(), rng.randrange(_LATE_NS)))
+            self._timeline.after(delay_ns + again_ns, deliver)
+
+
+@final
+class _Lane:
+    """One direction of a connection."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self.last_ns = 0
+        self.cut_ns: int | None = None
+
+    def send(self, delay_ns: int, deliver: Callable[[], object]) -> None:
+        when_ns = max(self.last_ns, self._timeline.now_ns + delay_ns)
+        self.last_ns = when_ns
+
+        def arrive() -> None:
+            if self.cut_ns is None or when_ns <= self.cut_ns:
+                deliver()
+
+        self._timeline.at(when_ns, arrive)
+
+    def cut(self, cut_ns: int) -> None:
+        if self.cut_ns is None:
+            self.cut_ns = cut_ns
+
+
+@final
+class Connection:
+    """
+    What lies between a node and a proxy.
+
+    Attributes:
+        link: What the proxy calls it.
+        is_broken: Whether it carries nothing new any more.
+        is_full: Whether the proxy's queue for the node is full.
+    """
+
+    def __init__(self, network: Network, timeline: Timeline, rng: Random) -> None:
+        self.link = network.new_link()
+        self.is_broken = False
+        self.is_full = False
+        self._network = network
+        self._timeline = timeline
+        self._rng = rng
+        self._up = _Lane(timeline)
+        self._down = _Lane(timeline)
+
+    def to_proxy(self, deliver: Callable[[], object]) -> None:
+        """Carry something from the node to the proxy."""
+        if not self.is_broken:
+            self._up.send(self._network.delay_ns(), deliver)
+
+    def to_node(self, deliver: Callable[[], object]) -> None:
+        """Carry something from the proxy to the node."""
+        if not self.is_broken:
+            self._down.send(self._network.delay_ns(), deliver)
+
+    def sever(self) -> int:
+        """
+        Break it; of what is under way, each end gets the first part at the most.
+
+        Returns:
+            When the last of that has arrived.
+        """
+        now_ns = self._timeline.now_ns
+        if not self.is_broken:
+            self._network.counts["connections broken"] += 1
+        self.is_broken = True
+        last_ns = now_ns
+        for lane in (self._up, self._down):
+            cut_ns = now_ns
+            if lane.last_ns > now_ns and self._rng.random() < 0.7:
+                cut_ns = self._rng.randint(now_ns, lane.last_ns)
+            lane.cut(cut_ns)
+            last_ns = max(last_ns, cut_ns)
+        return last_ns

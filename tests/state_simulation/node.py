@@ -1,0 +1,504 @@
+"""A state node: the shipped `NodeCore` and `StateStore` in a virtual shell."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final, assert_never, final
+
+from attrs import define
+
+from nameservice import NameServiceError, StorageError
+from queryablestate.codec import decode_rows
+from queryablestate.node_chunks import chunk_refused
+from queryablestate.node_core import NodeCore, NodeLimits, check_command
+from queryablestate.node_effects import (
+    ApplyEntry,
+    AskAgain,
+    BindStore,
+    CheckStages,
+    ConnectProxy,
+    DropOldStages,
+    NodeEffect,
+    RaiseFences,
+    ReportBehind,
+    ReportRefused,
+    ReportRegistered,
+    ReportStale,
+    ResetJobRows,
+    SendToProxy,
+    SendToWriter,
+    StageRows,
+    SwitchStore,
+)
+from queryablestate.node_events import (
+    AskedQuestion,
+    ChunkFinished,
+    ChunkReceived,
+    CommandReceived,
+    EntryFinished,
+    NodeEvent,
+    ProxyConnected,
+    ProxyDisconnected,
+    ProxyFound,
+    QuestionDeferred,
+    ResetFinished,
+    StoreOpened,
+    TimePassed,
+    Wait,
+)
+from queryablestate.node_jobs import ServedJob
+from queryablestate.node_messages import ChunkStaged, StagesVerified
+from queryablestate.node_reads import (
+    Found,
+    answer_of,
+    is_long,
+    is_too_early,
+    problem_of,
+    read,
+)
+from queryablestate.node_registration import NodeIdentity
+from queryablestate.questions import Question, Refusal
+from queryablestate.store_rows import check_chunk
+from tests.simulation.timeline import MS
+from tests.state_simulation.network import Connection
+from tests.state_simulation.scenario import RETENTION_NS
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from msgspec import Struct
+
+    from queryablestate.node_messages import StageChunk, ToNode, VerifyStages
+    from tests.state_simulation.disk import Disk
+    from tests.state_simulation.world import World
+
+
+__all__ = ["Node"]
+
+_NS_PER_US: Final = 1_000
+_ANSWER_SIZE_BYTES_MAX: Final = 1 << 20
+_LIMITS: Final = NodeLimits(
+    pause_ns=50 * MS,
+    pause_ns_max=400 * MS,
+    answer_timeout_ns=600 * MS,
+    retry_ns=800 * MS,
+    drop_stages_ns=150 * MS,
+)
+
+
+@define
+class _Arrived:
+    """A chunk, its rows, and how its writer hears of it."""
+
+    chunk: StageChunk
+    payload: bytes
+    reply: Callable[[Struct], None]
+
+
+@final
+class Node:
+    """
+    One process of a state node, from its start to its end.
+
+    Attributes:
+        node_id: Its name; the same in the next process.
+        address: Where writers reach it; another one in the next process.
+        disk: Its data directory.
+        is_alive: Whether it runs.
+        slowness: By what its writes take longer, for a while.
+    """
+
+    def __init__(self, world: World, node_id: str, address: str, disk: Disk) -> None:
+        self._world = world
+        self.node_id = node_id
+        self.address = address
+        self.disk = disk
+        self.is_alive = True
+        self.slowness = 1
+        self._connection: Connection | None = None
+        self._connect_count = 0
+        self._proxy_address = ""
+        self._arrived: _Arrived | None = None
+        self._replies: dict[bytes, Callable[[Struct], None]] = {}
+        self._writer_count = 0
+        self._tasks: deque[Callable[[], Callable[[], None]]] = deque()
+        self._is_writing = False
+        self._pending: deque[NodeEvent] = deque()
+        self._is_stepping = False
+        self._timer_ns: int | None = None
+        disk.reopen()
+        self._core = NodeCore(
+            NodeIdentity(
+                node_id=node_id,
+                registration_id=f"{address}#{world.next_number()}",
+                address=address,
+            ),
+            _LIMITS,
+            now_ns=world.timeline.now_ns,
+        )
+        self._registration_id = self._core._identity.registration_id
+        store = disk.store
+        self._step(
+            StoreOpened(
+                store_id=store.store_id,
+                control_id=store.control_id,
+                positions=store.positions(),
+                fences=store.fences(),
+                lost=store.lost_states(),
+            )
+        )
+
+    def kill(self) -> None:
+        """End the process; the disk keeps what it has."""
+        self.is_alive = False
+        self._tasks.clear()
+        self._leave()
+
+    # -- the proxy -------------------------------------------------------------------
+
+    def proxy_found(self, address: str, epoch: int) -> None:
+        """Hear from the name service who leads."""
+        if self.is_alive:
+            self._step(ProxyFound(address=address, epoch=epoch))
+
+    def _leave(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._world.sever(connection)
+
+    def fill_queue(self, duration_ns: int) -> bool:
+        """Let the proxy's queue for this node be full for a while."""
+        connection = self._connection
+        if connection is None:
+            return False
+        connection.is_full = True
+
+        def end() -> None:
+            connection.is_full = False
+
+        self._world.timeline.after(duration_ns, end)
+        return True
+
+    def isolate(self) -> None:
+        """Lose the connection, whatever is under way in it."""
+        if self._connection is not None:
+            self._world.sever(self._connection)
+
+    def lost(self, connection: Connection) -> None:
+        """Take note, a moment later, that the connection is over."""
+        if connection is self._connection:
+            self._connection = None
+            self._world.timeline.after(self._notice_ns(), self._disconnected)
+
+    def _disconnected(self) -> None:
+        if self.is_alive and self._connection is None:
+            self._step(ProxyDisconnected())
+            self._connect_soon()
+
+    def _connect_soon(self) -> None:
+        """Connect again, as libzmq does by itself."""
+        self._connect_count += 1
+        number = self._connect_count
+        delay_ns = self._world.rng.randrange(60 * MS) + 2 * MS
+        self._world.timeline.after(delay_ns, partial(self._connect, number))
+
+    def _connect(self, number: int) -> None:
+        if not self.is_alive or number != self._connect_count:
+            return
+        proxy = self._world.proxy_at(self._proxy_address)
+        if proxy is None or self.node_id in self._world.isolated:
+            self._connect_soon()
+            return
+        connection = Connection(
+            self._world.network, self._world.timeline, self._world.connection_rng
+        )
+        self._connection = connection
+        self._world.connections[connection.link] = (self, proxy)
+        proxy.connected(connection)
+        self._step(ProxyConnected())
+
+    def _notice_ns(self) -> int:
+        """Return after how long an end notices that a connection is over."""
+        return self._world.notice_ns()
+
+    def proxy_said(self, message: Struct, payload: bytes) -> None:
+        """Hear the proxy, over this connection or late over an earlier one."""
+        if not self.is_alive:
+            return
+        self._world.trace(self.node_id, "<", message)
+        if isinstance(message, Question):
+            self._ask(
+                AskedQuestion(
+                    question=message,
+                    keys=payload,
+                    asked_at_ns=self._world.timeline.now_ns,
+                ),
+                self._connection,
+            )
+            return
+        command: ToNode = message  # type: ignore[assignment]  # what else a proxy says
+        check_command(command)
+        self._step(CommandReceived(command=command))
+
+    def _send(
+        self, message: Struct, payload: bytes, connection: Connection | None
+    ) -> None:
+        if connection is not None and connection is self._connection:
+            self._world.carry_to_proxy(connection, message, payload)
+
+    # -- questions -------------------------------------------------------------------
+
+    def _ask(self, asked: AskedQuestion, connection: Connection | None) -> None:
+        """Answer a question as `queryablestate.node_desk` does."""
+        if not is_long(asked.question, asked.keys):
+            self._finish(asked, self._read(asked, ()), connection)
+            return
+        view = self.disk.store.state(asked.question.state_number)
+        job_id = None if view is None else view.job_id
+        admitted = self._core.admit(asked.question, job_id, now_ns=self._now_ns)
+        if not isinstance(admitted, ServedJob):
+            self._not_now(asked, admitted, job_id, connection)
+            return
+        key_groups = admitted.key_groups
+
+        def scan() -> None:
+            if not self.is_alive:
+                return
+            found = self._read(asked, key_groups)
+            delay_ns = self._world.rng.randrange(5 * MS)
+            self._world.timeline.after(
+                delay_ns, partial(self._finish, asked, found, connection)
+            )
+
+        self._world.timeline.after(self._world.rng.randrange(10 * MS), scan)
+
+    def _read(self, asked: AskedQuestion, key_groups: Sequence[int]) -> Found:
+        return read(
+            self.disk.reader,
+            asked.question,
+            asked.keys,
+            key_groups,
+            self._world.wall_clock_us,
+            _ANSWER_SIZE_BYTES_MAX,
+        )
+
+    def _finish(
+        self, asked: AskedQuestion, found: Found, connection: Connection | None
+    ) -> None:
+        if not self.is_alive:
+            return
+        question = asked.question
+        job_id = None if found.view is None else found.view.job_id
+        admitted = self._core.admit(question, job_id, now_ns=self._now_ns)
+        if not isinstance(admitted, ServedJob):
+            self._not_now(asked, admitted, job_id, connection)
+            return
+        problem = problem_of(question, found, admitted)
+        if problem is not None:
+            self._not_now(asked, problem, job_id, connection)
+        elif is_too_early(question, found):
+            self._not_now(asked, Wait.BATCH, job_id, connection)
+        else:
+            self._world.checker.answered_by(self.disk, question.state_number)
+            answer = answer_of(question, found, self._world.wall_clock_us)
+            self._send(answer, found.payload, connection)
+
+    def _not_now(
+        self,
+        asked: AskedQuestion,
+        why: Refusal | Wait,
+        job_id: str | None,
+        connection: Connection | None,
+    ) -> None:
+        if isinstance(why, Refusal):
+            self._send(why, b"", connection)
+        else:
+            self._step(QuestionDeferred(asked=asked, job_id=job_id, wait=why))
+
+    # -- writers ---------------------------------------------------------------------
+
+    def chunk_arrived(
+        self, chunk: StageChunk, payload: bytes, reply: Callable[[Struct], None]
+    ) -> None:
+        """Take a chunk of a writer."""
+        if not self.is_alive:
+            return
+        self._writer_count += 1
+        writer = b"%d" % self._writer_count
+        self._arrived = _Arrived(chunk, payload, reply)
+        self._replies[writer] = reply
+        self._step(ChunkReceived(writer=writer, chunk=chunk, size_bytes=len(payload)))
+        self._arrived = None
+
+    # -- the machine -----------------------------------------------------------------
+
+    @property
+    def _now_ns(self) -> int:
+        return self._world.timeline.now_ns
+
+    def _step(self, event: NodeEvent) -> None:
+        """Let *event* happen; what happens meanwhile, after it."""
+        self._pending.append(event)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        while self._pending:
+            event = self._pending.popleft()
+            for effect in self._core.step(event, now_ns=self._now_ns):
+                self._perform(effect)
+        self._is_stepping = False
+        self._arm()
+
+    def _arm(self) -> None:
+        due_ns = max(self._core.next_deadline_ns(), self._now_ns)
+        if self._timer_ns is not None and self._timer_ns <= due_ns:
+            return
+        self._timer_ns = due_ns
+        self._world.timeline.at(due_ns, partial(self._fire, due_ns))
+
+    def _fire(self, due_ns: int) -> None:
+        if self._timer_ns == due_ns and self.is_alive:
+            self._timer_ns = None
+            self._step(TimePassed())
+
+    def _perform(self, effect: NodeEffect) -> None:
+        match effect:
+            case ConnectProxy(address=address):
+                self._leave()
+                self._proxy_address = address
+                self._connect_soon()
+            case SendToProxy(message=message):
+                self._send(message, b"", self._connection)
+            case SendToWriter(writer=writer, message=message):
+                self._replies.pop(writer)(message)
+            case StageRows(writer=writer):
+                assert self._arrived is not None
+                self._write(partial(self._stage, writer, self._arrived))
+            case ApplyEntry():
+                self._write(partial(self._apply, effect))
+            case ResetJobRows():
+                self._write(partial(self._reset, effect))
+            case RaiseFences(fences=fences):
+                self._write(partial(self._quietly, partial(self.disk.fence, fences)))
+            case BindStore(control_id=control_id):
+                bind = partial(self.disk.store.bind_control, control_id)
+                self._write(partial(self._quietly, bind))
+            case DropOldStages():
+                before_us = self._world.wall_clock_us - RETENTION_NS // _NS_PER_US
+                drop = partial(self.disk.store.drop_stages_older_than, before_us)
+                self._write(partial(self._quietly, drop))
+            case CheckStages(command=command):
+                self._check(command)
+            case AskAgain(asked=asked):
+                self._ask(asked, self._connection)
+            case SwitchStore():
+                raise AssertionError("there is one control plane")
+            case ReportBehind(failure=failure):
+                self._world.counts["nodes that could not go on"] += 1
+                self._world.trace(self.node_id, "cannot go on:", failure)
+            case ReportRegistered() | ReportRefused() | ReportStale():
+                pass
+            case _:
+                assert_never(effect)
+
+    # -- the store -------------------------------------------------------------------
+
+    def _write(self, task: Callable[[], Callable[[], None]]) -> None:
+        """Have the writer's thread do *task*, and tell what it returns in the loop."""
+        self._tasks.append(task)
+        if not self._is_writing:
+            self._write_next()
+
+    def _write_next(self) -> None:
+        self._is_writing = bool(self._tasks)
+        if self._tasks:
+            delay_ns = self._world.store_delay_ns() * self.slowness
+            self._world.timeline.after(delay_ns, self._written)
+
+    def _written(self) -> None:
+        if not self.is_alive:
+            return
+        tell = self._tasks.popleft()()
+        # The loop hears of it a moment later; a process may die in between.
+        self._world.timeline.after(
+            self._world.rng.randrange(MS), partial(self._tell, tell)
+        )
+        self._write_next()
+
+    def _tell(self, tell: Callable[[], None]) -> None:
+        if self.is_alive:
+            tell()
+
+    def _stage(self, writer: bytes, arrived: _Arrived) -> Callable[[], None]:
+        chunk, payload = arrived.chunk, arrived.payload
+        message: Struct = ChunkStaged(request_id=chunk.request_id)
+        try:
+            check_chunk(chunk, decode_rows(payload))
+            self.disk.stage(chunk, payload, now_us=self._world.wall_clock_us)
+        except NameServiceError as error:
+            message = chunk_refused(error, chunk.request_id)
+
+        def tell() -> None:
+            del self._replies[writer]
+            arrived.reply(message)
+            self._step(ChunkFinished(writer=writer, size_bytes=len(payload)))
+
+        return tell
+
+    def _apply(self, effect: ApplyEntry) -> Callable[[], None]:
+        job_id, entry = effect.job_id, effect.entry
+        failure = None
+        try:
+            self.disk.apply(job_id, entry)
+        except NameServiceError as error:
+            failure = str(error)
+        event = EntryFinished(job_id=job_id, entry=entry, failure=failure)
+        return partial(self._step, event)
+
+    def _reset(self, effect: ResetJobRows) -> Callable[[], None]:
+        self._world.counts["jobs begun anew"] += 1
+        self._world.checker.begun_anew(
+            self.disk, effect.job_id, set(effect.state_numbers)
+        )
+        self.disk.reset(
+            effect.job_id,
+            effect.sequence,
+            effect.state_numbers,
+            self._world.checker.job(effect.job_id),
+        )
+        event = ResetFinished(job_id=effect.job_id, failure=None)
+        return partial(self._step, event)
+
+    def _quietly(self, action: Callable[[], object]) -> Callable[[], None]:
+        action()
+        return lambda: None
+
+    def _check(self, command: VerifyStages) -> None:
+        """Tell which stages are not complete: now, or when the scanner has time."""
+
+        def check() -> None:
+            if not self.is_alive:
+                return
+            try:
+                missing = self.disk.store.missing_stages(
+                    command.job_id,
+                    command.writer_epoch,
+                    command.batch_id,
+                    command.stages,
+                )
+            except StorageError:
+                return
+            message = StagesVerified(
+                registration_id=self._registration_id,
+                verify_id=command.verify_id,
+                missing=tuple(missing),
+            )
+            self._send(message, b"", self._connection)
+
+        if self._world.rng.random() < 0.5:
+            check()
+        else:
+            self._world.timeline.after(self._world.store_delay_ns(), check)

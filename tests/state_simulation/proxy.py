@@ -1,0 +1,424 @@
+"""A proxy process: the shipped `ControlCore` and `ReadDesk` in a virtual shell."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
+
+from nameservice import MayHaveHappenedError, NameServiceError
+from queryablestate.access import ANONYMOUS_CALLER, open_access
+from queryablestate.cache import CacheRule, ResultCache
+from queryablestate.control_core import ControlCore
+from queryablestate.control_effects import (
+    AnswerWriter,
+    ControlEffect,
+    ForgetNode,
+    RefuseWriter,
+    SendToNode,
+    StartOver,
+    WriteStore,
+)
+from queryablestate.control_events import (
+    ControlEvent,
+    Link,
+    LinkClosed,
+    NodeSpoke,
+    StoreFailed,
+    StoreWritten,
+    TimePassed,
+    WriterAsked,
+)
+from queryablestate.failures import NOT_LEADER
+from queryablestate.messages import (
+    BatchCommitted,
+    BindRun,
+    CommitBatch,
+    DrawTicket,
+    DropState,
+    RunBound,
+    StateDropDone,
+)
+from queryablestate.node_messages import (
+    EntriesApplied,
+    NodeHeartbeat,
+    NodeRefused,
+    RegisterNode,
+    StagesVerified,
+)
+from queryablestate.questions import Answer, Ask, Question, Refusal, Told
+from queryablestate.rate_limit import RateLimiter
+from queryablestate.read_desk import Outgoing, ReadDesk, ReadLimits
+from queryablestate.records import CountersRecord
+from tests.simulation.timeline import MS
+from tests.state_simulation.checkers import RunBooks
+from tests.state_simulation.scenario import SESSION_TIMEOUT_NS
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from msgspec import Struct
+
+    from queryablestate.messages import StateDescription
+    from tests.state_simulation.network import Connection
+    from tests.state_simulation.world import World
+
+
+__all__ = ["NodeMessage", "Proxy", "WriterRequest"]
+
+WriterRequest: TypeAlias = DrawTicket | BindRun | CommitBatch | DropState
+NodeMessage: TypeAlias = (
+    RegisterNode | NodeHeartbeat | StagesVerified | EntriesApplied | Answer | Refusal
+)
+
+_SECOND_NS: Final = 1_000 * MS
+_LOAD_NS: Final = 20 * MS
+_DOUBT_NS: Final = 700 * MS
+_CACHE_TTL_SECONDS: Final = 5.0
+
+
+@final
+class Proxy:
+    """
+    One process that contends for the lead of the proxies.
+
+    Attributes:
+        name: What the name service knows it by, and its address.
+        is_alive: Whether it runs.
+        core: The control plane, while this proxy leads and has loaded it.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self.name = name
+        self.is_alive = True
+        self.epoch = 0
+        self.core: ControlCore | None = None
+        self._connections: dict[Link, Connection] = {}
+        self._replies: dict[tuple[Link, int], Callable[[Struct], None]] = {}
+        self._asked: dict[tuple[Link, int], WriterRequest] = {}
+        self._readers: dict[
+            tuple[Link, int], Callable[[Told | Refusal, bytes | None], None]
+        ] = {}
+        self._timer_ns: int | None = None
+        rules = [CacheRule(ttl_seconds=_CACHE_TTL_SECONDS)]
+        self._reads = ReadDesk(
+            access=open_access(),
+            limiter=RateLimiter(),
+            cache=ResultCache(
+                rules if world.scenario.caches else [], size_bytes_max=1 << 20
+            ),
+            limits=ReadLimits(
+                deadline_ns_default=_SECOND_NS,
+                deadline_ns_max=5 * _SECOND_NS,
+                pending_count_max=1_000,
+                keys_per_request_max=100,
+            ),
+        )
+
+    @property
+    def leads(self) -> bool:
+        """Return whether it may answer as the leader, at this moment (E4)."""
+        return (
+            self.is_alive
+            and self.core is not None
+            and self._world.names.leads(self.name, self.epoch)
+        )
+
+    # -- leadership ------------------------------------------------------------------
+
+    def lead(self, epoch: int) -> None:
+        """Load what the last leader left, and go on from there."""
+        self.epoch = epoch
+        self._world.timeline.after(
+            self._world.rng.randrange(_LOAD_NS), partial(self._load, epoch)
+        )
+
+    def stop_leading(self) -> None:
+        """Answer nothing more as the leader."""
+        if self.core is not None:
+            self.core = None
+            self._send_reads(self._reads.stop_leading(NOT_LEADER))
+
+    def kill(self) -> None:
+        """End the process."""
+        self.is_alive = False
+        self.core = None
+        for connection in list(self._connections.values()):
+            self._world.sever(connection)
+
+    def _load(self, epoch: int) -> None:
+        world = self._world
+        if not self.is_alive or not world.names.leads(self.name, epoch):
+            return
+        stored = world.names.load()
+        counters = stored.counters
+        if counters is None:
+            counters = CountersRecord(
+                control_id="control", ticket_limit=1, state_number=0, job_number=0
+            )
+        self.core = ControlCore(
+            counters=counters,
+            jobs=stored.jobs,
+            nodes=stored.nodes,
+            leader_epoch=epoch,
+            session_timeout_ns=SESSION_TIMEOUT_NS,
+            now_ns=world.timeline.now_ns,
+        )
+        self._reads.lead(self.core.locations, leader_epoch=epoch)
+        world.trace(self.name, f"leads, epoch {epoch}")
+        world.counts["control planes loaded"] += 1
+        self._arm()
+
+    # -- in --------------------------------------------------------------------------
+
+    def connected(self, connection: Connection) -> None:
+        """Take note of a connection."""
+        self._connections[connection.link] = connection
+
+    def link_closed(self, link: Link) -> None:
+        """Take note that a connection is over."""
+        for key in [key for key in self._replies if key[0] == link]:
+            del self._replies[key]
+        for key in [key for key in self._readers if key[0] == link]:
+            del self._readers[key]
+        if self.is_alive:
+            self._reads.client_left(link)
+            if self.core is not None:
+                self._step(LinkClosed(link=link))
+
+    def node_said(self, link: Link, message: NodeMessage, payload: bytes) -> None:
+        """Hear a node."""
+        if not self.is_alive:
+            return
+        world = self._world
+        world.trace(self.name, "<", link, message)
+        match message:
+            case Answer():
+                if self.leads:
+                    now_ns = world.timeline.now_ns
+                    outgoing = self._reads.answered(
+                        link, message, payload, now_ns=now_ns
+                    )
+                else:
+                    refusal = Refusal(request_id=message.question_id, code=NOT_LEADER)
+                    outgoing = self._reads.refused(link, refusal)
+                self._send_reads(outgoing)
+            case Refusal():
+                self._send_reads(self._reads.refused(link, message))
+            case _:
+                if not self.leads:
+                    refused = NodeRefused(reason="not-leader", detail="look for it")
+                    self._tell_node(link, refused, b"")
+                    return
+                event = NodeSpoke(
+                    link=link, message=message, wall_clock_us=world.wall_clock_us
+                )
+                self._step(event)
+
+    def writer_asked(
+        self, link: Link, request: WriterRequest, reply: Callable[[Struct], None]
+    ) -> None:
+        """Hear a writer, or an operator."""
+        if not self.is_alive:
+            return
+        if not self.leads:
+            reply(Refusal(request_id=request.request_id, code=NOT_LEADER))
+            return
+        self._world.trace(self.name, "<", link, request)
+        self._replies[link, request.request_id] = reply
+        self._asked[link, request.request_id] = request
+        event = WriterAsked(
+            link=link, request=request, wall_clock_us=self._world.wall_clock_us
+        )
+        self._step(event)
+
+    def described(self, job_id: str, state_name: str) -> StateDescription | None:
+        """Return what a reader is told of a state, and of the route to it."""
+        if not self.leads:
+            return None
+        assert self.core is not None
+        wall_clock_us = self._world.wall_clock_us
+        return self.core.describe(job_id, state_name, wall_clock_us=wall_clock_us)
+
+    def reader_asked(
+        self,
+        link: Link,
+        ask: Ask,
+        keys: bytes,
+        reply: Callable[[Told | Refusal, bytes | None], None],
+    ) -> None:
+        """Hear a reader."""
+        if not self.is_alive:
+            return
+        if not self.leads:
+            reply(Refusal(request_id=ask.request_id, code=NOT_LEADER), None)
+            return
+        assert self.core is not None
+        now_ns = self._world.timeline.now_ns
+        self._readers[link, ask.request_id] = reply
+        outgoing = self._reads.ask(
+            link,
+            ANONYMOUS_CALLER,
+            ask,
+            keys,
+            now_ns=now_ns,
+            is_settled=self.core.is_settled(now_ns=now_ns),
+        )
+        self._send_reads(outgoing)
+        self._arm()
+
+    # -- time ------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        times = [self._reads.next_deadline_ns()]
+        if self.core is not None:
+            times.append(self.core.next_deadline_ns())
+        due_ns = min((at_ns for at_ns in times if at_ns is not None), default=None)
+        if due_ns is None or (self._timer_ns is not None and self._timer_ns <= due_ns):
+            return
+        due_ns = max(due_ns, self._world.timeline.now_ns)
+        self._timer_ns = due_ns
+        self._world.timeline.at(due_ns, partial(self._fire, due_ns))
+
+    def _fire(self, due_ns: int) -> None:
+        if self._timer_ns != due_ns or not self.is_alive:
+            return
+        self._timer_ns = None
+        self._send_reads(self._reads.expire(now_ns=self._world.timeline.now_ns))
+        if self.core is not None:
+            self._step(TimePassed())
+        self._arm()
+
+    # -- out -------------------------------------------------------------------------
+
+    def _step(self, event: ControlEvent) -> None:
+        core = self.core
+        assert core is not None
+        now_ns = self._world.timeline.now_ns
+        effects = core.step(event, now_ns=now_ns)
+        core.check_invariants()
+        for effect in effects:
+            self._perform(effect)
+        if self.core is core and self._reads.parked_count:
+            is_settled = core.is_settled(now_ns=now_ns)
+            self._send_reads(
+                self._reads.look_again(now_ns=now_ns, is_settled=is_settled)
+            )
+        self._arm()
+
+    def _perform(self, effect: ControlEffect) -> None:
+        match effect:
+            case WriteStore():
+                self._write(effect)
+            case AnswerWriter(link=link, message=message):
+                self._check_answer(link, message)
+                self._reply(link, message.request_id, message)
+            case RefuseWriter(link=link, request_id=request_id, error=error):
+                self._reply(link, request_id, self._world.refusal(error, request_id))
+            case SendToNode(link=link, message=message):
+                if not self._tell_node(link, message, b""):
+                    # What cannot be sent ends the connection: see `SendToNode`.
+                    self._world.timeline.after(1, partial(self.link_closed, link))
+            case ForgetNode(link=link):
+                self._send_reads(self._reads.node_left(link))
+            case StartOver():
+                self._world.counts["control planes started over"] += 1
+                self.core = None
+                self._send_reads(self._reads.stop_leading(NOT_LEADER))
+                self.lead(self.epoch)
+            case _:
+                assert_never(effect)
+
+    def _check_answer(self, link: Link, message: Struct) -> None:
+        """Let the books know what a writer is told, at the moment that it is said."""
+        world = self._world
+        match message:
+            case RunBound():
+                request = self._asked[link, message.request_id]
+                assert isinstance(request, BindRun)
+                plan = world.plan_of(request.query_id)
+                books = RunBooks(
+                    run_id=request.run_id,
+                    on_new_query=request.on_new_query,
+                    is_complete=plan.is_complete,
+                )
+                world.checker.run_bound(
+                    request.job_id, request.query_id, message.writer_epoch, books
+                )
+            case BatchCommitted():
+                request = self._asked[link, message.request_id]
+                assert isinstance(request, CommitBatch)
+                world.checker.batch_acknowledged(
+                    request.job_id,
+                    request.query_id,
+                    message.batch_id,
+                    request.state_numbers,
+                    world.owners_of(request.job_id),
+                )
+            case StateDropDone():
+                request = self._asked[link, message.request_id]
+                assert isinstance(request, DropState)
+                world.checker.drop_acknowledged(request.job_id, request.state_name)
+            case _:
+                pass
+
+    def _write(self, effect: WriteStore) -> None:
+        """Have the leader store take operations, and hear of it, or not."""
+        world, core, epoch = self._world, self.core, self.epoch
+        rng, timeline = world.rng, world.timeline
+        is_doubtful = world.fails(max(world.scenario.store_doubt, world.store_doubt))
+        is_lost = is_doubtful and rng.random() < 0.5
+
+        def finish(event: StoreWritten | StoreFailed) -> None:
+            if self.is_alive and self.core is core:
+                self._step(event)
+
+        def arrive() -> None:
+            event: StoreWritten | StoreFailed = StoreWritten()
+            if is_lost:
+                event = StoreFailed(
+                    error=MayHaveHappenedError("no answer"), is_certain=False
+                )
+            else:
+                try:
+                    world.names.commit(effect.operations, name=self.name, epoch=epoch)
+                except NameServiceError as error:
+                    event = StoreFailed(error=error, is_certain=True)
+            if is_doubtful:
+                world.counts["fault: store answers lost"] += 1
+                event = StoreFailed(
+                    error=MayHaveHappenedError("no answer"), is_certain=False
+                )
+                timeline.after(rng.randrange(_DOUBT_NS), partial(finish, event))
+            else:
+                timeline.after(world.leader_store_delay_ns(), partial(finish, event))
+
+        timeline.after(world.leader_store_delay_ns(), arrive)
+
+    def _reply(self, link: Link, request_id: int, message: Struct) -> None:
+        self._world.trace(self.name, ">", link, message)
+        reply = self._replies.pop((link, request_id), None)
+        if reply is not None:
+            reply(message)
+
+    def _tell_node(self, link: Link, message: Struct, payload: bytes) -> bool:
+        """Send something; return whether there was room for it in the queue."""
+        connection = self._connections.get(link)
+        if connection is None:
+            return True
+        if connection.is_full:
+            return False
+        self._world.trace(self.name, ">", link, message)
+        self._world.carry_to_node(connection, message, payload)
+        return True
+
+    def _send_reads(self, outgoing: list[Outgoing]) -> None:
+        for item in outgoing:
+            if isinstance(item.message, Question):
+                self._tell_node(item.link, item.message, item.payload or b"")
+                continue
+            key = (item.link, item.message.request_id)
+            reply = self._readers.pop(key, None)
+            if reply is not None:
+                reply(item.message, item.payload)

@@ -1,0 +1,225 @@
+"""What a seed stands for: which nodes and queries, which network, which faults."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from attrs import frozen
+
+from tests.simulation.timeline import MS
+
+
+__all__ = [
+    "COMMIT_TIMEOUT_NS",
+    "FAULT_NAMES",
+    "MAX_PARALLELISM",
+    "RETENTION_NS",
+    "SESSION_TIMEOUT_NS",
+    "NetworkPlan",
+    "QueryPlan",
+    "Scenario",
+    "StatePlan",
+    "make_scenario",
+]
+
+MAX_PARALLELISM: Final = 4
+SESSION_TIMEOUT_NS: Final = 1_000 * MS
+COMMIT_TIMEOUT_NS: Final = 2_500 * MS
+RETENTION_NS: Final = 5_000 * MS
+
+FAULT_NAMES: Final = (
+    "change leader",
+    "restart leader",
+    "lose store answers",
+    "kill node",
+    "lose disk",
+    "exchange disk",
+    "break connection",
+    "isolate node",
+    "slow disk",
+    "full queue",
+    "kill driver",
+    "split driver",
+    "pause driver",
+    "restore checkpoint",
+    "replace query",
+    "return to query",
+    "drop state",
+    "skip batch",
+    "storm",
+)
+
+
+@frozen(kw_only=True)
+class StatePlan:
+    """
+    One state that a query writes.
+
+    Attributes:
+        state_name: Its name within the job.
+        kind: ``value``, ``list`` or ``map``.
+        is_complete: Whether each batch is all there is.
+        has_deletes: Whether rows may delete.
+        has_orders: Whether several rows of a batch may have one key.
+    """
+
+    state_name: str
+    kind: str
+    is_complete: bool = False
+    has_deletes: bool = False
+    has_orders: bool = False
+
+
+@frozen(kw_only=True)
+class QueryPlan:
+    """
+    One streaming query, or a batch job that is run again and again.
+
+    Attributes:
+        label: Its name in traces.
+        job_id: Whose state it writes.
+        states: What it writes; either all of them complete, or none.
+        tasks_bind: Whether tasks show the ticket, or the driver does.
+        is_batch_job: Whether it has no batch ids of its own.
+    """
+
+    label: str
+    job_id: str
+    states: tuple[StatePlan, ...]
+    tasks_bind: bool
+    is_batch_job: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the rows of a batch are all there is."""
+        return self.states[0].is_complete
+
+
+@frozen(kw_only=True)
+class NetworkPlan:
+    """
+    How bad the network is while it is bad.
+
+    Attributes:
+        latency_ns: The mean delay of a message.
+        loss: Probability that a request or an answer of a writer or reader is lost.
+        duplication: Probability that it arrives twice.
+        late: Probability that it is very late.
+    """
+
+    latency_ns: int
+    loss: float
+    duplication: float
+    late: float
+
+
+@frozen(kw_only=True)
+class Scenario:
+    """
+    Everything about one run that is decided before it.
+
+    Attributes:
+        seed: What it was made from.
+        node_count: How many state nodes.
+        queries: What is written.
+        reader_count: How many readers ask all the time.
+        network: How bad the network is.
+        store_ns: The mean duration of a write of a node's store.
+        leader_store_ns: Likewise of the leader store.
+        store_doubt: Probability that nobody learns what became of such a write.
+        task_failure: Probability that a task fails or is slow, and runs again.
+        caches: Whether the proxies keep answers.
+        entry_kept_count: Entries that the control plane keeps though all have them.
+        fault_interval_ns: The mean time between two faults.
+        faults_end_ns: When faults stop.
+        fault_weights: How often each kind of fault comes.
+    """
+
+    seed: int
+    node_count: int
+    queries: tuple[QueryPlan, ...]
+    reader_count: int
+    network: NetworkPlan
+    store_ns: int
+    leader_store_ns: int
+    store_doubt: float
+    task_failure: float
+    caches: bool
+    entry_kept_count: int
+    fault_interval_ns: int
+    faults_end_ns: int
+    fault_weights: tuple[int, ...]
+
+
+_UPSERT: Final = StatePlan(state_name="upsert", kind="value", has_deletes=True)
+_APPEND: Final = StatePlan(state_name="append", kind="list")
+_MAP: Final = StatePlan(state_name="map", kind="map", has_deletes=True)
+_ORDERED: Final = StatePlan(
+    state_name="ordered", kind="value", has_deletes=True, has_orders=True
+)
+_COMPLETE: Final = StatePlan(state_name="complete", kind="value", is_complete=True)
+
+_STATES: Final = (
+    (_APPEND,),
+    (_APPEND, _UPSERT),
+    (_APPEND, _ORDERED),
+    (_MAP, _APPEND),
+    (_UPSERT,),
+)
+_OTHERS: Final = (
+    StatePlan(state_name="other", kind="list"),
+    _COMPLETE,
+    StatePlan(state_name="other", kind="value", has_deletes=True),
+)
+
+
+def _make_queries(rng: Random) -> tuple[QueryPlan, ...]:
+    queries = [
+        QueryPlan(
+            label="q",
+            job_id="job",
+            states=rng.choice(_STATES),
+            tasks_bind=rng.random() < 0.5,
+        )
+    ]
+    if rng.random() < 0.6:
+        plan = QueryPlan(
+            label="r",
+            job_id=rng.choice(("job", "another")),
+            states=(rng.choice(_OTHERS),),
+            tasks_bind=rng.random() < 0.5,
+            is_batch_job=rng.random() < 0.2,
+        )
+        queries.append(plan)
+    return tuple(queries)
+
+
+def make_scenario(seed: int) -> Scenario:
+    """Return what *seed* stands for; the same every time."""
+    rng = Random(seed)
+    favourites = rng.sample(range(len(FAULT_NAMES)), 4)
+    is_lossy = rng.random() < 0.7
+    return Scenario(
+        seed=seed,
+        node_count=rng.choice((1, 2, 2, 3)),
+        queries=_make_queries(rng),
+        reader_count=rng.choice((1, 2)),
+        network=NetworkPlan(
+            latency_ns=rng.choice((MS // 2, 2 * MS, 10 * MS)),
+            loss=rng.choice((0.01, 0.05, 0.15)) if is_lossy else 0.0,
+            duplication=rng.choice((0.0, 0.05, 0.2)),
+            late=rng.choice((0.0, 0.02, 0.1)),
+        ),
+        store_ns=rng.choice((MS, 5 * MS, 20 * MS)),
+        leader_store_ns=rng.choice((MS, 10 * MS, 40 * MS)),
+        store_doubt=rng.choice((0.0, 0.0, 0.01, 0.05)),
+        task_failure=rng.choice((0.0, 0.05, 0.2)),
+        caches=rng.random() < 0.5,
+        entry_kept_count=rng.choice((1, 4, 100)),
+        fault_interval_ns=round(rng.uniform(80, 900)) * MS,
+        faults_end_ns=round(rng.uniform(5_000, 12_000)) * MS,
+        fault_weights=tuple(
+            6 if index in favourites else 1 for index in range(len(FAULT_NAMES))
+        ),
+    )

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.mutations import Mutation
+from tests.state_simulation.mutations import MUTATIONS
+from tests.state_simulation.runs import Summary, run_seed
+
+
+ROOT = Path(__file__).parent.parent.parent
+SEEDS_PER_TEST = 25
+
+
+@pytest.mark.parametrize("first", range(0, 200, SEEDS_PER_TEST))
+def test_every_rule_holds_whatever_happens(first: int) -> None:
+    """W1 to W7, Q1, Q2: no seed breaks a rule; ``make simulate`` runs more."""
+    summary = Summary()
+    for seed in range(first, first + SEEDS_PER_TEST):
+        summary.add(run_seed(seed))
+    assert summary.failures == []
+    assert summary.counts["entries decided"] > SEEDS_PER_TEST
+    assert summary.counts["readers told"] > SEEDS_PER_TEST
+
+
+def test_a_seed_replays() -> None:
+    """The same seed is the same run, to the last message: a failure can be studied."""
+    traces: list[list[str]] = [[], []]
+    for trace in traces:
+        run_seed(7, trace.append)
+    assert _without_drawn(traces[0]) == _without_drawn(traces[1])
+    assert len(traces[0]) > 100
+
+
+def _without_drawn(trace: list[str]) -> list[str]:
+    """Return the lines but for the names of data directories, which stores draw."""
+    return [line for line in trace if "store_id" not in line]
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [mutation for mutation in MUTATIONS if not mutation.is_rare],
+    ids=lambda mutation: mutation.name,
+)
+def test_what_is_broken_on_purpose_is_found(mutation: Mutation) -> None:
+    """A simulation that cannot fail proves nothing: it finds each of these faults."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.state_simulation"),
+            *("--mutation", mutation.name, "--seeds", "300", "--jobs", "1"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "replay: python -m tests.state_simulation --seed" in done.stdout
