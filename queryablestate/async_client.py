@@ -19,12 +19,12 @@ from nameservice import (
     UnknownStateError,
 )
 from queryablestate.async_query_shell import AsyncQueryShell
-from queryablestate.codec import decode_count
 from queryablestate.messages import JobsListed, StateDescribed, StatesListed
 from queryablestate.query_builder import (
     MISSING,
     QueryBuilder,
     check_limit,
+    check_min_batch_id,
     entry_of,
     partial_of,
     raise_error,
@@ -291,6 +291,7 @@ class AsyncQueryableStateClient:
         """
         # Not the generator itself: what is wrong with the arguments is told at once.
         check_limit(limit)
+        check_min_batch_id(min_batch_id)
         self._builder.route(
             job_id, state_name, self._builder.deadline_ns(deadline_seconds)
         )
@@ -326,8 +327,7 @@ class AsyncQueryableStateClient:
                 continue
             for page in pages:
                 raise_error(page.error)
-                rows = route.decode_page(page.payload)
-                scan.take(page.node_index, rows, page.next_start)
+                scan.take(page.node_index, page.result, page.next_start)
             for _, key, value in scan.pop():
                 yield key, value
             deadline_ns = self._builder.deadline_ns(deadline_seconds)
@@ -345,6 +345,7 @@ class AsyncQueryableStateClient:
 
         See `QueryableStateClient.count`.
         """
+        check_min_batch_id(min_batch_id)
         deadline_ns = self._builder.deadline_ns(deadline_seconds)
         route: Route | None = None
         while True:
@@ -360,7 +361,7 @@ class AsyncQueryableStateClient:
                 continue
             for count in counts:
                 raise_error(count.error)
-            return sum(decode_count(count.payload) for count in counts)
+            return sum(count.result for count in counts)
 
     # -- what there is -----------------------------------------------------------------
 

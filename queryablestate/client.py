@@ -17,12 +17,12 @@ from nameservice import (
     UnknownKeyError,
     UnknownStateError,
 )
-from queryablestate.codec import decode_count
 from queryablestate.messages import JobsListed, StateDescribed, StatesListed
 from queryablestate.query_builder import (
     MISSING,
     QueryBuilder,
     check_limit,
+    check_min_batch_id,
     entry_of,
     partial_of,
     raise_error,
@@ -369,6 +369,7 @@ class QueryableStateClient:
         """
         # Not the generator itself: what is wrong with the arguments is told at once.
         check_limit(limit)
+        check_min_batch_id(min_batch_id)
         self._builder.route(
             job_id, state_name, self._builder.deadline_ns(deadline_seconds)
         )
@@ -404,8 +405,7 @@ class QueryableStateClient:
                 continue
             for page in pages:
                 raise_error(page.error)
-                rows = route.decode_page(page.payload)
-                scan.take(page.node_index, rows, page.next_start)
+                scan.take(page.node_index, page.result, page.next_start)
             for _, key, value in scan.pop():
                 yield key, value
             deadline_ns = self._builder.deadline_ns(deadline_seconds)
@@ -427,6 +427,7 @@ class QueryableStateClient:
             StateUnavailableError: If a node that holds key groups is away.
             NameServiceError: As `get`.
         """
+        check_min_batch_id(min_batch_id)
         deadline_ns = self._builder.deadline_ns(deadline_seconds)
         route: Route | None = None
         while True:
@@ -442,7 +443,7 @@ class QueryableStateClient:
                 continue
             for count in counts:
                 raise_error(count.error)
-            return sum(decode_count(count.payload) for count in counts)
+            return sum(count.result for count in counts)
 
     # -- what there is -----------------------------------------------------------------
 

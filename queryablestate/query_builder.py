@@ -41,6 +41,7 @@ __all__ = [
     "MISSING",
     "QueryBuilder",
     "check_limit",
+    "check_min_batch_id",
     "entry_of",
     "partial_of",
     "raise_error",
@@ -93,7 +94,7 @@ class QueryBuilder:
             ConfigurationError: If an argument is out of range.
         """
         if min_batch_id is not None:
-            _check_batch_id(min_batch_id)
+            check_min_batch_id(min_batch_id)
         now_ns = self._now_ns()
         return KeysRead(
             None,
@@ -128,7 +129,7 @@ class QueryBuilder:
     ) -> list[NodeRead]:
         """Return the questions for some nodes of *route*, by index."""
         if min_batch_id is not None:
-            _check_batch_id(min_batch_id)
+            check_min_batch_id(min_batch_id)
         now_ns = self._now_ns()
         state = (route.description.job_id, route.description.state_name)
         return [
@@ -323,8 +324,9 @@ def _check_deadline(deadline_seconds: object) -> int:
     return round(deadline_seconds * NS_PER_SECOND)
 
 
-def _check_batch_id(min_batch_id: object) -> None:
-    if (
+def check_min_batch_id(min_batch_id: object) -> None:
+    """Raise `ConfigurationError` if *min_batch_id* is no batch id, nor None."""
+    if min_batch_id is not None and (
         isinstance(min_batch_id, bool)
         or not isinstance(min_batch_id, int)
         or not 0 <= min_batch_id < 2**63

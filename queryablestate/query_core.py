@@ -51,8 +51,10 @@ from nameservice.errors import (
     DidNotHappenError,
     LocalProtocolError,
     NameServiceError,
+    RemoteProtocolError,
 )
 from nameservice.state_errors import StateUnavailableError
+from queryablestate.codec import decode_count
 from queryablestate.failures import (
     NOT_LEADER,
     STALE_ROUTE,
@@ -458,6 +460,15 @@ class QueryCore:
     ) -> None:
         if read.is_done:
             return
+        try:
+            result = (
+                read.route.decode_page(payload)
+                if isinstance(read.operation, ScanRows)
+                else decode_count(payload)
+            )
+        except RemoteProtocolError as error:
+            self._outbox.fail(read, error)
+            return
         floor = self._keys.floor_of_node(read, told.reading)
         if floor is not None:
             generation, batch_id = floor
@@ -465,7 +476,7 @@ class QueryCore:
                 read.min_batch_id = max(batch_id, read.min_batch_id or 0)
             self._ask_node_later(read)
             return
-        read.payload = payload
+        read.result = result
         read.next_start = told.next_start
         read.reading = told.reading
         self._outbox.finish(read)

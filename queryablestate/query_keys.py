@@ -102,9 +102,10 @@ class KeyDesk:
         due_ns = NEVER_NS
         for traffic in self._wanting:
             due_ns = min(due_ns, traffic.describe_due_ns)
-        for lane in self._lanes:
-            if lane.hold_until_ns > self._outbox.now_ns:
-                due_ns = min(due_ns, lane.hold_until_ns)
+        if len(self._flights) < self._flight_count_max:
+            for lane in self._lanes:
+                if not lane.traffic.is_stale:
+                    due_ns = min(due_ns, lane.due_ns(now_ns=self._outbox.now_ns))
         return due_ns
 
     def flight_expiry_ns(self) -> int:
@@ -181,6 +182,9 @@ class KeyDesk:
 
     def forget_dropped(self) -> None:
         """Let nothing be asked for nobody."""
+        for number, flight in tuple(self._flights.items()):
+            if all(read.is_done for read in flight.reads):
+                self._land(number)
         for lane in self._lanes:
             lane.purge()
         self._lanes = {lane: None for lane in self._lanes if lane.keys}
@@ -251,7 +255,7 @@ class KeyDesk:
             while (
                 lane.keys
                 and len(self._flights) < self._flight_count_max
-                and lane.may_send(session.key_count_max)
+                and lane.may_send(session.key_count_max, now_ns=now_ns)
             ):
                 flight = lane.cut(
                     session.key_count_max, session.frame_size_bytes_max, now_ns=now_ns

@@ -7,8 +7,9 @@ A *lane* holds the keys that one node is to be asked for in one way (the same op
 the same least batch).  A *flight* is one question under way: what was cut off a lane.
 The fewer and fuller flights are, the cheaper is each key, but a key that waits for
 company is late.  So a lane sends at once while fewer than two of its flights are under
-way, and otherwise only what fills a question; the next answer frees its place.  A
-single caller is never delayed, and many share a message without knowing of each other.
+way, and otherwise only what fills a question; the next answer frees its place, or a
+quarter of a second without one does: an answer may be lost.  A single caller is never
+delayed, and many share a message without knowing of each other.
 
 Keys are hashed and encoded as they enter a lane, all that were asked together at once.
 A new route empties the lanes of the old one: the same reads are encoded anew.
@@ -34,6 +35,7 @@ Part: TypeAlias = "tuple[KeysRead, Sequence[int] | None]"
 
 _FLIGHT_COUNT_MAX: Final = 2
 _FULL_FLIGHT_COUNT_MAX: Final = 8
+_PATIENCE_NS: Final = 250_000_000
 _TABLE_COUNT_MAX: Final = 64
 _KEY_SIZE_BYTES_MAX: Final = 512
 """More than any storage key takes, with what MessagePack adds."""
@@ -56,6 +58,7 @@ class Lane:
         places: Which key of that read, one for each.
         deadline_ns: The latest of their deadlines.
         flight_count: Flights under way.
+        sent_ns: When the last of them was sent.
         hold_until_ns: Nothing is to be sent before.
         pause_ns: How long it was held the last time.
     """
@@ -70,15 +73,26 @@ class Lane:
     places: list[int] = Factory(list)
     deadline_ns: int = 0
     flight_count: int = 0
+    sent_ns: int = 0
     hold_until_ns: int = 0
     pause_ns: int = 0
 
-    def may_send(self, key_count_max: int) -> bool:
+    def may_send(self, key_count_max: int, *, now_ns: int) -> bool:
         """Return whether what waits should go; see the module docstring."""
-        return self.flight_count < _FLIGHT_COUNT_MAX or (
-            self.flight_count < _FULL_FLIGHT_COUNT_MAX
-            and len(self.keys) >= key_count_max
+        return (
+            self.flight_count < _FLIGHT_COUNT_MAX
+            or (
+                self.flight_count < _FULL_FLIGHT_COUNT_MAX
+                and len(self.keys) >= key_count_max
+            )
+            or now_ns >= self.sent_ns + _PATIENCE_NS
         )
+
+    def due_ns(self, *, now_ns: int) -> int:
+        """Return when what waits may go, if no answer comes before."""
+        if now_ns < self.hold_until_ns:
+            return self.hold_until_ns
+        return self.sent_ns + _PATIENCE_NS
 
     def cut(
         self, key_count_max: int, frame_size_bytes_max: int, *, now_ns: int
@@ -106,6 +120,7 @@ class Lane:
             del self.reads[:key_count_max]
             del self.places[:key_count_max]
         self.flight_count += 1
+        self.sent_ns = now_ns
         return flight
 
     def put_back(self, flight: Flight) -> None:

@@ -130,7 +130,7 @@ class NodeRead:
         min_batch_id: Wait until this batch is applied (rule Q2), or None.
         is_done: Whether it was answered, failed, or given up.
         error: Why it failed, or None; a `StaleRouteError` asks for a `RouteRead`.
-        payload: The second frame of the answer.
+        result: The answer: the rows of a page, or a count.
         next_start: Where a scan goes on, or None at its end.
         reading: As of what it was read.
         hold_until_ns: Not to be sent before; the core's.
@@ -146,7 +146,7 @@ class NodeRead:
     min_batch_id: int | None = None
     is_done: bool = False
     error: Exception | None = None
-    payload: bytes | memoryview = field(default=b"", repr=False)
+    result: Any = field(default=None, repr=False)
     next_start: bytes | None = None
     reading: Reading | None = None
     hold_until_ns: int = 0

@@ -496,6 +496,29 @@ class TestPacking:
         (third,) = talk.answer(first)
         assert keys_of(third) == ["N3", "N4", "N5"]
 
+    def test_a_lost_answer_does_not_stop_a_node(self) -> None:
+        """Without any answer what waits goes after a quarter of a second."""
+        talk = Conversation(state_of(node_count=1))
+        talk.begin_routed(talk.read("N1", deadline_ns=60 * NS_PER_SECOND))
+        talk.ask(talk.read("N2", deadline_ns=60 * NS_PER_SECOND))
+        read = talk.read("N3")
+        assert talk.ask(read) == ()
+        before_ns = talk.now_ns
+        (ask,) = talk.wait_for_deadline()
+        assert talk.now_ns - before_ns == 250 * MS
+        talk.answer(ask)
+        assert talk.done == [read]
+
+    def test_a_question_that_was_given_up_frees_its_place(self) -> None:
+        """Nobody waits behind those who wait no more."""
+        talk = Conversation(state_of(node_count=1))
+        given_up = [talk.read("N1"), talk.read("N2")]
+        talk.begin_routed(given_up[0])
+        talk.ask(given_up[1])
+        assert talk.ask(talk.read("N3")) == ()
+        (ask,) = talk.step(RequestsDropped(requests=given_up))
+        assert keys_of(ask) == ["N3"]
+
     def test_nodes_do_not_wait_for_each_other(self) -> None:
         """A node that is slow delays what it is asked itself, and nothing else."""
         talk = Conversation(state_of())
@@ -1289,7 +1312,11 @@ class TestNodeReads:
         assert asked(ask).node_index == 1
         talk.answer(ask)
         assert (talk.done[-1], read.error, read.next_start) == (read, None, None)
-        assert len(route.decode_page(read.payload)) > 0
+        assert [key for _, key, _ in read.result] == sorted(
+            name
+            for name in talk.state.rows
+            if talk.state.owners[talk.state.keys.key_group(name)] == 1
+        )
 
     def test_a_count_is_one_message(self) -> None:
         """Counting counts as one key."""
@@ -1299,6 +1326,28 @@ class TestNodeReads:
         assert asked(ask).key_count == 1
         talk.answer(ask)
         assert read.is_done
+        assert read.result == sum(
+            talk.state.owners[talk.state.keys.key_group(name)] == 0
+            for name in talk.state.rows
+        )
+
+    @pytest.mark.parametrize(
+        ("operation", "answer"),
+        [(SCAN, [b"\1N1\0\0"]), (SCAN, 7), (CountKeys(), []), (CountKeys(), -1)],
+    )
+    def test_an_answer_that_makes_no_sense(
+        self, operation: Any, answer: object
+    ) -> None:
+        """It is an error of this question, and sets no floor for the next one."""
+        talk, route = self.routed(state_of())
+        read = talk.node_read(route, 0, operation)
+        (ask,) = talk.ask(read)
+        reading = Reading(generation=99, batch_id=99, age_ms=0)
+        talk.say(Told(request_id=number_of(ask), reading=reading), answer)
+        assert isinstance(read.error, RemoteProtocolError)
+        again = talk.node_read(route, 0, operation)
+        talk.settle(talk.ask(again))
+        assert again.error is None
 
     @pytest.mark.parametrize("code", ["stale-route", "unknown-state", "unknown-job"])
     def test_a_stale_route_is_the_callers_business(self, code: str) -> None:
