@@ -482,10 +482,6 @@ class KeyDesk:
             return
         self._wanting.pop(traffic, None)
         if traffic.route is None and traffic.describe_id is None:
-            self._forget(traffic)
-
-    def _forget(self, traffic: StateTraffic) -> None:
-        if self._traffic.get(traffic.state) is traffic:
             del self._traffic[traffic.state]
 
     def _route_failed(self, traffic: StateTraffic) -> None:
@@ -535,7 +531,7 @@ class KeyDesk:
         traffic.waiting = []
         traffic.route_reads = []
         self._wanting.pop(traffic, None)
-        self._forget(traffic)
+        del self._traffic[traffic.state]
 
 
 def _route_of(traffic: StateTraffic, description: StateDescription) -> Route:

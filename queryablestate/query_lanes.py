@@ -363,15 +363,14 @@ def _parts(reads: Sequence[KeysRead], places: Sequence[int]) -> list[Part]:
 def _runs(
     parts: Sequence[Part], min_batch_id: int | None
 ) -> Iterable[tuple[Sequence[Part], Asking, int | None]]:
-    """Yield *parts* cut into stretches that are asked for in one way, in order."""
+    """Yield *parts*, at least one, cut where they are asked for in another way."""
     start = 0
     for index, (read, _) in enumerate(parts):
         first = parts[start][0]
         if read.asking is not first.asking or read.min_batch_id != first.min_batch_id:
             yield _run(parts[start:index], min_batch_id)
             start = index
-    if parts:
-        yield _run(parts[start:], min_batch_id)
+    yield _run(parts[start:], min_batch_id)
 
 
 def _run(

@@ -57,6 +57,7 @@ from queryablestate.questions import (
     ScanRows,
     Told,
 )
+from queryablestate.schema import AtomicType
 from tests.queryablestate.query_conversation import (
     ADDRESS,
     DEADLINE_NS,
@@ -120,7 +121,9 @@ class TestSession:
         talk.told()
         read = talk.read("N1")
         hello = talk.greet(read)
+        assert talk.core.key_count_max == 1
         (describe,) = talk.welcome(hello)
+        assert talk.core.key_count_max == 1_000
         assert isinstance(describe, SendRequest)
         assert describe.message == DescribeState(
             request_id=2, session=SECRET, job_id="flights", state_name="aircraft"
@@ -794,6 +797,85 @@ class TestRoutes:
         talk.settle(talk.describe(again))
         assert read.rows == [ROW]
 
+    def test_a_description_is_asked_for_by_every_session(self) -> None:
+        """A session that ends takes the question for a route along."""
+        talk = Conversation(state_of())
+        read = talk.read("N1")
+        (describe,) = talk.begin(read)
+        talk.step(ConnectionFailed())
+        talk.wait_for_deadline()
+        (hello,) = talk.step(ConnectionMade())
+        (again,) = talk.welcome(hello)
+        assert talk.describe(describe) == ()
+        talk.settle(talk.describe(again))
+        assert read.rows == [ROW]
+
+    def test_what_is_under_way_by_the_former_route(self) -> None:
+        """If the session ends as well, it goes by the present one."""
+        talk = Conversation(state_of())
+        name, other = names(talk.state, 0, 2)
+        reads = [talk.read(name), talk.read(other)]
+        (first,) = talk.begin_routed(reads[0])
+        talk.ask(reads[1])
+        talk.state.version = 2
+        talk.state.owners = (1,) * 8
+        (describe,) = talk.refuse(first, "stale-route")
+        talk.describe(describe)
+        talk.step(ConnectionFailed())
+        talk.wait_for_deadline()
+        (hello,) = talk.step(ConnectionMade())
+        (ask,) = talk.welcome(hello)
+        assert sorted(keys_of(ask)) == sorted([name, other])
+        assert asked(ask).assignment_version == 2
+
+    def test_a_state_that_was_made_anew_with_other_keys(self) -> None:
+        """Keys that fitted the former state are wrong now: told once, and typed."""
+        talk = Conversation(state_of())
+        read = talk.read(*names(talk.state, 0), *names(talk.state, 1))
+        first, second = talk.begin_routed(read)
+        talk.state = state_of()
+        key = (attrs.evolve(talk.state.schema.key[0], type=AtomicType.INT),)
+        talk.state.schema = attrs.evolve(talk.state.schema, key=key)
+        (describe,) = talk.refuse(first, "stale-route")
+        talk.refuse(second, "stale-route")
+        talk.describe(describe)
+        assert talk.done == [read]
+        assert isinstance(read.error, WrongKeyTypeError)
+
+    def test_a_stale_route_that_is_being_refreshed(self) -> None:
+        """Who hears *stale* while the route is on its way waits for that one."""
+        talk = Conversation(state_of())
+        talk.settle(talk.begin(talk.read("N1")))
+        talk.now_ns += 10 * NS_PER_SECOND
+        read = talk.read("N1")
+        describe, ask = talk.ask(read)
+        talk.state.version = 2
+        assert talk.refuse(ask, "stale-route") == ()
+        talk.settle(talk.describe(describe))
+        assert read.rows == [ROW]
+
+    def test_a_route_that_comes_too_late(self) -> None:
+        """Who no longer waits for a route is not told of it."""
+        talk = Conversation(state_of())
+        given_up, read = talk.route_read(), talk.read("N1")
+        (describe,) = talk.begin(given_up, read)
+        talk.core._outbox.requests.pop(given_up)
+        given_up.is_done = True
+        talk.settle(talk.describe(describe))
+        assert talk.done == [read]
+
+    def test_what_waits_for_a_route_has_no_other_deadline(self) -> None:
+        """Keys in line behind a stale route, or behind the limit, wait for answers."""
+        talk = Conversation(
+            state_of(node_count=1), config=QueryConfig(flight_count_max=2)
+        )
+        (first,) = talk.begin_routed(talk.read("N1"))
+        talk.ask(talk.read("N2"))
+        talk.ask(talk.read("N3"))
+        assert talk.core.next_deadline_ns() == talk.now_ns + DEADLINE_NS
+        talk.refuse(first, "stale-route")
+        assert talk.core.next_deadline_ns() == talk.now_ns + 2 * NS_PER_SECOND
+
     def test_an_overloaded_proxy_describes_later(self) -> None:
         """``did-not-happen`` is no answer about the state."""
         talk = Conversation(state_of())
@@ -893,6 +975,15 @@ class TestAnswers:
         talk.answer(again)
         assert refusal_codes([reads[0], reads[2]]) == ["StateUnavailableError"] * 2
         assert reads[1].rows == [ROW]
+
+    def test_unavailable_for_nobody(self) -> None:
+        """Who has given up is not told, and not asked for again."""
+        talk = Conversation(state_of(node_count=1))
+        given_up, kept = talk.read("N1"), talk.read("N2")
+        (ask,) = talk.begin_routed(given_up, kept)
+        talk.step(RequestsDropped(requests=(given_up,)))
+        assert talk.refuse(ask, "state-unavailable", "flights", None, (), 0.5) == ()
+        assert talk.done == [kept]
 
     def test_unavailable_without_a_name_is_all(self) -> None:
         """A refusal that names no key group, or others, is about every key."""

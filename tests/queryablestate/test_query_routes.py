@@ -15,7 +15,7 @@ from queryablestate.query_routes import (
     Route,
     information_of,
 )
-from queryablestate.questions import GetEntries, GetItems, GetValues
+from queryablestate.questions import CountKeys, GetEntries, GetItems, GetValues
 from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
 from queryablestate.value_codec import ValueCodec
 from tests.queryablestate.scripted_state import (
@@ -55,6 +55,13 @@ class TestOperation:
     ) -> None:
         """Each kind of state is asked in its own way."""
         assert route_of(schema).operation(asking) == operation
+
+    def test_counting(self) -> None:
+        """Only who counts a map needs to know where the key of an entry ends."""
+        route = route_of(MAP_SCHEMA)
+        assert route.counting() == CountKeys(schema=route.description.schema)
+        assert route_of(VALUE_SCHEMA).counting() == CountKeys()
+        assert route_of(LIST_SCHEMA).counting() == CountKeys()
 
     @pytest.mark.parametrize(
         ("schema", "asking", "said"),
