@@ -16,11 +16,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from attrs import frozen
 
-from nameservice import NameServiceError, StaleWriterError, get_logger
+from nameservice import NameServiceError, get_logger
 from queryablestate.codec import decode_rows
 from queryablestate.store_rows import check_chunk
 
@@ -60,6 +61,10 @@ class StageTask:
     writer: bytes
     chunk: StageChunk
     rows: zmq.Frame
+
+
+def _check(chunk: StageChunk, payload: bytes) -> None:
+    check_chunk(chunk, decode_rows(payload))
 
 
 @final
@@ -158,30 +163,34 @@ class StoreWriter:
     def _stage(
         self, tasks: Sequence[StageTask]
     ) -> Sequence[tuple[StageTask, NameServiceError | None]]:
-        """Stage chunks together, or one by one if one of them is of an older run."""
-        results: dict[int, NameServiceError | None] = {}
-        sound: list[tuple[int, StageChunk, bytes]] = []
+        """Stage chunks together, or one by one if one of them spoils it."""
+        errors: dict[int, NameServiceError | None] = {}
+        sound: list[tuple[StageChunk, bytes]] = []
+        indexes: list[int] = []
         for index, task in enumerate(tasks):
             payload = task.rows.bytes
-            try:
-                check_chunk(task.chunk, decode_rows(payload))
-            except NameServiceError as error:
-                results[index] = error
-            else:
-                sound.append((index, task.chunk, payload))
+            check = partial(_check, task.chunk, payload)
+            errors[index] = self._attempt(check)
+            if errors[index] is None:
+                sound.append((task.chunk, payload))
+                indexes.append(index)
         now_us = time.time_ns() // _US_PER_NS
+        spoiled = self._attempt(partial(self._store.stage, sound, now_us))
+        if spoiled is not None:
+            for index, one in zip(indexes, sound, strict=True):
+                errors[index] = self._attempt(partial(self._store.stage, [one], now_us))
+        return [(task, errors[index]) for index, task in enumerate(tasks)]
+
+    def _attempt(self, action: Callable[[], object]) -> NameServiceError | None:
+        """Do *action*, and return why it failed, or None."""
         try:
-            self._store.stage([(chunk, rows) for _, chunk, rows in sound], now_us)
-        except StaleWriterError:
-            for index, chunk, payload in sound:
-                try:
-                    self._store.stage([(chunk, payload)], now_us)
-                except NameServiceError as error:
-                    results[index] = error
+            action()
         except NameServiceError as error:
-            for index, _, _ in sound:
-                results[index] = error
-        return [(task, results.get(index)) for index, task in enumerate(tasks)]
+            return error
+        except Exception as error:  # noqa: BLE001 (the writer is told, not left waiting)
+            self._log.error("loop.failed", where="writer", exc_info=error)
+            return NameServiceError(f"{type(error).__name__}: {error}")
+        return None
 
     def _sweep(self) -> None:
         """Remove what has expired, until there is something better to do."""
