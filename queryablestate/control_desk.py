@@ -8,6 +8,12 @@ or written is handed over here, one thing at a time, and what came of it is hand
 A proxy that begins to lead reads a record for each entry that is kept of each chain.
 One after the other that took 0.8 ms each (measured, LeaderServer, busy machine), and a
 new leader has to confirm in time: so they are read some at a time.
+
+**A store that was lost.**  A LeaderServer without a data directory comes back with an
+empty store, and its leader goes on leading.  What that knows must not be written there
+piece by piece: the next leader could make nothing of it.  So every write counts up the
+version of one path, the *witness*, and is refused where that is not as it was left;
+then everything is read anew, and what is there is what there is.
 """
 
 from __future__ import annotations
@@ -19,11 +25,13 @@ from typing import TYPE_CHECKING, Final, final
 
 from attrs import frozen
 
+from election import Put
 from nameservice import (
     DidNotHappenError,
     MayHaveHappenedError,
     NameServiceError,
     StorageError,
+    VersionMismatchError,
     get_logger,
 )
 from queryablestate import paths
@@ -160,6 +168,7 @@ class ControlDesk:
         self._log = get_logger(component="control-desk")
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._load_number = 0
+        self._witness_version: int | None = None  # None before anything was read
         self._is_closed = False
         self._thread = threading.Thread(
             target=self._work, name="control-desk", daemon=True
@@ -184,6 +193,8 @@ class ControlDesk:
 
         def load() -> None:
             try:
+                # First: a write that arrives meanwhile makes the next one fail.
+                witness = self._store.get(paths.WITNESS)
                 stored = load_control(self._store, is_wanted=is_wanted)
             except NameServiceError as error:
                 on_failed(error)
@@ -191,6 +202,7 @@ class ControlDesk:
                 self._log.error("load.failed", exc_info=error)
                 on_failed(StorageError(f"the leader store cannot be read: {error!r}"))
             else:
+                self._witness_version = 0 if witness is None else witness.version
                 on_loaded(stored)
 
         self._tasks.put(load)
@@ -215,13 +227,16 @@ class ControlDesk:
             session: The leadership under which they are written.
             on_written: They are.
             on_refused: Nothing was written, for sure, and why not.
-            on_uncertain: Nobody can say whether they are, and why not.
+            on_uncertain: Nobody can say whether they are, or the store is not the one
+                that was read; and why.
         """
 
         def write() -> None:
+            version = self._witness_version
+            witness = [] if version is None else [Put(paths.WITNESS, b"", version)]
             try:
-                self._store.commit(operations, session=session)
-            except MayHaveHappenedError as error:
+                self._store.commit([*operations, *witness], session=session)
+            except (MayHaveHappenedError, VersionMismatchError) as error:
                 on_uncertain(error)
             except NameServiceError as error:
                 on_refused(error)
@@ -231,6 +246,8 @@ class ControlDesk:
                     MayHaveHappenedError(f"the leader store failed: {error!r}")
                 )
             else:
+                if version is not None:
+                    self._witness_version = version + 1
                 on_written()
 
         self._tasks.put(write)

@@ -3,6 +3,7 @@ Where the control plane keeps its records in the leader store of ``QUERY_PROXY``
 
 ::
 
+    witness                         nothing; its version tells one store from another
     counters                        CountersRecord
     nodes/DIGEST                    NodeRecord, by a digest of the node's id
     jobs/NUMBER                     JobRecord
@@ -34,6 +35,7 @@ from queryablestate.records import (
 
 __all__ = [
     "COUNTERS",
+    "WITNESS",
     "assignment_path",
     "decode_assignment",
     "decode_counters",
@@ -49,6 +51,7 @@ __all__ = [
 ]
 
 COUNTERS: Final = "counters"
+WITNESS: Final = "witness"
 
 T = TypeVar("T")
 

@@ -23,6 +23,7 @@ as long as this proxy leads.
 from __future__ import annotations
 
 from functools import partial
+from secrets import randbits
 from typing import TYPE_CHECKING, Final, assert_never, final
 from uuid import uuid4
 
@@ -71,6 +72,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ProxyControl"]
 
+# Together they fit MessagePack's integers and LMDB's keys.
+_STATE_NUMBER_BIT_COUNT: Final = 40
+_STATE_COUNT_BIT_COUNT: Final = 20
 _RELOAD_PAUSE_NS: Final = 500_000_000
 
 
@@ -227,10 +231,14 @@ class ProxyControl:
         Name a control plane that is new, and load it.
 
         Nodes set the rows of another control plane aside: the name must be written down
-        before anybody is told it.
+        before anybody is told it.  Clients' routes, writers and this proxy's own cache
+        may still name states of one that was lost: no number of its may come again.
         """
         counters = CountersRecord(
-            control_id=uuid4().hex, ticket_limit=1, state_number=0, job_number=0
+            control_id=uuid4().hex,
+            ticket_limit=1,
+            state_number=randbits(_STATE_NUMBER_BIT_COUNT) << _STATE_COUNT_BIT_COUNT,
+            job_number=0,
         )
 
         def written() -> None:

@@ -253,7 +253,8 @@ class CountersRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         control_id: Drawn when this control plane began: after a name service has lost
             its store, numbers begin anew, and nodes must not mix old rows with new.
         ticket_limit: All tickets below may have been given out.
-        state_number: The last one given out.
+        state_number: The last one given out; a control plane begins at a random one,
+            since what names a state is remembered longer than it may live.
         job_number: The last one given out.
     """
 

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 from attrs import define, field
 
 from election import Delete, LeaderElection, LeaderSession, LeaderStore, VersionedValue
-from nameservice import QUERY_PROXY, Epoch, LeaderSessionId
+from nameservice import QUERY_PROXY, Epoch, LeaderSessionId, VersionMismatchError
 
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class FakeStore:
 
     def __init__(self, values: dict[str, bytes] | None = None) -> None:
         self.values = {} if values is None else values
+        self._versions: dict[str, int] = {}
         self.before_get: Callable[[str], None] = lambda path: None
         self.before_commit: Callable[[], None] = lambda: None
         self.after_commit: Callable[[], None] = lambda: None
@@ -50,7 +51,9 @@ class FakeStore:
         """Return what is under *path*, or None."""
         self.before_get(path)
         value = self.values.get(path)
-        return None if value is None else VersionedValue(value=value, version=1)
+        if value is None:
+            return None
+        return VersionedValue(value=value, version=self._version(path))
 
     def list(self, prefix: str) -> list[str]:
         """Return the paths that begin with *prefix*, sorted."""
@@ -63,11 +66,22 @@ class FakeStore:
         self.before_commit()
         with self._lock:
             for operation in operations:
+                present = self._version(operation.path)
+                if operation.version not in {None, present}:
+                    raise VersionMismatchError(
+                        operation.path, operation.version or 0, present
+                    )
+            for operation in operations:
+                self._versions[operation.path] = self._version(operation.path) + 1
                 if isinstance(operation, Delete):
                     self.values.pop(operation.path, None)
                 else:
                     self.values[operation.path] = operation.value
         self.after_commit()
+
+    def _version(self, path: str) -> int:
+        """Return the version of what a commit, or a test, has put there."""
+        return self._versions.get(path, 1) if path in self.values else 0
 
 
 @final

@@ -16,6 +16,7 @@ from nameservice import (
     StaleEpochError,
     StorageError,
     UnreachableError,
+    VersionMismatchError,
 )
 from queryablestate.control_desk import ControlDesk, StoredControl, load_control
 from tests.queryablestate.control_plane import APP, VALUE, Plane, commit
@@ -185,6 +186,28 @@ class TestDesk:
         desk = ControlDesk(store.store)
         outcomes.write(desk, "x")
         assert outcomes.record.wait_for_count(1) == (("x", outcome, type(error)),)
+        desk.close()
+
+    def test_nothing_is_written_to_another_store(
+        self, filled: FakeStore, outcomes: Outcomes
+    ) -> None:
+        """A store that was lost meanwhile must be read before anything goes there."""
+        desk = ControlDesk(filled.store)
+        desk.load(outcomes.loaded, outcomes.failed)
+        outcomes.write(desk, "x")
+        outcomes.write(desk, "y")
+        _, *written = outcomes.record.wait_for_count(3)
+        assert written == [("x", "written"), ("y", "written")]
+        filled.values.clear()
+        outcomes.write(desk, "z")
+        *_, refused = outcomes.record.wait_for_count(4)
+        assert refused == ("z", "uncertain", VersionMismatchError)
+        assert filled.values == {}
+        desk.load(outcomes.loaded, outcomes.failed)
+        outcomes.write(desk, "z")
+        *_, stored, again = outcomes.record.wait_for_count(6)
+        assert stored == StoredControl(counters=None, jobs=[], nodes=[])
+        assert again == ("z", "written")
         desk.close()
 
     def test_a_mistake_of_ours_is_told_as_uncertain(self, outcomes: Outcomes) -> None:
