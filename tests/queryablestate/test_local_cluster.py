@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from haservices import HAConfig, HAServices, open_ha_services
+from nameservice import (
+    ConfigurationError,
+    DeadlineExceededError,
+    LocalProtocolError,
+    NoLeaderError,
+    StateUnavailableError,
+    StorageError,
+    UnknownKeyError,
+)
+from queryablestate import NodeConfig, QueryableStateClient, StateNode
+from queryablestate.local_cluster import LocalStateCluster
+from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
+from tests.forking import run_in_child
+from tests.lodestar.publishing import Publisher
+
+
+pytestmark = pytest.mark.shells
+
+SCHEMA: Final = StateSchema(
+    kind=StateKind.VALUE,
+    key=(Field("tailnum", AtomicType.STRING),),
+    value=(Field("delay", AtomicType.INT),),
+)
+DELAYS: Final = StateSchema(
+    kind=StateKind.MAP,
+    key=(Field("tailnum", AtomicType.STRING),),
+    map_key=(Field("origin", AtomicType.STRING),),
+    value=(Field("minutes", AtomicType.INT),),
+)
+STATE: Final = ("flights", "aircraft")
+NAMES: Final = tuple(f"N{number:03}" for number in range(200))
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def config() -> HAConfig:
+    """Return how to open a name service of this test's own, in this process."""
+    return HAConfig(url=f"embedded:cluster-{next(_numbers)}")
+
+
+@pytest.fixture
+def ha(config: HAConfig) -> Iterator[HAServices]:
+    """Return it, open."""
+    with open_ha_services(config) as services:
+        yield services
+
+
+def publish(
+    config: HAConfig, delay: int, publisher: Publisher | None = None
+) -> Publisher:
+    """Write the same delay for every aircraft; as another run unless one is given."""
+    if publisher is None:
+        publisher = Publisher(config, "flights", {"aircraft": SCHEMA})
+    publisher.write({"aircraft": [(name, delay) for name in NAMES]})
+    return publisher
+
+
+class TestLife:
+    def test_it_is_ready_when_it_has_started(
+        self, config: HAConfig, ha: HAServices
+    ) -> None:
+        """Every node is registered with the one proxy that leads."""
+        with LocalStateCluster(ha, nodes=3, proxies=2) as cluster:
+            assert [node.node_id for node in cluster.nodes] == [
+                "node-1",
+                "node-2",
+                "node-3",
+            ]
+            assert all(node.is_registered for node in cluster.nodes)
+            assert [proxy.is_leader for proxy in cluster.proxies].count(True) == 1
+
+    def test_what_is_published_can_be_asked(
+        self, config: HAConfig, ha: HAServices
+    ) -> None:
+        """Points, scans and counts over all nodes."""
+        with LocalStateCluster(ha), QueryableStateClient(config) as client:
+            publish(config, 5)
+            assert client.get(*STATE, "N007") == {"delay": 5}
+            assert client.get_many(*STATE, NAMES) == {
+                name: {"delay": 5} for name in NAMES
+            }
+            with pytest.raises(UnknownKeyError):
+                client.get(*STATE, "N999")
+            assert [key for key, _ in client.scan(*STATE)] == list(NAMES)
+            assert client.count(*STATE) == len(NAMES)
+
+    def test_maps_count_once_for_each_key(
+        self, config: HAConfig, ha: HAServices
+    ) -> None:
+        """Nodes know no schema: the question tells where a key ends."""
+        with LocalStateCluster(ha), QueryableStateClient(config) as client:
+            Publisher(config, "flights", {"delays": DELAYS}).write(
+                {
+                    "delays": [
+                        (name, origin, 1) for name in "abc" for origin in ("E", "J")
+                    ]
+                }
+            )
+            assert client.count("flights", "delays") == 3
+
+    def test_nothing_is_left_of_it(self, ha: HAServices) -> None:
+        """No thread, no directory; it starts once, and closing twice is nothing."""
+        before = set(threading.enumerate())
+        cluster = LocalStateCluster(ha, nodes=1)
+        cluster.start()
+        path = Path(str(cluster.nodes[0]._config.data_dir)).parent
+        assert path.is_dir()
+        with pytest.raises(LocalProtocolError):
+            cluster.start()
+        cluster.close()
+        cluster.close()
+        assert not path.exists()
+        assert set(threading.enumerate()) <= before
+        with pytest.raises(LocalProtocolError):
+            cluster.start()
+
+    def test_a_directory_that_was_given_stays(
+        self, config: HAConfig, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """W7: with the leader store, too, kept, everything is there again."""
+        with LocalStateCluster(ha, data_dir=tmp_path):
+            publish(config, 5)
+        names = sorted(path.name for path in tmp_path.iterdir())
+        assert names == ["node-1", "node-2"]
+        with (
+            LocalStateCluster(ha, data_dir=tmp_path),
+            QueryableStateClient(config) as client,
+        ):
+            assert client.get(*STATE, "N007") == {"delay": 5}
+
+    def test_what_cannot_start_leaves_nothing(
+        self, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """A directory that is in use ends the start, and all that was started."""
+        before = set(threading.enumerate())
+        settings = NodeConfig(data_dir=tmp_path / "node-2", node_id="node-2")
+        other = StateNode(ha, settings)
+        other.start()
+        cluster = LocalStateCluster(ha, data_dir=tmp_path)
+        with pytest.raises(StorageError):
+            cluster.start()
+        other.close()
+        assert set(threading.enumerate()) <= before
+
+    @pytest.mark.parametrize(("nodes", "proxies"), [(0, 1), (1, 0)])
+    def test_it_has_at_least_one_of_each(
+        self, ha: HAServices, nodes: int, proxies: int
+    ) -> None:
+        """A cluster of nothing would wait for ever."""
+        with pytest.raises(ConfigurationError):
+            LocalStateCluster(ha, nodes, proxies=proxies)
+
+    def test_a_forked_child_cannot_use_it(self, ha: HAServices) -> None:
+        """E10: its use raises, its close is silent, the parent is not disturbed."""
+        with LocalStateCluster(ha, nodes=1) as cluster:
+            assert run_in_child(lambda: cluster.nodes) == "ForkedClientError"
+            assert run_in_child(cluster.start) == "ForkedClientError"
+            assert run_in_child(cluster.close) == "None"
+            assert cluster.nodes[0].is_registered
+
+
+class TestFaults:
+    def test_the_others_go_on_when_a_node_ends(
+        self, config: HAConfig, ha: HAServices
+    ) -> None:
+        """Q4: its key groups are unavailable, never unknown; the others answer."""
+        with (
+            LocalStateCluster(ha) as cluster,
+            QueryableStateClient(config, deadline_seconds=2.0) as client,
+        ):
+            publish(config, 5)
+            cluster.nodes[0].close()
+            result = client.get_many(*STATE, NAMES, partial=True)
+            assert set(result.values) | set(result.unavailable) == set(NAMES)
+            assert result.values
+            assert result.unavailable
+            with pytest.raises(StateUnavailableError):
+                client.get(*STATE, next(iter(result.unavailable)))
+
+    def test_a_standby_takes_over(self, config: HAConfig, ha: HAServices) -> None:
+        """S2: nodes register with the next proxy, and answer as before."""
+        with (
+            LocalStateCluster(ha, proxies=2) as cluster,
+            QueryableStateClient(config, deadline_seconds=20.0) as client,
+        ):
+            publisher = publish(config, 5)
+            assert client.get(*STATE, "N007") == {"delay": 5}
+            leader = next(proxy for proxy in cluster.proxies if proxy.is_leader)
+            leader.close()
+            began = time.monotonic()
+            assert client.get(*STATE, "N007") == {"delay": 5}
+            assert time.monotonic() - began < 20.0
+            publish(config, 6, publisher)
+            assert client.get(*STATE, "N007") == {"delay": 6}
+
+    def test_nothing_is_answered_without_a_proxy(
+        self, config: HAConfig, ha: HAServices
+    ) -> None:
+        """Q3: an error of ours, within the deadline."""
+        with (
+            LocalStateCluster(ha) as cluster,
+            QueryableStateClient(config, deadline_seconds=1.0) as client,
+        ):
+            publish(config, 5)
+            assert client.get(*STATE, "N007") == {"delay": 5}
+            cluster.proxies[0].close()
+            began = time.monotonic()
+            with pytest.raises((NoLeaderError, DeadlineExceededError)):
+                client.get(*STATE, "N007")
+            assert time.monotonic() - began < 10.0
