@@ -42,6 +42,11 @@ from nameservice.ids import (
     check_component_id,
 )
 from nameservice.log import configure_logging, get_logger
+from nameservice.operator_errors import (
+    OperatorStateError,
+    SnapshotTooLargeError,
+    UnsupportedItemError,
+)
 from nameservice.process import ForkGuard
 from nameservice.state_errors import (
     AccessDeniedError,
@@ -91,6 +96,7 @@ __all__ = [
     "MayHaveHappenedError",
     "NameServiceError",
     "NoLeaderError",
+    "OperatorStateError",
     "ProtocolError",
     "QueryableStateError",
     "RateLimitedError",
@@ -98,6 +104,7 @@ __all__ = [
     "SchemaMismatchError",
     "SessionExpiredError",
     "SessionId",
+    "SnapshotTooLargeError",
     "StagedDataMissingError",
     "StaleEpochError",
     "StaleWriterError",
@@ -110,6 +117,7 @@ __all__ = [
     "UnknownSessionError",
     "UnknownStateError",
     "UnreachableError",
+    "UnsupportedItemError",
     "VersionMismatchError",
     "WrongKeyTypeError",
     "check_component_id",

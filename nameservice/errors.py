@@ -20,6 +20,7 @@ Every exception of the name service, in one tree.
     ├── StaleEpochError                 a fenced write; carries epoch and epoch_max
     ├── StorageError                    a data directory cannot be read or written
     ├── NoLeaderError                   carries component_id and how long we waited
+    ├── OperatorStateError              a branch of its own: `…operator_errors`
     └── QueryableStateError             a branch of its own: `nameservice.state_errors`
 
 Exceptions carry data and build their sentence in ``__str__``.  The exceptions of

@@ -8,11 +8,15 @@ from rescaling.key_groups import (
     key_group_ranges,
     operator_index,
 )
+from rescaling.operator_state import BroadcastState, ListState, OperatorStateStore
 from rescaling.redistribution import RedistributionMode, redistribute
 
 
 __all__ = [
+    "BroadcastState",
     "KeyGroupRange",
+    "ListState",
+    "OperatorStateStore",
     "RedistributionMode",
     "default_max_parallelism",
     "key_group_ranges",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-__all__ = ["Assign", "RedistributionMode", "Snapshot", "redistribute"]
+__all__ = ["Assign", "RedistributionMode", "Snapshot", "carry_over", "redistribute"]
 
 
 class RedistributionMode(Enum):
@@ -104,6 +104,45 @@ def redistribute(
                 assert_never(mode)
         for subtask, share in zip(result, shares, strict=True):
             subtask[name] = (mode, share)
+    return result
+
+
+def carry_over(
+    snapshots: Sequence[Snapshot],
+    parallelism: int,
+    *,
+    assign: Mapping[str, Assign] | None = None,
+) -> list[dict[str, tuple[RedistributionMode, list[Any]]]]:
+    """
+    Return what each subtask of the next batch starts with.
+
+    As long as their number is the same, subtasks go on with what they left themselves,
+    union state too: whether a driver was restarted in between is not to be seen.  Only
+    items that are assigned go where they belong.  Otherwise this is `redistribute`.
+
+    Args:
+        snapshots: What the subtasks of the last batch left, by their index.
+        parallelism: How many there are in the next one; at least 1.
+        assign: As in `redistribute`.
+
+    Returns:
+        A snapshot for each subtask, by its index.
+
+    Raises:
+        ConfigurationError: As `redistribute`.
+    """
+    if parallelism != len(snapshots):
+        return redistribute(snapshots, parallelism, assign=assign)
+    _check_assign({} if assign is None else assign, _modes(snapshots))
+    result = [
+        {name: (mode, list(items)) for name, (mode, items) in one.items()}
+        for one in snapshots
+    ]
+    if assign:
+        assigned = [{n: s[n] for n in s if n in assign} for s in snapshots]
+        moved = redistribute(assigned, parallelism, assign=assign)
+        for subtask, share in zip(result, moved, strict=True):
+            subtask.update(share)
     return result
 
 

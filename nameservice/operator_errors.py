@@ -1,0 +1,93 @@
+"""
+What can go wrong with operator state.
+
+::
+
+    NameServiceError
+    └── OperatorStateError
+        ├── UnsupportedItemError (also TypeError)    an item that would not come back
+        └── SnapshotTooLargeError       refused while it is written, not when restored
+"""
+
+from __future__ import annotations
+
+from nameservice.errors import NameServiceError
+
+
+__all__ = [
+    "OperatorStateError",
+    "SnapshotTooLargeError",
+    "UnsupportedItemError",
+]
+
+
+class OperatorStateError(NameServiceError):
+    """The root of what users of operator state are told."""
+
+
+class UnsupportedItemError(OperatorStateError, TypeError):
+    """
+    An item of a state is not of those that come back as they were.
+
+    Attributes:
+        state_name: The state that holds it.
+        detail: What was found.
+    """
+
+    def __init__(self, state_name: str, detail: str) -> None:
+        super().__init__(state_name, detail)
+        self.state_name = state_name
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return (
+            f"an item of the state {self.state_name!r} cannot be kept: {self.detail}. "
+            "Items are None, bool, int, float, str, bytes, and lists, tuples and dicts "
+            "of them"
+        )
+
+
+class SnapshotTooLargeError(OperatorStateError):
+    """
+    What a subtask would leave, or would have to take over, is above the limit.
+
+    Attributes:
+        state_name: The largest state of it.
+        state_size_bytes: How large that state is.
+        size_bytes: How large all of it is.
+        size_bytes_max: The limit.
+        is_union: Whether it is one union state of all subtasks together, which each
+            of them would have to take over.
+    """
+
+    def __init__(
+        self,
+        state_name: str,
+        state_size_bytes: int,
+        size_bytes: int,
+        size_bytes_max: int,
+        is_union: bool = False,  # noqa: FBT001, FBT002 (so that it can be pickled)
+    ) -> None:
+        super().__init__(
+            state_name, state_size_bytes, size_bytes, size_bytes_max, is_union
+        )
+        self.state_name = state_name
+        self.state_size_bytes = state_size_bytes
+        self.size_bytes = size_bytes
+        self.size_bytes_max = size_bytes_max
+        self.is_union = is_union
+
+    def __str__(self) -> str:
+        if self.is_union:
+            return (
+                f"the union state {self.state_name!r} of all subtasks is "
+                f"{self.size_bytes:,} bytes: each would have to take over all of it "
+                f"when their number changes, above the limit of {self.size_bytes_max:,}"
+                ". Keep less in it, use list_state, or raise the limit"
+            )
+        return (
+            f"the snapshot of this subtask is {self.size_bytes:,} bytes, above its "
+            f"limit of {self.size_bytes_max:,}; the largest state, "
+            f"{self.state_name!r}, is {self.state_size_bytes:,}. Keep less in it, use "
+            "more subtasks, or raise the limit"
+        )
