@@ -94,6 +94,8 @@ __all__ = ["Admission", "NodeCore", "NodeLimits", "check_command"]
 _KEY_GROUP_COUNT_MAX: Final = 32_768
 _NS_PER_SECOND: Final = 1_000_000_000
 _RETRY_AFTER_SECONDS: Final = 0.1
+_DROP_STAGES_TRIES: Final = 20
+"""How much more often it is looked whether old staged rows may be dropped."""
 
 
 @final
@@ -107,7 +109,8 @@ class NodeLimits:
         pause_ns_max: Up to where that doubles.
         answer_timeout_ns: How long a connection to a proxy may take, and its answer.
         retry_ns: How long a job that cannot go on is left alone.
-        drop_stages_ns: How often old staged rows are looked for.
+        drop_stages_ns: How often old staged rows are looked for, by a node that has
+            applied all that was decided.
         entries_waiting_max: Entries of one job that wait to be applied.
         questions_waiting_max: Questions that wait for a batch.
         chunks_per_writer_max: Chunks of one writer that wait for the disk.
@@ -300,8 +303,12 @@ class NodeCore:
         if self._jobs.wants_more(now_ns=now_ns):
             self._registration.want()
         if self._drop_stages_due_ns <= now_ns:
-            self._drop_stages_due_ns = now_ns + self._limits.drop_stages_ns
-            if not self._is_switching:
+            # What was decided while the node was away may be as old as you like, and
+            # is not to be dropped before it is applied.
+            may_drop = self._registration.is_registered and self._jobs.has_applied_all
+            pauses = 1 if may_drop else _DROP_STAGES_TRIES
+            self._drop_stages_due_ns = now_ns + self._limits.drop_stages_ns // pauses
+            if may_drop:
                 effects.append(DropOldStages())
         effects += self._registration.advance(
             self._jobs.positions,

@@ -139,6 +139,15 @@ class _Job:
             and (self.position or 0) >= self.promised
         )
 
+    @property
+    def has_applied_all(self) -> bool:
+        return (
+            self.is_caught_up
+            and not self.is_busy
+            and not self.is_incomplete
+            and self.failure is None
+        )
+
 
 @final
 class JobTable:
@@ -191,6 +200,11 @@ class JobTable:
     def is_draining(self) -> bool:
         """Return whether it is too early to ask for what is missing."""
         return any(job.is_incomplete and job.is_busy for job in self._jobs.values())
+
+    @property
+    def has_applied_all(self) -> bool:
+        """Return whether nothing is decided that is not applied, as far as is known."""
+        return all(job.has_applied_all for job in self._jobs.values())
 
     def positions(self) -> Sequence[JobPosition]:
         """Return how far the store is with each job it knows, by name."""

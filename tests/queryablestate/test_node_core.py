@@ -769,13 +769,43 @@ class TestChunks:
 class TestTime:
     """What a node does by the clock alone."""
 
+    EVERY_MS = LIMITS.drop_stages_ns // MS
+
+    def drops_within(self, node: Node, ms: int) -> bool:
+        """Let *ms* pass while heartbeats are acknowledged; whether stages dropped."""
+        effects: list[NodeEffect] = []
+        while ms > 0:
+            effects += node.wait(min(ms, 1_000))
+            ms -= 1_000
+            if node.core.is_registered:
+                node.acknowledge()
+        return DropOldStages() in effects
+
     def test_old_stages_are_dropped_now_and_then(self, node: Node) -> None:
         """W2: staged rows do not stay for ever."""
-        every_ms = LIMITS.drop_stages_ns // MS
-        assert node.core.next_deadline_ns() == node.now_ns + every_ms * MS
-        assert node.wait(every_ms - 1) == ()
-        assert node.wait(1) == (DropOldStages(),)
-        assert node.wait(every_ms) == (DropOldStages(),)
+        node.serve()
+        assert not self.drops_within(node, self.EVERY_MS - 1)
+        assert self.drops_within(node, 1)
+        assert not self.drops_within(node, self.EVERY_MS - 1)
+        assert self.drops_within(node, 1)
+
+    def test_what_may_be_decided_is_not_dropped(self, node: Node) -> None:
+        """W3: a batch that was decided meanwhile is applied first, however old."""
+        soon_ms = self.EVERY_MS // 20
+        assert not self.drops_within(node, self.EVERY_MS)
+        node.connect()
+        node.register(assignment())
+        node.send(batch(8))
+        assert not self.drops_within(node, soon_ms)
+        node.applied(batch(8))
+        assert self.drops_within(node, soon_ms)
+
+    def test_what_cannot_be_applied_yet_is_not_dropped(self, node: Node) -> None:
+        """W3: a disk that was full may not be any more; then its rows are needed."""
+        node.serve()
+        node.send(batch(8))
+        node.applied(batch(8), failure="the disk is full")
+        assert not self.drops_within(node, self.EVERY_MS)
 
 
 class TestCheck:
