@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
-from nameservice import RemoteProtocolError
-from queryablestate.codec import decode_keys
 from queryablestate.query_builder import QueryBuilder, raise_error
 from queryablestate.query_requests import StaleRouteError
 from queryablestate.query_shell import QueryShell
@@ -23,12 +21,13 @@ from queryablestate.schema import StateKind
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
     from haservices import HAConfig, HAServices
     from queryablestate.credentials import Credentials
     from queryablestate.query_routes import Route
+    from queryablestate.scanning import ScannedRow
     from queryablestate.schema import Field
 
 
@@ -131,7 +130,7 @@ class PartitionScanner:
                     if isinstance(page.error, StaleRouteError):
                         break
                     raise_error(page.error)
-                    yield _rows(route, page.payload, groups)
+                    yield _rows(route, page.result, groups)
                     position = page.next_start
                 if position is not None:  # by a new route: this one, and what follows
                     left.append((groups, position))
@@ -179,28 +178,26 @@ def _by_node(
 
 
 def _rows(
-    route: Route, payload: bytes | memoryview, key_groups: tuple[int, ...]
+    route: Route, page: Sequence[ScannedRow], key_groups: tuple[int, ...]
 ) -> list[tuple[Any, ...]]:
     """Return the rows of a page that are of *key_groups*."""
-    flat = decode_keys(payload)
-    if len(flat) % 2:
-        raise RemoteProtocolError("malformed", "a page ends in mid-row")
-    values = route.value_codec.decode_rows(flat[1::2])
-    codec = route.key_codec
-    is_map = route.schema.kind is StateKind.MAP
+    schema = route.schema
+    is_map = schema.kind is StateKind.MAP
+    is_single = len(schema.key) == 1
+    is_map_single = len(schema.map_key) == 1
     node_index = route.owners[key_groups[0]]
     # As a rule the node has no other key groups, and no key need be hashed.
     is_all = len(key_groups) == route.owners.count(node_index)
     wanted = frozenset(key_groups)
+    key_group = route.key_codec.key_group
     rows = []
-    for encoded, value in zip(flat[::2], values, strict=True):
-        assert value is not None
-        columns, rest = codec.split(encoded)
-        if not is_all:
-            key = columns[0] if len(columns) == 1 else columns
-            if codec.key_group(key) not in wanted:
-                continue
+    for _, key, value in page:
+        map_columns: tuple[Any, ...] = ()
         if is_map:
-            columns += codec.decode_map_key(rest)
-        rows.append((*columns, *value.values()))
+            key, map_key = key  # noqa: PLW2901 (it is both of them)
+            map_columns = (map_key,) if is_map_single else map_key
+        if not is_all and key_group(key) not in wanted:
+            continue
+        columns = (key,) if is_single else key
+        rows.append((*columns, *map_columns, *value.values()))
     return rows

@@ -21,7 +21,7 @@ from queryablestate.client import QueryableStateClient
 from queryablestate.local_cluster import LocalStateCluster
 
 
-TIMEOUT_SECONDS = 120.0
+TIMEOUT_SECONDS = 120
 
 T = TypeVar("T")
 
