@@ -12,6 +12,7 @@ import asyncio
 import random
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from attrs import evolve, frozen
@@ -80,6 +81,8 @@ class Readers:
         thread_count: Threads with a client of their own.
         sharing_count: Threads that share one.
         coroutine_count: Coroutines that share one.
+        waiting_count: Coroutines that share one and ask for batches that are yet to
+            come: as many questions are outstanding at almost any moment.
         deadline_seconds: Of each question.
         pause_seconds: Between two questions of one of them, on average.
     """
@@ -93,6 +96,7 @@ class Readers:
         thread_count: int = 2,
         sharing_count: int = 2,
         coroutine_count: int = 4,
+        waiting_count: int = 0,
         deadline_seconds: float = 15.0,
         pause_seconds: float = 0.02,
     ) -> None:
@@ -109,6 +113,8 @@ class Readers:
         self._changed = threading.Condition()
         self._answers: list[Answer] = []
         self._failures: list[BaseException] = []
+        self._batch_id_seen = 0
+        self._outstanding: Counter[str] = Counter()
         drawn = random.Random(seed)
         self._threads = [
             threading.Thread(
@@ -128,7 +134,26 @@ class Readers:
             self._threads.append(
                 threading.Thread(
                     target=self._guarded,
-                    args=(self._read_async, coroutine_count, drawn.random()),
+                    args=(
+                        self._read_async,
+                        "async",
+                        self._draw,
+                        coroutine_count,
+                        drawn.random(),
+                    ),
+                )
+            )
+        if waiting_count:
+            self._threads.append(
+                threading.Thread(
+                    target=self._guarded,
+                    args=(
+                        self._read_async,
+                        "waiting",
+                        self._draw_next,
+                        waiting_count,
+                        drawn.random(),
+                    ),
                 )
             )
 
@@ -174,6 +199,16 @@ class Readers:
                 assert left_seconds > 0, f"no such answer; last: {self._answers[-5:]}"
                 assert self._failures == []
                 self._changed.wait(left_seconds)
+
+    def wait_until_outstanding(self, client: str, count: int) -> None:
+        """Return once that many questions of a client wait for their answers."""
+        with self._changed:
+            is_so = self._changed.wait_for(
+                lambda: self._outstanding[client] >= count or bool(self._failures),
+                WAIT_SECONDS,
+            )
+            assert is_so, self._outstanding
+            assert self._failures == []
 
     def wait_for_rows(self, node_id: str, *, since_ns: int) -> Answer:
         """Return the first answer of a node to what was asked since then."""
@@ -226,7 +261,7 @@ class Readers:
     ) -> None:
         while not self._is_over.wait(drawn.uniform(0, 2 * self._pause_seconds)):
             question = self._draw(drawn)
-            asked_ns = now_ns()
+            asked_ns = self._asked(name)
             try:
                 value = getattr(client, question.method)(
                     JOB,
@@ -241,22 +276,29 @@ class Readers:
             else:
                 self._note(name, question, asked_ns, value=value)
 
-    def _read_async(self, count: int, seed: float) -> None:
+    def _read_async(
+        self,
+        name: str,
+        draw: Callable[[random.Random], _Question],
+        count: int,
+        seed: float,
+    ) -> None:
         drawn = random.Random(seed)
 
         async def ask_on(
             client: AsyncQueryableStateClient, drawn: random.Random
         ) -> None:
             while not self._is_over.is_set():
-                question = self._draw(drawn)
-                asked_ns = now_ns()
+                question = draw(drawn)
+                asked_ns = self._asked(name)
                 try:
                     value = await self._ask_async(client, question)
                 except NameServiceError as error:
-                    self._note("async", question, asked_ns, error=error)
+                    self._note(name, question, asked_ns, error=error)
                 else:
-                    self._note("async", question, asked_ns, value=value)
-                await asyncio.sleep(drawn.uniform(0, 2 * self._pause_seconds))
+                    self._note(name, question, asked_ns, value=value)
+                if draw == self._draw:
+                    await asyncio.sleep(drawn.uniform(0, 2 * self._pause_seconds))
 
         async def read() -> None:
             async with AsyncQueryableStateClient(
@@ -270,6 +312,13 @@ class Readers:
                 )
 
         asyncio.run(read())
+
+    def _asked(self, name: str) -> int:
+        """Take note of a question; return the time."""
+        with self._changed:
+            self._outstanding[name] += 1
+            self._changed.notify_all()
+        return now_ns()
 
     @staticmethod
     async def _ask_async(client: AsyncQueryableStateClient, question: _Question) -> Any:
@@ -336,6 +385,17 @@ class Readers:
             weights=(8, 4, 6, 3, 3, 1, 1),
         )[0]
 
+    def _draw_next(self, drawn: random.Random) -> _Question:
+        node_id = drawn.choice(sorted(self._keys_by_node))
+        return _Question(
+            name="a row of a batch to come",
+            state_name=ROWS,
+            node_id=node_id,
+            method="lookup",
+            arguments=(drawn.choice(self._keys_by_node[node_id]),),
+            options=(("min_batch_id", self._batch_id_seen + drawn.randint(2, 4)),),
+        )
+
     # -- what it came to -------------------------------------------------------------
 
     def _note(
@@ -376,6 +436,9 @@ class Readers:
             if found.problem:
                 noted.append(evolve(answer, detail=found.problem))
         with self._changed:
+            self._outstanding[client] -= 1
+            for one in noted:
+                self._batch_id_seen = max(self._batch_id_seen, *one.batch_ids, 0)
             self._answers += noted
             self._changed.notify_all()
 
@@ -399,6 +462,9 @@ class Readers:
             case "lookup":
                 batch_id = value.value["batch"]
                 found.batches[question.node_id] = {batch_id}
+                least = dict(question.options).get("min_batch_id", 0)
+                if batch_id < least:
+                    found.problem = f"batch {batch_id}, not {least} or later"
                 if value.batch_id != batch_id:
                     found.problem = f"a row of batch {batch_id}, as of {value.batch_id}"
             case "get_list":

@@ -73,7 +73,9 @@ class DrillQuery:
         query_id: Which query; it outlives drivers.
         commit_timeout_seconds: How long each step of a batch may take.
         on_new_query: As for Spark's sink.
-        keys: The keys of ``rows`` that each batch writes.
+        keys: The keys that each batch writes.
+        job_id: The job that the states belong to.
+        first_value: What stands in the rows of batch 0; of batch 1, one more.
     """
 
     def __init__(
@@ -84,7 +86,11 @@ class DrillQuery:
         commit_timeout_seconds: float = 60.0,
         on_new_query: str = "refuse",
         keys: Sequence[str] = KEYS,
+        job_id: str = JOB,
+        first_value: int = 0,
     ) -> None:
+        self._job_id = job_id
+        self._first_value = first_value
         self._proxy = ProxyConnection(config)
         self._writer = StateWriter(self._proxy)
         self._query_id = query_id
@@ -141,7 +147,7 @@ class DrillQuery:
     def plan(self) -> WritePlan:
         """Plan a batch."""
         return self._writer.plan(
-            JOB,
+            self._job_id,
             _STATES,
             max_parallelism=_MAX_PARALLELISM,
             on_new_query=self._on_new_query,
@@ -163,8 +169,9 @@ class DrillQuery:
         """Stage its rows (all, or those of *keys*), and those of a losing attempt."""
         keys = self._keys if keys is None else keys
         self._task(run, batch_id, keys, value=LOSER)
+        value = self._first_value + batch_id
         return [
-            self._task(run, batch_id, part, value=batch_id)
+            self._task(run, batch_id, part, value=value)
             for part in (keys[::2], keys[1::2])
         ]
 
@@ -222,7 +229,7 @@ class DrillQuery:
             lambda request_id, session: DescribeState(
                 request_id=request_id,
                 session=session,
-                job_id=JOB,
+                job_id=self._job_id,
                 state_name=state_name,
             ),
             timeout_seconds=self._timeout_seconds,
