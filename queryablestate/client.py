@@ -152,9 +152,12 @@ class QueryableStateClient:
             UnreachableError: If the name service did not answer in time.
             AuthenticationError: If the proxy or the name service does not let us in.
         """
-        read = self._read(
+        read = self._builder.keys(
             job_id, state_name, ROWS, (key,), deadline_seconds, min_batch_id
         )
+        self._shell.run(read)
+        if read.error is not None:
+            raise read.error
         value = read.rows[0]
         if value is None:
             if default is MISSING:

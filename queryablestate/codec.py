@@ -130,7 +130,10 @@ def decode_count(payload: bytes | memoryview) -> int:
 def _decode(decoder: msgspec.msgpack.Decoder[T], envelope: bytes | memoryview) -> T:
     if envelope[:_HEADER_SIZE_BYTES] != _HEADER:
         raise _wrong_header(bytes(envelope[:_HEADER_SIZE_BYTES]))
-    return _decode_payload(decoder, memoryview(envelope)[_HEADER_SIZE_BYTES:])
+    try:  # as `_decode_payload`, without its call: every message comes by here
+        return decoder.decode(memoryview(envelope)[_HEADER_SIZE_BYTES:])
+    except _MALFORMED as error:
+        raise RemoteProtocolError("malformed", str(error)) from error
 
 
 def _decode_payload(

@@ -24,6 +24,7 @@ from queryablestate.query_requests import (
     KeysRead,
     NodeRead,
     RouteRead,
+    StateName,
 )
 from queryablestate.query_results import PartialResult, StateEntry
 from queryablestate.query_routes import Asking, Route
@@ -55,6 +56,7 @@ MISSING: Final[Any] = type("MISSING", (), {"__repr__": lambda _: "MISSING"})()
 """The default of ``default``: a key that does not exist is an error."""
 
 _NAME_LENGTH_MAX: Final = 255
+_STATE_COUNT_MAX: Final = 10_000
 _DEADLINE_SECONDS_MAX: Final = 86_400.0
 _MS_PER_SECOND: Final = 1_000
 
@@ -75,6 +77,7 @@ class QueryBuilder:
     def __init__(self, clock: Clock, *, deadline_seconds: float) -> None:
         self._now_ns = clock.now_ns
         self._deadline_ns = _check_deadline(deadline_seconds)
+        self._states: dict[StateName, StateName] = {}  # names that were checked
 
     def keys(  # noqa: PLR0917 (keywords cost a single get more than its hash)
         self,
@@ -95,10 +98,16 @@ class QueryBuilder:
         """
         if min_batch_id is not None:
             check_min_batch_id(min_batch_id)
+        state = self._states.get((job_id, state_name))
+        if state is None:
+            state = _state(job_id, state_name)
+            if len(self._states) >= _STATE_COUNT_MAX:
+                self._states.clear()
+            self._states[state] = state
         now_ns = self._now_ns()
         return KeysRead(
             None,
-            _state(job_id, state_name),
+            state,
             asking,
             keys,
             now_ns,
@@ -285,18 +294,10 @@ def reply_of(call: Call, expected: type[T]) -> T:
 # -- arguments -----------------------------------------------------------------------
 
 
-def _state(job_id: str, state_name: str) -> tuple[str, str]:
+def _state(job_id: str, state_name: str) -> StateName:
     """Return the name of a state, checked: a proxy would not understand another."""
-    if not (
-        job_id.__class__ is str
-        and state_name.__class__ is str
-        and 0 < len(job_id) <= _NAME_LENGTH_MAX
-        and 0 < len(state_name) <= _NAME_LENGTH_MAX
-        and job_id.isprintable()
-        and state_name.isprintable()
-    ):
-        _check_name(job_id, "job_id")
-        _check_name(state_name, "state_name")
+    _check_name(job_id, "job_id")
+    _check_name(state_name, "state_name")
     return job_id, state_name
 
 

@@ -42,7 +42,7 @@ when `next_deadline_ns` is reached.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, assert_never, final
 
 from attrs import field, frozen, validators
@@ -73,6 +73,7 @@ from queryablestate.query_events import (
     QueryEvent,
     RequestsAsked,
     RequestsDropped,
+    SendRequest,
     TimeWent,
 )
 from queryablestate.query_keys import KeyDesk
@@ -90,6 +91,7 @@ from queryablestate.query_requests import (
     RouteRead,
     StaleRouteError,
 )
+from queryablestate.query_routes import ROWS
 from queryablestate.query_session import QuerySession
 from queryablestate.questions import Ask, Refusal, ScanRows, Told
 
@@ -132,6 +134,9 @@ class QueryCore:
 
     Two cores given the same sequence of ``(event, now_ns)`` return the same effects.
     Not thread-safe: one shell drives it.
+
+    Attributes:
+        requests: Everything that waits, in the order in which it came.
     """
 
     def __init__(self, config: QueryConfig | None = None, *, now_ns: int) -> None:
@@ -155,6 +160,7 @@ class QueryCore:
         self._calls: dict[Call, None] = {}
         self._call_flights: dict[int, Call] = {}
         self._is_closed = False
+        self.requests: Mapping[Request, None] = self._outbox.requests
 
     # -- queries -------------------------------------------------------------------
 
@@ -166,7 +172,7 @@ class QueryCore:
     @property
     def request_count(self) -> int:
         """Return how many requests wait."""
-        return len(self._outbox.requests)
+        return len(self.requests)
 
     @property
     def flight_count(self) -> int:
@@ -187,7 +193,8 @@ class QueryCore:
         due_ns = self._outbox.expiry_ns
         if self._session.secret is None:
             return min(due_ns, self._session.due_ns())
-        due_ns = min(due_ns, self._keys.due_ns())
+        if self._keys.is_busy:
+            due_ns = min(due_ns, self._keys.due_ns())
         for read in self._node_reads:
             due_ns = min(due_ns, read.hold_until_ns)
         return due_ns
@@ -215,10 +222,10 @@ class QueryCore:
         if now_ns >= outbox.expiry_ns:
             self._expire()
         match event:
-            case RequestsAsked(requests=requests):
-                self._submit(requests)
             case MessageCame(message, payload):
                 self._take(message, payload)
+            case RequestsAsked(requests):
+                self._submit(requests)
             case TimeWent():
                 pass
             case RequestsDropped(requests=requests):
@@ -242,6 +249,44 @@ class QueryCore:
         self._tend()
         return outbox.take()
 
+    @property
+    def now_ns(self) -> int:
+        """Return the time of the last step."""
+        return self._outbox.now_ns
+
+    def ask_now(self, read: KeysRead) -> SendRequest | None:
+        """
+        Take one question as a step with `RequestsAsked` would, by the shortest way.
+
+        The time is that at which it was asked, if nothing has happened since.
+
+        It is for a client of which nobody waits for anything, and which has all that it
+        takes to ask: otherwise nothing happens, and None is returned.  A question for
+        one key takes a tenth of the time of its answer in here; this halves it.
+        """
+        outbox = self._outbox
+        if (
+            outbox.requests
+            or self._session.secret is None
+            or read.asking is not ROWS
+            or read.min_batch_id is not None
+            or len(read.keys) != 1
+        ):
+            return None
+        now_ns = outbox.now_ns
+        if now_ns < read.asked_ns:
+            now_ns = outbox.now_ns = read.asked_ns
+        if now_ns >= read.deadline_ns:
+            return None
+        if now_ns >= outbox.expiry_ns:
+            self._expire()
+        effect = self._keys.ask_now(read)
+        if effect is not None:
+            outbox.requests[read] = None
+            if outbox.expiry_ns > read.deadline_ns:  # noqa: PLR1730 (a call is dear)
+                outbox.expiry_ns = read.deadline_ns
+        return effect
+
     def _tend(self) -> None:
         """Do what is due."""
         if self._outbox.has_dropped:
@@ -252,7 +297,8 @@ class QueryCore:
             if self._outbox.now_ns >= self._session.due_ns():
                 self._session.seek()
             return
-        self._keys.tend()
+        if self._keys.is_busy:
+            self._keys.tend()
         if self._calls:
             self._send_calls()
         if self._node_reads:
@@ -375,31 +421,31 @@ class QueryCore:
     def _take(self, message: ToClient, payload: bytes | memoryview) -> None:
         number = message.request_id
         match message:
+            case Told() if number in self._keys.flights:
+                self._session.pause_ns = 0
+                self._keys.answered(message, payload)
             case Welcome():
                 self._session.welcomed(message)
             case Refusal():
                 self._take_refusal(message)
             case _ if number in self._call_flights:
-                self._session.worked()
+                self._session.pause_ns = 0
                 call = self._call_flights.pop(number)
                 if not call.is_done:
                     call.reply = message
                     self._outbox.finish(call)
             case Told() if number in self._node_flights:
-                self._session.worked()
+                self._session.pause_ns = 0
                 self._take_page(self._node_flights.pop(number), message, payload)
-            case Told() if self._keys.is_flight(number):
-                self._session.worked()
-                self._keys.answered(message, payload)
             case StateDescribed() if self._keys.is_describing(number):
-                self._session.worked()
+                self._session.pause_ns = 0
                 self._keys.described(message)
             case _:
                 pass  # late, or no answer to what was asked
 
     def _take_refusal(self, refusal: Refusal) -> None:
         number = refusal.request_id
-        is_keys = self._keys.is_flight(number) or self._keys.is_describing(number)
+        is_keys = number in self._keys.flights or self._keys.is_describing(number)
         if not (
             is_keys or number in self._node_flights or number in self._call_flights
         ):

@@ -15,10 +15,12 @@ from nameservice.errors import NameServiceError, RemoteProtocolError
 from nameservice.state_errors import StateUnavailableError
 from queryablestate.failures import STALE_ROUTE, error_of
 from queryablestate.messages import DescribeState, StateDescribed, StateDescription
+from queryablestate.query_events import SendRequest
 from queryablestate.query_floors import Floor, floor_of_reading
 from queryablestate.query_lanes import Flight, Lane, Part, StateTraffic
 from queryablestate.query_outbox import (
     NEVER_NS,
+    NS_PER_MS,
     QueryOutbox,
     longer_pause,
     milliseconds,
@@ -37,6 +39,7 @@ from queryablestate.questions import Ask, Reading, Refusal, Told
 
 __all__ = ["KeyDesk"]
 
+_FIRST_PLACE: Final = [0]
 _OVERLOADED: Final = "did-not-happen"
 _UNAVAILABLE: Final = "state-unavailable"
 _UNKNOWN: Final = frozenset({"unknown-job", "unknown-state"})
@@ -55,6 +58,9 @@ class KeyDesk:
         flight_count_max: Questions that may be under way.
         answer_timeout_ns: After how long a question for a route is put again.
         route_refresh_ns: How old a route may get before it is asked for in passing.
+
+    Attributes:
+        flights: Questions for keys that are under way, by number; not to be changed.
     """
 
     def __init__(
@@ -75,23 +81,19 @@ class KeyDesk:
         self._wanting: dict[StateTraffic, None] = {}
         self._describing: dict[int, StateTraffic] = {}
         self._lanes: dict[Lane, None] = {}  # those that something waits in
-        self._flights: dict[int, Flight] = {}
+        self.flights: dict[int, Flight] = {}
 
     # -- queries -------------------------------------------------------------------
 
     @property
     def flight_count(self) -> int:
         """Return how many questions for keys are under way."""
-        return len(self._flights)
+        return len(self.flights)
 
     @property
     def state_count(self) -> int:
         """Return of how many states something is known or asked."""
         return len(self._traffic)
-
-    def is_flight(self, number: int) -> bool:
-        """Return whether message *number* asks for keys."""
-        return number in self._flights
 
     def is_describing(self, number: int) -> bool:
         """Return whether message *number* asks for a route."""
@@ -102,7 +104,7 @@ class KeyDesk:
         due_ns = NEVER_NS
         for traffic in self._wanting:
             due_ns = min(due_ns, traffic.describe_due_ns)
-        if len(self._flights) < self._flight_count_max:
+        if len(self.flights) < self._flight_count_max:
             for lane in self._lanes:
                 if not lane.traffic.is_stale:
                     due_ns = min(due_ns, lane.due_ns(now_ns=self._outbox.now_ns))
@@ -110,15 +112,15 @@ class KeyDesk:
 
     def flight_expiry_ns(self) -> int:
         """Return when the first question under way expires."""
-        return min((f.deadline_ns for f in self._flights.values()), default=NEVER_NS)
+        return min((f.deadline_ns for f in self.flights.values()), default=NEVER_NS)
 
     def check_invariants(self) -> None:
         """Assert what holds between any two steps; tests call it after each."""
         if self._session.secret is None:
-            assert not self._flights
+            assert not self.flights
             assert not self._describing
         counts: dict[Lane, int] = {}
-        for flight in self._flights.values():
+        for flight in self.flights.values():
             counts[flight.lane] = counts.get(flight.lane, 0) + 1
             assert len(flight.keys) == len(flight.reads) == len(flight.places)
         for traffic in self._traffic.values():
@@ -140,7 +142,7 @@ class KeyDesk:
                 assert request.open_count == counts.get(request, 0) > 0
 
     def _all_parts(self) -> Iterator[Part]:
-        for flight in self._flights.values():
+        for flight in self.flights.values():
             yield from flight.parts()
         for traffic in self._traffic.values():
             yield from traffic.waiting
@@ -148,6 +150,54 @@ class KeyDesk:
                 yield from lane.parts()
 
     # -- what is asked -----------------------------------------------------------------
+
+    def ask_now(self, read: KeysRead) -> SendRequest | None:
+        """
+        Ask for one key by the shortest way, or return None if that is not open.
+
+        Nobody else may wait for anything.  What this sends is what `ask` and `tend`
+        would, with a fifth of their calls.
+        """
+        traffic = self._traffic.get(read.state)
+        if traffic is None or traffic.is_stale or traffic.rows_table is None:
+            return None
+        outbox = self._outbox
+        now_ns = outbox.now_ns
+        if now_ns >= traffic.refresh_due_ns:
+            return None
+        route = traffic.route
+        assert route is not None
+        secret = self._session.secret
+        assert secret is not None
+        try:
+            keys = route.key_codec.storage_keys(read.keys)
+        except Exception:  # noqa: BLE001 - the long way tells what is wrong with it
+            return None
+        lane = traffic.rows_table[(keys[0][0] << 8) | keys[0][1]]
+        if lane.flight_count or now_ns < lane.hold_until_ns:
+            return None
+        read.open_count = 1
+        read.rows = [UNANSWERED]
+        deadline_ns = read.deadline_ns
+        outbox.number = number = outbox.number + 1
+        self.flights[number] = Flight(
+            lane, keys, [read], _FIRST_PLACE, now_ns, deadline_ns
+        )
+        lane.flight_count = 1
+        lane.sent_ns = now_ns
+        return SendRequest(
+            Ask(
+                request_id=number,
+                session=secret,
+                state_number=route.state_number,
+                assignment_version=route.version,
+                node_index=lane.node_index,
+                operation=lane.operation,
+                key_count=1,
+                deadline_ms=-(-(deadline_ns - now_ns) // NS_PER_MS),
+            ),
+            keys,
+        )
 
     def ask(self, reads: Sequence[KeysRead]) -> None:
         """Take *reads*; what is taken together is sent together."""
@@ -182,7 +232,7 @@ class KeyDesk:
 
     def forget_dropped(self) -> None:
         """Let nothing be asked for nobody."""
-        for number, flight in tuple(self._flights.items()):
+        for number, flight in tuple(self.flights.items()):
             if all(read.is_done for read in flight.reads):
                 self._land(number)
         for lane in self._lanes:
@@ -198,7 +248,7 @@ class KeyDesk:
     def expire(self) -> None:
         """Forget what was never answered."""
         now_ns = self._outbox.now_ns
-        for number in [n for n, f in self._flights.items() if f.deadline_ns <= now_ns]:
+        for number in [n for n, f in self.flights.items() if f.deadline_ns <= now_ns]:
             self._land(number)
 
     def session_ended(self) -> None:
@@ -207,10 +257,15 @@ class KeyDesk:
             traffic.describe_id = None
             traffic.describe_due_ns = self._outbox.now_ns
         self._describing.clear()
-        for number in tuple(self._flights):
+        for number in tuple(self.flights):
             self._put_back(self._land(number))
 
     # -- what goes out -----------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether there is anything that `tend` might send, now or later."""
+        return bool(self._wanting or self._lanes)
 
     def tend(self) -> None:
         """Send what is due."""
@@ -254,14 +309,14 @@ class KeyDesk:
                 continue
             while (
                 lane.keys
-                and len(self._flights) < self._flight_count_max
+                and len(self.flights) < self._flight_count_max
                 and lane.may_send(session.key_count_max, now_ns=now_ns)
             ):
                 flight = lane.cut(
                     session.key_count_max, session.frame_size_bytes_max, now_ns=now_ns
                 )
                 number = outbox.next_number()
-                self._flights[number] = flight
+                self.flights[number] = flight
                 outbox.expires_at(flight.deadline_ns)
                 ask = Ask(
                     request_id=number,
@@ -282,7 +337,7 @@ class KeyDesk:
 
     def _land(self, number: int) -> Flight:
         """Return a flight that is over."""
-        flight = self._flights.pop(number)
+        flight = self.flights.pop(number)
         flight.lane.flight_count -= 1
         return flight
 
@@ -324,9 +379,10 @@ class KeyDesk:
     # -- answers ---------------------------------------------------------------------
 
     def answered(self, told: Told, payload: bytes | memoryview) -> None:
-        """Take the answer of a node."""
-        flight = self._land(told.request_id)
+        """Take the answer of a node to one of the `flights`."""
+        flight = self.flights.pop(told.request_id)
         lane = flight.lane
+        lane.flight_count -= 1
         traffic = lane.traffic
         route = lane.route
         reading = told.reading
@@ -336,7 +392,8 @@ class KeyDesk:
             self._ask_once_more(flight, error)
             return
         if traffic.route is None or route.state_number == traffic.route.state_number:
-            seen = floor_of_reading(reading)
+            batch_id = reading.batch_id
+            seen = (reading.generation, -1 if batch_id is None else batch_id)
             node_id = route.node_ids[lane.node_index]
             floor = traffic.floors.check(node_id, flight.keys, seen)
             if floor is not None:

@@ -24,7 +24,7 @@ from attrs import Factory, define
 
 from queryablestate.query_floors import ReadFloors
 from queryablestate.query_requests import KeysRead, RouteRead, StateName
-from queryablestate.query_routes import Asking, Route
+from queryablestate.query_routes import ROWS, Asking, Route
 from queryablestate.questions import Operation
 
 
@@ -186,6 +186,8 @@ class StateTraffic:
         describe_due_ns: When to ask (again).
         pause_ns: How long the last pause before asking again was.
         refresh_due_ns: When the route should be asked for in passing.
+        rows_table: For each key group the lane for all that is kept under a key, if
+            that was asked for by this route.
     """
 
     def __init__(self, state: StateName) -> None:
@@ -199,6 +201,7 @@ class StateTraffic:
         self.describe_due_ns = 0
         self.pause_ns = 0
         self.refresh_due_ns = 0
+        self.rows_table: list[Lane] | None = None
         self._tables: dict[
             tuple[Operation, int | None], tuple[list[Lane], Sequence[Lane]]
         ] = {}
@@ -228,6 +231,7 @@ class StateTraffic:
             self.waiting += lane.parts()
             lane.keys, lane.reads, lane.places = [], [], []
         self._tables = {}
+        self.rows_table = None
         self.route = route
 
     def enqueue(
@@ -340,6 +344,8 @@ class StateTraffic:
         table = [by_node[owner] for owner in route.owners]
         made = (table, tuple(by_node.values()))
         self._tables[operation, min_batch_id] = made
+        if asking is ROWS and min_batch_id is None:
+            self.rows_table = table
         return made
 
     def _prune(self) -> None:
@@ -347,7 +353,8 @@ class StateTraffic:
         self._tables = {
             name: known
             for name, known in self._tables.items()
-            if any(lane.keys or lane.flight_count for lane in known[1])
+            if known[0] is self.rows_table
+            or any(lane.keys or lane.flight_count for lane in known[1])
         }
 
 

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 __all__ = ["QueryLink"]
 
 _NOBLOCK: Final = int(zmq.NOBLOCK)
-_EVENTS: Final = int(zmq.EVENTS)
 _POLLIN: Final = int(zmq.POLLIN)
 
 
@@ -114,6 +113,7 @@ class QueryLink:
             self._monitor = ConnectionMonitor(self._socket)
             self._resources.callback(self._monitor.close)
             connect_socket(self._socket, address.endpoint)
+            self._readable = [(self._socket, _POLLIN)]
             self.descriptors: tuple[int, ...] = (
                 int(self._socket.getsockopt(zmq.FD)),
                 int(self._monitor.socket.getsockopt(zmq.FD)),
@@ -149,11 +149,11 @@ class QueryLink:
         Return the next message, or None if there is none.
 
         Args:
-            is_likely: Whether there should be one.  Finding out costs 1.4 us, a receive
-                in vain 3.4 us.
+            is_likely: Whether there should be one.  Finding out costs 0.7 us (asking
+                for ``EVENTS`` 1.4), a receive in vain 3.4 us.
         """
         socket = self._socket
-        while is_likely or int(socket.getsockopt(_EVENTS)) & _POLLIN:
+        while is_likely or zmq.zmq_poll(self._readable, 0):
             is_likely = False
             try:
                 frame = socket.recv(_NOBLOCK, copy=False)

@@ -33,6 +33,7 @@ class QueryOutbox:
         now_ns: The time of the present step.
         requests: Everything that waits, in the order in which it came.
         expiry_ns: Nothing expires before.
+        number: The last that was given out.
         has_dropped: Whether a request has failed or was given up, of which something
             may still wait to be sent.
     """
@@ -44,12 +45,12 @@ class QueryOutbox:
         self.has_dropped = False
         self.done: list[Request] = []
         self._effects: list[QueryEffect] = []
-        self._number = 0
+        self.number = 0
 
     def next_number(self) -> int:
         """Return a number that no message had before."""
-        self._number += 1
-        return self._number
+        self.number += 1
+        return self.number
 
     def perform(self, effect: QueryEffect) -> None:
         """Have *effect* performed, after those before it."""

@@ -43,6 +43,8 @@ class QuerySession:
         secret: Of the session, or None while there is none.
         key_count_max: How many keys one question may have.
         frame_size_bytes_max: How big a frame may be.
+        pause_ns: How long the last pause was before something was tried again; 0 once
+            there was an answer.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class QuerySession:
         self._connect_due_ns = outbox.now_ns
         self._hello_id: int | None = None
         self._hello_due_ns = outbox.now_ns
-        self._pause_ns = 0
+        self.pause_ns = 0
         self._is_denied_leader = False
         self._problem: NameServiceError | None = None
         self._refusal: NameServiceError | None = None
@@ -123,7 +125,7 @@ class QuerySession:
         """Take note of who leads; return whether a session ended by that."""
         before, self._leader = self._leader, leader
         if leader.address != before.address:
-            self._pause_ns = 0
+            self.pause_ns = 0
             self._connect_due_ns = self._outbox.now_ns
             self._is_denied_leader = False
             self._problem = None
@@ -152,8 +154,8 @@ class QuerySession:
             self._problem = problem
         self._address = None
         self._is_connected = False
-        self._pause_ns = longer_pause(self._pause_ns)
-        self._connect_due_ns = self._outbox.now_ns + self._pause_ns
+        self.pause_ns = longer_pause(self.pause_ns)
+        self._connect_due_ns = self._outbox.now_ns + self.pause_ns
         return self.end()
 
     def refused(self, error: NameServiceError) -> None:
@@ -174,10 +176,6 @@ class QuerySession:
         self._is_denied_leader = False
         self._problem = None
         self._refusal = None
-
-    def worked(self) -> None:
-        """Take note of an answer: the next pause is a short one again."""
-        self._pause_ns = 0
 
     def greeting_refused(self, refusal: Refusal) -> NameServiceError | None:
         """Take note of no welcome; return why, if it is no use to wait for one."""
@@ -201,7 +199,7 @@ class QuerySession:
     def unknown(self) -> None:
         """Greet anew: at once, unless sessions come and go."""
         self.end()
-        is_first = self._pause_ns == 0
+        is_first = self.pause_ns == 0
         self._greet_later()
         if is_first:
             self._hello_due_ns = self._outbox.now_ns
@@ -215,5 +213,5 @@ class QuerySession:
         return had_session
 
     def _greet_later(self) -> None:
-        self._pause_ns = longer_pause(self._pause_ns)
-        self._hello_due_ns = self._outbox.now_ns + self._pause_ns
+        self.pause_ns = longer_pause(self.pause_ns)
+        self._hello_due_ns = self._outbox.now_ns + self.pause_ns

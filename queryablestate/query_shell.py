@@ -5,8 +5,8 @@ Theory of operation.  A hop from one thread to another and back costs 50 to 90 u
 as much as half of a round trip over two sockets (measured).  So there is no thread that
 does I/O for the others: whoever asks does it, for itself and for everybody else.
 
-*   Under the lock, a thread takes a *turn*: hands to the core whatever was asked until
-    now, by itself or by others who were waiting for the lock, sends, and takes what has
+*   Under the lock, a thread takes a *turn*: hands to the core what it asks, sends what
+    may be sent (what others ask, too: the core packs it together), and takes what has
     come.  Turns are short and never wait.
 *   Whoever then still waits for an answer, and finds nobody *driving*, drives: waits
     until the socket is readable or the core's deadline comes, without the lock, takes a
@@ -53,6 +53,7 @@ from queryablestate.query_events import (
     TimeWent,
 )
 from queryablestate.query_link import QueryLink
+from queryablestate.query_requests import KeysRead
 from transport.log_budget import LogBudget
 
 
@@ -87,10 +88,11 @@ class _Waiter:
 
     __slots__ = ("lock", "open_count")
 
+    lock: threading.Lock
+    """Held until there is something to look at; none before the thread sleeps."""
+
     def __init__(self, open_count: int) -> None:
         self.open_count = open_count
-        self.lock = threading.Lock()
-        self.lock.acquire()  # until there is something to look at
 
 
 @final
@@ -119,17 +121,18 @@ class QueryShell:
         self._credentials = as_credentials(credentials)
         self._finder = ProxyFinder(services, on_change=self._leader_changed)
         self._budget = LogBudget()
-        self._asked: deque[Request] = deque()
         self._is_news = False
         self._lock = threading.Lock()  # guards what follows
         self._core = QueryCore(config, now_ns=self.clock.now_ns())
         self._context: ZMQContext = zmq.Context()
+        self._requests = self._core.requests
         self._link: QueryLink | None = None
         self._events: deque[QueryEvent] = deque()
         self._waiters: dict[_Waiter, None] = {}
         self._driver: _Waiter | None = None
         self._polling_until_ns = 0
         self.closed = threading.Event()
+        self._is_closed = False
         self._poll = select.poll()
         self._wake_lock = threading.Lock()  # guards the pipe
         self._wake_reader, self._wake_writer = os.pipe()
@@ -158,16 +161,18 @@ class QueryShell:
         waiter = _Waiter(len(requests))
         for request in requests:
             request.waiter = waiter
-        self._asked += requests
         try:
             with self._lock:
-                self._turn()
-                if not waiter.open_count:
-                    return
+                if not self._ask_now(requests):
+                    self._turn(requests)
+                    if not waiter.open_count:
+                        return
                 is_driving = self._driver is None
                 if is_driving:
                     self._driver = waiter
                 else:
+                    waiter.lock = threading.Lock()
+                    waiter.lock.acquire()
                     self._waiters[waiter] = None
                     self._hurry()
             if not is_driving:
@@ -188,8 +193,9 @@ class QueryShell:
         if self._guard.is_inherited:
             return
         with self._lock:
-            if self.closed.is_set():
+            if self._is_closed:
                 return
+            self._is_closed = True
             self.closed.set()
             self._step(ClientClosed())
             self._turn()
@@ -235,12 +241,12 @@ class QueryShell:
     def _hand_over(self) -> None:
         """Let another drive; under the lock."""
         self._driver = None
-        for waiter in self._waiters:
-            self._driver = waiter
+        if self._waiters:
+            self._driver = waiter = next(iter(self._waiters))
             del self._waiters[waiter]
             waiter.lock.release()
-            break
-        self._release()
+        elif self._is_closed:
+            self._release()
 
     def _give_up(self, waiter: _Waiter, requests: Sequence[Request]) -> None:
         """Forget *requests*: whoever asked has been interrupted."""
@@ -254,11 +260,11 @@ class QueryShell:
     def _wait_ms(self) -> int:
         """Return how long to wait for the socket, rounded up; under the lock."""
         deadline_ns = self._core.next_deadline_ns()
-        now_ns = self.clock.now_ns()
+        now_ns = self._core.now_ns  # of the turn that just ended
         if deadline_ns is None:
             deadline_ns = now_ns + _WAIT_MS_MAX * _NS_PER_MS
         self._polling_until_ns = deadline_ns
-        if self._asked or self._is_news:
+        if self._is_news:
             return 0
         return max(0, min(-((now_ns - deadline_ns) // _NS_PER_MS), _WAIT_MS_MAX))
 
@@ -270,9 +276,31 @@ class QueryShell:
 
     # -- turns -------------------------------------------------------------------------
 
-    def _turn(self, *, has_come: bool = False) -> None:
+    def _ask_now(self, requests: Sequence[Request]) -> bool:
+        """Ask by the shortest way if that is open; return whether it was."""
+        request = requests[0]
+        link = self._link
+        if (
+            self._driver is not None
+            or self._is_news
+            or len(requests) != 1
+            or not isinstance(request, KeysRead)
+            or link is None
+            or not link.is_made
+        ):
+            return False
+        effect = self._core.ask_now(request)
+        if effect is None:
+            return False
+        link.send(effect)
+        self._receive(is_likely=False)
+        return True
+
+    def _turn(
+        self, requests: Sequence[Request] = (), *, has_come: bool = False
+    ) -> None:
         """
-        Do whatever can be done now; under the lock.
+        Ask, and do whatever can be done now; under the lock.
 
         ZeroMQ signals a message only to one who has looked in vain since the last one,
         and a send may take the signal: so a turn ends with looking, unless nobody waits
@@ -281,26 +309,24 @@ class QueryShell:
         if self._is_news:
             self._is_news = False
             self._step(leader_told(self._finder))
-        if self._asked:
-            asked: list[Request] = []
-            while self._asked:
-                asked.append(self._asked.popleft())
-            self._step(RequestsAsked(asked))
+        if requests:
+            self._step(RequestsAsked(requests))
         elif not has_come:
             deadline_ns = self._core.next_deadline_ns()
             if deadline_ns is not None and deadline_ns <= self.clock.now_ns():
                 self._step(_TIME_WENT)
-        link = self._link
-        if link is not None and not link.is_made:
-            self._watch(link)
-            link = self._link
-        while link is not None and self._core.request_count:
-            message = link.receive(is_likely=has_come)
+        if self._link is not None and not self._link.is_made:
+            self._watch(self._link)
+        self._receive(is_likely=has_come)
+
+    def _receive(self, *, is_likely: bool) -> None:
+        """Take the messages that have come, if anybody waits for any."""
+        while self._requests and self._link is not None:
+            message = self._link.receive(is_likely=is_likely)
             if message is None:
                 return
-            has_come = False
+            is_likely = False
             self._step(message)
-            link = self._link
 
     def _watch(self, link: QueryLink) -> None:
         """Take note of what happened to the connection."""
@@ -400,7 +426,7 @@ class QueryShell:
 
     def _release(self) -> None:
         """Close the pipe when the client is closed and nobody drives any more."""
-        if self.closed.is_set() and self._driver is None:
+        if self._is_closed and self._driver is None:
             with self._wake_lock:
                 if self._is_pipe_open:
                     self._is_pipe_open = False

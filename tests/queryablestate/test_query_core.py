@@ -653,6 +653,119 @@ class TestPacking:
             raise reads[2].error or AssertionError
 
 
+class TestTheShortestWay:
+    """`QueryCore.ask_now`: the same as a step, where that is possible."""
+
+    def ready(self) -> Conversation:
+        """Return a conversation in which a key was asked for and answered."""
+        talk = Conversation(state_of())
+        talk.settle(talk.begin(talk.read("N1")))
+        return talk
+
+    def test_it_sends_what_a_step_would(self) -> None:
+        """The message differs by its number, and its answer is taken as any other."""
+        talk = self.ready()
+        talk.now_ns += 7
+        short = talk.read("N2", deadline_ns=3 * MS + 1)
+        effect = talk.core.ask_now(short)
+        talk.core.check_invariants()
+        assert effect is not None
+        assert talk.core.now_ns == talk.now_ns
+        assert asked(effect).deadline_ms == 4
+        assert talk.core.next_deadline_ns() == short.deadline_ns
+        assert talk.answer(effect) == ()
+        assert talk.done[-1] is short
+        assert short.rows == [ROW]
+        long = talk.read("N2", deadline_ns=3 * MS + 1)
+        (usual,) = talk.ask(long)
+        assert isinstance(usual, SendRequest)
+        message = msgspec.structs.replace(asked(usual), request_id=number_of(effect))
+        assert SendRequest(message, usual.keys) == effect
+
+    def test_what_it_sent_can_go_wrong(self) -> None:
+        """Its question is asked again, and ends at its deadline, as any other."""
+        talk = self.ready()
+        read = talk.read("N1")
+        effect = talk.core.ask_now(read)
+        assert effect is not None
+        talk.state.version = 2
+        (describe,) = talk.answer(effect)
+        (again,) = talk.describe(describe)
+        assert keys_of(again) == ["N1"]
+        talk.wait(DEADLINE_NS)
+        assert isinstance(read.error, DeadlineExceededError)
+
+    def test_it_is_closed_to_what_is_not_usual(self) -> None:
+        """Whatever needs more than a message goes the long way."""
+        talk = self.ready()
+        for read in (
+            talk.read("N1", "N2"),
+            talk.read("N1", asking=EXISTS),
+            talk.read("N1", min_batch_id=1),
+            talk.read("N1", state_name="another"),
+            talk.read("N1", deadline_ns=0),
+            talk.read(7),
+        ):
+            assert talk.core.ask_now(read) is None
+            assert not read.is_done
+        assert talk.core.request_count == 0
+
+    def test_it_is_closed_while_anybody_waits(self) -> None:
+        """Who is not alone shares messages."""
+        talk = self.ready()
+        talk.ask(talk.read("N1"))
+        assert talk.core.ask_now(talk.read("N1")) is None
+
+    def test_it_is_closed_behind_a_question_that_is_lost(self) -> None:
+        """A flight that nobody waits for still has its place."""
+        talk = self.ready()
+        given_up, kept = talk.read("N1"), talk.read("N1")
+        talk.ask(given_up, kept)
+        talk.step(RequestsDropped(requests=(given_up,)))
+        kept.is_done = True
+        talk.core._outbox.requests.clear()
+        assert talk.core.ask_now(talk.read("N1")) is None
+
+    def test_it_is_closed_without_a_session(self) -> None:
+        """Neither before the first one, nor when it has ended, nor when closed."""
+        talk = Conversation(state_of())
+        assert talk.core.ask_now(talk.read("N1")) is None
+        talk = self.ready()
+        talk.step(ConnectionFailed())
+        assert talk.core.ask_now(talk.read("N1")) is None
+        talk = self.ready()
+        talk.step(ClientClosed())
+        assert talk.core.ask_now(talk.read("N1")) is None
+
+    def test_it_is_closed_without_a_fresh_route(self) -> None:
+        """A route that is old, stale or unused in this way is looked after first."""
+        talk = self.ready()
+        talk.now_ns += 10 * NS_PER_SECOND
+        assert talk.core.ask_now(talk.read("N1")) is None
+        talk = self.ready()
+        (ask,) = talk.ask(read := talk.read("N1"))
+        talk.refuse(ask, "stale-route")
+        talk.step(RequestsDropped(requests=(read,)))
+        assert talk.core.ask_now(talk.read("N1")) is None
+        talk = Conversation(state_of())
+        talk.settle(talk.begin(talk.read("N1", asking=EXISTS)))
+        assert talk.core.ask_now(talk.read("N1")) is None
+
+    def test_time_passes_as_in_a_step(self) -> None:
+        """What is past its deadline is forgotten first."""
+        talk = self.ready()
+        given_up, kept = talk.read("N1"), talk.read("N1", deadline_ns=MS)
+        talk.ask(given_up, kept)
+        talk.wait(MS)
+        talk.step(RequestsDropped(requests=(given_up,)))
+        talk.now_ns += DEADLINE_NS
+        read = talk.read("N1")
+        effect = talk.core.ask_now(read)
+        talk.core.check_invariants()
+        assert effect is not None
+        assert talk.core.flight_count == 1
+
+
 class TestRoutes:
     def test_a_stale_route_is_asked_for_again(self) -> None:
         """Key groups that moved are asked for where they are now."""

@@ -207,6 +207,26 @@ class QueryMachine(RuleBasedStateMachine):
             self.asked[read] = Asked(read, dict(self.seen))
         self.step(RequestsAsked(reads))
 
+    @rule(key=st.sampled_from(KEYS), deadline_ms=st.integers(1, 3_000))
+    def ask_now(self, key: str, deadline_ms: int) -> None:
+        """Ask for one key, by the shortest way if that is open."""
+        read = KeysRead(
+            None,
+            (self.state.job_id, self.state.state_name),
+            ROWS,
+            (key,),
+            self.now_ns,
+            self.now_ns + deadline_ms * MS,
+        )
+        self.asked[read] = Asked(read, dict(self.seen))
+        effect = self.core.ask_now(read)
+        if effect is None:
+            self.step(RequestsAsked((read,)))
+        else:
+            assert self.connected is not None
+            self.core.check_invariants()
+            self.wire.append(Sent(effect, self.connected))
+
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
