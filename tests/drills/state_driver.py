@@ -40,6 +40,8 @@ class DriverSettings:
         checkpoint_file: Holds the last batch that was acknowledged.
         commit_timeout_seconds: How long each step of a batch may take.
         pause_seconds: Between two batches.
+        is_complete_every: Each batch whose number this divides holds all rows there
+            are; 0 for none.
     """
 
     services: dict[str, Any]
@@ -47,6 +49,7 @@ class DriverSettings:
     checkpoint_file: str
     commit_timeout_seconds: float
     pause_seconds: float
+    is_complete_every: int
 
 
 def report(name: str, **fields: Any) -> None:
@@ -82,6 +85,8 @@ def run(settings: DriverSettings, is_over: threading.Event) -> None:
         try:
             query.write(
                 batch_id,
+                is_complete=bool(settings.is_complete_every)
+                and batch_id % settings.is_complete_every == 0,
                 on_commit=lambda number=batch_id: (  # type: ignore[misc]
                     report("begun", batch_id=number)
                 ),

@@ -236,6 +236,8 @@ class Driver:
         directory: Where its checkpoint and logs go.
         commit_timeout_seconds: How long each step of a batch may take.
         pause_seconds: Between two batches.
+        is_complete_every: Each batch whose number this divides holds all rows there
+            are, as in complete mode; 0 for none.
     """
 
     def __init__(
@@ -245,6 +247,7 @@ class Driver:
         *,
         commit_timeout_seconds: float = 60.0,
         pause_seconds: float = 0.05,
+        is_complete_every: int = 0,
     ) -> None:
         settings = DriverSettings(
             services={
@@ -255,6 +258,7 @@ class Driver:
             checkpoint_file=str(directory / "driver.checkpoint"),
             commit_timeout_seconds=commit_timeout_seconds,
             pause_seconds=pause_seconds,
+            is_complete_every=is_complete_every,
         )
         self._command = [
             *(sys.executable, "-m", "tests.drills.state_driver"),

@@ -85,6 +85,8 @@ class Readers:
             come: as many questions are outstanding at almost any moment.
         deadline_seconds: Of each question.
         pause_seconds: Between two questions of one of them, on average.
+        log_restarts_every: Batches whose number this divides empty the lists first; 0
+            if none does.
     """
 
     def __init__(
@@ -99,8 +101,10 @@ class Readers:
         waiting_count: int = 0,
         deadline_seconds: float = 15.0,
         pause_seconds: float = 0.02,
+        log_restarts_every: int = 0,
     ) -> None:
         self._config = config
+        self._log_restarts_every = log_restarts_every
         self._keys_by_node = {
             node_id: tuple(keys) for node_id, keys in keys_by_node.items()
         }
@@ -470,10 +474,7 @@ class Readers:
             case "get_list":
                 items = [item["batch"] for item in value]
                 found.batches[question.node_id] = {items[-1]} if items else set()
-                first = 0
-                if question.options:
-                    first = max(0, items[-1] - _TAIL + 1)
-                if items != list(range(first, first + len(items))) or not items:
+                if not items or items != self._whole_list(question, items[-1]):
                     found.problem = f"a list of {items}"
             case "scan":
                 keys = [key for key, _ in value]
@@ -488,6 +489,14 @@ class Readers:
         if not (found.batches or found.unavailable):
             found.batches[question.node_id] = set()
         return found
+
+    def _whole_list(self, question: _Question, last: int) -> list[int]:
+        """Return what a list, or its end, holds after batch *last*."""
+        every = self._log_restarts_every
+        first = last - last % every if every else 0
+        if question.options:
+            first = max(first, last - _TAIL + 1)
+        return list(range(first, last + 1))
 
     def _note_rows(
         self, found: _Found, rows: Iterable[tuple[str, Mapping[str, int]]]

@@ -237,11 +237,11 @@ class DrillQuery:
         assert isinstance(answer, StateDescribed), answer
         return answer.description
 
-    def keys_by_node(self) -> Mapping[str, Sequence[str]]:
+    def keys_by_node(self, keys: Sequence[str] = KEYS) -> Mapping[str, Sequence[str]]:
         """Return which of the keys each node owns."""
         description = self.describe()
         found: dict[str, list[str]] = {node_id: [] for node_id in description.node_ids}
-        for key in KEYS:
+        for key in keys:
             owner = description.owners[_KEY_CODEC.key_group(key)]
             found[description.node_ids[owner]].append(key)
         return found
