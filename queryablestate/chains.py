@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from queryablestate.control_effects import ControlEffect
     from queryablestate.control_state import ControlState
-    from queryablestate.decisions import Job, JobChange
+    from queryablestate.decisions import Job
+    from queryablestate.job_changes import JobChange
     from queryablestate.node_table import PresentNode
     from queryablestate.records import Entry
 

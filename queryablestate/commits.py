@@ -31,10 +31,10 @@ from nameservice import (
     LocalProtocolError,
     StagedDataMissingError,
 )
+from queryablestate.batch_order import Repeated
 from queryablestate.chains import extend_chain, lagging_nodes, prunable_entries
 from queryablestate.control_changes import Change, Write
 from queryablestate.control_effects import AnswerWriter, RefuseWriter, SendToNode
-from queryablestate.decisions import Repeated
 from queryablestate.messages import BatchCommitted
 from queryablestate.node_messages import VerifyStages
 
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from queryablestate.control_effects import ControlEffect
     from queryablestate.control_events import Link
     from queryablestate.control_state import ControlState
-    from queryablestate.decisions import Job, JobChange
+    from queryablestate.decisions import Job
+    from queryablestate.job_changes import JobChange
     from queryablestate.messages import CommitBatch
     from queryablestate.node_messages import StagesVerified
     from queryablestate.node_table import PresentNode

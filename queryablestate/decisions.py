@@ -24,28 +24,25 @@ states: that is what makes it safe for a node to drop the rows that a run staged
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
-from attrs import define, field, frozen
+from attrs import define, field
 from msgspec.structs import replace
 
-from election import Delete, Put
 from nameservice import (
-    CheckpointRewoundError,
     ConfigurationError,
-    LocalProtocolError,
     SchemaMismatchError,
-    StaleWriterError,
     StateOwnedError,
     UnknownStateError,
 )
-from queryablestate.paths import (
-    assignment_path,
-    encode_record,
-    entry_path,
-    job_path,
-    state_path,
+from queryablestate.batch_order import (
+    check_commit,
+    check_rising,
+    query_progress,
+    repetition_of,
 )
+from queryablestate.job_changes import JobChange
 from queryablestate.records import (
     AssignmentRecord,
     BatchDecided,
@@ -59,13 +56,15 @@ from queryablestate.records import (
     StateRecord,
 )
 from queryablestate.schema import check_compatible, parse_schema
+from queryablestate.writer_runs import current_run, run_with_ticket, runs_with
 
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from election import StoreOperation
+    from queryablestate.batch_order import Repeated
     from queryablestate.messages import BindRun, CommitBatch, StateDeclaration
+    from queryablestate.schema import StateSchema
 
 
 __all__ = [
@@ -74,8 +73,6 @@ __all__ = [
     "REFUSE",
     "REPLACE",
     "Job",
-    "JobChange",
-    "Repeated",
 ]
 
 REFUSE: Final = "refuse"
@@ -86,64 +83,7 @@ _ON_NEW_QUERY: Final = (REFUSE, REPLACE, CONTINUE)
 ENTRY_KEPT_COUNT: Final = 100
 """Entries of a chain that are kept though everybody has applied them (rule W3)."""
 
-_SUPERSEDED_COUNT_MAX: Final = 32
 _QUERY_COUNT_MAX: Final = 32
-_RUN_COUNT_MAX: Final = 200
-
-
-@frozen(kw_only=True)
-class JobChange:
-    """
-    What a request changes in one job; all of it is written at once, or nothing.
-
-    Attributes:
-        record: The job's record from then on.
-        states: States that are new, or have new columns.
-        dropped: Numbers of states that are gone.
-        entry: The new last entry of the chain, if there is one.
-        assignment: The new assignment, if there is one.
-        pruned: Entries that nobody needs any more, by sequence.
-    """
-
-    record: JobRecord
-    states: tuple[StateRecord, ...] = ()
-    dropped: tuple[int, ...] = ()
-    entry: Entry | None = None
-    assignment: AssignmentRecord | None = None
-    pruned: tuple[int, ...] = ()
-
-    def operations(self) -> list[StoreOperation]:
-        """Return what is to be committed to the leader store."""
-        number = self.record.job_number
-        operations: list[StoreOperation] = [
-            Put(job_path(number), encode_record(self.record))
-        ]
-        for state in self.states:
-            path = state_path(number, state.state_number)
-            operations.append(Put(path, encode_record(state)))
-        operations += [Delete(state_path(number, dropped)) for dropped in self.dropped]
-        if self.entry is not None:
-            path = entry_path(number, self.entry.sequence)
-            operations.append(Put(path, encode_record(self.entry)))
-        if self.assignment is not None:
-            path = assignment_path(number)
-            operations.append(Put(path, encode_record(self.assignment)))
-        operations += [Delete(entry_path(number, pruned)) for pruned in self.pruned]
-        return operations
-
-
-@frozen(kw_only=True)
-class Repeated:
-    """
-    A batch that was decided before: there is nothing to change.
-
-    Attributes:
-        batch_id: Which batch.
-        sequence: Its entry in the chain; the last one of them if there are several.
-    """
-
-    batch_id: int
-    sequence: int
 
 
 @final
@@ -196,7 +136,7 @@ class Job:
         batch_ids = [
             -1 if done is None else done.batch_id
             for done in (
-                _query_progress(self.progress_of(number), query_id)
+                query_progress(self.progress_of(number), query_id)
                 for number in state_numbers
             )
         ]
@@ -251,11 +191,11 @@ class Job:
                 raise SchemaMismatchError(
                     self.record.job_id, declaration.state_name, detail
                 )
-            declared = parse_schema(declaration.schema)
+            declared = _parsed(declaration.schema)
             state = self.state_named(declaration.state_name)
             if state is None:
                 continue
-            difference = check_compatible(parse_schema(state.schema), declared)
+            difference = check_compatible(_parsed(state.schema), declared)
             if difference is not None:
                 raise SchemaMismatchError(
                     self.record.job_id, declaration.state_name, difference
@@ -279,7 +219,12 @@ class Job:
         """
         _check_on_new_query(request.on_new_query)
         self.check_declarations(request.states, self.record.max_parallelism)
-        run = self._run_with_ticket(request.query_id, request.run_id, request.ticket)
+        run = run_with_ticket(
+            self.run_of(request.query_id),
+            query_id=request.query_id,
+            run_id=request.run_id,
+            ticket=request.ticket,
+        )
         progress = {entry.state_number: entry for entry in self.record.progress}
         states: list[StateRecord] = []
         for declaration in request.states:
@@ -312,7 +257,7 @@ class Job:
                 self._check_takeover(owned, state, run, request.on_new_query)
         record = replace(
             self.record,
-            runs=self._runs_with(run, tuple(progress.values())),
+            runs=runs_with(self.record.runs, run, tuple(progress.values())),
             progress=tuple(progress.values()),
         )
         return JobChange(record=record, states=tuple(states))
@@ -344,14 +289,15 @@ class Job:
                 with this batch.
             ConfigurationError: The request is malformed.
         """
-        _check_commit(request)
-        run = self._current_run(request)
+        _check_on_new_query(request.on_new_query)
+        check_commit(request)
+        run = current_run(self.run_of(request.query_id), request)
         done = self._query_progress_of(request)
-        repeated = _repetition(run, request, done)
+        repeated = repetition_of(run, request, done)
         if repeated is not None:
             return repeated
         batch_id = self.staged_batch_id(request)
-        _check_rising(run, batch_id, done, is_batch_job=request.batch_id is None)
+        check_rising(run, batch_id, done, is_batch_job=request.batch_id is None)
         progress = {entry.state_number: entry for entry in self.record.progress}
         sequence = self.record.sequence + 1
         written: list[BatchState] = []
@@ -380,7 +326,7 @@ class Job:
                 decided_at_us=decided_at_us,
                 queries=(*others, mine)[-_QUERY_COUNT_MAX:],
             )
-            schema = parse_schema(state.schema)
+            schema = _parsed(state.schema)
             written.append(
                 BatchState(
                     state_number=state_number,
@@ -406,7 +352,7 @@ class Job:
             self.record,
             sequence=sequence,
             sequence_first=self.record.sequence_first + len(pruned),
-            runs=self._runs_with(run, tuple(progress.values())),
+            runs=runs_with(self.record.runs, run, tuple(progress.values())),
             progress=tuple(progress.values()),
         )
         return JobChange(record=record, entry=entry, pruned=tuple(pruned))
@@ -474,47 +420,6 @@ class Job:
 
     # -- parts ---------------------------------------------------------------------
 
-    def _run_with_ticket(self, query_id: str, run_id: str, ticket: int) -> RunRecord:
-        """Return the newest run of the query, if *run_id* is that, or becomes it."""
-        run = self.run_of(query_id)
-        if run is None:
-            return RunRecord(
-                query_id=query_id,
-                run_id=run_id,
-                writer_epoch=ticket,
-                batch_id=None,
-                superseded=(),
-            )
-        if run.run_id == run_id:
-            return run
-        epoch = dict(run.superseded).get(run_id, ticket)
-        if epoch <= run.writer_epoch:
-            raise StaleWriterError(query_id, epoch, run.writer_epoch)
-        superseded = ((run.run_id, run.writer_epoch), *run.superseded)
-        return replace(
-            run,
-            run_id=run_id,
-            writer_epoch=ticket,
-            batch_id=None,
-            superseded=superseded[:_SUPERSEDED_COUNT_MAX],
-        )
-
-    def _current_run(self, request: CommitBatch) -> RunRecord:
-        """Return the newest run of the query, which must be the one that asks."""
-        run = self.run_of(request.query_id)
-        if run is None or (
-            run.run_id != request.run_id and request.writer_epoch > run.writer_epoch
-        ):
-            raise LocalProtocolError(
-                f"run {request.run_id} of query {request.query_id} is not bound: "
-                "bind it before it commits"
-            )
-        if (run.run_id, run.writer_epoch) != (request.run_id, request.writer_epoch):
-            raise StaleWriterError(
-                request.query_id, request.writer_epoch, run.writer_epoch
-            )
-        return run
-
     def _query_progress_of(
         self, request: CommitBatch
     ) -> dict[int, QueryProgress | None]:
@@ -523,7 +428,7 @@ class Job:
             if state_number not in self.states:
                 raise UnknownStateError(self.record.job_id, f"number {state_number}")
         return {
-            state_number: _query_progress(
+            state_number: query_progress(
                 self.progress_of(state_number), request.query_id
             )
             for state_number in request.state_numbers
@@ -542,73 +447,17 @@ class Job:
                 self.record.job_id, state.state_name, owned.query_id, run.query_id
             )
 
-    def _runs_with(
-        self, run: RunRecord, progress: Sequence[StateProgress]
-    ) -> tuple[RunRecord, ...]:
-        """Return the runs with *run* as the most recently active one, bounded."""
-        runs = [other for other in self.record.runs if other.query_id != run.query_id]
-        if len(runs) >= _RUN_COUNT_MAX:
-            owners = {entry.query_id for entry in progress}
-            idle = [other for other in runs if other.query_id not in owners]
-            for other in idle[: len(runs) - _RUN_COUNT_MAX + 1]:
-                runs.remove(other)
-        return (*runs, run)
 
-
-def _query_progress(progress: StateProgress, query_id: str) -> QueryProgress | None:
-    """Return how far a query is with a state, or None if it has not written it."""
-    for one in progress.queries:
-        if one.query_id == query_id:
-            return one
-    return None
-
-
-def _repetition(
-    run: RunRecord, request: CommitBatch, done: dict[int, QueryProgress | None]
-) -> Repeated | None:
-    """Return which decided batch *request* repeats, or None if it is a new one."""
-    found = [last for last in done.values() if last is not None]
-    if len(found) < len(done):
-        return None
-    if request.batch_id is None:  # a batch job writes once in each run
-        is_repeated = all(last.writer_epoch == run.writer_epoch for last in found)
-    else:
-        is_repeated = all(last.batch_id == request.batch_id for last in found)
-    if not is_repeated:
-        return None
-    return Repeated(
-        batch_id=found[0].batch_id, sequence=max(last.sequence for last in found)
-    )
-
-
-def _check_rising(
-    run: RunRecord,
-    batch_id: int,
-    done: dict[int, QueryProgress | None],
-    *,
-    is_batch_job: bool,
-) -> None:
-    """Return if a batch of that number may still be decided."""
-    last = max((one.batch_id for one in done.values() if one is not None), default=-1)
-    if is_batch_job and last >= batch_id:
-        raise LocalProtocolError(
-            f"query {run.query_id} is not equally far with all states that it writes: "
-            "write them in batch jobs of their own"
-        )
-    if last > batch_id:
-        raise CheckpointRewoundError(run.query_id, batch_id, last)
-    if run.batch_id is not None and run.batch_id >= batch_id:
-        raise LocalProtocolError(
-            f"run {run.run_id} of query {run.query_id} has written batch "
-            f"{run.batch_id}, and comes with other states for batch {batch_id}: "
-            "write all states of a batch in one commit, and batches in their order"
-        )
+@lru_cache(maxsize=1_024)
+def _parsed(schema: str) -> StateSchema:
+    """Return `parse_schema` of *schema*, which every batch of a state comes with."""
+    return parse_schema(schema)
 
 
 def _has_more_columns(declared: str, registered: str) -> bool:
     """Return whether a compatible schema adds columns to the registered one."""
-    columns = len(parse_schema(declared).value)
-    return columns > len(parse_schema(registered).value)
+    columns = len(_parsed(declared).value)
+    return columns > len(_parsed(registered).value)
 
 
 def _check_on_new_query(text: str) -> None:
@@ -616,18 +465,3 @@ def _check_on_new_query(text: str) -> None:
         raise ConfigurationError(
             f"on_new_query must be one of {', '.join(_ON_NEW_QUERY)}, not {text!r}"
         )
-
-
-def _check_commit(request: CommitBatch) -> None:
-    """Refuse what no writer of ours sends, and what would apply something twice."""
-    _check_on_new_query(request.on_new_query)
-    numbers = request.state_numbers
-    if not numbers or len(set(numbers)) < len(numbers):
-        raise ConfigurationError(
-            f"a batch writes at least one state, and each once, not {list(numbers)}"
-        )
-    if request.batch_id is not None and request.batch_id < 0:
-        raise ConfigurationError(f"a batch id is 0 or more, not {request.batch_id}")
-    stage_ids = {stage.stage_id for stage in request.stages}
-    if len(stage_ids) < len(request.stages):
-        raise ConfigurationError("a batch names each stage once")

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from queryablestate.control_effects import ControlEffect
     from queryablestate.control_events import Link
     from queryablestate.control_state import ControlState
-    from queryablestate.decisions import JobChange
     from queryablestate.enrolment import Enrolment
+    from queryablestate.job_changes import JobChange
     from queryablestate.messages import BindRun, DrawTicket, DropState
     from queryablestate.records import CountersRecord
 

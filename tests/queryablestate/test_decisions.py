@@ -17,7 +17,9 @@ from nameservice import (
     UnknownStateError,
 )
 from queryablestate.assignment import first_assignment
-from queryablestate.decisions import Job, JobChange, Repeated
+from queryablestate.batch_order import Repeated
+from queryablestate.decisions import Job
+from queryablestate.job_changes import JobChange
 from queryablestate.messages import BindRun, CommitBatch
 from queryablestate.paths import (
     assignment_path,

@@ -67,14 +67,14 @@ class Asked:
         state: Of which state.
         floor: The least version that it may be told, by index.
         was_dropped: Whether the state was known to be gone.
-        group: A key group of the node that was asked.
+        groups: The key groups of the node that was asked, sorted.
         min_batch_id: The batch that it waits for, or None.
     """
 
     state: StateModel
     floor: int
     was_dropped: bool
-    group: int
+    groups: tuple[int, ...]
     min_batch_id: int | None
 
 
@@ -325,13 +325,15 @@ class Checker:
 
     # -- what readers are told ---------------------------------------------------------
 
-    def asks(self, state: StateModel, *, group: int, min_batch_id: int | None) -> Asked:
+    def asks(
+        self, state: StateModel, *, groups: tuple[int, ...], min_batch_id: int | None
+    ) -> Asked:
         """Take note of a question, at the moment that it is asked."""
         return Asked(
             state=state,
             floor=state.acknowledged - 1,
             was_dropped=state.is_drop_acknowledged,
-            group=group,
+            groups=groups,
             min_batch_id=min_batch_id,
         )
 
@@ -343,7 +345,7 @@ class Checker:
         generation: int,
         batch_id: int | None,
         found: dict[bytes, tuple[bytes, ...] | None],
-        is_all: bool,
+        count: int | None,
     ) -> None:
         """
         Take note of an answer.
@@ -354,7 +356,8 @@ class Checker:
             generation: As of which ownership.
             batch_id: As of which batch.
             found: What it is told, by storage key (with map key).
-            is_all: Whether that is all that the node's key groups hold.
+            count: If that is all that the node's key groups hold: how many rows (of
+                lists, how many lists); else None.
         """
         state = asked.state
         name = (reader, state.plan.state_name, state.number)
@@ -397,22 +400,21 @@ class Checker:
                 "as of",
                 version,
             )
-        if is_all:
-            groups = {int.from_bytes(key[:2], "big") for key in found} | {asked.group}
+        if count is not None:
             whole = {
                 key: values
                 for key, values in version.contents.items()
-                if int.from_bytes(key[:2], "big") in groups
+                if int.from_bytes(key[:2], "big") in asked.groups
             }
             self.require(
                 "Q1 a scan misses nothing",
-                dict(found) == whole,
+                count == len(whole),
                 name,
                 found,
                 "instead of",
                 whole,
             )
-        seen = (reader, state.number, asked.group)
+        seen = (reader, state.number, asked.groups[0])
         self.require(
             "Q1 no reader goes back within a key group",
             index >= self._seen.get(seen, -1),

@@ -34,6 +34,7 @@ class Faults:
         self._actions: dict[str, Callable[[], bool]] = {
             "change leader": self._change_leader,
             "restart leader": self._restart_leader,
+            "suspend leader": self._suspend_leader,
             "lose store answers": self._lose_store_answers,
             "kill node": self._kill_node,
             "lose disk": self._lose_disk,
@@ -87,6 +88,19 @@ class Faults:
         if proxy is None:
             return False
         world.restart_proxy(proxy)
+        return True
+
+    def _suspend_leader(self) -> bool:
+        """Let a leader be out of contact, and then lead on; or be deposed meanwhile."""
+        proxy = self._world.leader
+        if proxy is None or proxy.is_suspended:
+            return False
+        proxy.is_suspended = True
+
+        def end() -> None:
+            proxy.is_suspended = False
+
+        self._world.timeline.after(self._within(SESSION_TIMEOUT_NS), end)
         return True
 
     def _lose_store_answers(self) -> bool:

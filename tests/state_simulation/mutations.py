@@ -59,13 +59,6 @@ MUTATIONS: Final = (
         after="if now_ns < 0:",
     ),
     Mutation(
-        name="another-disk-taken-for-the-same",
-        rule="W7: a node whose disk is gone owns nothing",
-        module="queryablestate.chains",
-        before="is_as_assigned = assignment.store_ids[index] == node.store_id",
-        after="is_as_assigned = True",
-    ),
-    Mutation(
         name="lost-rows-answered",
         rule="W7: unavailable, never unknown",
         module="queryablestate.node_reads",
@@ -75,21 +68,21 @@ MUTATIONS: Final = (
     Mutation(
         name="older-run-bound",
         rule="W1: a run is the newest by its first ticket",
-        module="queryablestate.decisions",
+        module="queryablestate.writer_runs",
         before="if epoch <= run.writer_epoch:",
         after="if epoch < 0:",
     ),
     Mutation(
         name="superseded-runs-forgotten",
         rule="W1: a run that is over stays over, whatever ticket it shows",
-        module="queryablestate.decisions",
+        module="queryablestate.writer_runs",
         before="epoch = dict(run.superseded).get(run_id, ticket)",
         after="epoch = ticket",
     ),
     Mutation(
         name="superseded-run-commits",
         rule="W1: a zombie driver cannot write",
-        module="queryablestate.decisions",
+        module="queryablestate.writer_runs",
         before="if (run.run_id, run.writer_epoch) != (request.run_id, "
         "request.writer_epoch):",
         after="if run.writer_epoch < request.writer_epoch:",
@@ -97,14 +90,14 @@ MUTATIONS: Final = (
     Mutation(
         name="repetition-decided",
         rule="W4: a decided batch is not applied again",
-        module="queryablestate.decisions",
+        module="queryablestate.batch_order",
         before="is_repeated = all(last.batch_id == request.batch_id for last in found)",
         after="is_repeated = False",
     ),
     Mutation(
         name="older-batch-decided",
         rule="W4: a lower batch is refused",
-        module="queryablestate.decisions",
+        module="queryablestate.batch_order",
         before="    if last > batch_id:\n        raise",
         after="    if last < -1:\n        raise",
     ),
@@ -172,6 +165,7 @@ MUTATIONS: Final = (
         module="queryablestate.chains",
         before="last = min(*applied, record.sequence + 1 - ENTRY_KEPT_COUNT)",
         after="last = record.sequence + 1 - ENTRY_KEPT_COUNT",
+        is_rare=True,
     ),
     Mutation(
         name="list-index-repeated",

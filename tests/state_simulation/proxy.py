@@ -40,6 +40,7 @@ from queryablestate.messages import (
 )
 from queryablestate.node_messages import (
     EntriesApplied,
+    HeartbeatAcknowledged,
     NodeHeartbeat,
     NodeRefused,
     RegisterNode,
@@ -85,6 +86,7 @@ class Proxy:
     Attributes:
         name: What the name service knows it by, and its address.
         is_alive: Whether it runs.
+        is_suspended: Whether it is out of contact with the name service (E5).
         core: The control plane, while this proxy leads and has loaded it.
     """
 
@@ -92,6 +94,7 @@ class Proxy:
         self._world = world
         self.name = name
         self.is_alive = True
+        self.is_suspended = False
         self.epoch = 0
         self.core: ControlCore | None = None
         self._connections: dict[Link, Connection] = {}
@@ -122,6 +125,7 @@ class Proxy:
         return (
             self.is_alive
             and self.core is not None
+            and not self.is_suspended
             and self._world.names.leads(self.name, self.epoch)
         )
 
@@ -207,7 +211,9 @@ class Proxy:
             case Refusal():
                 self._send_reads(self._reads.refused(link, message))
             case _:
-                if not self.leads:
+                # As `queryablestate.proxy_loop`: nodes are heard, and none is taken in.
+                is_joining = isinstance(message, RegisterNode)
+                if not self.leads and (is_joining or self.core is None):
                     refused = NodeRefused(reason="not-leader", detail="look for it")
                     self._tell_node(link, refused, b"")
                     return
@@ -312,10 +318,13 @@ class Proxy:
             case WriteStore():
                 self._write(effect)
             case AnswerWriter(link=link, message=message):
-                self._check_answer(link, message)
+                if self.leads:
+                    self._check_answer(link, message)
                 self._reply(link, message.request_id, message)
             case RefuseWriter(link=link, request_id=request_id, error=error):
                 self._reply(link, request_id, self._world.refusal(error, request_id))
+            case SendToNode(message=HeartbeatAcknowledged()) if not self.leads:
+                pass
             case SendToNode(link=link, message=message):
                 if not self._tell_node(link, message, b""):
                     # What cannot be sent ends the connection: see `SendToNode`.
@@ -397,6 +406,8 @@ class Proxy:
         timeline.after(world.leader_store_delay_ns(), arrive)
 
     def _reply(self, link: Link, request_id: int, message: Struct) -> None:
+        if not self.leads:
+            message = Refusal(request_id=request_id, code=NOT_LEADER)
         self._world.trace(self.name, ">", link, message)
         reply = self._replies.pop((link, request_id), None)
         if reply is not None:

@@ -100,7 +100,7 @@ class Reader:
             self._routes[name] = route
         self._number += 1
         number = self._number
-        operation, group, keys = self._question(route)
+        operation, owner, keys = self._question(route)
         state = world.checker.job(job_id).states[route.state_number]
         min_batch_id = None
         if state.versions and world.rng.random() < 0.1:
@@ -110,7 +110,7 @@ class Reader:
             session=b"s" * 16,
             state_number=route.state_number,
             assignment_version=route.assignment_version,
-            node_index=route.owners[group],
+            node_index=owner,
             operation=operation,
             key_count=_SCAN_LIMIT
             if isinstance(operation, ScanRows)
@@ -118,7 +118,8 @@ class Reader:
             deadline_ms=500,
             min_batch_id=min_batch_id,
         )
-        asked = world.checker.asks(state, group=group, min_batch_id=min_batch_id)
+        groups = tuple(g for g, holder in enumerate(route.owners) if holder == owner)
+        asked = world.checker.asks(state, groups=groups, min_batch_id=min_batch_id)
         payload = encode_payload(keys) if keys else b""
         question = _Question(asked, route, operation, keys)
         reply = partial(self._replied, number, question)
@@ -135,7 +136,7 @@ class Reader:
         world.timeline.after(_PATIENCE_NS, partial(self._lose_patience, number))
 
     def _question(self, route: StateDescription) -> tuple[Operation, int, list[bytes]]:
-        """Return what to ask, of the owner of which key group, and the keys."""
+        """Return what to ask, of which node, and the keys."""
         rng = self._world.rng
         group = rng.randrange(MAX_PARALLELISM)
         owner = route.owners[group]
@@ -149,15 +150,15 @@ class Reader:
         keys = [storage_key(n) for n in numbers]
         kind = self._world.kind_of(route.job_id, route.state_name)
         if rng.random() < 0.1:
-            return CountKeys(), group, []
+            return CountKeys(), owner, []
         if kind == "list":
-            return GetItems(), group, keys
+            return GetItems(), owner, keys
         if kind == "map":
-            return GetEntries(), group, keys
+            return GetEntries(), owner, keys
         if rng.random() < 0.2:
             scan = ScanRows(start=b"", stop=None, limit=_SCAN_LIMIT)
-            return scan, group, []
-        return GetValues(), group, keys
+            return scan, owner, []
+        return GetValues(), owner, keys
 
     def _lose_patience(self, number: int) -> None:
         if number == self._number:
@@ -185,16 +186,19 @@ class Reader:
         self.told_count += 1
         world.counts["readers told"] += 1
         world.counts["readers told from a cache"] += message.reading.is_cached
-        if isinstance(question.operation, CountKeys):
-            decode_count(values)
         found = _found(question, values)
+        count = None
+        if isinstance(question.operation, CountKeys):
+            count = decode_count(values)
+        elif isinstance(question.operation, ScanRows):
+            count = len(found)
         world.checker.told(
             self.name,
             question.asked,
             generation=message.reading.generation,
             batch_id=message.reading.batch_id,
             found=found,
-            is_all=isinstance(question.operation, ScanRows),
+            count=count,
         )
         self._again()
 

@@ -31,6 +31,7 @@ RETENTION_NS: Final = 5_000 * MS
 FAULT_NAMES: Final = (
     "change leader",
     "restart leader",
+    "suspend leader",
     "lose store answers",
     "kill node",
     "lose disk",

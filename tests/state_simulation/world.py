@@ -219,6 +219,8 @@ class World:
             host.start()
             if host.node is not None:
                 host.node.slowness = 1
+        for proxy in self._proxies:
+            proxy.is_suspended = False
         if self.leader is None:
             self.change_leader()
 

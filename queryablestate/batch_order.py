@@ -1,0 +1,111 @@
+"""
+Which batches of a query may be decided, and which are decided already (W4); pure.
+
+See `queryablestate.decisions` for what the numbers mean.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from nameservice import (
+    CheckpointRewoundError,
+    ConfigurationError,
+    LocalProtocolError,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from queryablestate.messages import CommitBatch
+    from queryablestate.records import QueryProgress, RunRecord, StateProgress
+
+
+__all__ = [
+    "Repeated",
+    "check_commit",
+    "check_rising",
+    "query_progress",
+    "repetition_of",
+]
+
+
+@frozen(kw_only=True)
+class Repeated:
+    """
+    A batch that was decided before: there is nothing to change.
+
+    Attributes:
+        batch_id: Which batch.
+        sequence: Its entry in the chain; the last one of them if there are several.
+    """
+
+    batch_id: int
+    sequence: int
+
+
+def query_progress(progress: StateProgress, query_id: str) -> QueryProgress | None:
+    """Return how far a query is with a state, or None if it has not written it."""
+    for one in progress.queries:
+        if one.query_id == query_id:
+            return one
+    return None
+
+
+def repetition_of(
+    run: RunRecord, request: CommitBatch, done: Mapping[int, QueryProgress | None]
+) -> Repeated | None:
+    """Return which decided batch *request* repeats, or None if it is a new one."""
+    found = [last for last in done.values() if last is not None]
+    if len(found) < len(done):
+        return None
+    if request.batch_id is None:  # a batch job writes once in each run
+        is_repeated = all(last.writer_epoch == run.writer_epoch for last in found)
+    else:
+        is_repeated = all(last.batch_id == request.batch_id for last in found)
+    if not is_repeated:
+        return None
+    return Repeated(
+        batch_id=found[0].batch_id, sequence=max(last.sequence for last in found)
+    )
+
+
+def check_rising(
+    run: RunRecord,
+    batch_id: int,
+    done: Mapping[int, QueryProgress | None],
+    *,
+    is_batch_job: bool,
+) -> None:
+    """Return if a batch of that number may still be decided."""
+    last = max((one.batch_id for one in done.values() if one is not None), default=-1)
+    if is_batch_job and last >= batch_id:
+        raise LocalProtocolError(
+            f"query {run.query_id} is not equally far with all states that it writes: "
+            "write them in batch jobs of their own"
+        )
+    if last > batch_id:
+        raise CheckpointRewoundError(run.query_id, batch_id, last)
+    if run.batch_id is not None and run.batch_id >= batch_id:
+        raise LocalProtocolError(
+            f"run {run.run_id} of query {run.query_id} has written batch "
+            f"{run.batch_id}, and comes with other states for batch {batch_id}: "
+            "write all states of a batch in one commit, and batches in their order"
+        )
+
+
+def check_commit(request: CommitBatch) -> None:
+    """Refuse what no writer of ours sends, and what would apply something twice."""
+    numbers = request.state_numbers
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ConfigurationError(
+            f"a batch writes at least one state, and each once, not {list(numbers)}"
+        )
+    if request.batch_id is not None and request.batch_id < 0:
+        raise ConfigurationError(f"a batch id is 0 or more, not {request.batch_id}")
+    stage_ids = {stage.stage_id for stage in request.stages}
+    if len(stage_ids) < len(request.stages):
+        raise ConfigurationError("a batch names each stage once")
