@@ -46,6 +46,7 @@ from queryablestate.control_events import (
     TimePassed,
     WriterAsked,
 )
+from queryablestate.control_limits import CONTROL_LIMITS, ControlLimits
 from queryablestate.control_state import ControlState
 from queryablestate.enrolment import Enrolment
 from queryablestate.messages import (
@@ -89,6 +90,7 @@ class ControlCore:
         leader_epoch: The epoch of this leadership.
         session_timeout_ns: Silence after which a node is taken for away.
         now_ns: The time.
+        limits: How much it takes on.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class ControlCore:
         leader_epoch: int,
         session_timeout_ns: int,
         now_ns: int,
+        limits: ControlLimits = CONTROL_LIMITS,
     ) -> None:
         self._control = ControlState(
             counters=counters,
@@ -108,6 +111,7 @@ class ControlCore:
             leader_epoch=leader_epoch,
             session_timeout_ns=session_timeout_ns,
             now_ns=now_ns,
+            limits=limits,
         )
         self._commits = Commits(self._control)
         self._enrolment = Enrolment(self._control, self._commits)
@@ -116,6 +120,10 @@ class ControlCore:
         self._queue: deque[Change] = deque()
         self._writing: tuple[Change, Write] | None = None
         self._is_over = False
+
+    def limit(self, limits: ControlLimits) -> None:
+        """Take on no more than *limits* from now on; what there is stays."""
+        self._control.limits = limits
 
     # -- questions -----------------------------------------------------------------
 

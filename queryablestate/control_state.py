@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from nameservice import UnknownJobError
+from queryablestate.control_limits import CONTROL_LIMITS, ControlLimits
 from queryablestate.location import RouteTable
 from queryablestate.node_table import NodeTable
 
@@ -36,6 +37,7 @@ class ControlState:
         leader_epoch: The epoch of this leadership.
         session_timeout_ns: Silence after which a node is taken for away.
         now_ns: The time.
+        limits: How much it takes on.
 
     Attributes:
         counters: As the store has them.
@@ -45,6 +47,7 @@ class ControlState:
         routes: The route table.
         leader_epoch: As above.
         session_timeout_ns: As above.
+        limits: As above; may be replaced at any time.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class ControlState:
         leader_epoch: int,
         session_timeout_ns: int,
         now_ns: int,
+        limits: ControlLimits = CONTROL_LIMITS,
     ) -> None:
         self.counters = counters
         # Whatever an earlier leader may have given out is passed over.
@@ -65,9 +69,15 @@ class ControlState:
         self.routes = RouteTable(self.nodes)
         self.leader_epoch = leader_epoch
         self.session_timeout_ns = session_timeout_ns
+        self.limits = limits
         self._settled_at_ns = now_ns + session_timeout_ns
         for job in self.jobs.values():
             self.routes.locate(job)
+
+    @property
+    def state_count(self) -> int:
+        """Return how many states there are, of all jobs together."""
+        return sum(len(job.states) for job in self.jobs.values())
 
     def job(self, job_id: str) -> Job:
         """Return that job; `UnknownJobError` if there is none."""

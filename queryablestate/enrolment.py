@@ -172,6 +172,20 @@ class Enrolment:
                 "give this one another name",
             )
             return [SendToNode(link=link, message=refused)]
+        nodes, limits = self._control.nodes, self._control.limits
+        known_count = len(nodes.known_ids)
+        if (
+            nodes.store_id_of(message.node_id) is None
+            and known_count >= limits.node_count_max
+        ):
+            del self._registering[link]
+            refused = NodeRefused(
+                reason="limit",
+                detail=f"this proxy knows {known_count:,} nodes, and takes "
+                f"{limits.node_count_max:,}: raise its node_count_max, or start a "
+                "node with the name and the data directory of one that is gone",
+            )
+            return [SendToNode(link=link, message=refused)]
         record = NodeRecord(node_id=message.node_id, store_id=message.store_id)
         operations = []
         if self._control.nodes.store_id_of(message.node_id) != message.store_id:

@@ -18,6 +18,7 @@ from attrs import Attribute, field, frozen
 from nameservice import ConfigurationError, seconds_to_ns
 from queryablestate.access import AccessList, open_access
 from queryablestate.cache import CacheRule
+from queryablestate.control_limits import ControlLimits
 from queryablestate.rate_limit import RateLimitRule
 from queryablestate.setting_checks import (
     check_count,
@@ -202,12 +203,22 @@ class ProxyConfig:
     job_count_max: int = field(
         default=1_000,
         validator=check_count,
-        metadata=_about("Jobs that have state.", is_reloadable=True),
+        metadata=_about(
+            "Jobs that are known, those whose states were dropped included.",
+            is_reloadable=True,
+        ),
     )
     state_count_max: int = field(
         default=1_000,
         validator=check_count,
         metadata=_about("States of all jobs together.", is_reloadable=True),
+    )
+    node_count_max: int = field(
+        default=1_000,
+        validator=check_count,
+        metadata=_about(
+            "Nodes that are known, those that are away included.", is_reloadable=True
+        ),
     )
     cache_size_bytes_max: int = field(
         default=64 * 1024 * 1024,
@@ -273,6 +284,15 @@ class ProxyConfig:
     def uses_curve(self) -> bool:
         """Return whether connections are encrypted."""
         return self.curve_secret_key_file is not None
+
+    @property
+    def control_limits(self) -> ControlLimits:
+        """Return how much the control plane takes on."""
+        return ControlLimits(
+            job_count_max=self.job_count_max,
+            state_count_max=self.state_count_max,
+            node_count_max=self.node_count_max,
+        )
 
     @property
     def session_timeout_ns(self) -> int:

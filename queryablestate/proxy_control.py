@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 
     from election import LeaderElection, LeaderSession, LeaderStore
     from nameservice import Clock
+    from queryablestate.control_limits import ControlLimits
 
 
 __all__ = ["ProxyControl"]
@@ -96,6 +97,8 @@ class ProxyControl:
             none any more.
         on_node_left: Is told over which link a node has left.
         on_routes: Is told that questions may find their nodes now, or never.
+        waiting_count_max: See below.
+        limits: How much the control plane takes on.
 
     Attributes:
         core: The core, or None while there is none.
@@ -116,6 +119,7 @@ class ProxyControl:
         on_node_left: Callable[[Link], None],
         on_routes: Callable[[], None],
         waiting_count_max: int,
+        limits: ControlLimits,
     ) -> None:
         self._election = election
         self._session_timeout_ns = session_timeout_ns
@@ -135,11 +139,19 @@ class ProxyControl:
         self.core: ControlCore | None = None
         self.problem: NameServiceError | None = None
         self.waiting_count_max = waiting_count_max
+        self._limits = limits
         self._desk = ControlDesk(store)
 
     def close(self) -> None:
         """End the thread of the desk, and wait for it."""
         self._desk.close()
+
+    def limit(self, limits: ControlLimits, *, waiting_count_max: int) -> None:
+        """Take on no more than that from now on."""
+        self._limits = limits
+        self.waiting_count_max = waiting_count_max
+        if self.core is not None:
+            self.core.limit(limits)
 
     # -- leadership --------------------------------------------------------------------
 
@@ -212,6 +224,7 @@ class ProxyControl:
             leader_epoch=session.epoch,
             session_timeout_ns=self._session_timeout_ns,
             now_ns=now_ns,
+            limits=self._limits,
         )
         self._settled_at_ns = now_ns + self._session_timeout_ns
         self.problem = None

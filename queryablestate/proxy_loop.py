@@ -154,6 +154,7 @@ class ProxyLoop:
                 election,
                 session_timeout_ns=config.session_timeout_ns,
                 waiting_count_max=config.pending_count_max,
+                limits=config.control_limits,
                 clock=self._clock,
                 call=self._call,
                 send=self._send,
@@ -217,7 +218,9 @@ class ProxyLoop:
         for link, caller in list(self._nodes.items()):
             if not config.access.may(caller, Right.NODE):
                 self._dismiss(link)
-        self.control.waiting_count_max = config.pending_count_max
+        self.control.limit(
+            config.control_limits, waiting_count_max=config.pending_count_max
+        )
 
     def figures(self) -> dict[str, str | int | float]:
         """Return the proxy's figures by name."""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from election import Put
 from nameservice import (
+    ConfigurationError,
     LocalProtocolError,
     StaleWriterError,
     StateUnavailableError,
@@ -80,7 +81,7 @@ class TicketOffice:
 
         Raises:
             SchemaMismatchError: If a state is registered otherwise.
-            ConfigurationError: If the request is malformed.
+            ConfigurationError: If the request is malformed, or there are too many jobs.
             StateUnavailableError: If there is no node to have the job.
         """
         control = self._control
@@ -90,6 +91,7 @@ class TicketOffice:
             counters = replace(counters, ticket_limit=limit)
         job = control.jobs.get(request.job_id)
         if job is None:
+            self._check_may_add_job()
             counters = replace(counters, job_number=counters.job_number + 1)
             job = _empty_job(request, counters.job_number)
         job.check_declarations(request.states, request.max_parallelism)
@@ -106,6 +108,27 @@ class TicketOffice:
             self._drawn, link, request, job, counters=counters, change=change
         )
         return Write(operations=operations, adopt=adopt)
+
+    def _check_may_add_job(self) -> None:
+        """Return if there is room for one more job."""
+        count_max = self._control.limits.job_count_max
+        if len(self._control.jobs) >= count_max:
+            raise ConfigurationError(
+                f"this proxy knows {len(self._control.jobs):,} jobs, and takes "
+                f"{count_max:,}: raise its job_count_max, or call what belongs "
+                "together by one job_id"
+            )
+
+    def _check_may_add_states(self, count: int) -> None:
+        """Return if there is room for so many more states."""
+        control = self._control
+        count_max = control.limits.state_count_max
+        if count and control.state_count + count > count_max:
+            raise ConfigurationError(
+                f"this proxy keeps {control.state_count:,} states, and takes "
+                f"{count_max:,}: raise its state_count_max, or drop states that nobody "
+                "needs with 'lodestar drop-state'"
+            )
 
     def _check_may_assign(self, job_id: str, now_ns: int) -> None:
         """Return if nodes may be chosen for a job now (rule S2)."""
@@ -184,6 +207,7 @@ class TicketOffice:
         Raises:
             UnknownJobError: If no ticket was drawn for the job.
             LocalProtocolError: If nobody has been given that ticket.
+            ConfigurationError: If there are too many states.
             QueryableStateError: See `Job.bind`.
         """
         del now_ns
@@ -195,6 +219,7 @@ class TicketOffice:
         number = control.counters.state_number
         change = job.bind(request, state_number_next=number + 1)
         added = [state for state in change.states if state.state_number > number]
+        self._check_may_add_states(len(added))
         counters = replace(control.counters, state_number=number + len(added))
         operations: list[StoreOperation] = []
         if change.record != job.record or change.states:

@@ -17,6 +17,7 @@ from queryablestate.control_events import (
     TimePassed,
     WriterAsked,
 )
+from queryablestate.control_limits import ControlLimits
 from queryablestate.node_messages import (
     ApplyEntries,
     FromNode,
@@ -192,6 +193,19 @@ class TestRegister:
         assert plane.step(spoke(LINK_A, heartbeat("a", 1))) == (
             SendToNode(link=LINK_A, message=UNKNOWN),
         )
+
+    def test_there_are_so_many_nodes(self) -> None:
+        """A new name is refused; one that is known comes back, with any disk."""
+        plane = Plane()
+        plane.core.limit(ControlLimits(node_count_max=2))
+        plane.start_nodes()
+        (effect,) = plane.hear(AGAIN, node_register("c"))
+        assert isinstance(effect, SendToNode)
+        assert isinstance(effect.message, NodeRefused)
+        assert effect.message.reason == "limit"
+        plane.settle(LinkClosed(link=LINK_A))
+        message = node_register("a", store_id="another")
+        assert sent(plane.hear(LINK_A, message), LINK_A) == [registered()]
 
     def test_nobody_is_told_over_a_connection_that_is_over(self) -> None:
         """Whoever it was comes back over another."""

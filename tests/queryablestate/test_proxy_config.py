@@ -40,6 +40,7 @@ COUNTS = (
     "keys_per_request_max",
     "job_count_max",
     "state_count_max",
+    "node_count_max",
 )
 
 
@@ -230,6 +231,7 @@ class TestReloading:
             ("keys_per_request_max", 1),
             ("job_count_max", 1),
             ("state_count_max", 1),
+            ("node_count_max", 1),
         ],
     )
     def test_what_is_looked_up_per_request_may_change(

@@ -80,6 +80,7 @@ configs = st.builds(
     keys_per_request_max=counts,
     job_count_max=counts,
     state_count_max=counts,
+    node_count_max=counts,
     cache_size_bytes_max=st.integers(0, 2**40),
     access=access_lists,
     rate_limits=st.lists(limits, max_size=3),

@@ -18,6 +18,7 @@ from nameservice import (
 )
 from queryablestate.control_core import ControlCore
 from queryablestate.control_events import Link, NodeSpoke, WriterAsked
+from queryablestate.control_limits import ControlLimits
 from queryablestate.failures import NOT_LEADER
 from queryablestate.messages import BindRun, CommitBatch, DrawTicket, TicketDrawn
 from queryablestate.node_messages import HeartbeatAcknowledged, NodeRegistered
@@ -81,6 +82,7 @@ class Proxy:
             self.election.as_election,
             session_timeout_ns=TIMEOUT_NS,
             waiting_count_max=5,
+            limits=ControlLimits(job_count_max=2),
             clock=self.clock,
             call=self._call,
             send=lambda link, message: self.sent.append((link, message)),
@@ -496,6 +498,29 @@ class TestStoreInDoubt:
         proxy.run(2)
         assert proxy.control.leader_epoch == 8
         assert proxy.not_led(5)
+
+
+class TestLimits:
+    def test_they_hold_for_the_core_and_change_with_it(self, proxy: Proxy) -> None:
+        """C4: for the one that there is, and for those that follow."""
+        proxy.lead()
+        proxy.register()
+        proxy.register("b", LINK_B)
+        for job_id in ("one", "two"):
+            proxy.ask(draw(job_id=job_id, request_id=len(job_id)))
+            proxy.run(proxy.control.waiting_count)
+        *_, refused = proxy.answers()
+        assert isinstance(refused, Refusal)
+        assert refused.code == "invalid"
+        proxy.control.limit(ControlLimits(job_count_max=3), waiting_count_max=1)
+        assert proxy.control.waiting_count_max == 1
+        proxy.ask(draw(job_id="two"))
+        proxy.run()
+        (drawn,) = proxy.answers()
+        assert isinstance(drawn, TicketDrawn)
+        proxy.lead(8)
+        assert proxy.control.core is not None
+        assert proxy.control.core._control.limits == ControlLimits(job_count_max=3)
 
 
 class TestMistakes:

@@ -6,6 +6,7 @@ import pytest
 
 from election import Put
 from nameservice import (
+    ConfigurationError,
     LocalProtocolError,
     SchemaMismatchError,
     StaleWriterError,
@@ -15,6 +16,7 @@ from nameservice import (
 )
 from queryablestate.control_effects import AnswerWriter, SendToNode, WriteStore
 from queryablestate.control_events import StoreWritten, TimePassed, WriterAsked
+from queryablestate.control_limits import ControlLimits
 from queryablestate.messages import (
     BoundState,
     NodeAddress,
@@ -83,6 +85,40 @@ def drawn(ticket: int, version: int = 1) -> AnswerWriter:
         owners=OWNERS,
     )
     return AnswerWriter(link=DRIVER, message=message)
+
+
+class TestLimits:
+    """What is kept for ever has a limit."""
+
+    def test_jobs(self) -> None:
+        """One more is refused, and one that is known goes on."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.core.limit(ControlLimits(job_count_max=2))
+        plane.draw(job_id="one")
+        plane.draw(job_id="two")
+        error = refusal(plane.ask(draw(job_id="three")))
+        assert isinstance(error, ConfigurationError)
+        assert "job_count_max" in str(error)
+        plane.draw(job_id="one")
+        plane.core.limit(ControlLimits(job_count_max=3))
+        plane.draw(job_id="three")
+
+    def test_states(self) -> None:
+        """Of all jobs together; what was dropped makes room."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.core.limit(ControlLimits(state_count_max=2))
+        plane.bind(plane.draw(), states={"aircraft": VALUE})
+        two = {"delays": VALUE, "speeds": VALUE}
+        ticket = plane.draw(job_id="other", states=two)
+        error = refusal(plane.ask(bind(ticket, job_id="other", states=two)))
+        assert isinstance(error, ConfigurationError)
+        assert "state_count_max" in str(error)
+        plane.ask(drop())
+        plane.bind(ticket, job_id="other", states=two)
+        # A run of states that are known adds none.
+        plane.bind(plane.draw(job_id="other"), job_id="other", states=two, run_id="2")
 
 
 class TestTicket:
