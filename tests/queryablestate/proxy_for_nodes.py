@@ -40,7 +40,7 @@ from transport import parse_endpoint
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     import msgspec
@@ -59,7 +59,8 @@ class NodeProxy:
     """
     Leads, and talks to the one node that registers.
 
-    Heartbeats are acknowledged by itself, unless *acknowledges* is false.
+    Heartbeats are acknowledged by itself, unless *acknowledges* is false.  What it
+    publishes is made of its address by *published*.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class NodeProxy:
         *,
         control_id: str = "c",
         session_timeout_ms: int = 10_000,
-        address: str | None = None,
+        published: Callable[[str], str] = str,
     ) -> None:
         self.acknowledges = True
         self.control_id = control_id
@@ -81,14 +82,19 @@ class NodeProxy:
         self._resources.callback(self._context.term)
         self._router = self._context.socket(zmq.ROUTER)
         self._resources.callback(self._router.close, 0)
-        self._router.bind("tcp://127.0.0.1:0" if address is None else address)
+        self._router.bind("tcp://127.0.0.1:0")
         self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._published = published(self.address)
         self._ha = ha
 
     def __enter__(self) -> Self:
-        leadership = self._resources.enter_context(
-            campaign(self._ha, QUERY_PROXY, self.address, TIMEOUT_SECONDS)
-        )
+        try:
+            leadership = self._resources.enter_context(
+                campaign(self._ha, QUERY_PROXY, self._published, TIMEOUT_SECONDS)
+            )
+        except BaseException:
+            self._resources.close()
+            raise
         self.leader_epoch = leadership.epoch
         return self
 

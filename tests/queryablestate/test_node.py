@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 import pytest
 import zmq
 from structlog.testing import capture_logs
 
 from haservices import HAServices, open_ha_services
+from haservices.testing import TCPProxy
+from leaderserver import LeaderServer, ServerConfig
 from nameservice import (
     ConfigurationError,
     DeadlineExceededError,
@@ -63,6 +67,7 @@ from queryablestate.questions import (
     ScanRows,
 )
 from queryablestate.records import BatchDecided, StageRecord
+from queryablestate.store_reader import StoreReader
 from tests.forking import run_in_child
 from tests.queryablestate.node_entries import assignment, batch, drop
 from tests.queryablestate.proxy_for_nodes import (
@@ -73,7 +78,7 @@ from tests.queryablestate.proxy_for_nodes import (
     rows_of,
     storage_key,
 )
-from transport import CurveKeyPair, write_key_pair
+from transport import CurveKeyPair, parse_endpoint, write_key_pair
 
 
 pytestmark = pytest.mark.shells
@@ -110,6 +115,55 @@ def node(ha: HAServices, tmp_path: Path) -> Iterator[StateNode]:
     """Return a node that has nothing."""
     with StateNode(ha, config(tmp_path)) as one:
         yield one
+
+
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """Return whether *condition* comes true in good time."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        threading.Event().wait(0.01)
+    return True
+
+
+class Detour:
+    """A way to a proxy that can be cut."""
+
+    def __init__(self) -> None:
+        self._resources = ExitStack()
+        self.link: TCPProxy
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._resources.close()
+
+    def lead(self, address: str) -> str:
+        """Return an address that leads to *address* as long as it may."""
+        port = parse_endpoint(address).port
+        self.link = self._resources.enter_context(TCPProxy(port))
+        return f"tcp://{self.link.address}"
+
+
+def hold_scanner(node: StateNode) -> threading.Event:
+    """Keep the scanner of *node* busy until the event is set."""
+    assert node._running is not None
+    go, begun = threading.Event(), threading.Event()
+
+    def hold(_: StoreReader) -> None:
+        begun.set()
+        go.wait(TIMEOUT_SECONDS)
+
+    assert node._running._server._store.opened.scanner.run(hold)
+    assert begun.wait(TIMEOUT_SECONDS)
+    return go
 
 
 class Job:
@@ -338,6 +392,18 @@ class TestLife:
         """Nobody can connect to a wildcard; within one process loopback will do."""
         settings = config(tmp_path, bind="tcp://*:0", is_insecure_allowed=True)
         with StateNode(ha, settings) as one:
+            assert parse_address(one.address).endpoint.host == "127.0.0.1"
+
+    def test_it_is_advertised_as_the_name_service_is_reached(
+        self, tmp_path: Path
+    ) -> None:
+        """The interface that leads to the name service leads to the writers, too."""
+        settings = config(tmp_path, bind="tcp://0.0.0.0:0", is_insecure_allowed=True)
+        with (
+            LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
+            open_ha_services(server.url) as services,
+            StateNode(services, settings) as one,
+        ):
             assert parse_address(one.address).endpoint.host == "127.0.0.1"
 
 
@@ -680,6 +746,40 @@ class TestReading:
         shuffled = sorted(names, key=lambda name: name[::-1])
         assert job.get(*shuffled) == [name.encode() for name in shuffled]
 
+    def test_scans_that_wait_are_bounded(
+        self, ha: HAServices, proxy: NodeProxy, tmp_path: Path
+    ) -> None:
+        """N3: beyond the limit a scan is refused at once, and may be asked again."""
+        with StateNode(ha, config(tmp_path, questions_waiting_max=1)) as one:
+            job = Job(one, proxy)
+            job.serve()
+            job.write(rows(a=b"1"))
+            go = hold_scanner(one)
+            job.proxy.put(job.question(CountKeys()))
+            refusal = job.refusal(CountKeys(), [])
+            assert refusal.code == "state-unavailable"
+            assert job.get("a") == [b"1"]  # points do not wait for scans
+            go.set()
+            assert not isinstance(job.proxy.answer(), Refusal)
+
+    def test_a_scan_whose_deadline_has_passed_is_not_read(self, job: Job) -> None:
+        """Q3: nobody waits for it any more."""
+        job.write(rows(a=b"1"))
+        go = hold_scanner(job.node)
+        job.proxy.put(job.question(CountKeys(), deadline_ms=1))
+        assert job.get("a") == [b"1"]
+        threading.Timer(0.05, go.set).start()
+        refusal = job.proxy.answer()
+        assert isinstance(refusal, Refusal)
+        assert isinstance(error_of(refusal), DeadlineExceededError)
+
+    def test_a_count_of_a_schema_that_is_none_is_refused(self, job: Job) -> None:
+        """What a reader sends is checked here: nodes know no schemas."""
+        job.write(rows(a=b"1"))
+        for schema in ("", "{}", "[]"):
+            refusal = job.refusal(CountKeys(schema=schema), [])
+            assert refusal.code in {"invalid", "malformed"}
+
 
 class TestWaiting:
     """Q2: a question may wait for a batch, within its deadline."""
@@ -805,23 +905,35 @@ class TestLease:
             job.write(rows(a=b"2"))
             assert job.get("a") == [b"2"]
 
-    def test_a_proxy_that_comes_back_is_registered_with_again(
+    def test_a_broken_connection_is_registered_over_again(
         self, ha: HAServices, node: StateNode
     ) -> None:
         """The same leader after its connections broke: the node asks anew."""
-        with NodeProxy(ha) as proxy:
+        with Detour() as detour, NodeProxy(ha, published=detour.lead) as proxy:
             job = Job(node, proxy)
             job.serve()
             job.write(rows(a=b"1"))
-            address = proxy.address
-            proxy._router.unbind(address)
-            proxy._router.close(0)
-            proxy._router = proxy._context.socket(zmq.ROUTER)
-            proxy._router.bind(address)
+            detour.link.reset()
             asked = proxy.register(job.assignment())
             assert asked.positions == (JobPosition(job_id="job", sequence=1),)
             assert job.get("a") == [b"1"]
-            proxy._router.close(0)
+
+    def test_a_silent_connection_is_left(self, ha: HAServices, node: StateNode) -> None:
+        """Q4: cut off, the node stops answering within the timeout, and comes back."""
+        with (
+            Detour() as detour,
+            NodeProxy(ha, published=detour.lead, session_timeout_ms=500) as proxy,
+        ):
+            job = Job(node, proxy)
+            job.serve()
+            job.write(rows(a=b"1"))
+            detour.link.cut()
+            assert wait_until(lambda: not node.is_registered)
+            assert node.status()["lease_remaining_ms"] == 0
+            detour.link.heal(deliver=False)
+            asked = proxy.register(job.assignment())
+            assert asked.positions == (JobPosition(job_id="job", sequence=1),)
+            assert job.get("a") == [b"1"]
 
     def test_a_proxy_that_has_forgotten_is_told(self, job: Job) -> None:
         """``unknown``: the node registers again over the same connection."""
