@@ -418,7 +418,9 @@ class ProxyConnection:
         self._finder.close()
         with self._changed:
             self._changed.wait_for(lambda: not self._busy, timeout=1.0)
-            context = None if self._busy else self._context
+            context = None
+            if not self._busy:  # of two that close at once, one ends the context
+                context, self._context = self._context, None
         if context is not None:
             context.term()
 
@@ -522,16 +524,17 @@ class ProxyConnection:
                     self._busy.add(channel)
                 else:
                     left.append(channel)
-            if self._context is None:
-                self._context = zmq.Context()
-            context = self._context
         for channel in left:
             channel.close()
         if found is not None:
             return found
         address = parse_address(target)
-        fresh = _Channel(context, address, self._key_pair(address))
+        key_pair = self._key_pair(address)
         with self._changed:
+            self._check_open()  # `close` waits for what is busy, not for what will be
+            if self._context is None:
+                self._context = zmq.Context()
+            fresh = _Channel(self._context, address, key_pair)
             self._busy.add(fresh)
         return fresh
 

@@ -444,6 +444,22 @@ class TestThreads:
             with pytest.raises(LocalProtocolError):
                 ask(connection)
 
+    def test_several_may_close_it_at_once(self, services: HAServices) -> None:
+        """Whoever stops and whoever was stopped both close; neither waits for ever."""
+        with (
+            ScriptedProxy(answer_jobs) as proxy,
+            Lead(services, proxy.address),
+            ThreadPoolExecutor(3) as pool,
+        ):
+            for _ in range(20):
+                connection = ProxyConnection(services)
+                assert ask(connection) == ("flights",)
+                closing = [pool.submit(connection.close) for _ in range(3)]
+                for one in closing:
+                    one.result(TIMEOUT_SECONDS)
+                with pytest.raises(LocalProtocolError):
+                    ask(connection)
+
     def test_a_child_is_refused(self, services: HAServices) -> None:
         """After ``fork()`` a connection is the parent's alone (rule E10)."""
         with (
