@@ -359,20 +359,14 @@ class TestOwners:
         assert_as_spark(cluster, query, job_id, 1)
 
     def test_another_query_may_replace_it_only_if_it_says_so(
-        self,
-        cluster: StateCluster,
-        spark: SparkSession,
-        feed: Feed,
-        query: Attached,
-        job_id: str,
-        tmp_path: Path,
+        self, cluster: StateCluster, feed: Feed, query: Attached, job_id: str
     ) -> None:
         """
         An attached state is owned like a query's (W5).
 
         Whoever was the owner before, and comes back, begins with all that there is.
         """
-        other = Attached(spark, tmp_path / "other")
+        other = Attached(query.spark, query.checkpoint.with_name("other"))
         feed.add(row("a", 1), row("b", 2))
         query.run(totals(feed))
         other.run(totals(feed).where("total > 1"))
@@ -380,9 +374,8 @@ class TestOwners:
         query.run(totals(feed))
         with attach(query, cluster, job_id) as attached:
             attached.wait_for_batch(1, WAIT_SECONDS)
-        with attach(other, cluster, job_id) as attached:
-            with pytest.raises(StateOwnedError):
-                attached.wait_for_batch(0, WAIT_SECONDS)
+        with attach(other, cluster, job_id) as attached, pytest.raises(StateOwnedError):
+            attached.wait_for_batch(0, WAIT_SECONDS)
         with attach(other, cluster, job_id, on_new_query="replace") as attached:
             attached.wait_for_batch(0, WAIT_SECONDS)
         assert_as_spark(cluster, other, job_id, 0)
@@ -487,7 +480,7 @@ class TestRefusals:
             ),
             "append",
         )
-        with pytest.raises(ConfigurationError, match="join.*four stores.*change feed"):
+        with pytest.raises(ConfigurationError, match=r"join.*four stores.*change feed"):
             attach(query, cluster, job_id)
 
     def test_what_is_not_there(

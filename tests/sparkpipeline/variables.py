@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import (
+    StatefulProcessor,
+    StatefulProcessorHandle,
+)
 
 
 HOUR_MS = 3_600_000
