@@ -98,7 +98,10 @@ class QueryBuilder:
         """
         if min_batch_id is not None:
             check_min_batch_id(min_batch_id)
-        state = self._states.get((job_id, state_name))
+        try:
+            state = self._states.get((job_id, state_name))
+        except TypeError:  # what cannot be hashed is no name
+            state = None
         if state is None:
             state = _state(job_id, state_name)
             if len(self._states) >= _STATE_COUNT_MAX:

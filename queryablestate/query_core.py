@@ -24,6 +24,8 @@ What can be wrong with an answer, and what follows:
 ``unknown-session``     greeted again
 ``stale-route``         the state is described again; asked by what is told then
 ``did-not-happen``      overload: asked again after a pause
+``illegal``             the answer would be too large: asked again for half as many
+                        keys, unless there was only one
 ``unknown-state``       as a stale route, once: the state may have been made anew
 ``state-unavailable``   the keys in those key groups fail; the others are asked again
 older than before       asked again, for the newest batch that was seen (rule Q1)
@@ -197,6 +199,8 @@ class QueryCore:
             due_ns = min(due_ns, self._keys.due_ns())
         for read in self._node_reads:
             due_ns = min(due_ns, read.hold_until_ns)
+        for call in self._calls:
+            due_ns = min(due_ns, call.hold_until_ns)
         return due_ns
 
     def check_invariants(self) -> None:
@@ -463,19 +467,28 @@ class QueryCore:
         elif number in self._node_flights:
             self._node_refused(self._node_flights.pop(number), refusal)
         else:
-            call = self._call_flights.pop(number)
-            self._outbox.fail_all((call,), error_of(refusal))
+            self._call_refused(self._call_flights.pop(number), refusal)
 
     # -- the proxy itself ------------------------------------------------------------
 
     def _send_calls(self) -> None:
         secret = self._session.secret
         assert secret is not None
-        calls, self._calls = self._calls, {}
-        for call in calls:
+        now_ns = self._outbox.now_ns
+        for call in [c for c in self._calls if c.hold_until_ns <= now_ns]:
+            del self._calls[call]
             number = self._outbox.next_number()
             self._call_flights[number] = call
             self._outbox.send(call.build(number, secret))
+
+    def _call_refused(self, call: Call, refusal: Refusal) -> None:
+        if call.is_done:
+            return
+        if refusal.code == _OVERLOADED:
+            call.hold_until_ns = self._outbox.now_ns + _HOLD_NS
+            self._calls[call] = None
+        else:
+            self._outbox.fail(call, error_of(refusal))
 
     # -- single nodes ----------------------------------------------------------------
 

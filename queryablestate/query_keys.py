@@ -41,6 +41,7 @@ __all__ = ["KeyDesk"]
 
 _FIRST_PLACE: Final = [0]
 _OVERLOADED: Final = "did-not-happen"
+_ILLEGAL: Final = "illegal"
 _UNAVAILABLE: Final = "state-unavailable"
 _UNKNOWN: Final = frozenset({"unknown-job", "unknown-state"})
 
@@ -400,7 +401,7 @@ class KeyDesk:
                 self._too_old(flight, seen, floor)
                 return
         traffic.pause_ns = 0
-        lane.pause_ns = 0
+        lane.answered()
         done = self._outbox.done
         requests = self._outbox.requests
         for read, place, row in zip(flight.reads, flight.places, rows, strict=True):
@@ -441,6 +442,9 @@ class KeyDesk:
                 self._ask_by_new_route(flight.lane, flight.parts())
             case code if code == _OVERLOADED:
                 self._hold(flight.lane)
+                self._put_back(flight)
+            case code if code == _ILLEGAL and len(flight.keys) > 1:
+                flight.lane.shrink(flight)  # the answer would be too large
                 self._put_back(flight)
             case code if code in _UNKNOWN:
                 self._ask_once_more(flight, error_of(refusal))

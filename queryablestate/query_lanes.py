@@ -11,6 +11,9 @@ way, and otherwise only what fills a question; the next answer frees its place, 
 quarter of a second without one does: an answer may be lost.  A single caller is never
 delayed, and many share a message without knowing of each other.
 
+A node refuses what would make too large an answer.  Then the lane halves what it asks
+at once, down to single keys if need be, and tries twice as many again after a while.
+
 Keys are hashed and encoded as they enter a lane, all that were asked together at once.
 A new route empties the lanes of the old one: the same reads are encoded anew.
 """
@@ -36,6 +39,8 @@ Part: TypeAlias = "tuple[KeysRead, Sequence[int] | None]"
 _FLIGHT_COUNT_MAX: Final = 2
 _FULL_FLIGHT_COUNT_MAX: Final = 8
 _PATIENCE_NS: Final = 250_000_000
+_UNLIMITED: Final = 1 << 30
+_ANSWERS_BEFORE_GROWTH: Final = 64
 _TABLE_COUNT_MAX: Final = 64
 _KEY_SIZE_BYTES_MAX: Final = 512
 """More than any storage key takes, with what MessagePack adds."""
@@ -59,6 +64,8 @@ class Lane:
         deadline_ns: The latest of their deadlines.
         flight_count: Flights under way.
         sent_ns: When the last of them was sent.
+        key_limit: How many keys of a question its answers have room for.
+        answer_count: Answers since that was changed.
         hold_until_ns: Nothing is to be sent before.
         pause_ns: How long it was held the last time.
     """
@@ -74,6 +81,8 @@ class Lane:
     deadline_ns: int = 0
     flight_count: int = 0
     sent_ns: int = 0
+    key_limit: int = _UNLIMITED
+    answer_count: int = 0
     hold_until_ns: int = 0
     pause_ns: int = 0
 
@@ -83,7 +92,7 @@ class Lane:
             self.flight_count < _FLIGHT_COUNT_MAX
             or (
                 self.flight_count < _FULL_FLIGHT_COUNT_MAX
-                and len(self.keys) >= key_count_max
+                and len(self.keys) >= min(key_count_max, self.key_limit)
             )
             or now_ns >= self.sent_ns + _PATIENCE_NS
         )
@@ -98,9 +107,8 @@ class Lane:
         self, key_count_max: int, frame_size_bytes_max: int, *, now_ns: int
     ) -> Flight:
         """Return what goes next: the first keys, as many as a question may have."""
-        key_count_max = max(
-            1, min(key_count_max, frame_size_bytes_max // _KEY_SIZE_BYTES_MAX)
-        )
+        room = frame_size_bytes_max // _KEY_SIZE_BYTES_MAX
+        key_count_max = max(1, min(key_count_max, self.key_limit, room))
         if len(self.keys) <= key_count_max:
             flight = Flight(
                 self, self.keys, self.reads, self.places, now_ns, self.deadline_ns
@@ -122,6 +130,20 @@ class Lane:
         self.flight_count += 1
         self.sent_ns = now_ns
         return flight
+
+    def shrink(self, flight: Flight) -> None:
+        """Ask for half as much at once as *flight* did."""
+        self.key_limit = max(1, min(self.key_limit, len(flight.keys) // 2))
+        self.answer_count = 0
+
+    def answered(self) -> None:
+        """Take note of an answer: there may be room for more."""
+        self.pause_ns = 0
+        if self.key_limit != _UNLIMITED:
+            self.answer_count += 1
+            if self.answer_count >= _ANSWERS_BEFORE_GROWTH:
+                self.key_limit = min(2 * self.key_limit, _UNLIMITED)
+                self.answer_count = 0
 
     def put_back(self, flight: Flight) -> None:
         """Let what was under way wait again, before what waits already."""

@@ -167,6 +167,7 @@ class Call:
         is_done: Whether it was answered, failed, or given up.
         error: Why it failed, or None.
         reply: The answer.
+        hold_until_ns: Not to be sent before; the core's.
     """
 
     waiter: Any
@@ -176,6 +177,7 @@ class Call:
     is_done: bool = False
     error: Exception | None = None
     reply: ToClient | None = None
+    hold_until_ns: int = 0
 
 
 Request: TypeAlias = KeysRead | RouteRead | NodeRead | Call

@@ -359,6 +359,7 @@ class TestWhatThereIs:
             (lambda c: c.get("j", "x" * 256, 1), "state_name"),
             (lambda c: c.get("j", "\ud800", 1), "state_name"),
             (lambda c: c.get(7, "s", 1), "job_id"),
+            (lambda c: c.get("j", [], 1), "state_name"),
             (lambda c: c.states(""), "job_id"),
             (lambda c: c.describe("j", ""), "state_name"),
             (lambda c: c.get("j", "s", 1, deadline_seconds=0), "deadline_seconds"),

@@ -1172,6 +1172,53 @@ class TestAnswers:
         talk.settle((ask,))
         assert read.rows == [ROW]
 
+    def test_an_answer_that_would_be_too_large(self) -> None:
+        """Fewer keys are asked for at once, down to one if need be."""
+        talk = Conversation(state_of(node_count=1))
+        reads = [talk.read(f"N{number}") for number in range(40)]
+        effects = list(talk.begin_routed(*reads))
+        sizes = []
+        while effects:
+            ask = effects.pop(0)
+            sizes.append(asked(ask).key_count)
+            if sizes[-1] > 10:
+                effects += talk.refuse(ask, "illegal", "too large")
+            else:
+                effects += talk.answer(ask)
+        assert sizes == [40, 20, 20, 10, 10, 10, 10]
+        assert all(read.rows == [ROW] for read in reads)
+
+    def test_a_value_that_is_too_large_alone(self) -> None:
+        """Whoever asks for it hears so; the others do not notice."""
+        talk = Conversation(state_of(node_count=1))
+        reads = [talk.read(f"N{number}") for number in range(8)]
+        effects = list(talk.begin_routed(*reads))
+        while effects:
+            ask = effects.pop(0)
+            if "N5" in keys_of(ask):
+                effects += talk.refuse(ask, "illegal", "too large")
+            else:
+                effects += talk.answer(ask)
+        for number, read in enumerate(reads):
+            if number == 5:
+                assert isinstance(read.error, LocalProtocolError)
+            else:
+                assert read.rows == [ROW]
+
+    def test_more_is_asked_for_again_after_a_while(self) -> None:
+        """Small answers let a question grow, until it has room for all."""
+        talk = Conversation(state_of(node_count=1))
+        (ask,) = talk.begin_routed(talk.read("N1", "N2", "N3", "N4"))
+        talk.settle(talk.refuse(ask, "illegal", "too large"))
+        read = talk.read("N1", "N2", "N3", "N4")
+        asks = talk.ask(read)
+        assert [asked(ask).key_count for ask in asks] == [2, 2]
+        talk.settle(asks)
+        for _ in range(30 * 64):
+            talk.settle(talk.ask(talk.read("N1")))
+        (ask,) = talk.ask(talk.read("N1", "N2", "N3", "N4"))
+        assert asked(ask).key_count == 4
+
     def test_an_unknown_code_is_an_error(self) -> None:
         """A refusal that we do not know is told as it is."""
         talk = Conversation(state_of())
@@ -1468,6 +1515,16 @@ class TestCalls:
         (sent,) = talk.begin(call)
         talk.refuse(sent, "access-denied", "list jobs")
         assert isinstance(call.error, AccessDeniedError)
+
+    def test_overload_is_asked_again(self) -> None:
+        """``did-not-happen`` costs a pause, and nothing else."""
+        talk = Conversation()
+        call = talk.call(self.jobs)
+        (sent,) = talk.begin(call)
+        assert talk.refuse(sent, "did-not-happen", "busy") == ()
+        (again,) = talk.wait_for_deadline()
+        talk.say(JobsListed(request_id=number_of(again), job_ids=()))
+        assert talk.done == [call]
 
     def test_a_call_that_is_given_up(self) -> None:
         """Its answer, its refusal and its deadline are nobody's any more."""
