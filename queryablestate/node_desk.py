@@ -148,10 +148,10 @@ class QuestionDesk:
             return
         task = partial(self._read_long, opened, asked, admitted.key_groups)
         if not opened.scanner.run(task):
-            error = StateUnavailableError(
+            no_room = StateUnavailableError(
                 admitted.job_id, None, (), _RETRY_AFTER_SECONDS, "too many scans wait"
             )
-            self._refuse(asked, error)
+            self._refuse(asked, no_room)
 
     def _read_long(
         self,

@@ -203,9 +203,9 @@ class NodeStore:
         else:
             left = self.opened.close()
             self.opened = self._open(store)
-            error = DidNotHappenError("the node serves another control plane now")
+            refusal = DidNotHappenError("the node serves another control plane now")
             for task in left:
-                self._on_staged(task, error)
+                self._on_staged(task, refusal)
         self._on_event(self.store_opened())
 
     def _acknowledge(self, opened: OpenStore, results: _Staged) -> None:

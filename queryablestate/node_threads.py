@@ -89,7 +89,7 @@ class StoreWriter:
         self._on_staged = on_staged
         self._log = get_logger(component="state-node", thread="writer")
         self._changed = threading.Condition()
-        self._tasks: deque[StageTask | Callable[[], None]] = deque()
+        self._tasks: deque[StageTask | Callable[[], object]] = deque()
         self._is_closing = False
         self._sweep_due = 0.0
         self._thread = threading.Thread(
@@ -101,7 +101,7 @@ class StoreWriter:
         """Stage a chunk, after what was asked for before."""
         self._put(task)
 
-    def run(self, action: Callable[[], None]) -> None:
+    def run(self, action: Callable[[], object]) -> None:
         """Call *action*, which sees to its own errors, likewise."""
         self._put(action)
 
@@ -115,7 +115,7 @@ class StoreWriter:
         self._tasks.clear()
         return left
 
-    def _put(self, task: StageTask | Callable[[], None]) -> None:
+    def _put(self, task: StageTask | Callable[[], object]) -> None:
         with self._changed:
             self._tasks.append(task)
             self._changed.notify()
@@ -136,9 +136,9 @@ class StoreWriter:
             except Exception as error:  # noqa: BLE001 (one task, not the thread)
                 self._log.error("loop.failed", where="writer", exc_info=error)
 
-    def _take(self) -> Sequence[StageTask | Callable[[], None]]:
+    def _take(self) -> Sequence[StageTask | Callable[[], object]]:
         """Take the next task, and the chunks beside it if it is one; under the lock."""
-        tasks: list[StageTask | Callable[[], None]] = []
+        tasks: list[StageTask | Callable[[], object]] = []
         size_bytes = 0
         while self._tasks and len(tasks) < _GROUP_COUNT_MAX:
             task = self._tasks[0]
@@ -152,7 +152,7 @@ class StoreWriter:
             tasks.append(self._tasks.popleft())
         return tasks
 
-    def _do(self, tasks: Sequence[StageTask | Callable[[], None]]) -> None:
+    def _do(self, tasks: Sequence[StageTask | Callable[[], object]]) -> None:
         chunks = [task for task in tasks if isinstance(task, StageTask)]
         if chunks:
             self._on_staged(self._stage(chunks))

@@ -151,7 +151,7 @@ class TestWriter:
     ) -> None:
         """What nobody foresaw is logged and told, and the thread goes on."""
         with capture_logs() as logs:
-            hands.writer.run(lambda: 1 // 0)  # type: ignore[arg-type]  # on purpose
+            hands.writer.run(lambda: 1 // 0)
             hands.writer.stage(task(0))
             assert hands.wait() == [(0, None)]
         assert [log["event"] for log in logs] == ["loop.failed"]
