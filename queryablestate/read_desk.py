@@ -6,10 +6,11 @@ exist, and is the client's route the present one?), the access list, the rate li
 cache; then it goes to its node, and waits here for the answer.  Keys and values are
 bytes that nobody looks into, but for the count at their beginning.
 
-What is no answer, comes at once: the node is away, the node went away meanwhile, the
-deadline is over, too much is outstanding.  There is one exception.  While a new leader
-is *settling* (rule S2), a node that is not here is only late: the question is parked,
-and looked at again whenever something has changed.
+What is no answer, comes at once: nothing was ever committed, the node is away, it went
+away meanwhile, the deadline is over, too much is outstanding.  Two questions are parked
+instead, and looked at again whenever something has changed: one that waits for the
+first batch of all (``min_batch_id``); and, while a new leader is *settling* (rule S2),
+one whose node is not here, since that is only late.
 
 A caller that may not read a state gets the same refusal as one that asks for a state
 that does not exist: its route is stale.  It then asks for the description, and is told
@@ -271,6 +272,10 @@ class ReadDesk:
             else min(ask.deadline_ms * _NS_PER_MS, limits.deadline_ns_max)
         )
         asked = AskedQuestion(client, caller, ask, keys, now_ns, deadline_ns)
+        if location.batch_id is None:  # no node knows of it yet
+            if ask.min_batch_id is not None and self._parked.park(asked):
+                return []
+            return [_empty(client, ask.request_id, location, ask.node_index)]
         cache_key = self._cache_key(location, ask, keys)
         if cache_key is not None:
             told = self._from_cache(asked, location, cache_key, now_ns)
@@ -297,6 +302,8 @@ class ReadDesk:
             forbidden = self._forbidden(parked.client, parked.caller, ask, location)
             if forbidden is not None:
                 outgoing.append(forbidden)
+            elif location.batch_id is None:
+                self._parked.park(parked)  # it waits for a batch, until its deadline
             elif location.links[ask.node_index] is not None:
                 cache_key = self._cache_key(location, ask, parked.keys)
                 outgoing.append(self._pass_on(parked, location, cache_key, now_ns))
@@ -396,7 +403,8 @@ class ReadDesk:
         for parked in self._parked.take_late(now_ns=now_ns):
             waited_ns = now_ns - parked.asked_at_ns
             error = DeadlineExceededError(
-                waited_ns / _NS_PER_SECOND, "its node has not registered yet"
+                waited_ns / _NS_PER_SECOND,
+                "its node, or the batch it waits for, did not come",
             )
             outgoing.append(_failed(parked.client, parked.ask.request_id, error))
         return outgoing
@@ -585,6 +593,20 @@ def _failed(
     ),
 ) -> Outgoing:
     return Outgoing(client, refusal_of(error, request_id))
+
+
+def _empty(
+    client: Link, request_id: int, location: KvStateLocation, node_index: int
+) -> Outgoing:
+    """Refuse a question about a state that a query has bound, and not written yet."""
+    error = StateUnavailableError(
+        location.job_id,
+        location.state_name,
+        location.key_groups[node_index],
+        _RETRY_SECONDS,
+        "no batch has been committed to it yet",
+    )
+    return _failed(client, request_id, error)
 
 
 def _unavailable(

@@ -358,6 +358,39 @@ class TestAbsentNodes:
         )
 
 
+class TestBeforeTheFirstBatch:
+    """W3: a state that is bound, and has nothing in it, is no state without keys."""
+
+    def test_it_is_unavailable(self) -> None:
+        """Nothing may be said to be missing from what was never written (Q3)."""
+        desk = Desk()
+        desk.locations[5] = location(batch_id=None)
+        refused = refusal(desk.ask(ask()))
+        assert refused.code == "state-unavailable"
+        assert refused.data[-1] == "no batch has been committed to it yet"
+
+    def test_who_waits_for_a_batch_is_answered_when_it_comes(self) -> None:
+        """Q2: ``min_batch_id`` waits for the first one, too."""
+        desk = Desk()
+        desk.locations[5] = location(batch_id=None)
+        assert desk.ask(ask(min_batch_id=0)) == []
+        assert desk.desk.look_again(now_ns=1, is_settled=True) == []
+        desk.locations[5] = location(batch_id=0)
+        (out,) = desk.desk.look_again(now_ns=2 * SECOND, is_settled=True)
+        assert out == Outgoing(
+            NODE_A, question(1, deadline_ms=3_000, min_batch_id=0), KEY
+        )
+
+    def test_who_waits_for_a_batch_waits_until_the_deadline(self) -> None:
+        """Q3: and not longer."""
+        desk = Desk()
+        desk.locations[5] = location(batch_id=None)
+        desk.ask(ask(min_batch_id=0, deadline_ms=100))
+        deadline_ns = desk.desk.next_deadline_ns()
+        assert deadline_ns == SECOND // 10
+        assert refusal(desk.desk.expire(now_ns=deadline_ns)).code == "deadline-exceeded"
+
+
 class TestDeadlines:
     """Q3: nobody waits for ever."""
 
