@@ -156,7 +156,7 @@ class ProxyFinder:
             try:
                 services = open_ha_services(self._config)
             except NameServiceError as error:
-                if is_first:
+                if is_first and not self._closed.is_set():
                     self._log.warning("retrieval.failed", error=str(error))
                 is_first = False
                 self._note(None, error)
