@@ -61,7 +61,7 @@ class SessionTable:
         """Open a session under *secret*, which was drawn at random."""
         name = session.caller.name
         if len(self._sessions) >= self._count_max:
-            own = self._of_caller.get(name, {})
+            own = self._of_caller.get(name, OrderedDict())
             caller_count = len(self._of_caller) + (name not in self._of_caller)
             if len(own) > self._count_max // caller_count:
                 self._close(next(iter(own)))
