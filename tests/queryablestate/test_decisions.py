@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from election import Delete, Put
 from nameservice import (
     CheckpointRewoundError,
     ConfigurationError,
@@ -21,13 +20,6 @@ from queryablestate.batch_order import Repeated
 from queryablestate.decisions import Job
 from queryablestate.job_changes import JobChange
 from queryablestate.messages import BindRun, CommitBatch
-from queryablestate.paths import (
-    assignment_path,
-    encode_record,
-    entry_path,
-    job_path,
-    state_path,
-)
 from queryablestate.records import (
     BatchDecided,
     BatchState,
@@ -595,43 +587,8 @@ class TestDrop:
             new_job().drop("aircraft")
 
 
-class TestChange:
-    """What is written is what was decided."""
-
-    def test_all_that_changes_is_written_at_once(self) -> None:
-        """One commit of the leader store holds record, states, entry and pruning."""
-        job = new_job()
-        assignment = first_assignment(
-            {"a": "x"}, max_parallelism=4, version=2, sequence=0
-        )
-        state = StateRecord(state_name="log", state_number=5, schema=LIST)
-        entry = StateDropped(sequence=9, state_number=6)
-        change = JobChange(
-            record=job.record,
-            states=(state,),
-            dropped=(6,),
-            entry=entry,
-            assignment=assignment,
-            pruned=(1, 2),
-        )
-        assert change.operations() == [
-            Put(job_path(3), encode_record(job.record)),
-            Put(state_path(3, 5), encode_record(state)),
-            Delete(state_path(3, 6)),
-            Put(entry_path(3, 9), encode_record(entry)),
-            Put(assignment_path(3), encode_record(assignment)),
-            Delete(entry_path(3, 1)),
-            Delete(entry_path(3, 2)),
-        ]
-
-    def test_what_does_not_change_is_not_written(self) -> None:
-        """A binding costs a record, and one for each state that is new."""
-        job = new_job()
-        change = job.bind(bind(5), state_number_next=1)
-        assert change.operations() == [
-            Put(job_path(3), encode_record(change.record)),
-            Put(state_path(3, 1), encode_record(change.states[0])),
-        ]
+class TestAdopt:
+    """What has been written is true."""
 
     def test_another_assignment_may_have_another_number_of_key_groups(self) -> None:
         """The number belongs to the assignment as long as there is no state."""

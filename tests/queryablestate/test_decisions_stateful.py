@@ -1,0 +1,189 @@
+"""Any history of runs, batches, owners and drops against a naive model (W1, W4, W5)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from nameservice import NameServiceError
+from queryablestate.assignment import first_assignment
+from queryablestate.batch_order import Repeated
+from queryablestate.decisions import Job
+from queryablestate.job_changes import JobChange
+from queryablestate.records import BatchDecided, JobRecord
+from tests.queryablestate.control_plane import APP, LIST, bind, commit
+
+
+QUERIES = st.sampled_from(["q", "r"])
+STATES = st.sampled_from(["log", "other"])
+MODES = st.sampled_from(["refuse", "replace", "continue"])
+
+
+class DecisionMachine(RuleBasedStateMachine):
+    """
+    Runs bind and commit in any order, zombies too.
+
+    The model knows the order in which tickets were drawn, which batches each life of a
+    state got from whom, and who wrote last; it knows no epoch, generation or owner.
+    """
+
+    @initialize()
+    def start(self) -> None:
+        """Begin with a job that has no state."""
+        record = JobRecord(
+            job_id=APP,
+            job_number=1,
+            max_parallelism=2,
+            sequence=0,
+            sequence_first=1,
+            runs=(),
+            progress=(),
+        )
+        self.job = Job(
+            record=record,
+            assignment=first_assignment(
+                {"a": "disk"}, max_parallelism=2, version=1, sequence=0
+            ),
+        )
+        self.ticket = 0
+        self.state_number = 0
+        self.run_count = 0
+        # By query: its runs with their first tickets, in the order of the tickets.
+        self.runs: dict[str, list[tuple[str, int]]] = {"q": [], "r": []}
+        self.newest: dict[str, tuple[str, int]] = {}
+        self.over: set[str] = set()
+        # By number of a state: the batches that it got, with their queries.
+        self.written: dict[int, list[tuple[str, int]]] = {}
+
+    @rule(query_id=QUERIES)
+    def draw(self, query_id: str) -> None:
+        """A new run draws its first ticket; it may be long until it shows it."""
+        self.ticket += 1
+        self.run_count += 1
+        self.runs[query_id].append((f"run-{self.run_count}", self.ticket))
+
+    @rule(
+        query_id=QUERIES,
+        back=st.integers(0, 2),
+        state_names=st.sets(STATES, min_size=1),
+        mode=MODES,
+        is_fresh=st.booleans(),
+    )
+    def show(
+        self,
+        query_id: str,
+        back: int,
+        state_names: set[str],
+        mode: str,
+        is_fresh: bool,
+    ) -> None:
+        """A run shows its first ticket, or a later one."""
+        runs = self.runs[query_id]
+        if back >= len(runs):
+            return
+        run_id, ticket = runs[-1 - back]
+        newest = self.newest.get(query_id)
+        if is_fresh:  # drawn just now, for another batch
+            self.ticket += 1
+            ticket = self.ticket
+        states = dict.fromkeys(sorted(state_names), LIST)
+        request = bind(
+            ticket,
+            query_id=query_id,
+            run_id=run_id,
+            states=states,
+            on_new_query=mode,
+        )
+        try:
+            change = self.job.bind(request, state_number_next=self.state_number + 1)
+        except NameServiceError:
+            return
+        if newest is not None and newest[0] != run_id:
+            assert ticket > newest[1], "an older ticket makes no run the newest"
+            assert run_id not in self.over, "what is superseded stays so"
+            self.over.add(newest[0])
+        self.job.adopt(change)
+        self.state_number = max(self.state_number, *self.job.states)
+        run = self.job.run_of(query_id)
+        assert run is not None
+        assert run.run_id == run_id
+        assert newest is None or run.writer_epoch >= newest[1]
+        self.newest[query_id] = (run_id, run.writer_epoch)
+
+    @rule(
+        query_id=QUERIES,
+        back=st.integers(0, 2),
+        batch_id=st.integers(0, 4),
+        mode=MODES,
+        is_all=st.booleans(),
+    )
+    def decide(
+        self, query_id: str, back: int, batch_id: int, mode: str, is_all: bool
+    ) -> None:
+        """A run, or one of before, wants a batch decided."""
+        runs = self.runs[query_id]
+        if back >= len(runs) or not self.job.states:
+            return
+        run_id, ticket = runs[-1 - back]
+        newest = self.newest.get(query_id)
+        if newest is not None and newest[0] == run_id:
+            ticket = newest[1]
+        numbers = sorted(self.job.states)[: None if is_all else 1]
+        request = commit(
+            ticket,
+            batch_id,
+            query_id=query_id,
+            run_id=run_id,
+            state_numbers=tuple(numbers),
+            on_new_query=mode,
+        )
+        try:
+            decided = self.job.decide(request, decided_at_us=0, pruned=())
+        except NameServiceError:
+            return
+        assert newest is not None
+        assert newest[0] == run_id, "a run that is not the newest decides nothing"
+        if isinstance(decided, Repeated):
+            for number in numbers:
+                assert (query_id, batch_id) in self.written.get(number, [])
+            return
+        assert isinstance(decided, JobChange)
+        assert isinstance(decided.entry, BatchDecided)
+        assert decided.entry.states
+        for state in decided.entry.states:
+            got = self.written.setdefault(state.state_number, [])
+            mine = [batch for query, batch in got if query == query_id]
+            assert batch_id > max(mine, default=-1), "no batch twice, none back"
+            if got and got[-1][0] != query_id:
+                assert mode != "refuse", "another query's state is taken on demand"
+                assert state.is_replaced == (mode == "replace")
+            owners = [query for query, _ in [*got, (query_id, batch_id)]]
+            changes = sum(a != b for a, b in pairwise(owners))
+            assert state.generation == 1 + changes
+            got.append((query_id, batch_id))
+        passed = set(numbers) - {one.state_number for one in decided.entry.states}
+        for number in passed:
+            assert (query_id, batch_id) in self.written[number]
+        self.job.adopt(decided)
+
+    @rule(state_name=STATES)
+    def drop(self, state_name: str) -> None:
+        """An operator forgets a state; its number is never used again."""
+        if self.job.state_named(state_name) is not None:
+            self.job.adopt(self.job.drop(state_name))
+
+    @invariant()
+    def what_is_stored_is_sound(self) -> None:
+        """The job holds together, and says of each state what was written last."""
+        if not hasattr(self, "job"):
+            return
+        self.job.check_invariants()
+        for number in self.job.states:
+            got = self.written.get(number, [])
+            batch_id = self.job.progress_of(number).batch_id
+            assert batch_id == (got[-1][1] if got else None)
+
+
+TestDecisions = DecisionMachine.TestCase
