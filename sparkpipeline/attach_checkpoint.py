@@ -239,10 +239,15 @@ class Checkpoint:
 
 
 def _sentence(error: Exception) -> str:
-    """Return what *error* says, without the stack of the JVM."""
+    """Return what *error* says, without the stacks of the JVM and of Python."""
     exception = getattr(error, "java_exception", None)
     try:
         text = str(error) if exception is None else str(exception.toString())
     except (Py4JError, OSError):
         text = type(error).__name__
-    return text.partition("\n")[0].strip()[:_DETAIL_LENGTH_MAX]
+    first, *others = text.strip().split("\n") or [""]
+    if "Traceback" in text:
+        # What Python raised stands below its stack, which is indented.
+        raised = [line for line in others if line and not line[0].isspace()]
+        first = raised[-1] if raised else first
+    return first.strip()[:_DETAIL_LENGTH_MAX]

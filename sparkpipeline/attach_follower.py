@@ -178,14 +178,18 @@ class StateFollower:
         """
         self._look()
         description = self._describe()
-        is_node_lost = description is not None and bool(_lost_nodes(description))
+        owner = None
+        if description is not None and description.batch_id is not None:
+            owner = description.query_id
+        self._check_owner(owner)
+        is_node_lost = description is not None and bool(description.lost_node_ids)
         is_known = self.published is not None and self._query_id is not None
         if not self.committed or (
             is_known and self.committed[-1] == self.published and not is_node_lost
         ):
             return None
         self._check_same_query()
-        run = self._bind_as_owner(description)
+        run = self._bind_as_owner(owner)
         self.published = run.batch_id_last
         step = next_step(
             run.origin.query_id,
@@ -257,36 +261,39 @@ class StateFollower:
 
     # -- who we are --------------------------------------------------------------------
 
-    def _bind_as_owner(self, description: StateDescription | None) -> WriteRun:
-        """Return a run of the query that owns the state, or will own it."""
-        owner = None
-        if description is not None and description.batch_id is not None:
-            owner = description.query_id
-        if self._query_id is None:
-            if owner is None or owner == self._base_id:
-                run = self._bind(self._base_id, "refuse")
-            elif owner.startswith(self._base_id + _REFILL):
-                run = self._bind(owner, "refuse")
-            elif self._options.on_new_query == "refuse":
-                raise StateOwnedError(
-                    self._options.job_id, self._state_name, owner, self._base_id
-                )
-            else:
-                run = self._bind(self._base_id, "replace")
-                if run.batch_id_last is not None:
-                    # It was ours once; what is there now is not what we had published.
-                    run = self._bind(self._new_id(), "replace")
-                return run
-            if owner is not None:
-                self._query_id = run.origin.query_id
-            return run
-        if owner in self._refill_ids:  # decided, though we were not told
+    def _check_owner(self, owner: str | None) -> None:
+        """
+        Return if the state is still ours, as far as it was.
+
+        Raises:
+            StateOwnedError: If another query has it now.
+        """
+        if owner in self._refill_ids:  # decided, though perhaps we were not told
             self._query_id = owner
-        if owner not in {None, self._query_id}:
-            raise StateOwnedError(
-                self._options.job_id, self._state_name, str(owner), self._query_id
-            )
-        return self._bind(self._query_id, "refuse")
+        if self._query_id is not None and owner not in {None, self._query_id}:
+            raise self._owned_by(str(owner))
+
+    def _bind_as_owner(self, owner: str | None) -> WriteRun:
+        """Return a run of the query that owns the state, or will own it."""
+        if self._query_id is not None:
+            return self._bind(self._query_id, "refuse")
+        if owner is None:
+            return self._bind(self._base_id, "refuse")
+        if owner == self._base_id or owner.startswith(self._base_id + _REFILL):
+            run = self._bind(owner, "refuse")
+            self._query_id = owner
+            return run
+        if self._options.on_new_query == "refuse":
+            raise self._owned_by(owner)
+        run = self._bind(self._base_id, "replace")
+        if run.batch_id_last is not None:
+            # It was ours once; what is there now is not what we had published.
+            run = self._bind(self._new_id(), "replace")
+        return run
+
+    def _owned_by(self, owner: str) -> StateOwnedError:
+        query_id = self._query_id or self._base_id
+        return StateOwnedError(self._options.job_id, self._state_name, owner, query_id)
 
     def _new_id(self) -> str:
         """Return an id of our own that has published nothing."""
@@ -316,7 +323,7 @@ class StateFollower:
         match step:
             case FollowFeed(first=first, last=batch_id):
                 published = Published(batch_id=batch_id, mode="feed")
-                what = f"batch {first} to {batch_id}"
+                what = f"batches {first} to {batch_id}"
             case TakeSnapshot(batch_id=batch_id, reason=reason):
                 published = Published(batch_id=batch_id, mode="snapshot", reason=reason)
                 what = f"all of batch {batch_id}"
@@ -452,9 +459,3 @@ def _query_id(query_id: str, source: StateSource, state_name: str) -> str:
         digest = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
         found = f"attach:{query_id}:{digest}"
     return found
-
-
-def _lost_nodes(description: StateDescription) -> tuple[str, ...]:
-    """Return the nodes that have lost rows of the state (rule W7)."""
-    lost: tuple[str, ...] = getattr(description, "lost_node_ids", ())
-    return lost

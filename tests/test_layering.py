@@ -42,6 +42,7 @@ OURS = frozenset(MAY_IMPORT)
 # random number, logs nothing.
 PURE_FILES = frozenset(
     {
+        "attach_steps",
         "config",
         "events",
         "effects",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from haservices import open_ha_services
 from nameservice import (
     ConfigurationError,
     DeadlineExceededError,
+    KeyTooLargeError,
     LocalProtocolError,
     StaleWriterError,
     StateOwnedError,
@@ -34,7 +35,7 @@ from tests.sparkpipeline.attached import (
     state_scans,
 )
 from tests.sparkpipeline.state_cluster import Feed, StateCluster, state_cluster
-from tests.sparkpipeline.variables import CLEAR, REWRITE, variables
+from tests.sparkpipeline.variables import CLEAR, REWRITE, VARIABLES, variables
 
 
 pytestmark = [pytest.mark.spark, pytest.mark.shells]
@@ -278,6 +279,55 @@ class TestWithoutFeed:
         # The rows of a batch are one step for readers, however they were read.
         assert cluster.client.lookup(job_id, "totals", "c").generation == 1
 
+    def test_a_feed_that_cannot_be_read(
+        self, cluster: StateCluster, feed: Feed, query: Attached, job_id: str
+    ) -> None:
+        """If there is a feed, and it is of no use, all is read instead."""
+        feed.add(row("a", 1), row("b", 2))
+        query.run(totals(feed))
+        with attach(query, cluster, job_id) as attached:
+            attached.wait_for_batch(0, WAIT_SECONDS)
+            (query.checkpoint / "state/0/0/2.changelog").write_bytes(b"damaged")
+            manager = query.spark._streamingCheckpointManager
+            manager.repartition(str(query.checkpoint), 3)
+            attached.wait_for_batch(1, WAIT_SECONDS)
+            assert attached.status().snapshot_reason == "feed-failed"
+        assert_as_spark(cluster, query, job_id, 1)
+
+    def test_another_format_of_checkpoints(
+        self, cluster: StateCluster, feed: Feed, query: Attached, job_id: str
+    ) -> None:
+        """Spark reads it only if the session says so: so do we, before anything."""
+        setting = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+        query.spark.conf.set(setting, "2")
+        feed.add(row("a", 1), row("b", 2))
+        query.run(totals(feed))
+        query.spark.conf.unset(setting)
+        with pytest.raises(ConfigurationError, match=f"set {setting} to 2"):
+            attach(query, cluster, job_id)
+        query.spark.conf.set(setting, "2")
+        with attach(query, cluster, job_id) as attached:
+            attached.wait_for_batch(0, WAIT_SECONDS)
+            feed.add(row("a", 5))
+            query.run(totals(feed))
+            attached.wait_for_batch(1, WAIT_SECONDS)
+            assert attached.status().mode == "feed"
+        assert_as_spark(cluster, query, job_id, 1)
+
+
+@contextmanager
+def attached_variables(
+    query: Attached, cluster: StateCluster, job_id: str
+) -> Iterator[dict[str, AttachedState]]:
+    """Attach all variables of `Variables` for the block, each under its own name."""
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(
+                attach(query, cluster, job_id, state_name=name, state_var_name=name)
+            )
+            for name in VARIABLES
+        }
+
 
 class TestVariables:
     def test_variables_of_all_kinds(
@@ -294,27 +344,21 @@ class TestVariables:
         The query never ends by itself: a TTL makes it go on with empty batches, which
         are many more than can be read one by one.
         """
-        names = ("last", "log", "by_parity", "fresh")
         frame = variables(feed.frame(), "tailnum")
         feed.add(row("a", 1), row("a", 3), row("b", 5), row("c", 6))
         first = query.run_until_read(frame, 1)
-        with ExitStack() as stack:
-            states = {
-                name: stack.enter_context(
-                    attach(query, cluster, job_id, state_name=name, state_var_name=name)
-                )
-                for name in names
-            }
+        with attached_variables(query, cluster, job_id) as states:
             for attached in states.values():
                 attached.wait_for_batch(first, WAIT_SECONDS)
-            feed.add(row("a", 4), row("b", CLEAR), row("d", 9))
-            feed.add(row("a", REWRITE), row("b", 11), row("c", CLEAR))
-            newest = query.run_until_read(frame, 3)
+        feed.add(row("a", 4), row("b", CLEAR), row("d", 9))
+        feed.add(row("a", REWRITE), row("b", 11), row("c", CLEAR))
+        newest = query.run_until_read(frame, 3)
+        with attached_variables(query, cluster, job_id) as states:
             for attached in states.values():
                 attached.wait_for_batch(newest, WAIT_SECONDS)
                 status = attached.status()
-                assert (status.snapshot_count, status.mode) == (1, "feed")
-        rows = {name: query.rows(newest, stateVarName=name) for name in names}
+                assert (status.snapshot_count, status.mode) == (0, "feed")
+        rows = {name: query.rows(newest, stateVarName=name) for name in VARIABLES}
         assert cluster.rows(job_id, "last") == {
             row.key.tailnum: row.value.asDict() for row in rows["last"]
         }
@@ -372,15 +416,20 @@ class TestOwners:
         other.run(totals(feed).where("total > 1"))
         feed.add(row("a", 2))
         query.run(totals(feed))
-        with attach(query, cluster, job_id) as attached:
-            attached.wait_for_batch(1, WAIT_SECONDS)
-        with attach(other, cluster, job_id) as attached, pytest.raises(StateOwnedError):
-            attached.wait_for_batch(0, WAIT_SECONDS)
-        with attach(other, cluster, job_id, on_new_query="replace") as attached:
-            attached.wait_for_batch(0, WAIT_SECONDS)
-        assert_as_spark(cluster, other, job_id, 0)
-        with attach(query, cluster, job_id, on_new_query="replace") as attached:
-            attached.wait_for_batch(1, WAIT_SECONDS)
+        with attach(query, cluster, job_id) as first:
+            first.wait_for_batch(1, WAIT_SECONDS)
+            with (
+                attach(other, cluster, job_id) as refused,
+                pytest.raises(StateOwnedError),
+            ):
+                refused.wait_for_batch(0, WAIT_SECONDS)
+            with attach(other, cluster, job_id, on_new_query="replace") as second:
+                second.wait_for_batch(0, WAIT_SECONDS)
+            assert_as_spark(cluster, other, job_id, 0)
+            with pytest.raises(StateOwnedError):  # though it has nothing to publish
+                first.wait_for_batch(2, WAIT_SECONDS)
+        with attach(query, cluster, job_id, on_new_query="replace") as third:
+            third.wait_for_batch(1, WAIT_SECONDS)
         assert_as_spark(cluster, query, job_id, 1)
         assert cluster.client.describe(job_id, "totals").generation == 3
 
@@ -482,6 +531,17 @@ class TestRefusals:
         )
         with pytest.raises(ConfigurationError, match=r"join.*four stores.*change feed"):
             attach(query, cluster, job_id)
+
+    def test_what_cannot_be_stored_ends_it(
+        self, cluster: StateCluster, feed: Feed, query: Attached, job_id: str
+    ) -> None:
+        """Why a task was refused is told as the error that it is."""
+        feed.add(row("a" * 600, 1))
+        query.run(totals(feed))
+        with attach(query, cluster, job_id) as attached:
+            with pytest.raises(KeyTooLargeError):
+                attached.wait_for_batch(0, WAIT_SECONDS)
+            assert not attached.status().is_running
 
     def test_what_is_not_there(
         self, cluster: StateCluster, feed: Feed, query: Attached, job_id: str

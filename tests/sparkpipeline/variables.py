@@ -12,6 +12,8 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 
+VARIABLES = ("last", "log", "by_parity", "fresh")
+
 HOUR_MS = 3_600_000
 
 CLEAR = -1
