@@ -309,8 +309,11 @@ class Job:
             is_taken_over = owned.query_id != run.query_id
             if is_taken_over:
                 self._check_takeover(owned, state, run, request.on_new_query)
+                was_written = owned.batch_id is not None
                 owned = replace(
-                    owned, query_id=run.query_id, generation=owned.generation + 1
+                    owned,
+                    query_id=run.query_id,
+                    generation=owned.generation + was_written,
                 )
             others = [one for one in owned.queries if one.query_id != request.query_id]
             mine = QueryProgress(

@@ -11,14 +11,16 @@ from nameservice import NameServiceError
 from queryablestate.assignment import first_assignment
 from queryablestate.batch_order import Repeated
 from queryablestate.decisions import Job
-from queryablestate.job_changes import JobChange
-from queryablestate.records import BatchDecided, JobRecord
+from queryablestate.records import BatchDecided, BatchState, JobRecord
 from tests.queryablestate.control_plane import APP, LIST, bind, commit
 
 
 QUERIES = st.sampled_from(["q", "r"])
 STATES = st.sampled_from(["log", "other"])
-MODES = st.sampled_from(["refuse", "replace", "continue"])
+MODES = st.sampled_from(["continue", "replace", "refuse"])
+BACK = st.sampled_from([0, 1, 2])
+AHEAD = st.sampled_from([1, 0, -1, 2])
+STATE_SETS = st.sampled_from([["log"], ["log", "other"]])
 
 
 class DecisionMachine(RuleBasedStateMachine):
@@ -54,6 +56,7 @@ class DecisionMachine(RuleBasedStateMachine):
         self.runs: dict[str, list[tuple[str, int]]] = {"q": [], "r": []}
         self.newest: dict[str, tuple[str, int]] = {}
         self.over: set[str] = set()
+        self.batch_ids = {"q": 0, "r": 0}
         # By number of a state: the batches that it got, with their queries.
         self.written: dict[int, list[tuple[str, int]]] = {}
 
@@ -64,10 +67,17 @@ class DecisionMachine(RuleBasedStateMachine):
         self.run_count += 1
         self.runs[query_id].append((f"run-{self.run_count}", self.ticket))
 
+    @rule(query_id=QUERIES, mode=MODES, state_names=STATE_SETS)
+    def start_run(self, query_id: str, mode: str, state_names: list[str]) -> None:
+        """A new run draws a ticket and shows it at once, as most do."""
+        self.draw(query_id)
+        run_id, ticket = self.runs[query_id][-1]
+        self.bind(query_id, run_id, ticket, state_names, mode)
+
     @rule(
         query_id=QUERIES,
-        back=st.integers(0, 2),
-        state_names=st.sets(STATES, min_size=1),
+        back=BACK,
+        state_names=STATE_SETS,
         mode=MODES,
         is_fresh=st.booleans(),
     )
@@ -75,25 +85,35 @@ class DecisionMachine(RuleBasedStateMachine):
         self,
         query_id: str,
         back: int,
-        state_names: set[str],
+        state_names: list[str],
         mode: str,
         is_fresh: bool,
     ) -> None:
-        """A run shows its first ticket, or a later one."""
+        """Some run shows its first ticket, or one that it has drawn just now."""
         runs = self.runs[query_id]
         if back >= len(runs):
             return
         run_id, ticket = runs[-1 - back]
-        newest = self.newest.get(query_id)
-        if is_fresh:  # drawn just now, for another batch
+        if is_fresh:
             self.ticket += 1
             ticket = self.ticket
-        states = dict.fromkeys(sorted(state_names), LIST)
+        self.bind(query_id, run_id, ticket, state_names, mode)
+
+    def bind(
+        self,
+        query_id: str,
+        run_id: str,
+        ticket: int,
+        state_names: list[str],
+        mode: str,
+    ) -> None:
+        """Bind a run, and see that it may become the newest one."""
+        newest = self.newest.get(query_id)
         request = bind(
             ticket,
             query_id=query_id,
             run_id=run_id,
-            states=states,
+            states=dict.fromkeys(state_names, LIST),
             on_new_query=mode,
         )
         try:
@@ -109,28 +129,41 @@ class DecisionMachine(RuleBasedStateMachine):
         run = self.job.run_of(query_id)
         assert run is not None
         assert run.run_id == run_id
-        assert newest is None or run.writer_epoch >= newest[1]
         self.newest[query_id] = (run_id, run.writer_epoch)
 
-    @rule(
-        query_id=QUERIES,
-        back=st.integers(0, 2),
-        batch_id=st.integers(0, 4),
-        mode=MODES,
-        is_all=st.booleans(),
-    )
-    def decide(
-        self, query_id: str, back: int, batch_id: int, mode: str, is_all: bool
-    ) -> None:
-        """A run, or one of before, wants a batch decided."""
+    @rule(query_id=QUERIES, ahead=AHEAD, mode=MODES, is_all=st.booleans())
+    def decide(self, query_id: str, ahead: int, mode: str, is_all: bool) -> None:
+        """The newest run of a query wants a batch decided."""
+        if query_id in self.newest:
+            self.commit(query_id, *self.newest[query_id], ahead, mode, is_all=is_all)
+
+    @rule(query_id=QUERIES, ahead=AHEAD, mode=MODES)
+    def decide_next(self, query_id: str, ahead: int, mode: str) -> None:
+        """The same once more: batches are what happens most."""
+        self.decide(query_id, ahead, mode, True)
+
+    @rule(query_id=QUERIES, back=BACK, ahead=AHEAD, mode=MODES)
+    def decide_as_zombie(self, query_id: str, back: int, ahead: int, mode: str) -> None:
+        """Some run does, by the first ticket that it has drawn."""
         runs = self.runs[query_id]
-        if back >= len(runs) or not self.job.states:
-            return
-        run_id, ticket = runs[-1 - back]
-        newest = self.newest.get(query_id)
-        if newest is not None and newest[0] == run_id:
-            ticket = newest[1]
+        if back < len(runs):
+            self.commit(query_id, *runs[-1 - back], ahead, mode, is_all=True)
+
+    def commit(
+        self,
+        query_id: str,
+        run_id: str,
+        ticket: int,
+        ahead: int,
+        mode: str,
+        *,
+        is_all: bool,
+    ) -> None:
+        """Decide a batch, and see that it may be, and for which states."""
         numbers = sorted(self.job.states)[: None if is_all else 1]
+        if not numbers:
+            return
+        batch_id = max(0, self.batch_ids[query_id] + ahead)
         request = commit(
             ticket,
             batch_id,
@@ -143,30 +176,35 @@ class DecisionMachine(RuleBasedStateMachine):
             decided = self.job.decide(request, decided_at_us=0, pruned=())
         except NameServiceError:
             return
-        assert newest is not None
+        newest = self.newest[query_id]
         assert newest[0] == run_id, "a run that is not the newest decides nothing"
         if isinstance(decided, Repeated):
             for number in numbers:
                 assert (query_id, batch_id) in self.written.get(number, [])
             return
-        assert isinstance(decided, JobChange)
         assert isinstance(decided.entry, BatchDecided)
         assert decided.entry.states
         for state in decided.entry.states:
-            got = self.written.setdefault(state.state_number, [])
-            mine = [batch for query, batch in got if query == query_id]
-            assert batch_id > max(mine, default=-1), "no batch twice, none back"
-            if got and got[-1][0] != query_id:
-                assert mode != "refuse", "another query's state is taken on demand"
-                assert state.is_replaced == (mode == "replace")
-            owners = [query for query, _ in [*got, (query_id, batch_id)]]
-            changes = sum(a != b for a, b in pairwise(owners))
-            assert state.generation == 1 + changes
-            got.append((query_id, batch_id))
-        passed = set(numbers) - {one.state_number for one in decided.entry.states}
-        for number in passed:
+            self.check_written(state, query_id, batch_id, mode)
+        for number in set(numbers) - {s.state_number for s in decided.entry.states}:
             assert (query_id, batch_id) in self.written[number]
+        self.batch_ids[query_id] = max(self.batch_ids[query_id], batch_id)
         self.job.adopt(decided)
+
+    def check_written(
+        self, state: BatchState, query_id: str, batch_id: int, mode: str
+    ) -> None:
+        """See that a state may get a batch, and take note that it has it."""
+        got = self.written.setdefault(state.state_number, [])
+        mine = [batch for query, batch in got if query == query_id]
+        assert batch_id > max(mine, default=-1), "no batch twice, and none back"
+        if got and got[-1][0] != query_id:
+            assert mode != "refuse", "another query's state is taken on demand"
+            assert state.is_replaced == (mode == "replace")
+        got.append((query_id, batch_id))
+        owners = [query for query, _ in got]
+        changes = sum(one != other for one, other in pairwise(owners))
+        assert state.generation == 1 + changes
 
     @rule(state_name=STATES)
     def drop(self, state_name: str) -> None:
