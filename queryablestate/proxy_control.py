@@ -133,7 +133,7 @@ class ProxyControl:
         self._session: LeaderSession | None = None
         self._on_ready: Callable[[], None] | None = None
         self._reload_at_ns: int | None = None
-        self._settled_at_ns = 0
+        self._settled_at_ns: int | None = None
         self._waiting: dict[Link, dict[int, None]] = {}
         self._waiting_count = 0
         self.core: ControlCore | None = None
@@ -284,7 +284,7 @@ class ProxyControl:
         if core is None:
             return self._reload_at_ns
         deadline_ns = core.next_deadline_ns()
-        if not is_anybody_parked:
+        if not is_anybody_parked or self._settled_at_ns is None:
             return deadline_ns
         # Then nobody is late any more, and whoever waits for a node is answered.
         if deadline_ns is None:
@@ -296,6 +296,8 @@ class ProxyControl:
         if self._reload_at_ns is not None and now_ns >= self._reload_at_ns:
             assert self._session is not None
             self._load(self._session)
+        if self._settled_at_ns is not None and now_ns >= self._settled_at_ns:
+            self._settled_at_ns = None
         self.step(TimePassed())
 
     def ask(self, event: WriterAsked) -> None:

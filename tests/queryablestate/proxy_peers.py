@@ -16,6 +16,7 @@ from queryablestate.credentials import secure_to
 from queryablestate.failures import error_of
 from queryablestate.messages import (
     BindRun,
+    CommitBatch,
     DescribeState,
     DrawTicket,
     Hello,
@@ -175,7 +176,7 @@ class ScriptedPeer(_Dealer):
     def make_state(
         self, job_id: str = "flights", state_name: str = "aircraft"
     ) -> StateDescription:
-        """Draw a ticket, bind a run, and return the state that there is by that."""
+        """Draw a ticket, bind a run, commit an empty batch; return the state."""
         states = (StateDeclaration(state_name=state_name, schema=SCHEMA),)
         drawn = self.ask(DrawTicket, job_id=job_id, max_parallelism=4, states=states)
         assert isinstance(drawn, TicketDrawn), drawn
@@ -190,7 +191,27 @@ class ScriptedPeer(_Dealer):
             on_new_query="continue",
         )
         assert isinstance(bound, RunBound), bound
-        return self.describe(job_id, state_name)
+        state = self.describe(job_id, state_name)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while state.batch_id is None:
+            # No node need apply it: that it is decided is enough.
+            self.ask(
+                CommitBatch,
+                job_id=job_id,
+                query_id=f"query of {state_name}",
+                run_id=f"run {drawn.ticket}",
+                writer_epoch=bound.writer_epoch,
+                batch_id=0,
+                assignment_version=drawn.assignment_version,
+                state_numbers=(bound.states[0].state_number,),
+                is_complete=False,
+                on_new_query="refuse",
+                stages=(),
+                timeout_ms=20,
+            )
+            state = self.describe(job_id, state_name)
+            assert time.monotonic() < deadline
+        return state
 
     def describe(
         self, job_id: str = "flights", state_name: str = "aircraft"

@@ -590,3 +590,7 @@ class TestLooks:
         proxy.clock.advance(deadline_ns - proxy.clock.now_ns())
         assert proxy.control.is_settled(now_ns=deadline_ns)
         assert not proxy.control.is_settled(now_ns=deadline_ns - 1)
+        with capture_logs():
+            proxy.control.advance(now_ns=deadline_ns)
+        # Whoever is parked then waits for something else: that moment is over.
+        assert proxy.control.next_deadline_ns(is_anybody_parked=True) is None

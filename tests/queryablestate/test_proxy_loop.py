@@ -103,7 +103,7 @@ def commit(peer: ScriptedPeer, state_number: int, *, timeout_ms: int) -> int:
         query_id="query of aircraft",
         run_id=run_id,
         writer_epoch=peer.ticket,
-        batch_id=0,
+        batch_id=1,
         assignment_version=1,
         state_numbers=(state_number,),
         is_complete=False,
