@@ -16,13 +16,13 @@ import attrs
 
 from haservices import HAConfig
 from nameservice import AuthenticationError, ConfigurationError
+from queryablestate.access import TOKEN_LENGTH_MAX
 from queryablestate.address import StateAddress
 from transport import CurveKeyPair, ZMQSocket, load_key_pair, secure_client
 
 
 __all__ = ["Credentials", "as_credentials", "load_caller_keys", "secure_to"]
 
-_TOKEN_LENGTH_MAX: Final = 4_096
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -80,7 +80,7 @@ class Credentials:
         try:
             with open(path, encoding="utf-8") as file:  # noqa: PTH123 (a path would race with fstat)
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                text = file.read(_TOKEN_LENGTH_MAX + 2).strip()
+                text = file.read(TOKEN_LENGTH_MAX + 2).strip()
         except OSError as error:
             raise ConfigurationError(
                 f"token_file {path} cannot be read: {error.strerror}: correct the path "
@@ -117,11 +117,11 @@ def _check_token(token: object, *, what: str) -> None:
     """Refuse what no token can be, without showing it."""
     if (
         not isinstance(token, str)
-        or not 1 <= len(token) <= _TOKEN_LENGTH_MAX
+        or not 1 <= len(token) <= TOKEN_LENGTH_MAX
         or not token.isprintable()
     ):
         raise ConfigurationError(
-            f"{what} must be one line of 1 to {_TOKEN_LENGTH_MAX} printable characters"
+            f"{what} must be one line of 1 to {TOKEN_LENGTH_MAX} printable characters"
         )
 
 
