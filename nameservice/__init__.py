@@ -43,6 +43,8 @@ from nameservice.ids import (
 )
 from nameservice.log import configure_logging, get_logger
 from nameservice.operator_errors import (
+    OperatorCheckpointError,
+    OperatorOutputError,
     OperatorStateError,
     SnapshotTooLargeError,
     UnsupportedItemError,
@@ -96,6 +98,8 @@ __all__ = [
     "MayHaveHappenedError",
     "NameServiceError",
     "NoLeaderError",
+    "OperatorCheckpointError",
+    "OperatorOutputError",
     "OperatorStateError",
     "ProtocolError",
     "QueryableStateError",

@@ -6,7 +6,9 @@ What can go wrong with operator state.
     NameServiceError
     └── OperatorStateError
         ├── UnsupportedItemError (also TypeError)    an item that would not come back
-        └── SnapshotTooLargeError       refused while it is written, not when restored
+        ├── SnapshotTooLargeError       refused while it is written, not when restored
+        ├── OperatorCheckpointError     what a batch left is not there, or not whole
+        └── OperatorOutputError         what a function gave is not what it said
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from nameservice.errors import NameServiceError
 
 
 __all__ = [
+    "OperatorCheckpointError",
+    "OperatorOutputError",
     "OperatorStateError",
     "SnapshotTooLargeError",
     "UnsupportedItemError",
@@ -91,3 +95,39 @@ class SnapshotTooLargeError(OperatorStateError):
             f"{self.state_name!r}, is {self.state_size_bytes:,}. Keep less in it, use "
             "more subtasks, or raise the limit"
         )
+
+
+class OperatorCheckpointError(OperatorStateError):
+    """
+    What an earlier batch left under the checkpoint location cannot be gone on from.
+
+    Attributes:
+        path: What was looked for, or at.
+        detail: What is wrong with it, and what to do.
+    """
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(path, detail)
+        self.path = path
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.detail}"
+
+
+class OperatorOutputError(OperatorStateError):
+    """
+    An operator function gave rows that are not of its output schema.
+
+    Attributes:
+        operator_index: The subtask.
+        detail: What was given, and what was expected.
+    """
+
+    def __init__(self, operator_index: int, detail: str) -> None:
+        super().__init__(operator_index, detail)
+        self.operator_index = operator_index
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"subtask {self.operator_index}: {self.detail}"

@@ -12,6 +12,11 @@ from sparkpipeline.configuration import (
 )
 from sparkpipeline.data_source import LodestarDataSource, source_options
 from sparkpipeline.executor_nodes import ExecutorNodes, start_nodes
+from sparkpipeline.operator_functions import (
+    OperatorContext,
+    OperatorFunction,
+    run_operator,
+)
 from sparkpipeline.sink import publish_state, publish_states
 from sparkpipeline.state_options import StateSpec
 
@@ -21,6 +26,8 @@ __all__ = [
     "AttachedState",
     "ExecutorNodes",
     "LodestarDataSource",
+    "OperatorContext",
+    "OperatorFunction",
     "StateSpec",
     "attach_state",
     "close_ha_services",
@@ -28,6 +35,7 @@ __all__ = [
     "ha_config",
     "publish_state",
     "publish_states",
+    "run_operator",
     "source_options",
     "start_nodes",
     "to_spark_settings",

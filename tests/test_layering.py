@@ -99,6 +99,7 @@ PURE_FILES = frozenset(
         "query_session",
         "scanning",
         "node_waiting",
+        "operator_manifest",
         "peers",
         "schema",
         "setting_checks",

@@ -6,6 +6,8 @@ import pytest
 
 from nameservice import NameServiceError, OperatorStateError, operator_errors
 from nameservice.operator_errors import (
+    OperatorCheckpointError,
+    OperatorOutputError,
     SnapshotTooLargeError,
     UnsupportedItemError,
 )
@@ -36,6 +38,8 @@ EXAMPLES = [
             "1,024. Keep less in it, use list_state, or raise the limit"
         ),
     ),
+    (OperatorCheckpointError("a/b", "it is gone"), "a/b: it is gone"),
+    (OperatorOutputError(3, "there is no column n"), "subtask 3: there is no column n"),
 ]
 
 
