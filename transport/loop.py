@@ -370,6 +370,8 @@ class PollLoop:
 
     def _turn(self) -> None:
         """Wait, then serve who is ready."""
+        # First: what is due may open sockets and close others.
+        wait_ms = self._wait_ms()
         for socket in self._sockets:
             # pyzmq would poll standard input in place of a closed socket.
             if socket.closed:
@@ -377,7 +379,7 @@ class PollLoop:
                     f"a socket was closed while loop {self._name!r} served it: "
                     "remove it first"
                 )
-        for source, _ in zmq.zmq_poll(self._polled, self._wait_ms()):
+        for source, _ in zmq.zmq_poll(self._polled, wait_ms):
             drain = self._drains.get(source)
             if drain is not None:  # an earlier handler may have removed it
                 drain()

@@ -317,6 +317,29 @@ class TestDeadline:
         assert loop._wait_ms() == -1
         loop.stop()
 
+    def test_sockets_that_a_deadline_brings_are_served_at_once(
+        self,
+        loop: PollLoop,
+        context: ZMQContext,
+        pair: tuple[ZMQSocket, ZMQSocket],
+    ) -> None:
+        """Whoever connects anew when time is up need not wait for the next deadline."""
+        served, driver = pair
+        done = threading.Event()
+        deadlines = [0]
+        former = open_socket(context, zmq.PAIR, SocketLimits())
+        loop.add_socket(former, lambda frames: None)
+
+        def on_deadline() -> None:
+            deadlines.clear()
+            loop.remove_socket(former)
+            loop.add_socket(served, lambda frames: done.set())
+
+        driver.send(b"x")
+        loop.set_deadline(lambda: deadlines[0] if deadlines else None, on_deadline)
+        loop.start()  # and nothing else wakes it
+        assert done.wait(WAIT_SECONDS)
+
     def test_a_deadline_moved_by_a_call_is_seen(self, loop: PollLoop) -> None:
         """A loop that waits for ever learns of a deadline by being woken."""
         deadline_ns: int | None = None
