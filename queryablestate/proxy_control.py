@@ -92,7 +92,7 @@ class ProxyControl:
         session_timeout_ns: Silence after which a node is taken for away.
         clock: What deadlines are measured by.
         call: Has something called in the loop's thread, from any thread.
-        send: Sends a message over a link.
+        send: Sends a message over a link, and returns whether there was room for it.
         on_core: Is told of a core that has just been made, and of None when there is
             none any more.
         on_node_left: Is told over which link a node has left.
@@ -114,7 +114,7 @@ class ProxyControl:
         session_timeout_ns: int,
         clock: Clock,
         call: Callable[[Callable[[], None]], None],
-        send: Callable[[Link, msgspec.Struct], None],
+        send: Callable[[Link, msgspec.Struct], bool],
         on_core: Callable[[ControlCore | None], None],
         on_node_left: Callable[[Link], None],
         on_routes: Callable[[], None],
@@ -357,7 +357,9 @@ class ProxyControl:
             case SendToNode(message=HeartbeatAcknowledged()) if not self.leads:
                 pass  # it would say that this proxy leads now
             case SendToNode(link=link, message=message):
-                self._send(link, message)
+                if not self._send(link, message):
+                    # The node would wait for ever for what it lacks now: see there.
+                    self._call(partial(self.link_closed, link))
             case ForgetNode(link=link, node_id=node_id):
                 self._log.warning("node.left", node_id=node_id)
                 self._on_node_left(link)

@@ -450,8 +450,8 @@ class ProxyLoop:
             for item in outgoing
         ]
 
-    def _send(self, link: Link, message: msgspec.Struct) -> None:
-        self.port.send(link, message)
+    def _send(self, link: Link, message: msgspec.Struct) -> bool:
+        return self.port.send(link, message)
 
     def _send_all(self, outgoing: Iterable[Outgoing]) -> None:
         for item in outgoing:

@@ -21,7 +21,11 @@ from queryablestate.control_events import Link, NodeSpoke, WriterAsked
 from queryablestate.control_limits import ControlLimits
 from queryablestate.failures import NOT_LEADER
 from queryablestate.messages import BindRun, CommitBatch, DrawTicket, TicketDrawn
-from queryablestate.node_messages import HeartbeatAcknowledged, NodeRegistered
+from queryablestate.node_messages import (
+    HeartbeatAcknowledged,
+    NodeRefused,
+    NodeRegistered,
+)
 from queryablestate.proxy_control import ProxyControl
 from queryablestate.questions import Refusal
 from tests.queryablestate.control_plane import (
@@ -60,6 +64,7 @@ class Proxy:
 
     Attributes:
         sent: What was sent, and over which link.
+        full: Links over which nothing can be sent.
         cores: What it was told of cores: whether there is one.
         left: The links of nodes that have left.
         look_count: How often questions were worth another look.
@@ -71,6 +76,7 @@ class Proxy:
         self.election = FakeElection()
         self.clock = ManualClock()
         self.sent: list[tuple[Link, msgspec.Struct]] = []
+        self.full: set[Link] = set()
         self.cores: list[bool] = []
         self.left: list[Link] = []
         self.look_count = 0
@@ -85,11 +91,17 @@ class Proxy:
             limits=ControlLimits(job_count_max=2),
             clock=self.clock,
             call=self._call,
-            send=lambda link, message: self.sent.append((link, message)),
+            send=self._send,
             on_core=self._core_changed,
             on_node_left=self.left.append,
             on_routes=self._look,
         )
+
+    def _send(self, link: Link, message: msgspec.Struct) -> bool:
+        if link in self.full:
+            return False
+        self.sent.append((link, message))
+        return True
 
     def _call(self, callback: Callable[[], None]) -> None:
         with self._called:
@@ -424,6 +436,26 @@ class TestOutOfContact:
     def test_who_never_led_is_not_out_of_contact(self, proxy: Proxy) -> None:
         """It has no nodes."""
         assert not proxy.control.is_suspended
+
+
+class TestFullQueue:
+    """A node that takes no more lacks something then, and would never ask for it."""
+
+    def test_a_node_that_takes_no_more_registers_again(self, proxy: Proxy) -> None:
+        """W3: what it missed is sent anew when it does, and nobody waits for ever."""
+        proxy.lead()
+        proxy.register()
+        proxy.full.add(LINK_A)
+        proxy.beat()
+        assert proxy.left == []  # not in the middle of a step
+        with capture_logs():
+            proxy.run()
+        assert proxy.left == [LINK_A]
+        proxy.full.clear()
+        proxy.sent.clear()
+        proxy.beat()
+        (refused,) = proxy.answers(LINK_A)
+        assert refused == NodeRefused(reason="unknown", detail="register first")
 
 
 class TestStoreInDoubt:
