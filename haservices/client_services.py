@@ -206,7 +206,8 @@ class _ElectionDriver:
         deliver: Callable[[DeliverGrant | DeliverRevoke], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        self._client.add_contender(
+        # Known at once: whoever closes in the next moment withdraws what was entered.
+        self._contender_id = self._client.add_contender(
             self._component_id,
             confirm_timeout_ns=self._confirm_timeout_ns,
             on_added=self._added,
@@ -214,8 +215,7 @@ class _ElectionDriver:
             fail=fail,
         )
 
-    def _added(self, contender_id: str, holder: HolderCore) -> None:
-        self._contender_id = contender_id
+    def _added(self, holder: HolderCore) -> None:
         self._holder = holder
         self._is_added.set()
 

@@ -192,17 +192,17 @@ class LeaderClient:
         component_id: str,
         *,
         confirm_timeout_ns: int,
-        on_added: Callable[[str, HolderCore], None],
+        on_added: Callable[[HolderCore], None],
         deliver: Callable[[DeliverGrant | DeliverRevoke], None],
         fail: Callable[[Exception], None],
-    ) -> None:
+    ) -> str:
         """
-        Enter a contender; does not wait.
+        Enter a contender; return its id; does not wait.
 
         Args:
             component_id: What it wants to lead.
             confirm_timeout_ns: How long it may take to confirm.
-            on_added: Takes its id and what it believes, before anything is delivered.
+            on_added: Takes what it believes, before anything is delivered.
             deliver: Takes its grants and revocations.
             fail: Takes what it should hear of.
         """
@@ -217,11 +217,10 @@ class LeaderClient:
         self._link.post(
             lambda: self._step(
                 added,
-                before_effects=lambda: on_added(
-                    contender_id, self._core.holder(contender_id)
-                ),
+                before_effects=lambda: on_added(self._core.holder(contender_id)),
             )
         )
+        return contender_id
 
     def remove_contender(self, contender_id: str) -> None:
         """Withdraw a contender; wait until the server knows, within bounds."""

@@ -489,6 +489,16 @@ class TestE7Close:
         first.election.close()
         third.wait_for_confirm()
 
+    def test_whoever_leaves_at_once_is_not_left_behind(self, harness: Harness) -> None:
+        """E7: not even if nobody had heard of it when it was closed."""
+        leader = Candidate(harness.open(), "a:1")
+        leader.wait_for_confirm()
+        ha = harness.open()
+        for _ in range(10):
+            with ha.get_leader_election(JOB) as election:
+                election.start(RecordingContender())
+        assert ids_in_order(leader.election) == [leader.contender_id]
+
     def test_close_is_idempotent_and_final(self, harness: Harness) -> None:
         """E7: close again is nothing; a start after close, or a second, is an error."""
         candidate = Candidate(harness.open(), "a:1")
