@@ -32,7 +32,7 @@ from queryablestate.node_effects import (
     ReportStale,
     SendToProxy,
 )
-from queryablestate.node_events import TimePassed
+from queryablestate.node_events import ProxyDisconnected, TimePassed
 from queryablestate.node_registration import NodeIdentity
 from queryablestate.proxy_client import QueryStateProxyClient
 from queryablestate.state_server import QueryableStateServer
@@ -197,7 +197,10 @@ class NodeLoop:
     def _perform(self, effect: NodeEffect) -> None:
         match effect:
             case SendToProxy(message=message):
-                self.client.send(message)
+                if not self.client.send(message):
+                    # It would wait for what it was not told, a batch that is applied,
+                    # for ever: the node begins anew, and tells all of it.
+                    self.step(ProxyDisconnected())
             case ConnectProxy(address=address):
                 self.client.connect(address)
             case AskAgain(asked=asked):

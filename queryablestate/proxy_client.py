@@ -178,7 +178,7 @@ class QueryStateProxyClient:
 
     def send(
         self, message: msgspec.Struct, payload: bytes | None = None, *, link: int = 0
-    ) -> None:
+    ) -> bool:
         """
         Send now, or not at all.
 
@@ -186,13 +186,19 @@ class QueryStateProxyClient:
             message: The first frame.
             payload: The second.
             link: The connection that *message* answers over; 0 for the present one.
+
+        Returns:
+            False if the proxy takes no more; True if it has been sent, or if nobody is
+            there to be told.
         """
         if self._socket is None or link not in {0, self.link}:
-            return
+            return True
         frames = [encode(message)] if payload is None else [encode(message), payload]
         outcome = send_now(self._socket, frames)
-        if outcome is not SendOutcome.SENT:
-            self._drop(f"unsent-{outcome.value}", "the proxy takes no more")
+        if outcome is SendOutcome.SENT:
+            return True
+        self._drop(f"unsent-{outcome.value}", "the proxy takes no more")
+        return False
 
     def _open(self, address: StateAddress) -> None:
         socket = open_socket(self._context, zmq.DEALER, _SOCKET_LIMITS)

@@ -115,12 +115,14 @@ class Connection:
         link: What the proxy calls it.
         is_broken: Whether it carries nothing new any more.
         is_full: Whether the proxy's queue for the node is full.
+        is_full_up: Whether the node's queue for the proxy is.
     """
 
     def __init__(self, network: Network, timeline: Timeline, rng: Random) -> None:
         self.link = network.new_link()
         self.is_broken = False
         self.is_full = False
+        self.is_full_up = False
         self._network = network
         self._timeline = timeline
         self._rng = rng

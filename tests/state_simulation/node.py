@@ -170,14 +170,15 @@ class Node:
             self._world.sever(connection)
 
     def fill_queue(self, duration_ns: int) -> bool:
-        """Let the proxy's queue for this node be full for a while."""
+        """Let a queue between this node and the proxy be full for a while."""
         connection = self._connection
         if connection is None:
             return False
-        connection.is_full = True
+        is_up = self._world.rng.random() < 0.5
+        connection.is_full, connection.is_full_up = not is_up, is_up
 
         def end() -> None:
-            connection.is_full = False
+            connection.is_full = connection.is_full_up = False
 
         self._world.timeline.after(duration_ns, end)
         return True
@@ -246,7 +247,9 @@ class Node:
     def _send(
         self, message: Struct, payload: bytes, connection: Connection | None
     ) -> None:
-        if connection is not None and connection is self._connection:
+        is_open = connection is not None and not connection.is_full_up
+        if is_open and connection is self._connection:
+            assert connection is not None
             self._world.carry_to_proxy(connection, message, payload)
 
     # -- questions -------------------------------------------------------------------
@@ -371,7 +374,10 @@ class Node:
                 self._proxy_address = address
                 self._connect_soon()
             case SendToProxy(message=message):
-                self._send(message, b"", self._connection)
+                if self._connection is not None and self._connection.is_full_up:
+                    self._step(ProxyDisconnected())  # as `queryablestate.node_loop`
+                else:
+                    self._send(message, b"", self._connection)
             case SendToWriter(writer=writer, message=message):
                 self._replies.pop(writer)(message)
             case StageRows(writer=writer):
