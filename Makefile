@@ -11,7 +11,8 @@ HYPOTHESIS_SEED ?= $(shell date +%s)
 python := .venv/bin/python
 pytest := $(python) -m pytest -p no:cacheprovider
 checked := $(wildcard nameservice transport retrieval election leaderserver \
-	haservices rescaling queryablestate sparkpipeline pyspark_lodestar lodestar \
+	haservices rescaling queryablestate sparkpipeline pyspark_lodestar \
+	pyspark_lodestar_log lodestar \
 	tests examples benchmarks scripts)
 
 .PHONY: setup demo style types test simulate drills traces bench docs coverage \

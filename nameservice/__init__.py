@@ -43,6 +43,8 @@ from nameservice.ids import (
 )
 from nameservice.log import configure_logging, get_logger
 from nameservice.operator_errors import (
+    LogPartitionError,
+    LogRecordError,
     OperatorCheckpointError,
     OperatorOutputError,
     OperatorStateError,
@@ -94,6 +96,8 @@ __all__ = [
     "LeaderSessionId",
     "LeadershipLostError",
     "LocalProtocolError",
+    "LogPartitionError",
+    "LogRecordError",
     "ManualClock",
     "MayHaveHappenedError",
     "NameServiceError",

@@ -1,5 +1,5 @@
 """
-What can go wrong with operator state.
+What can go wrong with operator state, and with a log that is read with it.
 
 ::
 
@@ -8,7 +8,9 @@ What can go wrong with operator state.
         ├── UnsupportedItemError (also TypeError)    an item that would not come back
         ├── SnapshotTooLargeError       refused while it is written, not when restored
         ├── OperatorCheckpointError     what a batch left is not there, or not whole
-        └── OperatorOutputError         what a function gave is not what it said
+        ├── OperatorOutputError         what a function gave is not what it said
+        ├── LogPartitionError           a partition of a log lost what was there
+        └── LogRecordError              a line of a log is no record
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from nameservice.errors import NameServiceError
 
 
 __all__ = [
+    "LogPartitionError",
+    "LogRecordError",
     "OperatorCheckpointError",
     "OperatorOutputError",
     "OperatorStateError",
@@ -131,3 +135,49 @@ class OperatorOutputError(OperatorStateError):
 
     def __str__(self) -> str:
         return f"subtask {self.operator_index}: {self.detail}"
+
+
+class LogPartitionError(OperatorStateError):
+    """
+    A partition of a log is not what it was: gone, shorter, or written anew.
+
+    Attributes:
+        path: The file.
+        offset: Up to where it was read.
+        detail: What was found.
+    """
+
+    def __init__(self, path: str, offset: int, detail: str) -> None:
+        super().__init__(path, offset, detail)
+        self.path = path
+        self.offset = offset
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} was read up to byte {self.offset}, and now {self.detail}: "
+            "records may be lost. Partitions of a log only grow"
+        )
+
+
+class LogRecordError(OperatorStateError):
+    """
+    A line of a log is not the record that was expected.
+
+    Attributes:
+        path: The file.
+        offset: The byte where the line begins.
+        detail: What is wrong with it.
+    """
+
+    def __init__(self, path: str, offset: int, detail: str) -> None:
+        super().__init__(path, offset, detail)
+        self.path = path
+        self.offset = offset
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: the line at byte {self.offset} is no record: {self.detail}. "
+            'Read on with .option("bad_records", "skip")'
+        )

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 NEEDS_MORE = {
     "sparkpipeline": "the extra spark",
     "pyspark_lodestar": "the extra spark",
+    "pyspark_lodestar_log": "the extra spark",
     "haservices.pytest_plugin": "pytest",
 }
 

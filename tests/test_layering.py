@@ -68,6 +68,7 @@ PURE_FILES = frozenset(
         "key_columns",
         "key_text",
         "log_budget",
+        "log_state",
         "batch_order",
         "chains",
         "codec",

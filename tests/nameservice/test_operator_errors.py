@@ -6,6 +6,8 @@ import pytest
 
 from nameservice import NameServiceError, OperatorStateError, operator_errors
 from nameservice.operator_errors import (
+    LogPartitionError,
+    LogRecordError,
     OperatorCheckpointError,
     OperatorOutputError,
     SnapshotTooLargeError,
@@ -40,6 +42,20 @@ EXAMPLES = [
     ),
     (OperatorCheckpointError("a/b", "it is gone"), "a/b: it is gone"),
     (OperatorOutputError(3, "there is no column n"), "subtask 3: there is no column n"),
+    (
+        LogPartitionError("a.jsonl", 7, "it is gone"),
+        (
+            "a.jsonl was read up to byte 7, and now it is gone: records may be lost. "
+            "Partitions of a log only grow"
+        ),
+    ),
+    (
+        LogRecordError("a.jsonl", 7, "no JSON"),
+        (
+            "a.jsonl: the line at byte 7 is no record: no JSON. Read on with "
+            '.option("bad_records", "skip")'
+        ),
+    ),
 ]
 
 
