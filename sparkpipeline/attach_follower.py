@@ -56,7 +56,7 @@ from sparkpipeline.sink import stage_task
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from haservices import HAConfig
     from queryablestate.credentials import Credentials
@@ -151,11 +151,13 @@ class StateFollower:
         self._checkpoint = checkpoint
         self._source = source
         self._layout = layout
+        self._columns: dict[bool, list[Column]] = {}  # whether of the feed
         self._value_names = value_names
         self._state_name = layout.layout.state_name
         self._proxy = ProxyConnection(config, credentials)
         self._writer = StateWriter(self._proxy)
         self._run_id = secrets.token_hex(16)
+        self._slot_count = spark.sparkContext.defaultParallelism
         self._spark_query_id = query_id
         self._base_id = _query_id(query_id, source, self._state_name)
         self._query_id: str | None = None  # what we have published under
@@ -377,6 +379,7 @@ class StateFollower:
         if layout == self._layout:
             return run
         self._layout = layout
+        self._columns.clear()
         plan = run.plan
         on_new_query: OnNewQuery = (
             "replace" if plan.on_new_query == "replace" else "refuse"
@@ -388,9 +391,11 @@ class StateFollower:
     ) -> list[Row]:
         """Have tasks stage the rows of *frame*; return what they tell."""
         layout = self._layout
-        rows = layout.rows(
-            frame, is_feed=is_feed, max_parallelism=self._options.max_parallelism
-        )
+        columns = self._columns.get(is_feed)
+        if columns is None:
+            columns = self._columns[is_feed] = layout.columns(
+                is_feed=is_feed, max_parallelism=self._options.max_parallelism
+            )
         task = stage_task(
             run,
             batch_id,
@@ -402,7 +407,7 @@ class StateFollower:
         )
         # A state has as many partitions as the query wants, which may be far more than
         # it takes to read what a batch has changed.
-        rows = rows.coalesce(self._spark.sparkContext.defaultParallelism)
+        rows = frame.select(*columns).coalesce(self._slot_count)
         return self._checkpoint.collect(rows.mapInArrow(_telling(task), _STAGED_SCHEMA))
 
 

@@ -34,7 +34,7 @@ from sparkpipeline.state_options import StateLayout
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
     from queryablestate.schema import Field
@@ -232,18 +232,18 @@ class AttachedLayout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return what the columns of `rows` are called, but for the last one."""
+        """Return what the columns are called, but for the key group behind them."""
         return self.layout.names_used
 
-    def rows(
-        self, frame: DataFrame, *, is_feed: bool, max_parallelism: int
-    ) -> DataFrame:
+    def columns(self, *, is_feed: bool, max_parallelism: int) -> list[Column]:
         """
-        Return the columns of `names`, in their order, and the key group of each row.
+        Return what to select of a frame of the ``statestore`` reader.
+
+        These are the columns of `names`, in their order, and the key group of each row.
+        They are made by many calls of the JVM, and serve for every batch.
 
         Args:
-            frame: What the ``statestore`` reader gives.
-            is_feed: Whether it is a change feed.
+            is_feed: Whether the frame is a change feed.
             max_parallelism: The number of key groups.
         """
         key, *others = (part.columns() for part in self._parts)
@@ -253,10 +253,8 @@ class AttachedLayout:
             columns.append(F.timestamp_millis(F.col(self._expiry)))
         group = F.pmod(F.xxhash64(*key), F.lit(max_parallelism)).cast("int")
         # Under names of ours, for mapInArrow cannot take every name.
-        return frame.select(
-            *(column.alias(f"c{index}") for index, column in enumerate(columns)),
-            group.alias("g"),
-        )
+        named = [column.alias(f"c{index}") for index, column in enumerate(columns)]
+        return [*named, group.alias("g")]
 
     def _is_deleted(self) -> Column:
         """Return whether a row of the feed takes away; for lists a row becomes two."""

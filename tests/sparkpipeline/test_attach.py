@@ -35,7 +35,13 @@ from tests.sparkpipeline.attached import (
     state_scans,
 )
 from tests.sparkpipeline.state_cluster import Feed, StateCluster, state_cluster
-from tests.sparkpipeline.variables import CLEAR, REWRITE, VARIABLES, variables
+from tests.sparkpipeline.variables import (
+    CLEAR,
+    REWRITE,
+    VARIABLES,
+    last_numbers,
+    variables,
+)
 
 
 pytestmark = [pytest.mark.spark, pytest.mark.shells]
@@ -331,12 +337,7 @@ def attached_variables(
 
 class TestVariables:
     def test_variables_of_all_kinds(
-        self,
-        cluster: StateCluster,
-        spark: SparkSession,
-        feed: Feed,
-        query: Attached,
-        job_id: str,
+        self, cluster: StateCluster, feed: Feed, query: Attached, job_id: str
     ) -> None:
         """
         Each kind of variable becomes a state of its kind, by the feed after the first.
@@ -379,6 +380,24 @@ class TestVariables:
         assert by_parity["a", "even"] == {"n": 4}
         assert cluster.rows(job_id, "fresh") == {
             row.key.tailnum: row.value.value.asDict() for row in rows["fresh"]
+        }
+
+    def test_a_query_that_comes_back_with_more_columns(
+        self, cluster: StateCluster, feed: Feed, query: Attached, job_id: str
+    ) -> None:
+        """The state gets them too; where there was nothing, null is read (W5)."""
+        query.spark.conf.set("spark.sql.streaming.stateStore.encodingFormat", "avro")
+        feed.add(row("a", 1), row("b", 2))
+        query.run(last_numbers(feed.frame(), "tailnum", has_double=False))
+        with attach(query, cluster, job_id, state_var_name="last") as attached:
+            attached.wait_for_batch(0, WAIT_SECONDS)
+            feed.add(row("a", 5))
+            query.run(last_numbers(feed.frame(), "tailnum", has_double=True))
+            attached.wait_for_batch(1, WAIT_SECONDS)
+            assert attached.status().mode == "feed"
+        assert cluster.rows(job_id, "totals") == {
+            "a": {"n": 5, "double": 10},
+            "b": {"n": 2, "double": None},
         }
 
 

@@ -123,7 +123,7 @@ def layout(
     return attached_layout(source, schema, state_name="s", value_names=value_names)
 
 
-def columns(schema: StateSchema) -> tuple[str, str, str]:
+def texts(schema: StateSchema) -> tuple[str, str, str]:
     """Return key, map key and value columns for the eye."""
     return (
         fields_text(schema.key),
@@ -141,7 +141,7 @@ class TestColumns:
             "key struct<k: string>, "
             "value struct<sum: bigint, sum: double, SUM: int, k: string>"
         )
-        assert columns(found.layout.schema) == (
+        assert texts(found.layout.schema) == (
             "k string",
             "",
             "sum bigint, sum_2 double, SUM_3 int, k_2 string",
@@ -153,12 +153,12 @@ class TestColumns:
             "key struct<k: string>, value struct<sum: bigint, count: bigint>",
             value_names=["total", "flights"],
         )
-        assert columns(found.layout.schema)[2] == "total bigint, flights bigint"
+        assert texts(found.layout.schema)[2] == "total bigint, flights bigint"
 
     def test_columns_without_a_type_are_left_out(self) -> None:
         """What deduplication keeps are keys."""
         found = layout("key struct<k: string>, value struct<__dummy__: void>")
-        assert columns(found.layout.schema) == ("k string", "", "")
+        assert texts(found.layout.schema) == ("k string", "", "")
 
     def test_structs_stay_structs(self) -> None:
         """A window is one column of the key."""
@@ -166,7 +166,7 @@ class TestColumns:
             "key struct<window: struct<start: timestamp, end: timestamp>, k: string>, "
             "value struct<count: bigint>"
         )
-        assert columns(found.layout.schema)[0] == (
+        assert texts(found.layout.schema)[0] == (
             "window struct<start:timestamp,end:timestamp>, k string"
         )
 
@@ -215,7 +215,8 @@ class TestRows:
             [("update", ("user-1",), (1,)), ("delete", ("user-1",), None)], ddl
         )
         found = layout(ddl)
-        rows = found.rows(frame, is_feed=True, max_parallelism=128).collect()
+        columns = found.columns(is_feed=True, max_parallelism=128)
+        rows = frame.select(*columns).collect()
         assert found.names == ("k", "n", "is_deleted")
         # The golden value of pmod(xxhash64('user-1'), 128).
         assert [tuple(row) for row in rows] == [
@@ -231,8 +232,9 @@ class TestRows:
             [(change, (7,), None if n is None else (n,)) for change, n in changes], ddl
         )
         source = StateSource(operator_id=0, operator_name="tws", kind=StateKind.LIST)
-        found = layout(ddl, source).rows(frame, is_feed=True, max_parallelism=1)
-        assert [tuple(row)[1:3] for row in found.coalesce(1).collect()] == [
+        columns = layout(ddl, source).columns(is_feed=True, max_parallelism=1)
+        rows = frame.coalesce(1).select(*columns).collect()
+        assert [tuple(row)[1:3] for row in rows] == [
             (1, False),
             (2, True),
             (2, False),
@@ -251,9 +253,10 @@ class TestRows:
             operator_id=0, operator_name="tws", kind=StateKind.MAP, has_ttl=True
         )
         found = layout(ddl, source)
-        assert columns(found.layout.schema) == ("k int", "m string", "n int")
+        assert texts(found.layout.schema) == ("k int", "m string", "n int")
         assert found.names == ("k", "m", "n", "is_deleted", "expires_at")
-        (row,) = found.rows(frame, is_feed=False, max_parallelism=1).collect()
+        columns = found.columns(is_feed=False, max_parallelism=1)
+        (row,) = frame.select(*columns).collect()
         assert tuple(row)[:4] == (7, "a", 1, False)
         assert row[4].astimezone(UTC) == datetime(
             2024, 1, 1, 0, 0, 0, 123_000, tzinfo=UTC
@@ -263,6 +266,6 @@ class TestRows:
         """A later Spark may have others: they are not taken for an update."""
         ddl = "change_type string, key struct<k: int>, value struct<n: int>"
         frame = spark.createDataFrame([("deleteRange", (7,), (1,))], ddl)
-        found = layout(ddl).rows(frame, is_feed=True, max_parallelism=1)
+        columns = layout(ddl).columns(is_feed=True, max_parallelism=1)
         with pytest.raises(Exception, match="deleteRange"):
-            found.collect()
+            frame.select(*columns).collect()

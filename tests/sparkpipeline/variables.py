@@ -66,3 +66,44 @@ def variables(frame: DataFrame, key: str) -> DataFrame:
         outputMode="update",
         timeMode="processingTime",  # a TTL needs it
     )
+
+
+class Number(StatefulProcessor):
+    """
+    Keeps the last number of a key, and with *has_double* twice of it as well.
+
+    Args:
+        has_double: Whether the variable has another column than it had before.
+    """
+
+    def __init__(self, *, has_double: bool) -> None:
+        self._has_double = has_double
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the variable."""
+        columns = "n long, double long" if self._has_double else "n long"
+        self._last = handle.getValueState("last", columns)
+
+    def handleInputRows(  # noqa: N802 (Spark's interface)
+        self,
+        key: Any,
+        rows: Iterator[Row],
+        timerValues: Any,  # noqa: N803 (Spark's interface)
+    ) -> Iterator[Row]:
+        """Take the rows of one key; give nothing."""
+        for row in rows:
+            self._last.update((row.n, 2 * row.n) if self._has_double else (row.n,))
+        return iter(())
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def last_numbers(frame: DataFrame, key: str, *, has_double: bool) -> DataFrame:
+    """Return the query that keeps the last number of *frame* by *key*."""
+    return frame.groupBy(key).transformWithState(
+        statefulProcessor=Number(has_double=has_double),
+        outputStructType=f"{key} string",
+        outputMode="update",
+        timeMode="none",
+    )
