@@ -35,19 +35,37 @@ if TYPE_CHECKING:
     from sparkpipeline.operator_checkpoint import OperatorCheckpoint
 
 
-__all__ = ["OperatorBatch", "known_batch_ids", "read_output", "read_reports"]
+__all__ = [
+    "OperatorBatch",
+    "check_continuity",
+    "known_batch_ids",
+    "read_output",
+    "read_published",
+    "read_reports",
+]
 
 
 @final
 @frozen(kw_only=True)
 class OperatorBatch:
-    """One micro-batch, and where the checkpoint of its query is."""
+    """
+    One micro-batch, and where the checkpoint of its query is.
+
+    Attributes:
+        frame: Its rows.
+        batch_id: Its number.
+        query_id: The query.
+        run_id: The run of it.
+        checkpoint: Where what it leaves is kept.
+        offsets_digest: See `OperatorCheckpoint.offsets_digest`.
+    """
 
     frame: DataFrame
     batch_id: int
     query_id: str
     run_id: str
     checkpoint: OperatorCheckpoint
+    offsets_digest: str | None
 
 
 def known_batch_ids(batch: OperatorBatch) -> list[int]:
@@ -66,6 +84,54 @@ def known_batch_ids(batch: OperatorBatch) -> list[int]:
             "checkpoint is an older copy than the operator's: restore both together",
         )
     return known
+
+
+def read_published(batch: OperatorBatch) -> OperatorManifest:
+    """
+    Return the manifest of *batch*, which there is.
+
+    Raises:
+        OperatorCheckpointError: If it was of other rows than the batch has now.
+    """
+    manifest = batch.checkpoint.read(batch.batch_id)
+    if manifest.offsets_digest != batch.offsets_digest:
+        raise OperatorCheckpointError(
+            batch.checkpoint.path("manifests", str(batch.batch_id)),
+            f"batch {batch.batch_id} ended at other offsets than it does in Spark's "
+            "offset log now, so its rows are others. Restore all of the checkpoint "
+            "location from one copy; or delete this file to have the batch run anew",
+        )
+    return manifest
+
+
+def check_continuity(batch: OperatorBatch, last_id: int) -> None:
+    """
+    See that no rows came between the last batch that was run and this one.
+
+    Spark skips a batch id now and then (an offline repartition); such a batch ends
+    where the one before it does.
+
+    Args:
+        batch: The batch that is to be run.
+        last_id: The last one that has a manifest.
+
+    Raises:
+        OperatorCheckpointError: If there were rows that the operator has not seen.
+    """
+    skipped = range(last_id + 1, batch.batch_id)
+    if not skipped:
+        return
+    known = {
+        batch.checkpoint.offsets_digest(batch_id) for batch_id in (last_id, *skipped)
+    }
+    if len(known) > 1 or None in known:
+        raise OperatorCheckpointError(
+            batch.checkpoint.path("manifests", str(last_id)),
+            f"it is the last one before batch {batch.batch_id}, and rows came in "
+            "between: Spark has run batches of which the operator has nothing. "
+            "Restore all of the checkpoint location from one copy, or begin with a "
+            "new one",
+        )
 
 
 def read_reports(

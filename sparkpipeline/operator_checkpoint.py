@@ -13,6 +13,7 @@ system the checkpoint is: they are as safe as that log is there.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from typing import TYPE_CHECKING, Any, Final, final
@@ -60,7 +61,9 @@ class OperatorCheckpoint:
         jvm: Any = session.sparkContext._jvm  # noqa: SLF001 (there is no other way to it)
         java_session: Any = session._jsparkSession  # noqa: SLF001 (as above)
         self._jvm = jvm
-        self._root = self._path(jvm.org.apache.hadoop.fs.Path(location), _DIRECTORY)
+        spark_root = jvm.org.apache.hadoop.fs.Path(location)
+        self._offsets = self._path(spark_root, "offsets")
+        self._root = self._path(spark_root, _DIRECTORY)
         self._manifests = self._path(self._root, "manifests")
         self._batches = self._path(self._root, "batches")
         try:
@@ -106,22 +109,33 @@ class OperatorCheckpoint:
             OperatorCheckpointError: If it is damaged, or cannot be read.
         """
         path = self._path(self._manifests, str(batch_id))
-        try:
-            stream = self._files.open(path)
-            try:
-                data = bytes(stream.readAllBytes())
-            finally:
-                stream.close()
-        except Py4JJavaError as error:
-            raise self._failed(path, error) from error
-        return decode_manifest(data, batch_id=batch_id, path=path.toString())
+        return decode_manifest(
+            self._content(path), batch_id=batch_id, path=path.toString()
+        )
 
-    def publish(self, manifest: OperatorManifest) -> OperatorManifest:
+    def offsets_digest(self, batch_id: int) -> str | None:
         """
-        Write *manifest*, unless its batch has one; return the one that counts.
+        Return what tells apart the input of one batch from that of another.
+
+        Equal ones are of batches that end at the same offsets of all sources; None is
+        of a batch whose offsets Spark has not kept.
 
         Raises:
-            OperatorCheckpointError: If it can be neither written nor read.
+            OperatorCheckpointError: If Spark's offset log cannot be read.
+        """
+        path = self._path(self._offsets, str(batch_id))
+        if not self._files.exists(path):
+            return None
+        # A version, times and settings, and then the offsets.
+        lines = self._content(path).split(b"\n", 2)
+        return hashlib.sha256(lines[-1]).hexdigest()
+
+    def publish(self, manifest: OperatorManifest) -> None:
+        """
+        Write *manifest*, unless its batch has one; `read` says which one counts.
+
+        Raises:
+            OperatorCheckpointError: If it cannot be written, and none is there.
         """
         path = self._path(self._manifests, str(manifest.batch_id))
         try:
@@ -131,7 +145,6 @@ class OperatorCheckpoint:
         except Py4JJavaError as error:
             if not self._files.exists(path):
                 raise self._failed(path, error) from error
-        return self.read(manifest.batch_id)
 
     def new_directory(self, batch_id: int) -> str:
         """Return a name for the files of one execution, relative to `root`."""
@@ -162,6 +175,16 @@ class OperatorCheckpoint:
             get_logger(component="operator").warning(
                 "cleanup.failed", path=self._root.toString(), error=str(error)
             )
+
+    def _content(self, path: Any) -> bytes:
+        try:
+            stream = self._files.open(path)
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            raise self._failed(path, error) from error
 
     def _ids(self, directory: Any) -> list[int]:
         try:

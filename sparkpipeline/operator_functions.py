@@ -41,8 +41,10 @@ from rescaling.operator_state import (
 from rescaling.redistribution import carry_over
 from sparkpipeline.operator_batch import (
     OperatorBatch,
+    check_continuity,
     known_batch_ids,
     read_output,
+    read_published,
     read_reports,
 )
 from sparkpipeline.operator_checkpoint import OperatorCheckpoint
@@ -204,11 +206,12 @@ class _Operator:
             query_id=query_id,
             run_id=run_id,
             checkpoint=checkpoint,
+            offsets_digest=checkpoint.offsets_digest(batch_id),
         )
         known = known_batch_ids(batch)
         is_repeated = batch_id in known
         if is_repeated:
-            manifest = checkpoint.read(batch_id)
+            manifest = read_published(batch)
         else:
             manifest = self._publish(batch, known)
             # A driver that was asleep may have made a manifest that was there before,
@@ -253,13 +256,14 @@ class _Operator:
         snapshots = tuple(one.snapshot for one in reports)
         check_union_sizes(snapshots, size_bytes_max=self.snapshot_size_bytes_max)
         self.last = _Left(directory=directory, snapshots=snapshots)
-        return batch.checkpoint.publish(
+        batch.checkpoint.publish(
             OperatorManifest(
                 format_version=FORMAT_VERSION,
                 query_id=batch.query_id,
                 run_id=batch.run_id,
                 batch_id=batch.batch_id,
                 directory=directory,
+                offsets_digest=batch.offsets_digest,
                 output_schema=self.output_schema.json(),
                 subtasks=tuple(
                     SubtaskFile(
@@ -272,6 +276,7 @@ class _Operator:
                 ),
             )
         )
+        return read_published(batch)
 
     def _starts(
         self, batch: OperatorBatch, known: Sequence[int], parallelism: int
@@ -287,6 +292,7 @@ class _Operator:
                     'on_missing_state="begin" to go on without state',
                 )
             return (encode_snapshot({}),) * parallelism
+        check_continuity(batch, known[-1])
         left = self._left(batch, batch.checkpoint.read(known[-1]))
         if len(left) == parallelism and not self.assign:
             return left

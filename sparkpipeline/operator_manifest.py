@@ -66,6 +66,8 @@ class OperatorManifest(
         batch_id: The batch.
         directory: Where the files are, relative to the operator's own directory: the
             checkpoint may be moved.
+        offsets_digest: Of what Spark's sources gave to the batch, by its offset log; or
+            None if that could not be told.
         output_schema: The columns of the output, as Spark writes schemas in JSON.
         subtasks: The winning attempts, by operator index: their number is the
             parallelism of the batch.
@@ -76,6 +78,7 @@ class OperatorManifest(
     run_id: str
     batch_id: int
     directory: str
+    offsets_digest: str | None
     output_schema: str
     subtasks: tuple[SubtaskFile, ...]
 

@@ -349,6 +349,46 @@ class TestCheckpoints:
         run.run(2, on_missing_state="begin")
         assert run.seen(3) == run.added[-3:]
 
+    def test_a_batch_of_other_rows_is_not_taken_for_what_was_published(
+        self, run: Run
+    ) -> None:
+        """O3: Spark's part of a checkpoint that is older, and planned anew."""
+        run.add(2, 2)
+        run.run(2)
+        run.forget_commit(1)
+        for path in (run.checkpoint / "offsets").glob("*1*"):
+            path.unlink()
+        run.add(2)
+        with pytest.raises(StreamingQueryException, match="ended at other offsets"):
+            run.run(2)
+        assert run.delivered == [(0, run.added[:2]), (1, run.added[2:4])]
+        (run.operator / "manifests" / "1").unlink()
+        run.delivered.clear()
+        run.run(2)
+        # Batch 1 is now all that came after batch 0.
+        assert run.delivered == [(1, run.added[2:])]
+        assert run.seen(1) == run.added
+
+    def test_batches_that_the_operator_has_not_seen_are_missed(self, run: Run) -> None:
+        """O3: an operator's part that is older; an id that Spark skipped is none."""
+        run.add(3)
+        run.run(2)
+        older = run.operator.with_name("older")
+        shutil.copytree(run.operator, older)
+        # As an offline repartition leaves it: a batch without rows.
+        for name in ("offsets", "commits"):
+            directory = run.checkpoint / name
+            shutil.copy(directory / "0", directory / "1")
+        run.add(2)
+        run.run(2)
+        assert run.delivered[-1] == (2, run.added[3:])
+        assert run.seen(2) == run.added
+        shutil.rmtree(run.operator)
+        shutil.copytree(older, run.operator)
+        run.add(2)
+        with pytest.raises(StreamingQueryException, match="rows came in between"):
+            run.run(2)
+
     @pytest.mark.parametrize("manager", ["FileContext", "FileSystem"])
     def test_a_manifest_is_created_once(
         self, spark: SparkSession, tmp_path: Path, manager: str
@@ -368,6 +408,7 @@ class TestCheckpoints:
                 run_id=run_id,
                 batch_id=10,
                 directory=checkpoint.new_directory(10),
+                offsets_digest="d",
                 output_schema="{}",
                 subtasks=(
                     SubtaskFile(
@@ -378,9 +419,9 @@ class TestCheckpoints:
             for run_id in ("one", "other")
         )
         assert one.directory != other.directory
-        assert checkpoint.publish(one) == one
-        assert checkpoint.publish(other) == one
-        assert checkpoint.read(10) == one
+        for manifest in (one, other):
+            checkpoint.publish(manifest)
+            assert checkpoint.read(10) == one
         assert checkpoint.batch_ids() == [10]
         (tmp_path / "a b%20" / "operator" / one.directory).mkdir(parents=True)
         checkpoint.keep([10, 11])

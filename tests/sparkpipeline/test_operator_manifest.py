@@ -25,6 +25,7 @@ MANIFEST = OperatorManifest(
     run_id="r",
     batch_id=7,
     directory="batches/7/abc",
+    offsets_digest=None,
     output_schema="{}",
     subtasks=(
         SubtaskFile(
