@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-    from haservices import HAConfig
+    from haservices import HAConfig, HAServices
     from queryablestate.messages import StateDescription
     from queryablestate.writer import StageMessage, WritePlan, WriteRun
 
@@ -69,7 +69,7 @@ class DrillQuery:
     A streaming query of one driver, and its first run.  A context manager.
 
     Args:
-        config: The name service.
+        config: The name service, or how to open it.
         query_id: Which query; it outlives drivers.
         commit_timeout_seconds: How long each step of a batch may take.
         on_new_query: As for Spark's sink.
@@ -80,7 +80,7 @@ class DrillQuery:
 
     def __init__(
         self,
-        config: HAConfig,
+        config: HAConfig | HAServices,
         *,
         query_id: str,
         commit_timeout_seconds: float = 60.0,

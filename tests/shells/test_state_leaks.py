@@ -1,0 +1,44 @@
+"""
+Rounds of queryable state leave nothing behind; two hundred of each are a drill.
+
+No thread, no file descriptor (and so no socket and no store), no object of ours, and no
+memory; neither in whoever opens and closes, nor in the proxy, the nodes and the name
+service that they talk to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.drills.state_rounds import ROUNDS, Stage, growth_by_rounds
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+pytestmark = pytest.mark.shells
+
+ROUND_COUNT: Final = 8
+WARM_UP_COUNT: Final = 3
+
+# A heap that finds its size takes some of it; see the drill for less.
+GROWTH_SIZE_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Yield one for all tests: what one of them leaves there, the next would see."""
+    with Stage(tmp_path_factory.mktemp("stage")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", list(ROUNDS))
+def test_rounds_leave_nothing_behind(stage: Stage, name: str) -> None:
+    """What was there before is all that is there afterwards."""
+    growth_size_bytes = growth_by_rounds(
+        stage, ROUNDS[name], ROUND_COUNT, warm_up_count=WARM_UP_COUNT
+    )
+    assert growth_size_bytes < GROWTH_SIZE_BYTES_MAX
