@@ -264,6 +264,7 @@ class Enrolment:
             writer_epoch=entry.writer_epoch,
             batch_id=entry.batch_id,
             stages=stages,
+            is_decided=True,
         )
         return [SendToNode(link=node.link, message=message)]
 

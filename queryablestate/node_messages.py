@@ -193,6 +193,8 @@ class VerifyStages(
         writer_epoch: Under which the rows were staged.
         batch_id: Under which the rows were staged.
         stages: What is expected; only the count of this node is looked at.
+        is_decided: Whether the batch is decided.  If not, chunks that the node might
+            drop before it is told of a decision count as missing.
     """
 
     leader_epoch: int
@@ -201,6 +203,7 @@ class VerifyStages(
     writer_epoch: int
     batch_id: int
     stages: tuple[StageRecord, ...]
+    is_decided: bool = False
 
 
 class StagesVerified(

@@ -9,6 +9,7 @@ there is counted, logged within a budget, and answered.
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -67,6 +68,7 @@ ServerEffect: TypeAlias = StoreEffect | StageRows | CheckStages | SendToWriter
 # What lies between our limit and this multiple of it is refused with a reason; ZeroMQ
 # ends the connection of whoever sends more.
 _FRAME_SIZE_FACTOR: Final = 2
+_NS_PER_US: Final = 1_000
 _CHUNKS_CHECKED_HERE_MAX: Final = 1_000
 
 
@@ -307,12 +309,18 @@ class QueryableStateServer:
         self, store: StateStore, command: VerifyStages
     ) -> Sequence[bytes] | None:
         """Return the stages that are not complete, or None if nobody can tell."""
+        received_since_us = 0
+        if not command.is_decided:
+            # What is said to be here must not be dropped before the decision comes.
+            now_us = time.time_ns() // _NS_PER_US
+            received_since_us = now_us - self._config.stage_retention_us // 2
         try:
             return store.missing_stages(
                 command.job_id,
                 command.writer_epoch,
                 command.batch_id,
                 command.stages,
+                received_since_us=received_since_us,
             )
         except StorageError as error:
             self._log.error("store.read_failed", error=str(error))

@@ -240,11 +240,19 @@ class StateStore:
         writer_epoch: int,
         batch_id: int,
         stages: Sequence[StageRecord],
+        *,
+        received_since_us: int = 0,
     ) -> tuple[bytes, ...]:
-        """Return the stage ids of which a chunk for this node is not there."""
+        """
+        Return the stage ids of which a chunk for this node is not there.
+
+        Args:
+            received_since_us: A batch of which nothing came since then is about to be
+                dropped (`drop_stages_older_than`), and counts as not there.
+        """
         prefix = batch_prefix(job_id, writer_epoch, batch_id)
         with self._environment.reading() as transaction:
-            return self._staging.missing(transaction, prefix, stages)
+            return self._staging.missing(transaction, prefix, stages, received_since_us)
 
     def apply(self, job_id: str, entry: Entry) -> None:
         """

@@ -72,14 +72,25 @@ class StagingArea:
         transaction: Transaction[bytes],
         prefix: bytes,
         stages: Sequence[StageRecord],
+        received_since_us: int = 0,
     ) -> tuple[bytes, ...]:
-        """Return the stages of the batch with *prefix* that lack a chunk here."""
+        """
+        Return the stages of the batch with *prefix* that lack a chunk here.
+
+        If no chunk of the batch came since *received_since_us*, all of its chunks count
+        as lacking: they may be dropped at any moment.
+        """
         cursor = transaction.cursor(self._database)
+        head = transaction.get(prefix, db=self._database)
+        is_old = (
+            head is not None
+            and decode_staged_batch(head).received_at_us < received_since_us
+        )
         return tuple(
             stage.stage_id
             for stage in stages
             if not all(
-                cursor.set_key(piece_key(chunk, 0))
+                not is_old and cursor.set_key(piece_key(chunk, 0))
                 for chunk in self._chunks(prefix, stage)
             )
         )

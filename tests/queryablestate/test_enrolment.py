@@ -294,6 +294,7 @@ class TestLost:
             writer_epoch=epoch,
             batch_id=1,
             stages=(one,),
+            is_decided=True,
         )
         return plane, probe
 

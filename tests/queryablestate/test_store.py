@@ -97,6 +97,17 @@ class TestStage:
         assert store.missing_stages(JOB, 1, 0, wanted) == ()
         assert store.missing_stages(JOB, 1, 0, ()) == ()
 
+    def test_what_is_about_to_be_dropped_counts_as_missing(
+        self, store: StateStore
+    ) -> None:
+        """A decision names nothing that may be gone when it comes (W3)."""
+        wanted = stages(a=1, none=0)
+        store.stage([chunk([], stage="a")], NOW_US)
+        for since_us, missing in ((NOW_US, ()), (NOW_US + 1, (stage_id("a"),))):
+            assert missing == store.missing_stages(
+                JOB, 1, 0, wanted, received_since_us=since_us
+            )
+
     def test_chunks_of_other_nodes_are_not_looked_for(self, store: StateStore) -> None:
         """Each node answers for its own chunks."""
         elsewhere = StageRecord(

@@ -488,12 +488,14 @@ class Node:
         def check() -> None:
             if not self.is_alive:
                 return
+            verified_since_us = self._world.wall_clock_us - RETENTION_NS // 2_000
             try:
                 missing = self.disk.store.missing_stages(
                     command.job_id,
                     command.writer_epoch,
                     command.batch_id,
                     command.stages,
+                    received_since_us=0 if command.is_decided else verified_since_us,
                 )
             except StorageError:
                 return
