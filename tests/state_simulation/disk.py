@@ -114,7 +114,10 @@ class Disk:
         """Begin anew: whatever has rows by then has lost them."""
         self.store.reset_job(job_id, sequence, numbers)
         self._positions[job_id] = sequence
-        self._cleared.add(job_id)
+        if sequence == job.sequence:
+            # From here on it has everything; an earlier beginning may still turn out
+            # to lack what another disk has.
+            self._cleared.add(job_id)
         self.lost |= {
             number
             for number, state in job.states.items()
