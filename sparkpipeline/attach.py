@@ -18,6 +18,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 
 from attrs import evolve, frozen
+from pyspark import InheritableThread
 
 from haservices import HAConfig
 from nameservice import (
@@ -171,7 +172,7 @@ def attach_state(
         checkpoint=checkpoint,
         source=source,
         layout=layout,
-        query_id=query_id,
+        spark_query_id=query_id,
         value_names=value_names,
     )
     attached = AttachedState(
@@ -274,7 +275,8 @@ class AttachedState:
             component="attached-state", component_id=job_id, state_name=state_name
         )
         self._stopping = threading.Event()
-        self._thread = threading.Thread(
+        # Whoever attaches may have set a scheduler pool for what comes of it.
+        self._thread = InheritableThread(
             target=self._follow, name=f"attached-{state_name}", daemon=True
         )
         self._changed = threading.Condition()  # guards what follows
@@ -360,7 +362,11 @@ class AttachedState:
     # -- the thread --------------------------------------------------------------------
 
     def _follow(self) -> None:
-        self._log.info("attach.started", checkpoint=self._checkpoint.location)
+        self._log.info(
+            "attach.started",
+            checkpoint=self._checkpoint.location,
+            query_id=self._follower.query_id,
+        )
         failure: NameServiceError | None = None
         pause_seconds = _PAUSE_SECONDS
         try:
@@ -370,7 +376,7 @@ class AttachedState:
                 except _LASTING_ERRORS:
                     raise
                 except NameServiceError as error:
-                    if self._checkpoint.is_over():
+                    if self._stopping.is_set() or self._checkpoint.is_over():
                         raise
                     self._log.warning(
                         "attach.delayed", error=str(error), pause_seconds=pause_seconds
@@ -385,6 +391,9 @@ class AttachedState:
                     self._stopping.wait(self._poll_seconds)
         except NameServiceError as error:
             failure = error
+        except Exception as error:  # noqa: BLE001 (a bug is no end that was wanted)
+            failure = LocalProtocolError(f"unexpected {type(error).__name__}: {error}")
+            failure.__cause__ = error
         finally:
             self._follower.close()
             self._end(None if self._stopping.is_set() else failure)

@@ -117,10 +117,11 @@ class StateFollower:
         checkpoint: The query's.
         source: Which state of it.
         layout: How it becomes one of ours.
-        query_id: The query's.
+        spark_query_id: The query's.
         value_names: See `attached_layout`.
 
     Attributes:
+        query_id: What owns the state, unless it had to be filled again.
         published: The last batch that is published, as far as is known.
         committed: The batches that were committed when it was looked last, sorted.
         pending_since_ms: When the oldest of them that was not published then was
@@ -137,7 +138,7 @@ class StateFollower:
         checkpoint: Checkpoint,
         source: StateSource,
         layout: AttachedLayout,
-        query_id: str,
+        spark_query_id: str,
         value_names: Sequence[str] | None,
     ) -> None:
         self.published: int | None = None
@@ -158,9 +159,9 @@ class StateFollower:
         self._writer = StateWriter(self._proxy)
         self._run_id = secrets.token_hex(16)
         self._slot_count = spark.sparkContext.defaultParallelism
-        self._spark_query_id = query_id
-        self._base_id = _query_id(query_id, source, self._state_name)
-        self._query_id: str | None = None  # what we have published under
+        self._spark_query_id = spark_query_id
+        self.query_id = _query_id(spark_query_id, source, self._state_name)
+        self._own_id: str | None = None  # what we have published under
         self._refill_ids: set[str] = set()
         self._look_count = 0
         self._is_feed_failed = False
@@ -185,7 +186,7 @@ class StateFollower:
             owner = description.query_id
         self._check_owner(owner)
         is_node_lost = description is not None and bool(description.lost_node_ids)
-        is_known = self.published is not None and self._query_id is not None
+        is_known = self.published is not None and self._own_id is not None
         if not self.committed or (
             is_known and self.committed[-1] == self.published and not is_node_lost
         ):
@@ -271,35 +272,35 @@ class StateFollower:
             StateOwnedError: If another query has it now.
         """
         if owner in self._refill_ids:  # decided, though perhaps we were not told
-            self._query_id = owner
-        if self._query_id is not None and owner not in {None, self._query_id}:
+            self._own_id = owner
+        if self._own_id is not None and owner not in {None, self._own_id}:
             raise self._owned_by(str(owner))
 
     def _bind_as_owner(self, owner: str | None) -> WriteRun:
         """Return a run of the query that owns the state, or will own it."""
-        if self._query_id is not None:
-            return self._bind(self._query_id, "refuse")
+        if self._own_id is not None:
+            return self._bind(self._own_id, "refuse")
         if owner is None:
-            return self._bind(self._base_id, "refuse")
-        if owner == self._base_id or owner.startswith(self._base_id + _REFILL):
+            return self._bind(self.query_id, "refuse")
+        if owner == self.query_id or owner.startswith(self.query_id + _REFILL):
             run = self._bind(owner, "refuse")
-            self._query_id = owner
+            self._own_id = owner
             return run
         if self._options.on_new_query == "refuse":
             raise self._owned_by(owner)
-        run = self._bind(self._base_id, "replace")
+        run = self._bind(self.query_id, "replace")
         if run.batch_id_last is not None:
             # It was ours once; what is there now is not what we had published.
             run = self._bind(self._new_id(), "replace")
         return run
 
     def _owned_by(self, owner: str) -> StateOwnedError:
-        query_id = self._query_id or self._base_id
+        query_id = self._own_id or self.query_id
         return StateOwnedError(self._options.job_id, self._state_name, owner, query_id)
 
     def _new_id(self) -> str:
         """Return an id of our own that has published nothing."""
-        query_id = f"{self._base_id}{_REFILL}{secrets.token_hex(4)}"
+        query_id = f"{self.query_id}{_REFILL}{secrets.token_hex(4)}"
         self._refill_ids.add(query_id)
         return query_id
 
@@ -351,7 +352,7 @@ class StateFollower:
             timeout_seconds=self._options.commit_timeout_seconds,
         )
         self._is_feed_failed = False
-        self._query_id = run.origin.query_id
+        self._own_id = run.origin.query_id
         self.published = batch_id
         pending = pending_batch_ids(self.committed, batch_id)
         if not pending:
@@ -456,11 +457,11 @@ def _messages(rows: Sequence[Row]) -> list[StageMessage]:
     return [message for message in messages if message.stage.row_count]
 
 
-def _query_id(query_id: str, source: StateSource, state_name: str) -> str:
+def _query_id(spark_query_id: str, source: StateSource, state_name: str) -> str:
     """Return what an attached state is owned by; see the module docstring."""
     what = f"{source.operator_id}:{source.state_var_name or ''}:{state_name}"
-    found = f"attach:{query_id}:{what}"
+    found = f"attach:{spark_query_id}:{what}"
     if len(found) > _QUERY_ID_LENGTH_MAX:
         digest = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
-        found = f"attach:{query_id}:{digest}"
+        found = f"attach:{spark_query_id}:{digest}"
     return found

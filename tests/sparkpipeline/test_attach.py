@@ -289,13 +289,14 @@ class TestWithoutFeed:
         self, cluster: StateCluster, feed: Feed, query: Attached, job_id: str
     ) -> None:
         """If there is a feed, and it is of no use, all is read instead."""
+        keep_state(query.spark, has_changelog=False)
         feed.add(row("a", 1), row("b", 2))
         query.run(totals(feed))
         with attach(query, cluster, job_id) as attached:
             attached.wait_for_batch(0, WAIT_SECONDS)
             (query.checkpoint / "state/0/0/2.changelog").write_bytes(b"damaged")
-            manager = query.spark._streamingCheckpointManager
-            manager.repartition(str(query.checkpoint), 3)
+            feed.add(row("b", 40))
+            query.run(totals(feed))
             attached.wait_for_batch(1, WAIT_SECONDS)
             assert attached.status().snapshot_reason == "feed-failed"
         assert_as_spark(cluster, query, job_id, 1)
