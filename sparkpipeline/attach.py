@@ -371,13 +371,14 @@ class AttachedState:
         pause_seconds = _PAUSE_SECONDS
         try:
             while not self._stopping.is_set():
+                self._checkpoint.check_running()
                 try:
                     published = self._follower.advance()
                 except _LASTING_ERRORS:
                     raise
                 except NameServiceError as error:
-                    if self._stopping.is_set() or self._checkpoint.is_over():
-                        raise
+                    if self._stopping.is_set():
+                        break
                     self._log.warning(
                         "attach.delayed", error=str(error), pause_seconds=pause_seconds
                     )

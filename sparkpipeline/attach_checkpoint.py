@@ -24,7 +24,7 @@ import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from nameservice import ConfigurationError, StorageError
+from nameservice import ConfigurationError, LocalProtocolError, StorageError
 
 
 if TYPE_CHECKING:
@@ -184,6 +184,18 @@ class Checkpoint:
             return context is None or bool(context.sc().isStopped())
         except (Py4JError, OSError):
             return True
+
+    def check_running(self) -> None:
+        """
+        Return if there is an application that can read.
+
+        Raises:
+            LocalProtocolError: If it has ended.
+        """
+        if self.is_over():
+            raise LocalProtocolError(
+                "the Spark application has ended: attach the state in another one"
+            )
 
     # -- parts -------------------------------------------------------------------------
 
