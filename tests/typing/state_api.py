@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, assert_type
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from haservices import HAConfig, HAServices
@@ -34,7 +34,14 @@ from queryablestate import (
     StateInformation,
     StateNode,
 )
-from sparkpipeline import StateSpec, publish_state, publish_states
+from sparkpipeline import (
+    AttachedState,
+    AttachStatus,
+    StateSpec,
+    attach_state,
+    publish_state,
+    publish_states,
+)
 
 
 def ask(config: HAConfig) -> None:
@@ -103,6 +110,16 @@ def publish(frame: DataFrame, config: HAConfig) -> None:
         publish_states(frame, config, specs, job_id="flights", output_mode="update"),
         DataStreamWriter,
     )
+
+
+def attach(spark: SparkSession, config: HAConfig) -> None:
+    """Publish what Spark keeps for a query."""
+    with attach_state(
+        spark, config, "checkpoint", job_id="flights", state_name="aircraft"
+    ) as attached:
+        assert_type(attached, AttachedState)
+        assert_type(attached.status(), AttachStatus)
+        assert_type(attached.status().lag_batches, int)
 
 
 def tell_apart(client: QueryableStateClient) -> None:
