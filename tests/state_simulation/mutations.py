@@ -57,6 +57,7 @@ MUTATIONS: Final = (
         module="queryablestate.node_core",
         before="if not self._jobs.is_caught_up(job_id):",
         after="if now_ns < 0:",
+        is_rare=True,
     ),
     Mutation(
         name="lost-rows-answered",
