@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-__all__ = ["first_assignment", "key_groups_of", "primary_indexes"]
+__all__ = [
+    "destinations",
+    "first_assignment",
+    "held_by",
+    "key_groups_of",
+    "primary_indexes",
+]
 
 
 def first_assignment(
@@ -67,4 +73,26 @@ def key_groups_of(assignment: AssignmentRecord, node_id: str) -> Sequence[int]:
         key_group
         for key_group, copies in enumerate(assignment.owners)
         if copies[0] == index
+    )
+
+
+def destinations(assignment: AssignmentRecord) -> tuple[tuple[int, ...], ...]:
+    """Return for each key group the indexes of the nodes that are brought its rows."""
+    if not assignment.joining:
+        return assignment.owners
+    return tuple(
+        (*owners, *(copy.node_index for copy in joining))
+        for owners, joining in zip(assignment.owners, assignment.joining, strict=True)
+    )
+
+
+def held_by(assignment: AssignmentRecord, node_id: str) -> Sequence[int]:
+    """Return the key groups of which *node_id* has an in-sync copy, sorted."""
+    if node_id not in assignment.node_ids:
+        return ()
+    index = assignment.node_ids.index(node_id)
+    return tuple(
+        key_group
+        for key_group, owners in enumerate(assignment.owners)
+        if index in owners
     )

@@ -128,6 +128,9 @@ def _to_jobs(job_paths: Sequence[str], values: Sequence[bytes]) -> Sequence[Job]
         match rest:
             case ["assignment"]:
                 job.assignment = paths.decode_assignment(value)
+            case ["assignments", _]:
+                assignment = paths.decode_assignment(value)
+                job.assignments[assignment.version] = assignment
             case ["states", _]:
                 state = paths.decode_state(value)
                 job.states[state.state_number] = state

@@ -16,6 +16,7 @@ from queryablestate.messages import (
     TicketDrawn,
 )
 from queryablestate.node_messages import ToNode
+from queryablestate.operation_messages import DrainStarted, RescaleStarted
 
 
 __all__ = [
@@ -45,7 +46,14 @@ class AnswerWriter:
     """Tell a writer that what it asked for is done."""
 
     link: Link
-    message: TicketDrawn | RunBound | BatchCommitted | StateDropDone
+    message: (
+        TicketDrawn
+        | RunBound
+        | BatchCommitted
+        | StateDropDone
+        | RescaleStarted
+        | DrainStarted
+    )
 
 
 @frozen(kw_only=True)

@@ -8,12 +8,8 @@ from attrs import frozen
 
 from nameservice import NameServiceError
 from queryablestate.messages import BindRun, CommitBatch, DrawTicket, DropState
-from queryablestate.node_messages import (
-    EntriesApplied,
-    NodeHeartbeat,
-    RegisterNode,
-    StagesVerified,
-)
+from queryablestate.node_messages import FromNode
+from queryablestate.operation_messages import DrainNode, RescaleJob
 
 
 __all__ = [
@@ -36,7 +32,7 @@ class WriterAsked:
     """A writer, or an operator, asked for a change; its right to do so is checked."""
 
     link: Link
-    request: DrawTicket | BindRun | CommitBatch | DropState
+    request: DrawTicket | BindRun | CommitBatch | DropState | RescaleJob | DrainNode
     wall_clock_us: int
 
 
@@ -45,7 +41,7 @@ class NodeSpoke:
     """A node said something; its right to be a node is checked."""
 
     link: Link
-    message: RegisterNode | NodeHeartbeat | StagesVerified | EntriesApplied
+    message: FromNode
     wall_clock_us: int
 
 

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "ASSIGNMENT_KEPT_COUNT",
     "CONTINUE",
     "ENTRY_KEPT_COUNT",
     "REFUSE",
@@ -83,6 +84,9 @@ _ON_NEW_QUERY: Final = (REFUSE, REPLACE, CONTINUE)
 ENTRY_KEPT_COUNT: Final = 100
 """Entries of a chain that are kept though everybody has applied them (rule W3)."""
 
+ASSIGNMENT_KEPT_COUNT: Final = 100
+"""Earlier assignments that are kept; a batch that was begun before them fails."""
+
 _QUERY_COUNT_MAX: Final = 32
 
 
@@ -95,12 +99,15 @@ class Job:
     Attributes:
         record: Head of the chain, runs, owners.
         assignment: Which nodes hold which key groups, or None before the first.
+        assignments: The versions of it that are kept, this one included: batches are
+            pinned to the one by which their rows were sent (rule W3).
         states: The registered states by number.
         entries: The entries that are kept, by sequence.
     """
 
     record: JobRecord
     assignment: AssignmentRecord | None = None
+    assignments: dict[int, AssignmentRecord] = field(factory=dict)
     states: dict[int, StateRecord] = field(factory=dict)
     entries: dict[int, Entry] = field(factory=dict)
 
@@ -390,7 +397,11 @@ class Job:
     def assign(self, assignment: AssignmentRecord, max_parallelism: int) -> JobChange:
         """Return what gives the job another assignment."""
         record = replace(self.record, max_parallelism=max_parallelism)
-        return JobChange(record=record, assignment=assignment)
+        oldest = assignment.version - ASSIGNMENT_KEPT_COUNT
+        forgotten = tuple(
+            version for version in sorted(self.assignments) if version < oldest
+        )
+        return JobChange(record=record, assignment=assignment, forgotten=forgotten)
 
     def adopt(self, change: JobChange) -> None:
         """Take *change*, which has been written, for true."""
@@ -404,6 +415,9 @@ class Job:
             self.entries[change.entry.sequence] = change.entry
         if change.assignment is not None:
             self.assignment = change.assignment
+            self.assignments[change.assignment.version] = change.assignment
+        for version in change.forgotten:
+            del self.assignments[version]
         for sequence in change.pruned:
             del self.entries[sequence]
         self.check_invariants()

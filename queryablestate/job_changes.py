@@ -16,6 +16,7 @@ from queryablestate.paths import (
     encode_record,
     entry_path,
     job_path,
+    past_assignment_path,
     state_path,
 )
 
@@ -44,6 +45,7 @@ class JobChange:
         dropped: Numbers of states that are gone.
         entry: The new last entry of the chain, if there is one.
         assignment: The new assignment, if there is one.
+        forgotten: Earlier versions of the assignment that nobody needs any more.
         pruned: Entries that nobody needs any more, by sequence.
     """
 
@@ -52,6 +54,7 @@ class JobChange:
     dropped: tuple[int, ...] = ()
     entry: Entry | None = None
     assignment: AssignmentRecord | None = None
+    forgotten: tuple[int, ...] = ()
     pruned: tuple[int, ...] = ()
 
     def operations(self) -> list[StoreOperation]:
@@ -69,6 +72,12 @@ class JobChange:
             operations.append(Put(path, encode_record(self.entry)))
         if self.assignment is not None:
             path = assignment_path(number)
-            operations.append(Put(path, encode_record(self.assignment)))
+            encoded = encode_record(self.assignment)
+            operations.append(Put(path, encoded))
+            path = past_assignment_path(number, self.assignment.version)
+            operations.append(Put(path, encoded))
+        operations += [
+            Delete(past_assignment_path(number, version)) for version in self.forgotten
+        ]
         operations += [Delete(entry_path(number, pruned)) for pruned in self.pruned]
         return operations

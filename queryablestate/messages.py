@@ -18,6 +18,7 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta, Struct
 
 from queryablestate.node_messages import FromNode, ToNode
+from queryablestate.operation_messages import OperationAnswer, OperationRequest
 from queryablestate.questions import Answer, Ask, Question, Refusal, Told
 from queryablestate.records import StageRecord
 
@@ -195,6 +196,8 @@ class NodeSummary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         last_heard_ms: How long ago it was heard from, or None while it is away.
         key_group_counts: For each job how many key groups it is the primary of.
         behind_counts: For each job how many entries of the chain it has yet to apply.
+        copy_counts: For each job how many in-sync copies it has, primaries included.
+        is_draining: Whether it is being emptied.
     """
 
     node_id: str
@@ -202,6 +205,8 @@ class NodeSummary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     last_heard_ms: int | None
     key_group_counts: dict[str, int]
     behind_counts: dict[str, int]
+    copy_counts: dict[str, int] = {}
+    is_draining: bool = False
 
 
 class NodesListed(
@@ -407,6 +412,7 @@ ClientRequest: TypeAlias = (
     | DrawTicket
     | BindRun
     | CommitBatch
+    | OperationRequest
 )
 ToProxy: TypeAlias = ClientRequest | FromNode | Answer | Refusal
 """Everything that comes in at the proxy."""
@@ -423,6 +429,7 @@ ToClient: TypeAlias = (
     | TicketDrawn
     | RunBound
     | BatchCommitted
+    | OperationAnswer
 )
 ToNodeFrame: TypeAlias = ToNode | Question
 """Everything that the proxy sends to a node."""

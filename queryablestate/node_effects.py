@@ -14,7 +14,10 @@ from attrs import frozen
 from queryablestate.node_events import AskedQuestion
 from queryablestate.node_messages import (
     ChunkRefused,
+    CollectStages,
+    CopySource,
     FromNode,
+    JoiningGroup,
     StageChunk,
     VerifyStages,
     WriterFence,
@@ -27,9 +30,15 @@ __all__ = [
     "ApplyEntry",
     "AskAgain",
     "BindStore",
+    "CancelFetch",
     "CheckStages",
+    "CollectRows",
     "ConnectProxy",
     "DropOldStages",
+    "EndProcess",
+    "FetchKeyGroups",
+    "FinishCopy",
+    "HoldKeyGroups",
     "NodeEffect",
     "RaiseFences",
     "ReportBehind",
@@ -93,6 +102,89 @@ class ResetJobRows:
     job_id: str
     sequence: int
     state_numbers: tuple[int, ...]
+
+
+@frozen(kw_only=True)
+class HoldKeyGroups:
+    """
+    Hold these key groups of a job, and no others; `KeyGroupsHeld` follows.
+
+    Rows of key groups that are named in neither are dropped, and passed over in entries
+    that are applied later.  What is joining is kept from now on, and not shown; a copy
+    that was begun under another *since* is begun anew.
+
+    Attributes:
+        job_id: The job.
+        assignment_version: The assignment that says so.
+        key_groups: In-sync copies, sorted.
+        joining: Those that are to be copied, sorted.
+    """
+
+    job_id: str
+    assignment_version: int
+    key_groups: tuple[int, ...]
+    joining: tuple[JoiningGroup, ...]
+
+
+@frozen(kw_only=True)
+class FetchKeyGroups:
+    """
+    Fetch rows from another node, into copies that nobody sees yet.
+
+    `CopyAdvanced` follows now and then, `KeyGroupsFetched` at the end.
+
+    Attributes:
+        job_id: The job.
+        fetch_id: Names it; rises.
+        source: Where from, and which key groups.
+        sequence_min: The source must have applied this entry: it waits until it has.
+    """
+
+    job_id: str
+    fetch_id: int
+    source: CopySource
+    sequence_min: int
+
+
+@frozen(kw_only=True)
+class CancelFetch:
+    """
+    Fetch no more for this job.
+
+    What has arrived is written before whatever is asked of the store after this; and
+    nothing else of it is.
+    """
+
+    job_id: str
+
+
+@frozen(kw_only=True)
+class FinishCopy:
+    """
+    Bring what was fetched up to the position of the job; `CopyFinished` follows.
+
+    The store has applied *sequence*; the entries after it, which were kept for that,
+    are applied to these key groups now.
+    """
+
+    job_id: str
+    fetch_id: int
+    key_groups: tuple[int, ...]
+    sequence: int
+
+
+@frozen(kw_only=True)
+class CollectRows:
+    """Fetch staged rows from others, keep them, and tell the proxy (rule S2)."""
+
+    command: CollectStages
+
+
+@frozen(kw_only=True)
+class EndProcess:
+    """For those who wait: the node may end now; *reason* is as in `NodeEmptied`."""
+
+    reason: str
 
 
 @frozen(kw_only=True)
@@ -178,6 +270,12 @@ NodeEffect: TypeAlias = (
     | StageRows
     | ApplyEntry
     | ResetJobRows
+    | HoldKeyGroups
+    | FetchKeyGroups
+    | CancelFetch
+    | FinishCopy
+    | CollectRows
+    | EndProcess
     | RaiseFences
     | CheckStages
     | BindStore

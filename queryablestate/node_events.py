@@ -18,7 +18,12 @@ __all__ = [
     "ChunkFinished",
     "ChunkReceived",
     "CommandReceived",
+    "CopyAdvanced",
+    "CopyFinished",
     "EntryFinished",
+    "KeyGroupsFetched",
+    "KeyGroupsHeld",
+    "LeaveAsked",
     "NodeEvent",
     "ProxyConnected",
     "ProxyDisconnected",
@@ -176,6 +181,79 @@ class ResetFinished:
 
 
 @frozen(kw_only=True)
+class KeyGroupsHeld:
+    """
+    A `HoldKeyGroups` is done.
+
+    Attributes:
+        job_id: The job.
+        assignment_version: The assignment that it was for.
+        copied: Of the joining key groups those that are complete, sorted.
+        missing: Those that are to be fetched, sorted.
+        sequence_min: What is fetched must hold at least the entries up to this one.
+        failure: Why it was not done, or None.
+    """
+
+    job_id: str
+    assignment_version: int
+    copied: tuple[int, ...]
+    missing: tuple[int, ...]
+    sequence_min: int
+    failure: str | None = None
+
+
+@frozen(kw_only=True)
+class CopyAdvanced:
+    """More rows have been fetched: how many since the node started, and their size."""
+
+    job_id: str
+    row_count: int
+    size_bytes: int
+
+
+@frozen(kw_only=True)
+class KeyGroupsFetched:
+    """
+    A `FetchKeyGroups` is over, unless it was cancelled.
+
+    Attributes:
+        job_id: The job.
+        fetch_id: Of the effect.
+        sequence: All rows are here, as they were after this entry; 0 after a failure.
+        failure: Why they are not, or None.
+    """
+
+    job_id: str
+    fetch_id: int
+    sequence: int
+    failure: str | None = None
+
+
+@frozen(kw_only=True)
+class CopyFinished:
+    """
+    A `FinishCopy` is done: the copies are as far as the rest of the job.
+
+    Attributes:
+        job_id: The job.
+        fetch_id: Of the effect.
+        key_groups: Which are complete now, sorted; those that are not held any more are
+            left out.
+        failure: Why they are not, or None.
+    """
+
+    job_id: str
+    fetch_id: int
+    key_groups: tuple[int, ...]
+    failure: str | None = None
+
+
+@frozen(kw_only=True)
+class LeaveAsked:
+    """The process is to end: be emptied first, if others can take what is here."""
+
+
+@frozen(kw_only=True)
 class TimePassed:
     """Nothing but time."""
 
@@ -191,5 +269,10 @@ NodeEvent: TypeAlias = (
     | ChunkFinished
     | EntryFinished
     | ResetFinished
+    | KeyGroupsHeld
+    | CopyAdvanced
+    | KeyGroupsFetched
+    | CopyFinished
+    | LeaveAsked
     | TimePassed
 )

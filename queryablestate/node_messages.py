@@ -23,12 +23,18 @@ __all__ = [
     "AssignJob",
     "ChunkRefused",
     "ChunkStaged",
+    "CollectStages",
+    "CopySource",
     "EntriesApplied",
     "FenceWriters",
     "FromNode",
     "HeartbeatAcknowledged",
     "JobAssignment",
     "JobPosition",
+    "JoiningGroup",
+    "KeyGroupsCopied",
+    "LeaveNode",
+    "NodeEmptied",
     "NodeHeartbeat",
     "NodeRefused",
     "NodeRegistered",
@@ -36,6 +42,7 @@ __all__ = [
     "ResetJob",
     "StageChunk",
     "StagedRows",
+    "StagesCollected",
     "StagesVerified",
     "ToNode",
     "VerifyStages",
@@ -88,9 +95,31 @@ class WriterFence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     writer_epoch: int
 
 
+class JoiningGroup(Struct, frozen=True, array_like=True):
+    """A key group that a node is to copy; see `queryablestate.records.JoiningCopy`."""
+
+    key_group: int
+    since: int
+
+
+class CopySource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Where copies of key groups can be had.
+
+    Attributes:
+        node_id: A node that has an in-sync copy of each.
+        address: Where it listens for writers and other nodes, or None while it is away.
+        key_groups: Which, sorted.
+    """
+
+    node_id: str
+    address: str | None
+    key_groups: tuple[int, ...]
+
+
 class JobAssignment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    What of a job a node answers for.
+    What of a job a node answers for, and what it holds.
 
     Attributes:
         job_id: The job.
@@ -98,6 +127,11 @@ class JobAssignment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         max_parallelism: The number of its key groups.
         key_groups: Those for which this node is the primary, sorted.
         fences: The runs that may write.
+        sequence: The entry that the node must have applied before it answers.
+        copies: Those of which it has an in-sync copy and is not the primary, sorted.
+        joining: Those that it is to copy, sorted; it says when it has
+            (`KeyGroupsCopied`).
+        sources: Where from; each key group of *joining* in one of them.
     """
 
     job_id: str
@@ -105,6 +139,10 @@ class JobAssignment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_parallelism: int
     key_groups: tuple[int, ...]
     fences: tuple[WriterFence, ...]
+    sequence: int = 0
+    copies: tuple[int, ...] = ()
+    joining: tuple[JoiningGroup, ...] = ()
+    sources: tuple[CopySource, ...] = ()
 
 
 class NodeRegistered(
@@ -342,6 +380,111 @@ class ChunkRefused(
     data: tuple[str | int | float | bool | None, ...]
 
 
+class CollectStages(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="collect"
+):
+    """
+    Fetch rows of a batch that were brought to others, and keep them (rule S2).
+
+    The node became a copy of some key groups after the batch had begun.  It keeps what
+    it fetches of each stage under `collected_stage_id(stage_id, assignment_version)`,
+    in chunks numbered from 0, durably, and answers `StagesCollected`.
+
+    Attributes:
+        leader_epoch: Who asks.
+        verify_id: Names the answer.
+        job_id: The job.
+        query_id: The streaming query.
+        writer_epoch: Under which the rows are staged.
+        batch_id: Under which the rows are staged.
+        assignment_version: For which they are collected.
+        stages: Of which stages; of each, only the nodes of *sources* are looked at.
+        sources: Where the rows of which key groups are.
+        timeout_ms: How long it is worth trying.
+    """
+
+    leader_epoch: int
+    verify_id: int
+    job_id: str
+    query_id: str
+    writer_epoch: int
+    batch_id: int
+    assignment_version: int
+    stages: tuple[StageRecord, ...]
+    sources: tuple[CopySource, ...]
+    timeout_ms: int
+
+
+class StagesCollected(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="collected"
+):
+    """
+    The answer.
+
+    Attributes:
+        registration_id: Who says so.
+        verify_id: Of the command.
+        chunk_counts: For each stage of the command, in its order, how many chunks the
+            node keeps of what it fetched.
+        missing: Stages of which a source lacks rows.
+    """
+
+    registration_id: str
+    verify_id: int
+    chunk_counts: tuple[int, ...]
+    missing: tuple[StageId, ...]
+
+
+class KeyGroupsCopied(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="copied"
+):
+    """
+    How far the node is with what it is to copy; sent again and again, also unasked.
+
+    Attributes:
+        registration_id: Who says so.
+        job_id: The job.
+        assignment_version: The assignment that it copies for.
+        key_groups: Those of its `JobAssignment.joining` that it has complete, up to
+            what it has applied, sorted.
+        row_count: Rows that it has fetched for this job since it started.
+        size_bytes: Their size.
+        failure: Why the last attempt came to nothing, or None.
+    """
+
+    registration_id: str
+    job_id: str
+    assignment_version: int
+    key_groups: tuple[int, ...]
+    row_count: int
+    size_bytes: int
+    failure: str | None = None
+
+
+class LeaveNode(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="leave"
+):
+    """The node is about to end, and asks to be emptied first (rule S1)."""
+
+    registration_id: str
+
+
+class NodeEmptied(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="emptied"
+):
+    """
+    The node is draining and may end now.
+
+    Attributes:
+        leader_epoch: Who says so.
+        reason: ``empty``: it holds nothing any more; ``nobody``: there is no other
+            node that could take what it holds.
+    """
+
+    leader_epoch: int
+    reason: str
+
+
 ToNode: TypeAlias = (
     NodeRegistered
     | NodeRefused
@@ -351,5 +494,15 @@ ToNode: TypeAlias = (
     | VerifyStages
     | ApplyEntries
     | ResetJob
+    | CollectStages
+    | NodeEmptied
 )
-FromNode: TypeAlias = RegisterNode | NodeHeartbeat | StagesVerified | EntriesApplied
+FromNode: TypeAlias = (
+    RegisterNode
+    | NodeHeartbeat
+    | StagesVerified
+    | EntriesApplied
+    | StagesCollected
+    | KeyGroupsCopied
+    | LeaveNode
+)

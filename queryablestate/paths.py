@@ -8,6 +8,7 @@ Where the control plane keeps its records in the leader store of ``QUERY_PROXY``
     nodes/DIGEST                    NodeRecord, by a digest of the node's id
     jobs/NUMBER                     JobRecord
     jobs/NUMBER/assignment          AssignmentRecord
+    jobs/NUMBER/assignments/NUMBER  AssignmentRecord: earlier versions that are kept
     jobs/NUMBER/states/NUMBER       StateRecord
     jobs/NUMBER/entries/SEQUENCE    Entry
 
@@ -47,6 +48,7 @@ __all__ = [
     "entry_path",
     "job_path",
     "node_path",
+    "past_assignment_path",
     "state_path",
 ]
 
@@ -77,6 +79,11 @@ def job_path(job_number: int) -> str:
 def assignment_path(job_number: int) -> str:
     """Return where the job's `AssignmentRecord` is."""
     return f"jobs/{job_number}/assignment"
+
+
+def past_assignment_path(job_number: int, version: int) -> str:
+    """Return where an earlier version of the job's `AssignmentRecord` is."""
+    return f"jobs/{job_number}/assignments/{version:016d}"
 
 
 def state_path(job_number: int, state_number: int) -> str:

@@ -7,11 +7,13 @@ the nodes as they are: what is decided is said once.
 
 **A job has one chain of entries**, numbered 1, 2, 3 …  Whatever must happen on every
 node of the job in one order is an entry: a batch that was decided, a state that was
-dropped.  A node applies them strictly in that order.
+dropped, a moment at which a snapshot is taken.  A node applies them strictly in that
+order.
 """
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
@@ -25,13 +27,16 @@ __all__ = [
     "CountersRecord",
     "Entry",
     "JobRecord",
+    "JoiningCopy",
     "NodeRecord",
     "QueryProgress",
     "RunRecord",
+    "SnapshotMarked",
     "StageRecord",
     "StateDropped",
     "StateProgress",
     "StateRecord",
+    "collected_stage_id",
 ]
 
 STAGE_ID_SIZE_BYTES: Final = 16
@@ -46,14 +51,32 @@ class StageRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     What one execution of a task brought, as far as it counts.
 
     Attributes:
-        stage_id: Drawn at random by that execution (rule W2).
+        stage_id: Drawn at random by that execution (rule W2), or made from one by
+            `collected_stage_id`.
         chunk_counts: How many chunks each node has of it; a node without is left out.
         row_count: Rows in all of them.
+        given_up: Nodes that were away, and did not get all of their rows; other copies
+            of the same key groups did.
     """
 
     stage_id: StageId
     chunk_counts: dict[str, int]
     row_count: int
+    given_up: tuple[str, ...] = ()
+
+
+def collected_stage_id(stage_id: bytes, assignment_version: int) -> bytes:
+    """
+    Return under which stage id nodes keep what they collect of *stage_id* (rule S2).
+
+    A node that becomes a copy of a key group while a batch is under way fetches the
+    rows from those they were brought to.  What it fetches for one assignment is always
+    the same, so that to collect twice is to collect once.
+    """
+    digest = blake2b(digest_size=STAGE_ID_SIZE_BYTES)
+    digest.update(f"collected {assignment_version} ".encode())
+    digest.update(stage_id)
+    return digest.digest()
 
 
 class BatchState(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -113,7 +136,24 @@ class StateDropped(
     state_number: int
 
 
-Entry: TypeAlias = BatchDecided | StateDropped
+class SnapshotMarked(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="snapshot"
+):
+    """
+    Here a snapshot of the job is taken: all that was decided before, nothing after.
+
+    Nothing changes for anybody who asks.
+
+    Attributes:
+        sequence: Its place in the chain.
+        snapshot_id: Drawn by whoever asked for it.
+    """
+
+    sequence: int
+    snapshot_id: str
+
+
+Entry: TypeAlias = BatchDecided | StateDropped | SnapshotMarked
 
 
 class StateRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -194,18 +234,48 @@ class RunRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     superseded: tuple[tuple[str, int], ...]
 
 
+class JoiningCopy(Struct, frozen=True, array_like=True):
+    """
+    A copy of a key group that is being made: it is never asked (rule S1).
+
+    Attributes:
+        node_index: Where, as an index into `AssignmentRecord.node_ids`.
+        since: The entry after which the node is brought the rows of the key group by
+            whoever writes; what was decided before must be copied.  It also names the
+            copy: one that was begun, given up and begun anew has another one, or the
+            same content.
+    """
+
+    node_index: int
+    since: int
+
+
 class AssignmentRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    Which nodes hold which key groups of a job.
+    Which nodes hold which key groups of a job, and which shall.
+
+    It is the persisted phase of every move (rule S2): what is to be done next follows
+    from it, and from who is there.
 
     Attributes:
         version: Rises with every change.
-        node_ids: The nodes, in an order that this version fixes.
+        sequence: The last entry of the chain when this version was written.
+        node_ids: The nodes that have a part in the job, in an order that this version
+            fixes.
         store_ids: The data directory that each node had when it was assigned.
         since_sequences: The entry of the chain after which each node joined: what was
-            decided before, it has no rows of.
+            decided before, it has no rows of, but for those that it copies.
         owners: For each key group the indexes into *node_ids* of its in-sync copies,
-            the primary first.
+            the primary first; never empty.
+        joining: For each key group the copies that are being made; empty altogether if
+            there are none.
+        wanted: For each key group the indexes of the nodes that shall have it, the
+            primary first; empty altogether if that is what *owners* say.
+        node_count: How many nodes the job shall have, as far as there are any.
+        replica_count: How many copies each key group shall have, as far as there are
+            nodes (rule S4).
+        planned_count: Copies that were to be made when *wanted* was made last; for the
+            progress that is shown.
     """
 
     version: int
@@ -213,6 +283,12 @@ class AssignmentRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     store_ids: tuple[str, ...]
     since_sequences: tuple[int, ...]
     owners: tuple[tuple[int, ...], ...]
+    sequence: int = 0
+    joining: tuple[tuple[JoiningCopy, ...], ...] = ()
+    wanted: tuple[tuple[int, ...], ...] = ()
+    node_count: int = 1
+    replica_count: int = 1
+    planned_count: int = 0
 
 
 class JobRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -239,10 +315,19 @@ class JobRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class NodeRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A node that has been seen: its id, and the data directory it had then."""
+    """
+    A node that has been seen.
+
+    Attributes:
+        node_id: Its name.
+        store_id: The data directory it had then.
+        draining_id: The registration (the process) that is to be emptied, or None: it
+            gets no key groups, and gives away those that it has (rule O6).
+    """
 
     node_id: str
     store_id: str
+    draining_id: str | None = None
 
 
 class CountersRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
