@@ -12,7 +12,7 @@ Pages carry keys and values as they lie on disk: nothing is looked at on the way
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -40,15 +40,15 @@ __all__ = [
     "runs_of",
 ]
 
-_KEY_GROUP_COUNT_MAX = 1 << 15
-_PAGE_COUNT_MAX = 1 << 10
+_KEY_GROUP_COUNT_MAX: Final = 1 << 15
+_PAGE_COUNT_MAX: Final = 1 << 10
 
 KeyGroupRun: TypeAlias = tuple[int, int]
 """Key groups side by side: the first and the last one."""
 
-CopyId: TypeAlias = Annotated[int, Meta(ge=1, lt=1 << 63)]
+CopyId: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 62)]
 PageCount: TypeAlias = Annotated[int, Meta(ge=0, le=_PAGE_COUNT_MAX)]
-Sequence: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 63)]
+Sequence: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 62)]
 KeyGroupRuns: TypeAlias = Annotated[
     tuple[KeyGroupRun, ...], Meta(min_length=1, max_length=_KEY_GROUP_COUNT_MAX)
 ]
