@@ -151,9 +151,11 @@ def start_nodes(
             "spark.dynamicAllocation.enabled: turn that off, or run lodestar node "
             "beside Spark"
         )
-    _wait_for_executors(
-        context, executor_count or _executor_count(context), timeout_seconds
+    wanted_count = (
+        1 if _is_local(context) else executor_count or _executor_count(context)
     )
+    clock = SystemClock()
+    deadline_ns = clock.now_ns() + seconds_to_ns(timeout_seconds)
     order = NodeOrder(
         data_dir=os.fspath(data_dir),
         settings=config.to_settings(),
@@ -166,12 +168,26 @@ def start_nodes(
         token=secrets.token_hex(8),
         timeout_seconds=timeout_seconds,
     )
-    answers = _on_each_executor(
-        context,
-        _starting(
-            order, nodes_per_executor, is_loopback=checked.bind_endpoint.is_loopback
-        ),
+    start = _starting(
+        order, nodes_per_executor, is_loopback=checked.bind_endpoint.is_loopback
     )
+    while True:
+        left_seconds = max(0.0, (deadline_ns - clock.now_ns()) / NS_PER_SECOND)
+        _wait_for_executors(context, wanted_count, left_seconds)
+        answers = _on_each_executor(context, start)
+        is_refused = any("error" in answer for answer in answers)
+        if is_refused or len(answers) >= wanted_count * nodes_per_executor:
+            break
+        if clock.now_ns() >= deadline_ns:
+            ExecutorNodes(context, [RunningNode(**one) for one in answers]).stop()
+            raise UnreachableError(
+                f"{wanted_count} executors",
+                timeout_seconds,
+                f"only {len(answers) // nodes_per_executor} could start their nodes",
+            )
+        # An executor that has just died counts until Spark notices.  Those that have
+        # their nodes keep them, so it can be asked again.
+        threading.Event().wait(_POLL_SECONDS)
     nodes = [RunningNode(**answer) for answer in answers if "error" not in answer]
     handle = ExecutorNodes(context, nodes)
     errors = [answer for answer in answers if "error" in answer]
@@ -247,11 +263,17 @@ def _executor_count(context: SparkContext) -> int:
     return int(context.getConf().get("spark.executor.instances", "1"))
 
 
+def _is_local(context: SparkContext) -> bool:
+    """Return whether the driver's JVM is the one executor."""
+    master = str(context.master)
+    return master == "local" or master.startswith("local[")
+
+
 def _wait_for_executors(
     context: SparkContext, executor_count: int, timeout_seconds: float
 ) -> None:
     """Wait until the application has that many executors; in local mode it has one."""
-    if context.master == "local" or str(context.master).startswith("local["):
+    if _is_local(context):
         return
     clock = SystemClock()
     deadline_ns = clock.now_ns() + seconds_to_ns(timeout_seconds)
