@@ -178,6 +178,17 @@ class Process:
         self._wait_for_end()
         return killed_ns
 
+    def leave(self, timeout_seconds: float = WAIT_SECONDS) -> None:
+        """Ask it to end (SIGTERM), and wait until it has, without an error."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            exit_code = self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"it did not leave; {self._log()}") from None
+        assert exit_code == 0, self._log()
+        self._wait_for_end()
+
     def end(self) -> None:
         """Let it leave cleanly by closing its input, and wait until it has."""
         assert self._process.stdin is not None

@@ -17,6 +17,7 @@ from nameservice import QUERY_PROXY
 from queryablestate.paths import decode_entry
 from queryablestate.records import BatchDecided
 from tests.drills.processes import WAIT_SECONDS, Process, Server
+from tests.drills.spark_driver import SparkSettings
 from tests.drills.state_answers import BatchTimes
 from tests.drills.state_driver import DriverSettings
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-__all__ = ["Driver", "DriverEvent", "Service", "StateProcesses"]
+__all__ = ["Driver", "DriverEvent", "Service", "StateProcesses", "spark_command"]
 
 # Long enough for a busy machine, short enough that nobody waits ten seconds for a node
 # that a new proxy leader has not seen.
@@ -94,6 +95,8 @@ class StateProcesses:
         directory: Where their logs and data go.
         proxy_count: How many proxies; one leads.
         node_count: How many nodes, called ``node-1``, ``node-2``, …
+        started_count: How many of them are started with the rest; None for all.
+        replica_count: How many copies of each key group a new job has.
         is_durable: Whether the LeaderServer has a data directory.
 
     Attributes:
@@ -110,8 +113,11 @@ class StateProcesses:
         *,
         proxy_count: int = 1,
         node_count: int = 2,
+        started_count: int | None = None,
+        replica_count: int = 1,
         is_durable: bool = True,
     ) -> None:
+        self._started_count = started_count
         self._directory = directory
         self._resources = contextlib.ExitStack()
         self._read_paths: set[str] = set()
@@ -124,8 +130,13 @@ class StateProcesses:
             *("--url", self.server.url),
             *("--session-timeout-seconds", str(SESSION_TIMEOUT_SECONDS)),
         ]
+        proxy_options = list(common)
+        if replica_count > 1:
+            config_file = directory / "proxy.toml"
+            config_file.write_text(f"replica_count = {replica_count}\n", "utf-8")
+            proxy_options += ["--config-file", str(config_file)]
         self.proxies = [
-            Service("proxy", f"proxy-{number}", directory, common)
+            Service("proxy", f"proxy-{number}", directory, proxy_options)
             for number in range(1, proxy_count + 1)
         ]
         self.nodes = {
@@ -145,9 +156,11 @@ class StateProcesses:
     def __enter__(self) -> StateProcesses:
         with contextlib.ExitStack() as resources:
             resources.enter_context(self.server)
-            services = [*self.proxies, *self.nodes.values()]
-            for service in services:
+            nodes = list(self.nodes.values())
+            for service in [*self.proxies, *nodes]:
                 resources.callback(service.close)
+            services = [*self.proxies, *nodes[: self._started_count]]
+            for service in services:
                 service.launch()
             for service in services:
                 assert service.address
@@ -200,6 +213,24 @@ class StateProcesses:
                 self.decided_us[entry.batch_id] = entry.decided_at_us
 
 
+def spark_command(config: HAConfig, directory: Path) -> Sequence[str]:
+    """Return how a Spark application is run that publishes a batch a second."""
+    settings = SparkSettings(
+        services=_services(config),
+        checkpoint_directory=str(directory / "spark-checkpoint"),
+        batch_seconds=1.0,
+        commit_timeout_seconds=60.0,
+    )
+    return ["-m", "tests.drills.spark_driver", json.dumps(asdict(settings))]
+
+
+def _services(config: HAConfig) -> dict[str, Any]:
+    return {
+        "url": config.url,
+        "session_timeout_seconds": config.session_timeout_seconds,
+    }
+
+
 @frozen(kw_only=True)
 class DriverEvent:
     """
@@ -238,6 +269,8 @@ class Driver:
         pause_seconds: Between two batches.
         is_complete_every: Each batch whose number this divides holds all rows there
             are, as in complete mode; 0 for none.
+        command: What to run instead, such as `spark_command`: it reports the same, and
+            the rest is its own business.
     """
 
     def __init__(
@@ -248,22 +281,18 @@ class Driver:
         commit_timeout_seconds: float = 60.0,
         pause_seconds: float = 0.05,
         is_complete_every: int = 0,
+        command: Sequence[str] = (),
     ) -> None:
         settings = DriverSettings(
-            services={
-                "url": config.url,
-                "session_timeout_seconds": config.session_timeout_seconds,
-            },
+            services=_services(config),
             query_id=str(uuid.uuid4()),
             checkpoint_file=str(directory / "driver.checkpoint"),
             commit_timeout_seconds=commit_timeout_seconds,
             pause_seconds=pause_seconds,
             is_complete_every=is_complete_every,
         )
-        self._command = [
-            *(sys.executable, "-m", "tests.drills.state_driver"),
-            json.dumps(asdict(settings)),
-        ]
+        own = ["-m", "tests.drills.state_driver", json.dumps(asdict(settings))]
+        self._command = [sys.executable, *(command or own)]
         self._log_file = directory / "driver.log"
         self._past: list[DriverEvent] = []
         self._process: Process | None = None

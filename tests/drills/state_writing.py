@@ -35,7 +35,17 @@ if TYPE_CHECKING:
     from queryablestate.writer import StageMessage, WritePlan, WriteRun
 
 
-__all__ = ["JOB", "KEYS", "LOG", "LOG_KEYS", "LOSER", "ROWS", "DrillQuery"]
+__all__ = [
+    "JOB",
+    "KEYS",
+    "LOG",
+    "LOG_KEYS",
+    "LOSER",
+    "MAX_PARALLELISM",
+    "ROWS",
+    "DrillQuery",
+    "keys_by_group",
+]
 
 JOB: Final = "drill"
 ROWS: Final = "rows"
@@ -46,7 +56,7 @@ LOG_KEYS: Final = KEYS[:12]
 LOSER: Final = -1
 """What stands in the rows of the attempt that did not win."""
 
-_MAX_PARALLELISM: Final = 32
+MAX_PARALLELISM: Final = 32
 _FIND_TIMEOUT_SECONDS: Final = 2.0
 
 
@@ -59,8 +69,16 @@ def _schema(kind: StateKind) -> StateSchema:
 
 
 _STATES: Final = {ROWS: _schema(StateKind.VALUE), LOG: _schema(StateKind.LIST)}
-_KEY_CODEC: Final = KeyCodec(_STATES[ROWS].key, max_parallelism=_MAX_PARALLELISM)
+_KEY_CODEC: Final = KeyCodec(_STATES[ROWS].key, max_parallelism=MAX_PARALLELISM)
 _VALUE_CODEC: Final = ValueCodec(_STATES[ROWS].value)
+
+
+def keys_by_group(keys: Sequence[str] = KEYS) -> Mapping[str, Sequence[str]]:
+    """Return which of the keys are in each key group, by a name for that."""
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        found.setdefault(f"group {_KEY_CODEC.key_group(key)}", []).append(key)
+    return found
 
 
 @final
@@ -149,7 +167,7 @@ class DrillQuery:
         return self._writer.plan(
             self._job_id,
             _STATES,
-            max_parallelism=_MAX_PARALLELISM,
+            max_parallelism=MAX_PARALLELISM,
             on_new_query=self._on_new_query,
             timeout_seconds=self._timeout_seconds,
         )
