@@ -13,6 +13,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from nameservice import RemoteProtocolError
+from queryablestate.copy_messages import CopiedRows, FromCopySource, ToCopySource
 from queryablestate.messages import ToClient, ToNodeFrame, ToProxy
 from queryablestate.node_messages import (
     ChunkRefused,
@@ -25,12 +26,15 @@ from queryablestate.node_messages import (
 __all__ = [
     "FRAME_COUNT_MAX",
     "decode_chunk",
+    "decode_copied_rows",
     "decode_count",
+    "decode_from_copy_source",
     "decode_from_node",
     "decode_items",
     "decode_keys",
     "decode_rows",
     "decode_to_client",
+    "decode_to_copy_source",
     "decode_to_node",
     "decode_to_proxy",
     "decode_values",
@@ -59,6 +63,13 @@ _CHUNK_REPLY: Final[msgspec.msgpack.Decoder[ChunkStaged | ChunkRefused]] = (
     msgspec.msgpack.Decoder(ChunkStaged | ChunkRefused)
 )
 _ROWS: Final = msgspec.msgpack.Decoder(StagedRows)
+_TO_COPY_SOURCE: Final[msgspec.msgpack.Decoder[ToCopySource]] = msgspec.msgpack.Decoder(
+    ToCopySource
+)
+_FROM_COPY_SOURCE: Final[msgspec.msgpack.Decoder[FromCopySource]] = (
+    msgspec.msgpack.Decoder(FromCopySource)
+)
+_COPIED_ROWS: Final = msgspec.msgpack.Decoder(CopiedRows)
 _KEYS: Final = msgspec.msgpack.Decoder(list[bytes])
 _VALUES: Final = msgspec.msgpack.Decoder(list[bytes | None])
 _ITEMS: Final = msgspec.msgpack.Decoder(list[list[bytes] | None])
@@ -100,6 +111,21 @@ def decode_chunk(envelope: bytes | memoryview) -> StageChunk:
 def decode_from_node(envelope: bytes | memoryview) -> ChunkStaged | ChunkRefused:
     """Return what a node told a writer, or raise `RemoteProtocolError`."""
     return _decode(_CHUNK_REPLY, envelope)
+
+
+def decode_to_copy_source(envelope: bytes | memoryview) -> ToCopySource:
+    """Return what a node asked another, or raise `RemoteProtocolError`."""
+    return _decode(_TO_COPY_SOURCE, envelope)
+
+
+def decode_from_copy_source(envelope: bytes | memoryview) -> FromCopySource:
+    """Return what a node was told by another, or raise `RemoteProtocolError`."""
+    return _decode(_FROM_COPY_SOURCE, envelope)
+
+
+def decode_copied_rows(payload: bytes | memoryview) -> CopiedRows:
+    """Return the rows of a page, or raise `RemoteProtocolError`."""
+    return _decode_payload(_COPIED_ROWS, payload)
 
 
 def decode_rows(payload: bytes | memoryview) -> StagedRows:

@@ -84,7 +84,11 @@ class NodeLink:
     """
 
     def __init__(
-        self, context: ZMQContext, address: str, key_pair: CurveKeyPair | None
+        self,
+        context: ZMQContext,
+        address: str,
+        key_pair: CurveKeyPair | None,
+        limits: SocketLimits = NODE_SOCKET_LIMITS,
     ) -> None:
         self.address = address
         self.key_pair = key_pair
@@ -93,7 +97,7 @@ class NodeLink:
         self._resources = ExitStack()
         target = parse_address(address)
         try:
-            self._socket = open_socket(context, zmq.DEALER, NODE_SOCKET_LIMITS)
+            self._socket = open_socket(context, zmq.DEALER, limits)
             self._resources.callback(self._socket.close)
             secure_to(self._socket, target, key_pair)
             self._monitor = ConnectionMonitor(self._socket)
@@ -123,11 +127,11 @@ class NodeLink:
                     pass
         return False
 
-    def send(self, envelope: bytes, payload: bytes) -> bool:
+    def send(self, *frames: bytes) -> bool:
         """Send a message, if that is possible at once; return whether it was."""
         if not self.is_open:
             return False
-        outcome = send_now(self._socket, [envelope, payload])
+        outcome = send_now(self._socket, frames)
         return outcome is SendOutcome.SENT
 
     def replies(self) -> Iterator[ChunkStaged | ChunkRefused]:
