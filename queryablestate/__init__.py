@@ -13,8 +13,10 @@ from queryablestate.cache import CacheRule
 from queryablestate.client import QueryableStateClient
 from queryablestate.credentials import Credentials
 from queryablestate.local_cluster import LocalStateCluster
+from queryablestate.move_progress import MoveFigures
 from queryablestate.node import StateNode
 from queryablestate.node_config import NodeConfig
+from queryablestate.operator_states import OperatorStateView
 from queryablestate.proxy_client import QueryStateProxyClient
 from queryablestate.proxy_config import ProxyConfig
 from queryablestate.proxy_config_file import load_proxy_config
@@ -22,6 +24,11 @@ from queryablestate.proxy_server import QueryStateProxyServer
 from queryablestate.query_core import QueryConfig
 from queryablestate.query_results import PartialResult, StateEntry, StateInformation
 from queryablestate.rate_limit import RateLimitRule, RateLimitScope
+from queryablestate.rescaling_information import (
+    DrainInformation,
+    MoveInformation,
+    RescalingInformation,
+)
 from queryablestate.state_operations import NodeInformation, StateOperations
 from queryablestate.state_server import QueryableStateServer
 
@@ -32,9 +39,13 @@ __all__ = [
     "CacheRule",
     "CallerEntry",
     "Credentials",
+    "DrainInformation",
     "LocalStateCluster",
+    "MoveFigures",
+    "MoveInformation",
     "NodeConfig",
     "NodeInformation",
+    "OperatorStateView",
     "PartialResult",
     "ProxyConfig",
     "QueryConfig",
@@ -44,6 +55,7 @@ __all__ = [
     "QueryableStateServer",
     "RateLimitRule",
     "RateLimitScope",
+    "RescalingInformation",
     "StateEntry",
     "StateInformation",
     "StateNode",

@@ -20,6 +20,7 @@ from nameservice import (
 )
 from queryablestate.async_query_shell import AsyncQueryShell
 from queryablestate.messages import JobsListed, StateDescribed, StatesListed
+from queryablestate.operator_states import OperatorStateRead, OperatorStateView
 from queryablestate.query_builder import (
     MISSING,
     QueryBuilder,
@@ -362,6 +363,34 @@ class AsyncQueryableStateClient:
             for count in counts:
                 raise_error(count.error)
             return sum(count.result for count in counts)
+
+    async def operator_state(
+        self,
+        job_id: str,
+        name: str,
+        *,
+        deadline_seconds: float | None = None,
+        min_batch_id: int | None = None,
+    ) -> OperatorStateView:
+        """
+        Return the items of an operator state, by subtask, as they were after a batch.
+
+        See `QueryableStateClient.operator_state`.
+        """
+        deadline_ns = self._builder.deadline_ns(deadline_seconds)
+        reading = OperatorStateRead(job_id, name)
+        while reading.view is None:
+            left_seconds = self._builder.seconds_until(deadline_ns)
+            read = await self._read(
+                job_id,
+                reading.state_name,
+                ROWS,
+                reading.wanted(),
+                max(left_seconds, 0.001),
+                min_batch_id,
+            )
+            reading.take(read)
+        return reading.view
 
     # -- what there is -----------------------------------------------------------------
 

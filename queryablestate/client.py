@@ -18,6 +18,7 @@ from nameservice import (
     UnknownStateError,
 )
 from queryablestate.messages import JobsListed, StateDescribed, StatesListed
+from queryablestate.operator_states import OperatorStateRead, OperatorStateView
 from queryablestate.query_builder import (
     MISSING,
     QueryBuilder,
@@ -447,6 +448,49 @@ class QueryableStateClient:
             for count in counts:
                 raise_error(count.error)
             return sum(count.result for count in counts)
+
+    def operator_state(
+        self,
+        job_id: str,
+        name: str,
+        *,
+        deadline_seconds: float | None = None,
+        min_batch_id: int | None = None,
+    ) -> OperatorStateView:
+        """
+        Return the items of an operator state, by subtask, as they were after a batch.
+
+        All of them are of one batch, the last one that is published (rule O5).
+
+        Args:
+            job_id: The job.
+            name: The state's name within its operator.
+            deadline_seconds: How long it may take.
+            min_batch_id: Wait until this batch is visible.
+
+        Raises:
+            UnknownStateError: If no operator of the job has published such a state.
+            UnknownJobError: If there is no state of this job at all.
+            StateUnavailableError: If nobody can answer now, or nothing is published
+                yet; says when to ask again.
+            DeadlineExceededError: If there was no answer in time; or if the state is
+                large, and no two batches were as far apart as it takes to read it.
+            NameServiceError: As `get`.
+        """
+        deadline_ns = self._builder.deadline_ns(deadline_seconds)
+        reading = OperatorStateRead(job_id, name)
+        while reading.view is None:
+            left_seconds = self._builder.seconds_until(deadline_ns)
+            read = self._read(
+                job_id,
+                reading.state_name,
+                ROWS,
+                reading.wanted(),
+                max(left_seconds, 0.001),
+                min_batch_id,
+            )
+            reading.take(read)
+        return reading.view
 
     # -- what there is -----------------------------------------------------------------
 

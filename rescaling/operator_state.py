@@ -42,8 +42,10 @@ __all__ = [
     "ListState",
     "OperatorStateStore",
     "check_union_sizes",
+    "decode_items",
     "decode_snapshot",
     "encode_snapshot",
+    "encoded_states",
 ]
 
 SNAPSHOT_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -315,6 +317,40 @@ def decode_snapshot(data: bytes) -> dict[str, tuple[RedistributionMode, list[Any
     except msgspec.MsgspecError as error:
         message = f"these {len(data)} bytes are no snapshot: {error}"
         raise OperatorStateError(message) from error
+
+
+def encoded_states(data: bytes) -> dict[str, tuple[RedistributionMode, bytes]]:
+    """
+    Return the states of a snapshot by name, their items still in bytes.
+
+    Args:
+        data: As `encode_snapshot` made it.
+
+    Raises:
+        OperatorStateError: If *data* is nothing of the kind.
+    """
+    try:
+        return {
+            name: (mode, items) for name, mode, items in _snapshot_decoder.decode(data)
+        }
+    except msgspec.MsgspecError as error:
+        message = f"these {len(data)} bytes are no snapshot: {error}"
+        raise OperatorStateError(message) from error
+
+
+def decode_items(data: bytes) -> list[Any]:
+    """
+    Return the items of one state that `encoded_states` gave in bytes.
+
+    Raises:
+        OperatorStateError: If *data* is nothing of the kind.
+    """
+    try:
+        items: list[Any] = _items_decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        message = f"these {len(data)} bytes are no items of a state: {error}"
+        raise OperatorStateError(message) from error
+    return items
 
 
 def check_union_sizes(snapshots: Sequence[bytes], *, size_bytes_max: int) -> None:

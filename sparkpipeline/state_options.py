@@ -14,6 +14,7 @@ from attrs import field, frozen
 from pyspark.sql.types import StructType
 
 from nameservice import ConfigurationError, check_component_id
+from queryablestate.operator_states import RESERVED_STATE_PREFIX
 from queryablestate.schema import (
     ArrayType,
     AtomicType,
@@ -113,6 +114,11 @@ class StateSpec:
 
     def __attrs_post_init__(self) -> None:
         check_component_id(self.state_name, what="state_name")
+        if self.state_name.startswith(RESERVED_STATE_PREFIX):
+            raise ConfigurationError(
+                f"names that begin with {RESERVED_STATE_PREFIX!r} are those of "
+                f"published operator state: call {self.state_name!r} something else"
+            )
         _check_choice("kind", self.kind, _KINDS)
         if not self.key:
             raise ConfigurationError(

@@ -101,6 +101,7 @@ PURE_FILES = frozenset(
         "scanning",
         "node_waiting",
         "operator_manifest",
+        "operator_states",
         "peers",
         "schema",
         "setting_checks",
