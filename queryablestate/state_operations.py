@@ -6,15 +6,33 @@ Where the proxy has callers, all of it takes the right ``admin``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self, TypeVar, final
 
-from attrs import frozen
+from attrs import field, frozen
 from msgspec import Struct
 
-from nameservice import RemoteProtocolError
+from nameservice import RemoteProtocolError, SystemClock, UnknownJobError
 from queryablestate.messages import DropState, ListNodes, NodesListed, StateDropDone
+from queryablestate.move_progress import MoveFigures
+from queryablestate.move_waiting import DrainWaiting, RescaleWaiting
+from queryablestate.operation_messages import (
+    DrainNode,
+    DrainStarted,
+    ListRescalings,
+    RescaleJob,
+    RescaleStarted,
+    RescalingsListed,
+)
+from queryablestate.polling import wait_for
 from queryablestate.proxy_connection import ProxyConnection
+from queryablestate.rescaling_information import (
+    DrainInformation,
+    RescalingInformation,
+    drain_information,
+    rescaling_information,
+)
 
 
 if TYPE_CHECKING:
@@ -46,6 +64,9 @@ class NodeInformation:
         key_group_counts: For each job how many key groups it is asked for.
         behind_counts: For each job how many decided entries it has yet to apply; empty
             while it is away, since nobody knows then.
+        copy_counts: For each job how many copies of key groups it has that could be
+            asked; with one replica as many as it is asked for.
+        is_draining: Whether it is being emptied: it gets no more key groups.
     """
 
     node_id: str
@@ -53,6 +74,8 @@ class NodeInformation:
     last_heard_seconds: float | None
     key_group_counts: Mapping[str, int]
     behind_counts: Mapping[str, int]
+    copy_counts: Mapping[str, int] = field(factory=dict)
+    is_draining: bool = False
 
 
 @final
@@ -75,6 +98,8 @@ class StateOperations:
     ) -> None:
         self._proxy = ProxyConnection(config, credentials)
         self._deadline_seconds = deadline_seconds
+        self._clock = SystemClock()
+        self._closed = threading.Event()
 
     def nodes(self) -> Sequence[NodeInformation]:
         """
@@ -84,12 +109,6 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
-        listed = self._call(
-            NodesListed,
-            lambda request_id, session: ListNodes(
-                request_id=request_id, session=session
-            ),
-        )
         return [
             NodeInformation(
                 node_id=node.node_id,
@@ -101,9 +120,177 @@ class StateOperations:
                 ),
                 key_group_counts=node.key_group_counts,
                 behind_counts={} if node.address is None else node.behind_counts,
+                copy_counts=node.copy_counts,
+                is_draining=node.is_draining,
             )
-            for node in listed.nodes
+            for node in self._listed_nodes().nodes
         ]
+
+    # -- rescaling ---------------------------------------------------------------------
+
+    def rescale(
+        self,
+        job_id: str,
+        *,
+        node_count: int | None = None,
+        replica_count: int | None = None,
+    ) -> RescalingInformation:
+        """
+        Give a job so many of the registered nodes, and key groups so many copies.
+
+        Returns as soon as the plan is written down: it is carried out whatever happens
+        to us, or to the proxy.  Readers and writers go on meanwhile (rule S3).
+
+        Args:
+            job_id: The job.
+            node_count: How many nodes, at least 1.  Draining ones do not count; if
+                there are too few, further ones take part as they register.  None
+                leaves it as it is.
+            replica_count: How many copies, 1 to 16, as far as there are nodes (rule
+                S4).  None leaves it as it is.
+
+        Returns:
+            What is to be done.
+
+        Raises:
+            UnknownJobError: If there is no state of the job.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+        started = self._call(
+            RescaleStarted,
+            lambda request_id, session: RescaleJob(
+                request_id=request_id,
+                session=session,
+                job_id=job_id,
+                node_count=node_count,
+                replica_count=replica_count,
+            ),
+        )
+        return rescaling_information(started.rescaling)
+
+    def rescalings(self, job_id: str | None = None) -> Sequence[RescalingInformation]:
+        """
+        Return how far one job is, or how far all of them are, sorted by name.
+
+        Raises:
+            UnknownJobError: If there is no state of the job.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+        return self._listed_rescalings(job_id)[0]
+
+    def drain(self, node_id: str, *, undo: bool = False) -> DrainInformation:
+        """
+        Have a node emptied: its key groups go to others, and it gets no more.
+
+        Returns as soon as that is written down.  It holds for the process that runs
+        now: one that is started later under that name takes part again.
+
+        Args:
+            node_id: Which.  One that is away is given up: what only it has stays
+                unavailable until it is back.
+            undo: Let it take part again instead.
+
+        Raises:
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If there is no such node, or the proxy could not be asked;
+                see `ProxyConnection`.
+        """
+        self._call(
+            DrainStarted,
+            lambda request_id, session: DrainNode(
+                request_id=request_id, session=session, node_id=node_id, is_undone=undo
+            ),
+        )
+        return self._drain_information(node_id)
+
+    def wait_until_rescaled(
+        self,
+        job_id: str | None = None,
+        *,
+        timeout_seconds: float | None = None,
+        since: RescalingInformation | None = None,
+        on_progress: (
+            Callable[[Sequence[RescalingInformation], MoveFigures], None] | None
+        ) = None,
+    ) -> Sequence[RescalingInformation]:
+        """
+        Wait until nothing is to be copied or given up any more.
+
+        A proxy that is replaced meanwhile is no end of it.  To give up waiting changes
+        nothing: the move goes on.
+
+        Args:
+            job_id: Which job; None waits for all.
+            timeout_seconds: How long; None waits as long as it takes.
+            since: What `rescale` returned: with it the figures begin there.
+            on_progress: Is told whenever the proxy was asked, some times a second;
+                what it raises ends the waiting.
+
+        Returns:
+            How it ended.
+
+        Raises:
+            DeadlineExceededError: If there was something to do after
+                *timeout_seconds*; says how much.
+            UnknownJobError: If there is no state of the job.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked for a minute.
+        """
+        waiting = RescaleWaiting(on_progress, since=since, now_ns=self._clock.now_ns())
+
+        def ask() -> Sequence[RescalingInformation] | None:
+            found, is_settled = self._listed_rescalings(job_id)
+            return waiting.step(
+                found, is_settled=is_settled, now_ns=self._clock.now_ns()
+            )
+
+        return wait_for(
+            ask,
+            clock=self._clock,
+            closed=self._closed,
+            timeout_seconds=timeout_seconds,
+            missing=waiting.missing,
+        )
+
+    def wait_until_drained(
+        self,
+        node_id: str,
+        *,
+        timeout_seconds: float | None = None,
+        on_progress: Callable[[DrainInformation, MoveFigures], None] | None = None,
+    ) -> DrainInformation:
+        """
+        Wait until a node has no copy of a key group any more.
+
+        As `wait_until_rescaled`, but for:
+
+        Raises:
+            DidNotHappenError: If the node is not drained any more, though it is not
+                empty: it was started anew, or somebody has undone it; or if there is
+                no other node that could take what it has.
+        """
+        waiting = DrainWaiting(node_id, on_progress)
+
+        def ask() -> DrainInformation | None:
+            rescalings, is_settled = self._listed_rescalings(None)
+            return waiting.step(
+                self._drain_information(node_id),
+                rescalings,
+                is_settled=is_settled,
+                now_ns=self._clock.now_ns(),
+            )
+
+        return wait_for(
+            ask,
+            clock=self._clock,
+            closed=self._closed,
+            timeout_seconds=timeout_seconds,
+            missing=waiting.missing,
+        )
+
+    # -- states ------------------------------------------------------------------------
 
     def drop_state(self, job_id: str, state_name: str) -> None:
         """
@@ -129,8 +316,11 @@ class StateOperations:
             ),
         )
 
+    # -- life --------------------------------------------------------------------------
+
     def close(self) -> None:
-        """Close every socket.  Idempotent."""
+        """Close every socket; who waits is told at once.  Idempotent."""
+        self._closed.set()
         self._proxy.close()
 
     def __enter__(self) -> Self:
@@ -143,6 +333,33 @@ class StateOperations:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _listed_nodes(self) -> NodesListed:
+        return self._call(
+            NodesListed,
+            lambda request_id, session: ListNodes(
+                request_id=request_id, session=session
+            ),
+        )
+
+    def _drain_information(self, node_id: str) -> DrainInformation:
+        nodes = {node.node_id: node for node in self._listed_nodes().nodes}
+        return drain_information(node_id, nodes.get(node_id))
+
+    def _listed_rescalings(
+        self, job_id: str | None
+    ) -> tuple[tuple[RescalingInformation, ...], bool]:
+        """Return what there is, and whether the leader changes assignments already."""
+        listed = self._call(
+            RescalingsListed,
+            lambda request_id, session: ListRescalings(
+                request_id=request_id, session=session, job_id=job_id
+            ),
+        )
+        if job_id is not None and not listed.rescalings:
+            raise UnknownJobError(job_id)
+        found = tuple(rescaling_information(each) for each in listed.rescalings)
+        return found, listed.is_settled
 
     def _call(self, expected: type[T], build: Build) -> T:
         answer: ToClient = self._proxy.call(
