@@ -32,6 +32,7 @@ __all__ = [
     "QueryProgress",
     "RunRecord",
     "SnapshotMarked",
+    "SnapshotRestored",
     "StageRecord",
     "StateDropped",
     "StateProgress",
@@ -153,7 +154,24 @@ class SnapshotMarked(
     snapshot_id: str
 
 
-Entry: TypeAlias = BatchDecided | StateDropped | SnapshotMarked
+class SnapshotRestored(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="restore"
+):
+    """
+    The job begins with the rows of a snapshot, which its nodes have loaded.
+
+    Attributes:
+        sequence: Its place in the chain: the first entry that is kept.
+        restore_id: Under which the nodes keep the rows that they have loaded.
+        state_numbers: The states that have been written, sorted.
+    """
+
+    sequence: int
+    restore_id: str
+    state_numbers: tuple[int, ...]
+
+
+Entry: TypeAlias = BatchDecided | StateDropped | SnapshotMarked | SnapshotRestored
 
 
 class StateRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
