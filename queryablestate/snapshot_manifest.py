@@ -64,7 +64,7 @@ class SnapshotFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     key_group_first: KeyGroup
     key_group_last: KeyGroup
     row_count: Annotated[int, Meta(ge=1)]
-    size_bytes: Annotated[int, Meta(ge=1)]
+    size_bytes: Annotated[int, Meta(ge=1, le=1 << 31)]
     checksum: Checksum
 
 
