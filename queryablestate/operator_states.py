@@ -144,7 +144,8 @@ def published_name(name: str) -> str:
     Raises:
         ConfigurationError: If *name* is empty, or too long for that.
     """
-    if not isinstance(name, str) or not name:
+    given: object = name
+    if not isinstance(given, str) or not given:
         raise ConfigurationError(
             f"an operator state is called by 1 or more characters, not {name!r}"
         )

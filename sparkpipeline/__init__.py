@@ -17,6 +17,7 @@ from sparkpipeline.operator_functions import (
     OperatorFunction,
     run_operator,
 )
+from sparkpipeline.operator_publication import OperatorStatePublication
 from sparkpipeline.sink import publish_state, publish_states
 from sparkpipeline.state_options import StateSpec
 
@@ -28,6 +29,7 @@ __all__ = [
     "LodestarDataSource",
     "OperatorContext",
     "OperatorFunction",
+    "OperatorStatePublication",
     "StateSpec",
     "attach_state",
     "close_ha_services",

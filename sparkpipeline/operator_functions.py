@@ -11,7 +11,8 @@ Batch N is run in these steps, and each may be the last one before a crash:
     output and snapshots to a new directory with a random name.
 4.  The manifest of N is created, unless there is one.  It names the files that count.
     From now on nobody will run the function for N again.
-5.  The files that the manifest names go to the sink, as batch N.
+5.  The files that the manifest names go to the sink, as batch N; and a copy of its
+    snapshots to whoever may ask for them (`sparkpipeline.operator_publisher`).
 6.  What is older than the last few batches is deleted.
 
 So the function's output and its state change together, in step 4, once.  The sink may
@@ -54,6 +55,8 @@ from sparkpipeline.operator_manifest import (
     SubtaskFile,
     choose_attempts,
 )
+from sparkpipeline.operator_publication import PublishedBatch
+from sparkpipeline.operator_publisher import OperatorStatePublisher
 from sparkpipeline.operator_task import (
     RESERVED_PREFIX,
     OperatorContext,
@@ -73,6 +76,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from rescaling.redistribution import Assign
+    from sparkpipeline.operator_publication import OperatorStatePublication
 
 
 __all__ = ["OperatorContext", "OperatorFunction", "run_operator"]
@@ -81,6 +85,7 @@ OnMissingState: TypeAlias = Literal["refuse", "begin"]
 
 PARALLELISM_MAX: Final = 32_768
 BATCH_COUNT_KEPT: Final = 3
+_PUBLISHING_QUERY: Final = ":operator-state"
 _ON_MISSING_STATE: Final = ("refuse", "begin")
 
 
@@ -95,6 +100,7 @@ def run_operator(
     snapshot_size_bytes_max: int = SNAPSHOT_SIZE_BYTES_MAX,
     batch_count_kept: int = BATCH_COUNT_KEPT,
     on_missing_state: OnMissingState = "refuse",
+    publication: OperatorStatePublication | None = None,
 ) -> DataStreamWriter:
     """
     Return what runs *function* on each micro-batch of *df*, with operator state.
@@ -120,6 +126,8 @@ def run_operator(
         batch_count_kept: For how many batches output and snapshots are kept.
         on_missing_state: Whether a query that has run before, and left no state, is an
             error (``"refuse"``) or begins without state (``"begin"``).
+        publication: Where the states can be asked for, as they are after each batch;
+            by default nowhere (rule O5).
 
     Raises:
         ConfigurationError: If the query could not work like that; says what to change.
@@ -159,6 +167,7 @@ def run_operator(
         snapshot_size_bytes_max=snapshot_size_bytes_max,
         batch_count_kept=batch_count_kept,
         on_missing_state=on_missing_state,
+        publisher=None if publication is None else OperatorStatePublisher(publication),
     )
     return df.writeStream.foreachBatch(operator.run)
 
@@ -186,6 +195,7 @@ class _Operator:
     snapshot_size_bytes_max: int
     batch_count_kept: int
     on_missing_state: OnMissingState
+    publisher: OperatorStatePublisher | None
     # What this driver has read or written before need not be read again.
     last: _Left | None = None
 
@@ -224,8 +234,27 @@ class _Operator:
             parallelism=manifest.parallelism,
             row_count=sum(one.row_count for one in manifest.subtasks),
         )
+        # It travels while the sink works: the state after this batch is what the
+        # manifest says, whatever the sink does.
+        offer = None
+        if self.publisher is not None:
+            offer = self.publisher.offer(self._published(batch, manifest))
         self.sink(read_output(batch, manifest), batch_id)
+        if self.publisher is not None and offer is not None:
+            self.publisher.wait(offer)
         checkpoint.keep(known[-self.batch_count_kept :])
+
+    def _published(
+        self, batch: OperatorBatch, manifest: OperatorManifest
+    ) -> PublishedBatch:
+        """Return what readers are to be told of the state after *batch*."""
+        return PublishedBatch(
+            # Of its own, for the sink may write states of the job under Spark's.
+            query_id=f"{batch.query_id}{_PUBLISHING_QUERY}",
+            run_id=batch.run_id,
+            batch_id=batch.batch_id,
+            snapshots=self._left(batch, manifest),
+        )
 
     def _publish(self, batch: OperatorBatch, known: Sequence[int]) -> OperatorManifest:
         """Run the function, and publish what it gives; return what counts."""
