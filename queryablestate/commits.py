@@ -3,7 +3,8 @@ Batches on their way from staged to applied; pure (rules W3 and W4).
 
 Theory of operation.  A commit goes through three phases::
 
-    VERIFYING   the nodes are asked whether they hold every chunk of the winning stages;
+    VERIFYING   the nodes are asked whether they hold every chunk of the winning stages,
+                and those that became copies meanwhile collect what others were sent;
                 nodes that are away are asked when they are back
     DECIDING    the decision waits to be written, or is being written
     APPLYING    it is in the chain; the owners are told, and tell when they have it
@@ -14,14 +15,17 @@ waits.  Verification costs a round trip, and buys that a decision never names ro
 nobody has: a node that lacks rows of a decision can never go on.
 
 What a node has verified holds for the data directory that it had: if it comes back with
-another one before the decision is written, the decision is not made.
+another one before the decision is written, the decision is not made on its word.
+
+**While key groups move** (rule S2) a batch is decided under the assignment that is
+present then, whatever it was sent by; whenever that changes, `Verification.proceed`
+works out anew what is still to be asked.  So no batch fails because of a move.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 from functools import partial
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from attrs import Factory, define, frozen
@@ -33,10 +37,10 @@ from nameservice import (
 )
 from queryablestate.batch_order import Repeated
 from queryablestate.chains import extend_chain, lagging_nodes, prunable_entries
+from queryablestate.commit_verification import Verification
 from queryablestate.control_changes import Change, Write
-from queryablestate.control_effects import AnswerWriter, RefuseWriter, SendToNode
+from queryablestate.control_effects import AnswerWriter, RefuseWriter
 from queryablestate.messages import BatchCommitted
-from queryablestate.node_messages import VerifyStages
 
 
 if TYPE_CHECKING:
@@ -50,16 +54,15 @@ if TYPE_CHECKING:
     from queryablestate.decisions import Job
     from queryablestate.job_changes import JobChange
     from queryablestate.messages import CommitBatch
-    from queryablestate.node_messages import StagesVerified
+    from queryablestate.node_messages import StagesCollected, StagesVerified
     from queryablestate.node_table import PresentNode
-    from queryablestate.records import StageRecord
 
 
-__all__ = ["Commits", "verify_id_of"]
+__all__ = ["Commits"]
 
+_NS_PER_US: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_SECOND: Final = 1_000_000_000
-_VERIFY_ID_SIZE_BYTES: Final = 7
 
 _CommitKey: TypeAlias = "tuple[str, str, int, int | None, tuple[int, ...]]"
 
@@ -92,11 +95,11 @@ class _Commit:
         key: What names it.
         request: As it was asked for last.
         batch_id: The number that its rows are staged under.
+        verification: What the nodes have said of these rows.
+        wall_clock_us: The wall clock when it was asked for last.
+        asked_at_ns: The time when that was.
         phase: How far it is.
         waiters: Who is to be told.
-        verify_id: Names the answers of the nodes.
-        unverified: The nodes that have yet to answer.
-        store_ids: The data directories of those that have.
         sequence: Its place in the chain, from APPLYING on.
         is_repeated: Whether it had been decided before it was asked for.
     """
@@ -104,29 +107,18 @@ class _Commit:
     key: _CommitKey
     request: CommitBatch
     batch_id: int
+    verification: Verification
+    wall_clock_us: int
+    asked_at_ns: int
     phase: _Phase = _Phase.VERIFYING
     waiters: list[_Waiter] = Factory(list)
-    verify_id: int = 0
-    unverified: set[str] = Factory(set)
-    store_ids: dict[str, str] = Factory(dict)
     sequence: int = 0
     is_repeated: bool = False
 
-
-def verify_id_of(
-    job_id: str, writer_epoch: int, batch_id: int, stages: Sequence[StageRecord]
-) -> int:
-    """
-    Return what names a verification of these stages.
-
-    It follows from what is verified, not from a count: an answer to another leader that
-    comes late cannot be taken for an answer to something else.
-    """
-    digest = blake2b(digest_size=_VERIFY_ID_SIZE_BYTES)
-    digest.update(f"{writer_epoch} {batch_id} {job_id}".encode())
-    for stage in stages:
-        digest.update(stage.stage_id)
-    return int.from_bytes(digest.digest(), "big")
+    @property
+    def deadline_ns(self) -> int:
+        """Return until when somebody waits for it; 0 if nobody does."""
+        return max((waiter.deadline_ns for waiter in self.waiters), default=0)
 
 
 @final
@@ -141,6 +133,7 @@ class Commits:
     def __init__(self, control: ControlState) -> None:
         self._control = control
         self._commits: dict[_CommitKey, _Commit] = {}
+        self._now_ns = 0
 
     def next_deadline_ns(self) -> int | None:
         """Return when `expire` is to be called, or None."""
@@ -164,6 +157,7 @@ class Commits:
         Raises:
             QueryableStateError: Why it cannot be; see `Job.decide`.
         """
+        self._now_ns = now_ns
         job = self._control.job(request.job_id)
         waiter = _Waiter(
             link=link,
@@ -180,49 +174,75 @@ class Commits:
             commit.waiters.append(waiter)
             return []
         decided = _check_decidable(job, request)
+        batch_id = job.staged_batch_id(request)
+        verification = Verification(
+            control=self._control, request=request, batch_id=batch_id
+        )
         if commit is None:
             commit = _Commit(
-                key=key, request=request, batch_id=job.staged_batch_id(request)
+                key=key,
+                request=request,
+                batch_id=batch_id,
+                verification=verification,
+                wall_clock_us=wall_clock_us,
+                asked_at_ns=now_ns,
             )
             self._commits[key] = commit
+        else:
+            commit.request, commit.verification = request, verification
+            commit.wall_clock_us, commit.asked_at_ns = wall_clock_us, now_ns
         commit.waiters.append(waiter)
         if isinstance(decided, Repeated):
             return [*self._await_applied(commit, decided, is_repeated=True)]
-        outcomes: list[Outcome] = [*self._verify(commit, request, job)]
-        if not commit.unverified:
-            outcomes.append(self._decide(commit, wall_clock_us))
-        return outcomes
+        return self._proceed(commit)
 
     def verified(
         self, node: PresentNode, message: StagesVerified, wall_clock_us: int
     ) -> list[Outcome]:
         """Take note of what a node has of the stages that it was asked for."""
+        del wall_clock_us
+        outcomes: list[Outcome] = []
+        for commit in self._verifying():
+            if commit.verification.verified(node, message):
+                outcomes += self._proceed(commit)
+        return outcomes
+
+    def collected(
+        self, node: PresentNode, message: StagesCollected, wall_clock_us: int
+    ) -> list[Outcome]:
+        """Take note of what a node has collected of stages that others were sent."""
+        del wall_clock_us
+        outcomes: list[Outcome] = []
+        for commit in self._verifying():
+            if commit.verification.collected(node, message):
+                outcomes += self._proceed(commit)
+        return outcomes
+
+    def assignment_changed(self, job: Job) -> list[Outcome]:
+        """
+        Go by the present assignment of *job* from now on (rule S2).
+
+        What is being decided finds out when its turn comes.
+        """
         outcomes: list[Outcome] = []
         for commit in list(self._commits.values()):
-            if (
-                commit.phase is not _Phase.VERIFYING
-                or commit.verify_id != message.verify_id
-                or node.node_id not in commit.unverified
-            ):
+            if commit.request.job_id != job.record.job_id:
                 continue
-            if message.missing:
-                error = StagedDataMissingError(commit.batch_id, [node.node_id])
-                outcomes += self._fail(commit, error)
-                continue
-            commit.unverified.remove(node.node_id)
-            commit.store_ids[node.node_id] = node.store_id
-            if not commit.unverified:
-                outcomes.append(self._decide(commit, wall_clock_us))
+            if commit.phase is _Phase.VERIFYING:
+                outcomes += self._proceed(commit)
+            elif commit.phase is _Phase.APPLYING:
+                outcomes += self._finish_if_applied(commit)
         return outcomes
 
     def node_registered(self, node: PresentNode) -> list[ControlEffect]:
         """Ask a node that is back what it has to verify, and see how far it is."""
+        del node
         effects: list[ControlEffect] = []
         for commit in list(self._commits.values()):
             if commit.phase is _Phase.APPLYING:
                 effects += self._finish_if_applied(commit)
-            elif node.node_id in commit.unverified:
-                effects.append(self._verification(commit, node))
+            elif commit.phase is _Phase.VERIFYING:
+                effects += self._ask_on(commit)
         return effects
 
     def node_moved(self, job_id: str) -> list[ControlEffect]:
@@ -243,8 +263,12 @@ class Commits:
             self._forget_if_unwanted(commit)
 
     def expire(self, *, now_ns: int) -> list[ControlEffect]:
-        """Refuse those whose time is up."""
+        """Refuse those whose time is up; have collected what can be by now."""
+        self._now_ns = now_ns
         effects: list[ControlEffect] = []
+        for commit in self._verifying():
+            if commit.verification.is_collecting:
+                effects += self._ask_on(commit)
         for commit in list(self._commits.values()):
             late = [waiter for waiter in commit.waiters if waiter.deadline_ns <= now_ns]
             if not late:
@@ -265,75 +289,62 @@ class Commits:
 
     # -- verifying -----------------------------------------------------------------
 
-    def _verify(
-        self, commit: _Commit, request: CommitBatch, job: Job
-    ) -> list[ControlEffect]:
-        """Ask the nodes for the chunks of *request*."""
-        commit.request = request
-        commit.verify_id = verify_id_of(
-            request.job_id, request.writer_epoch, commit.batch_id, request.stages
-        )
-        commit.store_ids = {}
-        commit.unverified = {
-            node_id
-            for stage in request.stages
-            for node_id, count in stage.chunk_counts.items()
-            if count > 0
-        }
+    def _verifying(self) -> list[_Commit]:
         return [
-            self._verification(commit, node)
-            for node in self._control.present_of(job)
-            if node.node_id in commit.unverified
+            commit
+            for commit in self._commits.values()
+            if commit.phase is _Phase.VERIFYING
         ]
 
-    def _verification(self, commit: _Commit, node: PresentNode) -> ControlEffect:
-        request = commit.request
-        message = VerifyStages(
-            leader_epoch=self._control.leader_epoch,
-            verify_id=commit.verify_id,
-            job_id=request.job_id,
-            writer_epoch=request.writer_epoch,
-            batch_id=commit.batch_id,
-            stages=tuple(
-                stage
-                for stage in request.stages
-                if stage.chunk_counts.get(node.node_id, 0) > 0
-            ),
-        )
-        return SendToNode(link=node.link, message=message)
+    def _proceed(self, commit: _Commit) -> list[Outcome]:
+        """Ask what is to be asked now; decide if that is nothing."""
+        outcomes: list[Outcome] = [*self._ask_on(commit)]
+        if commit.key in self._commits and commit.verification.is_complete:
+            outcomes.append(self._decide(commit))
+        return outcomes
+
+    def _ask_on(self, commit: _Commit) -> list[ControlEffect]:
+        """Ask what is to be asked now, and was not; fail what cannot be."""
+        job = self._control.job(commit.request.job_id)
+        try:
+            return commit.verification.proceed(
+                job, now_ns=self._now_ns, deadline_ns=commit.deadline_ns
+            )
+        except StagedDataMissingError as error:
+            return self._fail(commit, error)
 
     # -- deciding ------------------------------------------------------------------
 
-    def _decide(self, commit: _Commit, wall_clock_us: int) -> Change:
+    def _decide(self, commit: _Commit) -> Change:
         """Let the decision wait for its turn to be written."""
         commit.phase = _Phase.DECIDING
         return Change(
-            prepare=partial(self._decision, commit, wall_clock_us),
+            prepare=partial(self._decision, commit),
             refuse=partial(self._fail, commit),
         )
 
-    def _decision(
-        self, commit: _Commit, wall_clock_us: int, now_ns: int
-    ) -> Write | Sequence[Outcome]:
+    def _decision(self, commit: _Commit, now_ns: int) -> Write | Sequence[Outcome]:
         """Check once more, now that nothing can come between, and write."""
-        del now_ns
-        request = commit.request
+        self._now_ns = now_ns
+        request, verification = commit.request, commit.verification
         job = self._control.job(request.job_id)
         decided = _check_decidable(job, request)
         if isinstance(decided, Repeated):
             return self._await_applied(commit, decided, is_repeated=True)
-        nodes = self._control.nodes
-        replaced = [
-            node_id
-            for node_id, store_id in sorted(commit.store_ids.items())
-            if nodes.store_id_of(node_id) != store_id
-        ]
-        if replaced:
-            raise StagedDataMissingError(commit.batch_id, replaced)
+        verification.find_replaced()
+        effects = verification.proceed(
+            job, now_ns=now_ns, deadline_ns=commit.deadline_ns
+        )
+        if not verification.is_complete:
+            commit.phase = _Phase.VERIFYING
+            self._forget_if_unwanted(commit)
+            return effects
+        waited_us = (now_ns - commit.asked_at_ns) // _NS_PER_US
         change = job.decide(
             request,
-            decided_at_us=wall_clock_us,
+            decided_at_us=commit.wall_clock_us + waited_us,
             pruned=prunable_entries(self._control, job),
+            stages=verification.stages(),
         )
         assert not isinstance(change, Repeated)
         return Write(
@@ -400,7 +411,7 @@ class Commits:
             job = self._control.job(commit.request.job_id)
             node_ids = lagging_nodes(self._control, job, commit.sequence)
         else:
-            node_ids = sorted(commit.unverified)
+            node_ids = commit.verification.waiting_for()
         error = CommitTimeoutError(
             commit.batch_id,
             (now_ns - waiter.asked_at_ns) / _NS_PER_SECOND,
@@ -427,12 +438,14 @@ def _check_decidable(job: Job, request: CommitBatch) -> JobChange | Repeated:
         return decided
     assignment = job.assignment
     assert assignment is not None
-    if request.assignment_version != assignment.version:
+    sent = job.assignment_of(request.assignment_version)
+    if sent is None:
         # Not transient: what was staged elsewhere will not come here by itself.
         batch_id = job.staged_batch_id(request)
         raise StagedDataMissingError(batch_id, assignment.node_ids)
     for stage in request.stages:
-        strangers = sorted(set(stage.chunk_counts) - set(assignment.node_ids))
+        named = {*stage.chunk_counts, *stage.given_up}
+        strangers = sorted(named.difference(sent.node_ids))
         if strangers:
             raise LocalProtocolError(
                 f"nodes {', '.join(strangers)} hold no state of {request.job_id!r}"

@@ -51,6 +51,7 @@ from queryablestate.records import (
     JobRecord,
     QueryProgress,
     RunRecord,
+    StageRecord,
     StateDropped,
     StateProgress,
     StateRecord,
@@ -119,6 +120,12 @@ class Job:
             if state.state_name == state_name:
                 return state
         return None
+
+    def assignment_of(self, version: int) -> AssignmentRecord | None:
+        """Return that version of the assignment, or None if it is not kept."""
+        if self.assignment is not None and self.assignment.version == version:
+            return self.assignment
+        return self.assignments.get(version)
 
     def progress_of(self, state_number: int) -> StateProgress:
         """Return who owns that state, which is registered, and how far it is."""
@@ -275,6 +282,7 @@ class Job:
         *,
         decided_at_us: int,
         pruned: Sequence[int],
+        stages: tuple[StageRecord, ...] | None = None,
     ) -> JobChange | Repeated:
         """
         Return what commits the batch of *request* (rules W3 and W4).
@@ -283,6 +291,8 @@ class Job:
             request: What a driver wants to be decided.
             decided_at_us: The wall clock.
             pruned: Entries, the oldest that are kept, that may go.
+            stages: Where its rows are under the present assignment; None if that is
+                as *request* says.
 
         Returns:
             The change, or that the batch is decided already.
@@ -352,10 +362,14 @@ class Job:
             query_id=run.query_id,
             writer_epoch=run.writer_epoch,
             batch_id=batch_id,
-            assignment_version=request.assignment_version,
+            assignment_version=(
+                request.assignment_version
+                if self.assignment is None
+                else self.assignment.version
+            ),
             decided_at_us=decided_at_us,
             states=tuple(written),
-            stages=request.stages,
+            stages=request.stages if stages is None else stages,
         )
         run = replace(run, batch_id=batch_id)
         record = replace(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, assert_never, final
 from election import Put
 from queryablestate.assignment import key_groups_of
 from queryablestate.chains import catch_up, declare_lost
-from queryablestate.commits import verify_id_of
+from queryablestate.commit_verification import verify_id_of
 from queryablestate.control_changes import Change, Write
 from queryablestate.control_effects import ForgetNode, SendToNode
 from queryablestate.control_state import has_node

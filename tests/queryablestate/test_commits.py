@@ -13,7 +13,7 @@ from nameservice import (
     StaleWriterError,
     UnknownStateError,
 )
-from queryablestate.commits import verify_id_of
+from queryablestate.commit_verification import verify_id_of
 from queryablestate.control_effects import (
     AnswerWriter,
     RefuseWriter,
@@ -62,7 +62,7 @@ AGAIN = Link(20)
 
 def verify_id(batch_id: int, *stages: StageRecord, epoch: int = 1) -> int:
     """Return what names the verification of a batch."""
-    return verify_id_of(APP, epoch, batch_id, stages)
+    return verify_id_of(APP, epoch, batch_id, stages, assignment_version=1)
 
 
 def verification(batch_id: int, *stages: StageRecord) -> VerifyStages:

@@ -6,7 +6,7 @@ import pytest
 
 from election import Put
 from nameservice import DidNotHappenError
-from queryablestate.commits import verify_id_of
+from queryablestate.commit_verification import verify_id_of
 from queryablestate.control_effects import ForgetNode, SendToNode, WriteStore
 from queryablestate.control_events import (
     Link,
@@ -280,7 +280,8 @@ class TestLost:
         plane.decide(commit(epoch, 0))
         one = stage(1, a=1)
         plane.ask(commit(epoch, 1, one, stage(2, b=1)))
-        number = verify_id_of(APP, epoch, 1, (one, stage(2, b=1)))
+        stages = (one, stage(2, b=1))
+        number = verify_id_of(APP, epoch, 1, stages, assignment_version=1)
         plane.hear(LINK_A, verified("a", number))
         plane.hear(LINK_B, verified("b", number))
         (probe,) = sent(

@@ -22,7 +22,7 @@ MUTATIONS: Final = (
     Mutation(
         name="verification-skipped",
         rule="W3: no decision names rows that nobody has",
-        module="queryablestate.commits",
+        module="queryablestate.commit_rows",
         before="            for node_id, count in stage.chunk_counts.items()\n"
         "            if count > 0\n",
         after="            for node_id, count in stage.chunk_counts.items()\n"
@@ -31,7 +31,7 @@ MUTATIONS: Final = (
     Mutation(
         name="another-disk-verified",
         rule="W7: what was verified is gone with its disk",
-        module="queryablestate.commits",
+        module="queryablestate.commit_verification",
         before="if nodes.store_id_of(node_id) != store_id",
         after="if store_id is None",
         is_rare=True,
@@ -63,7 +63,7 @@ MUTATIONS: Final = (
         name="lost-rows-answered",
         rule="W7: unavailable, never unknown",
         module="queryablestate.node_reads",
-        before="if found.view.is_lost:",
+        before="if found.view.lost:",
         after="if found.view is None:",
     ),
     Mutation(

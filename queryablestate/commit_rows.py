@@ -1,0 +1,257 @@
+"""
+Where the rows of a batch are, and where they must be when it is decided; pure (S2).
+
+Theory of operation.  A batch is sent by one assignment, and it may be decided under
+another one: key groups have moved meanwhile.  For each key group, those it was sent to
+*have* its rows, but for the nodes that *lack* them: the writer gave them up, or they
+have said so themselves.  Those that the present assignment names must have them.  Who
+must, and does not, fetches them from one who does, before the decision: a decision
+never names rows that nobody has.
+
+What a node has fetched it keeps, so that the next change of the assignment makes it
+fetch only what is new: commits come to an end while key groups go on moving.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from attrs import frozen
+
+from queryablestate.assignment import destinations
+from queryablestate.node_messages import CopySource
+from queryablestate.records import StageRecord, collected_stage_id
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from queryablestate.records import AssignmentRecord
+
+
+__all__ = ["BatchRows", "CollectedRows"]
+
+_NO_GROUPS: Final[frozenset[int]] = frozenset()
+
+
+@final
+@frozen(kw_only=True)
+class CollectedRows:
+    """
+    Rows that a node has fetched from others.
+
+    Attributes:
+        assignment_version: For which assignment; names them, see `collected_stage_id`.
+        key_groups: Of which key groups.
+        chunk_counts: In how many chunks the node keeps them, by the id of the stage
+            that they were brought in.
+    """
+
+    assignment_version: int
+    key_groups: frozenset[int]
+    chunk_counts: Mapping[bytes, int]
+
+
+@final
+class BatchRows:
+    """
+    The rows of one batch under one assignment.
+
+    Args:
+        stages: What was sent.
+        sent: By which assignment.
+        present: The assignment under which the batch is to be decided; of as many key
+            groups.
+        lacking: Nodes that turned out not to have what they were sent.
+        collected: What nodes have fetched; each once for each assignment.
+
+    Attributes:
+        verifying: The nodes whose own chunks will count.
+        collecting: The key groups that nodes have yet to fetch for the present
+            assignment, sorted, by node.
+        nobody: The key groups whose rows nobody has, sorted.
+    """
+
+    def __init__(
+        self,
+        stages: tuple[StageRecord, ...],
+        sent: AssignmentRecord,
+        present: AssignmentRecord,
+        *,
+        lacking: AbstractSet[str],
+        collected: Mapping[str, Sequence[CollectedRows]],
+    ) -> None:
+        self._stages = stages
+        self._collected = collected
+        with_rows = frozenset(
+            node_id
+            for stage in stages
+            for node_id, count in stage.chunk_counts.items()
+            if count > 0
+        )
+        lacking = frozenset(lacking).union(*(stage.given_up for stage in stages))
+        self._is_as_sent = not lacking and sent.version == present.version
+        self._due: Mapping[str, frozenset[int]] = {}
+        self._holders: Sequence[tuple[str, ...]] = ()
+        self.verifying = with_rows
+        self.collecting: Mapping[str, tuple[int, ...]] = {}
+        self.nobody: tuple[int, ...] = ()
+        if not self._is_as_sent:  # as a rule it is
+            self._holders = [
+                tuple(node_id for node_id in node_ids if node_id not in lacking)
+                for node_ids in _node_ids_of(sent)
+            ]
+            self._due = _key_groups_of(_node_ids_of(present))
+            self._compare(with_rows - lacking, present.version)
+
+    def _compare(self, with_rows: frozenset[str], version: int) -> None:
+        """Compare what there is with what there must be."""
+        holders, due = self._holders, self._due
+        had = _key_groups_of(holders)
+        self.nobody = tuple(group for group, has in enumerate(holders) if not has)
+        self.verifying = frozenset(
+            node_id
+            for node_id in with_rows
+            if not due.get(node_id, _NO_GROUPS).isdisjoint(had.get(node_id, _NO_GROUPS))
+        )
+        collecting = {}
+        for node_id in sorted(due):
+            # Of a key group whose holders have no chunk at all, there are no rows.
+            wanted = [
+                group
+                for group in sorted(due[node_id] - had.get(node_id, _NO_GROUPS))
+                if not with_rows.isdisjoint(holders[group])
+            ]
+            fetched = self._collected.get(node_id, ())
+            earlier = [rows for rows in fetched if rows.assignment_version != version]
+            missing = _without(wanted, fetched)
+            if missing:
+                # All that is fetched for one assignment is fetched at once: it is kept
+                # under one name.
+                collecting[node_id] = _without(wanted, earlier)
+        self.collecting = collecting
+
+    def sources(
+        self,
+        key_groups: Sequence[int],
+        address_of: Callable[[str], str | None],
+    ) -> tuple[CopySource, ...]:
+        """
+        Return where the rows of *key_groups* are to be had.
+
+        Those that are present come first, and among them the in-sync copies.
+
+        Args:
+            key_groups: Of `collecting`.
+            address_of: Returns where a node is reached, or None while it is away.
+        """
+        addresses: dict[str, str | None] = {}
+        found: dict[str, list[int]] = {}
+        for group in key_groups:
+            holders = self._holders[group]
+            for node_id in holders:
+                if node_id not in addresses:
+                    addresses[node_id] = address_of(node_id)
+            there = [one for one in holders if addresses[one] is not None]
+            found.setdefault((*there, *holders)[0], []).append(group)
+        return tuple(
+            CopySource(
+                node_id=node_id,
+                address=addresses[node_id],
+                key_groups=tuple(found[node_id]),
+            )
+            for node_id in sorted(found)
+        )
+
+    def stages_at(self, sources: Sequence[CopySource]) -> tuple[StageRecord, ...]:
+        """Return the stages of which *sources* have chunks."""
+        node_ids = [source.node_id for source in sources]
+        return tuple(
+            stage
+            for stage in self._stages
+            if any(stage.chunk_counts.get(node_id, 0) > 0 for node_id in node_ids)
+        )
+
+    def decided_stages(self) -> tuple[StageRecord, ...]:
+        """
+        Return what the decision names, once nobody is to collect anything any more.
+
+        What was collected of a stage comes right after it: rows of one key group are
+        applied in the order in which they were brought.
+        """
+        if self._is_as_sent:
+            return self._stages
+        collected: dict[int, dict[str, CollectedRows]] = {}
+        for node_id, all_rows in sorted(self._collected.items()):
+            due = self._due.get(node_id, _NO_GROUPS)
+            for rows in all_rows:
+                if not due.isdisjoint(rows.key_groups):
+                    nodes = collected.setdefault(rows.assignment_version, {})
+                    nodes[node_id] = rows
+        decided = []
+        for stage in self._stages:
+            own = {
+                node_id: count
+                for node_id, count in stage.chunk_counts.items()
+                if node_id in self.verifying
+            }
+            decided.append(
+                StageRecord(
+                    stage_id=stage.stage_id,
+                    chunk_counts=own,
+                    row_count=stage.row_count,
+                )
+            )
+            for version in sorted(collected):
+                counts = {
+                    node_id: rows.chunk_counts[stage.stage_id]
+                    for node_id, rows in collected[version].items()
+                    if rows.chunk_counts.get(stage.stage_id, 0) > 0
+                }
+                if counts:
+                    decided.append(
+                        StageRecord(
+                            stage_id=collected_stage_id(stage.stage_id, version),
+                            chunk_counts=counts,
+                            row_count=0,  # nobody has counted those of single nodes
+                        )
+                    )
+        return tuple(decided)
+
+    def collectors(self) -> frozenset[str]:
+        """Return the nodes whose fetched rows will count."""
+        return frozenset(
+            node_id
+            for node_id, fetched in self._collected.items()
+            for rows in fetched
+            if not self._due.get(node_id, _NO_GROUPS).isdisjoint(rows.key_groups)
+        )
+
+
+def _node_ids_of(assignment: AssignmentRecord) -> list[tuple[str, ...]]:
+    """Return who is brought the rows of each key group, the in-sync copies first."""
+    node_ids = assignment.node_ids
+    return [
+        tuple(node_ids[index] for index in indexes)
+        for indexes in destinations(assignment)
+    ]
+
+
+def _without(
+    key_groups: Sequence[int], collected: Sequence[CollectedRows]
+) -> tuple[int, ...]:
+    """Return those of *key_groups* whose rows were not collected."""
+    fetched = _NO_GROUPS.union(*(rows.key_groups for rows in collected))
+    return tuple(group for group in key_groups if group not in fetched)
+
+
+def _key_groups_of(
+    node_ids: Sequence[tuple[str, ...]],
+) -> Mapping[str, frozenset[int]]:
+    """Return the key groups of each node."""
+    found: dict[str, list[int]] = {}
+    for group, names in enumerate(node_ids):
+        for node_id in names:
+            found.setdefault(node_id, []).append(group)
+    return {node_id: frozenset(groups) for node_id, groups in found.items()}
