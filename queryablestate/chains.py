@@ -9,6 +9,9 @@ A node can be behind in three ways.  It *missed* entries: it is sent them.  It h
 part* in what came before it joined: it begins there.  Or its rows are *lost* (another
 data directory, or entries that it needs are not kept any more): it begins at the head,
 and answers for no state that has rows until a batch replaces them (rule W7).
+
+A node that has no in-sync copy of any key group (rule S1) has nothing to lose: it begins
+wherever it can, and makes its copies anew from there.
 """
 
 from __future__ import annotations
@@ -98,16 +101,24 @@ def catch_up(control: ControlState, job: Job, node: PresentNode) -> list[Control
 def declare_lost(
     control: ControlState, job: Job, node: PresentNode
 ) -> list[ControlEffect]:
-    """Let a node begin at the head, with every state that has rows lost (rule W7)."""
-    lost = job.state_numbers_with_rows()
+    """
+    Let a node begin at the head, with every state that has rows lost (rule W7).
+
+    Unless others have all in-sync copies: then nothing is lost.
+    """
+    is_holder = node.node_id in job.holder_ids()
+    lost = job.state_numbers_with_rows() if is_holder else ()
     return [_reset(control, job, node, sequence=job.record.sequence, lost=lost)]
 
 
 def lagging_nodes(control: ControlState, job: Job, sequence: int) -> Sequence[str]:
-    """Return the owners that have not applied that entry, as far as is known."""
-    assert job.assignment is not None
+    """
+    Return who has an in-sync copy, and has not applied that entry, as far as is known.
+
+    Copies that are being made are not waited for: nobody is asked for them.
+    """
     lagging = []
-    for node_id in job.assignment.node_ids:
+    for node_id in job.holder_ids():
         node = control.nodes.present(node_id)
         applied = -1 if node is None else node.sequences.get(job.record.job_id, -1)
         if applied < sequence:

@@ -111,6 +111,11 @@ class Job:
     assignments: dict[int, AssignmentRecord] = field(factory=dict)
     states: dict[int, StateRecord] = field(factory=dict)
     entries: dict[int, Entry] = field(factory=dict)
+    # Who holds in-sync copies, and by which assignment: asked for with each entry that
+    # a node has applied.
+    _holders: tuple[AssignmentRecord | None, tuple[str, ...]] = field(
+        init=False, eq=False, repr=False, default=(None, ())
+    )
 
     # -- questions -----------------------------------------------------------------
 
@@ -126,6 +131,17 @@ class Job:
         if self.assignment is not None and self.assignment.version == version:
             return self.assignment
         return self.assignments.get(version)
+
+    def holder_ids(self) -> Sequence[str]:
+        """Return the nodes with an in-sync copy of a key group, in their order."""
+        known, node_ids = self._holders
+        assignment = self.assignment
+        if known is not assignment or assignment is None:
+            assert assignment is not None
+            indexes = {index for owners in assignment.owners for index in owners}
+            node_ids = tuple(assignment.node_ids[index] for index in sorted(indexes))
+            self._holders = (assignment, node_ids)
+        return node_ids
 
     def progress_of(self, state_number: int) -> StateProgress:
         """Return who owns that state, which is registered, and how far it is."""
