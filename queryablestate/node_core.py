@@ -1,13 +1,14 @@
 """
 `NodeCore`: a state node without I/O.
 
-Theory of operation.  The core knows three things, each in a machine of its own:
+Theory of operation.  The core knows four things, each in a machine of its own:
 
 ===================  ===============================================================
 `Registration`       whether the proxy leader has taken the node, and until when it
                      may answer (rules Q4, S2)
 `JobTable`           what it answers for, what it has applied, what it has yet to
                      apply (rules W3, W7)
+`CopyTable`          what it holds and what it has yet to copy (rules S1, S2)
 `WaitingQuestions`   who waits for what is yet to be applied (rule Q2)
 ===================  ===============================================================
 
@@ -29,20 +30,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
 
-from attrs import frozen
-
-from nameservice import (
-    DeadlineExceededError,
-    RemoteProtocolError,
-    StateUnavailableError,
-)
-from queryablestate.failures import NOT_LEADER, STALE_ROUTE, refusal_of
+from queryablestate.failures import NOT_LEADER
 from queryablestate.node_chunks import ChunkGate, chunk_refused
+from queryablestate.node_command_checks import check_command
+from queryablestate.node_copy_table import CopyTable
 from queryablestate.node_effects import (
     AskAgain,
     BindStore,
     CheckStages,
+    CollectRows,
     DropOldStages,
+    EndProcess,
     NodeEffect,
     RaiseFences,
     SendToProxy,
@@ -54,7 +52,12 @@ from queryablestate.node_events import (
     ChunkFinished,
     ChunkReceived,
     CommandReceived,
+    CopyAdvanced,
+    CopyFinished,
     EntryFinished,
+    KeyGroupsFetched,
+    KeyGroupsHeld,
+    LeaveAsked,
     NodeEvent,
     ProxyConnected,
     ProxyDisconnected,
@@ -66,19 +69,25 @@ from queryablestate.node_events import (
     Wait,
 )
 from queryablestate.node_jobs import JobTable, ServedJob
+from queryablestate.node_limits import NodeLimits
 from queryablestate.node_messages import (
     ApplyEntries,
     AssignJob,
+    CollectStages,
     EntriesApplied,
     FenceWriters,
     HeartbeatAcknowledged,
     JobAssignment,
+    KeyGroupsCopied,
+    LeaveNode,
+    NodeEmptied,
     NodeRefused,
     NodeRegistered,
     ResetJob,
     ToNode,
     VerifyStages,
 )
+from queryablestate.node_refusals import stale_route, too_late, unavailable
 from queryablestate.node_registration import NodeIdentity, Registration
 from queryablestate.node_waiting import WaitingQuestions
 from queryablestate.questions import Question, Refusal
@@ -91,41 +100,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Admission", "NodeCore", "NodeLimits", "check_command"]
 
-_KEY_GROUP_COUNT_MAX: Final = 32_768
-_NS_PER_SECOND: Final = 1_000_000_000
-_RETRY_AFTER_SECONDS: Final = 0.1
 _DROP_STAGES_TRIES: Final = 20
 """How much more often it is looked whether old staged rows may be dropped."""
-
-
-@final
-@frozen(kw_only=True)
-class NodeLimits:
-    """
-    How long a node waits, and how much may wait in it.
-
-    Attributes:
-        pause_ns: Between attempts to register, at first.
-        pause_ns_max: Up to where that doubles.
-        answer_timeout_ns: How long a connection to a proxy may take, and its answer.
-        retry_ns: How long a job that cannot go on is left alone.
-        drop_stages_ns: How often old staged rows are looked for, by a node that has
-            applied all that was decided.
-        entries_waiting_max: Entries of one job that wait to be applied.
-        questions_waiting_max: Questions that wait for a batch.
-        chunks_per_writer_max: Chunks of one writer that wait for the disk.
-        chunks_size_bytes_max: All that wait for the disk.
-    """
-
-    pause_ns: int = _NS_PER_SECOND // 10
-    pause_ns_max: int = 5 * _NS_PER_SECOND
-    answer_timeout_ns: int = 5 * _NS_PER_SECOND
-    retry_ns: int = 30 * _NS_PER_SECOND
-    drop_stages_ns: int = 300 * _NS_PER_SECOND
-    entries_waiting_max: int = 1_000
-    questions_waiting_max: int = 10_000
-    chunks_per_writer_max: int = 64
-    chunks_size_bytes_max: int = 256 * 1024 * 1024
 
 
 Admission: TypeAlias = ServedJob | Refusal | Wait
@@ -166,6 +142,7 @@ class NodeCore:
             answer_timeout_ns=limits.answer_timeout_ns,
         )
         self._jobs = self._job_table({}, {})
+        self._copies = CopyTable(identity, limits)
         self._waiting = WaitingQuestions(limits.questions_waiting_max)
         self._gate = ChunkGate(
             chunks_per_writer_max=limits.chunks_per_writer_max,
@@ -173,6 +150,7 @@ class NodeCore:
         )
         self._control_id: str | None = None
         self._is_switching = False
+        self._is_leaving = False
         self._drop_stages_due_ns = now_ns + limits.drop_stages_ns
         self._deadline_ns = self._drop_stages_due_ns
 
@@ -205,6 +183,7 @@ class NodeCore:
             "questions_waiting": len(self._waiting),
             "chunks_waiting": self._gate.chunk_count,
             "chunks_waiting_bytes": self._gate.size_bytes,
+            **self._copies.figures(),
         }
 
     def admit(
@@ -223,18 +202,20 @@ class NodeCore:
         if question.leader_epoch != registration.leader_epoch:
             return self._wrong_epoch(question)
         if now_ns >= registration.lease_until_ns:
-            return _unavailable(
+            return unavailable(
                 question, job_id, "the node waits for the proxy to confirm it"
             )
         if job_id is None:
             if self._jobs.is_busy:
                 return Wait.UNKNOWN_STATE
-            return _stale_route(question)
+            return stale_route(question)
         served = self._jobs.served(job_id)
         if served is None:
-            return _unavailable(question, job_id, "the node does not serve this job")
+            return unavailable(question, job_id, "the node does not serve this job")
         if served.assignment_version != question.assignment_version:
-            return _stale_route(question)
+            return stale_route(question)
+        if not served.key_groups:
+            return stale_route(question)  # its copies are not the ones to ask (S3)
         if not self._jobs.is_caught_up(job_id):
             return Wait.CATCHING_UP
         return served
@@ -280,6 +261,21 @@ class NodeCore:
             case ResetFinished(job_id=job_id):
                 effects = self._jobs.reset_finished(event, now_ns=now_ns)
                 return effects + self._ask_again(self._waiting.take_job(job_id))
+            case KeyGroupsHeld():
+                self._copies.held(event, now_ns=now_ns)
+                return []
+            case CopyAdvanced():
+                self._copies.advanced(event)
+                return []
+            case KeyGroupsFetched():
+                self._copies.fetched(event, now_ns=now_ns)
+                return []
+            case CopyFinished():
+                self._copies.finished(event, now_ns=now_ns)
+                return []
+            case LeaveAsked():
+                self._is_leaving = True
+                return self._leave() if registration.is_registered else []
             case TimePassed():
                 return []
             case _:
@@ -290,6 +286,7 @@ class NodeCore:
             self._drop_stages_due_ns,
             self._registration.next_deadline_ns(is_held=self._is_held()),
             self._jobs.next_deadline_ns(),
+            self._copies.next_deadline_ns(),
             self._waiting.next_deadline_ns(),
         ]
         return min(moment for moment in moments if moment is not None)
@@ -297,7 +294,7 @@ class NodeCore:
     def _advance(self, now_ns: int) -> list[NodeEffect]:
         """Do what is due."""
         effects: list[NodeEffect] = [
-            SendToProxy(message=_too_late(waiting, now_ns))
+            SendToProxy(message=too_late(waiting, now_ns))
             for waiting in self._waiting.take_due(now_ns=now_ns)
         ]
         if self._jobs.wants_more(now_ns=now_ns):
@@ -310,7 +307,13 @@ class NodeCore:
             self._drop_stages_due_ns = now_ns + self._limits.drop_stages_ns // pauses
             if may_drop:
                 effects.append(DropOldStages())
-        effects += self._registration.advance(
+        registration = self._registration
+        effects += self._copies.advance(
+            self._jobs.applied,
+            is_heard=registration.is_registered and not registration.is_asking,
+            now_ns=now_ns,
+        )
+        effects += registration.advance(
             self._jobs.positions,
             token=self._token,
             is_held=self._is_held(),
@@ -324,9 +327,10 @@ class NodeCore:
         self._registration.store_id = event.store_id
         self._control_id = event.control_id
         self._jobs = self._job_table(event.positions, event.lost)
+        effects = self._copies.forget()
         self._gate.open(event.fences)
         self._is_switching = False
-        return self._registration.reconnect(now_ns=now_ns)
+        return effects + self._registration.reconnect(now_ns=now_ns)
 
     def _job_table(
         self, positions: Mapping[str, int], lost: Mapping[str, Sequence[int]]
@@ -359,12 +363,10 @@ class NodeCore:
             case HeartbeatAcknowledged():
                 # The proxy sent all that was missed before it heard this heartbeat;
                 # unless the node has asked again meanwhile, and let it pass.
-                if (
-                    registration.acknowledged(command)
-                    and not registration.is_asking
-                    and self._jobs.missed_came()
-                ):
-                    return self._ask_again(self._waiting.take_all())
+                if registration.acknowledged(command) and not registration.is_asking:
+                    self._copies.missed_came()
+                    if self._jobs.missed_came():
+                        return self._ask_again(self._waiting.take_all())
                 return []
             case _:
                 pass
@@ -377,19 +379,26 @@ class NodeCore:
                 return [RaiseFences(fences=raised)] if raised else []
             case VerifyStages():
                 return [CheckStages(command=command)]
+            case CollectStages():
+                return [CollectRows(command=command)]
+            case NodeEmptied(reason=reason):
+                self._is_leaving = False
+                return [EndProcess(reason=reason)]
             case _ if registration.is_asking:
                 return []  # the answer will say it again
             case AssignJob(job=job):
                 self._jobs.assign(job)
                 registration.hasten(now_ns=now_ns)
-                return self._fence(job)
+                return self._fence(job) + self._copies.assign(job)
             case ApplyEntries():
                 effects, is_whole = self._jobs.receive(command)
                 if not is_whole:
                     registration.want()
                 return effects
             case ResetJob():
-                return self._jobs.reset(command)
+                # No row that was fetched before may be written after the reset.
+                effects = self._copies.reset(command.job_id)
+                return effects + self._jobs.reset(command)
             case _:
                 assert_never(command)
 
@@ -403,14 +412,21 @@ class NodeCore:
             self._is_switching = True
             self._jobs.dismiss()
             self._registration.disconnected(now_ns=now_ns)
-            return [SwitchStore(control_id=message.control_id)]
+            effects = self._copies.forget()
+            return [*effects, SwitchStore(control_id=message.control_id)]
         if self._control_id is None:
             self._control_id = message.control_id
             effects.append(BindStore(control_id=message.control_id))
         self._jobs.assign_all(message.jobs)
         for job in message.jobs:
             effects += self._fence(job)
-        return effects
+        known = [position.job_id for position in self._jobs.positions()]
+        effects += self._copies.assign_all(message.jobs, known)
+        return effects + self._leave() if self._is_leaving else effects
+
+    def _leave(self) -> list[NodeEffect]:
+        message = LeaveNode(registration_id=self._identity.registration_id)
+        return [SendToProxy(message=message)]
 
     def _fence(self, job: JobAssignment) -> list[NodeEffect]:
         raised = self._gate.raise_fences(job.fences)
@@ -434,9 +450,9 @@ class NodeCore:
 
     def _defer(self, event: QuestionDeferred, now_ns: int) -> list[NodeEffect]:
         if event.asked.deadline_ns <= now_ns:
-            return [SendToProxy(message=_too_late(event, now_ns))]
+            return [SendToProxy(message=too_late(event, now_ns))]
         if self._waiting.is_full:
-            refusal = _unavailable(
+            refusal = unavailable(
                 event.asked.question, event.job_id, "too many questions wait"
             )
             return [SendToProxy(message=refusal)]
@@ -449,7 +465,7 @@ class NodeCore:
     def _wrong_epoch(self, question: Question) -> Refusal:
         if self._registration.is_stale(question.leader_epoch):
             return Refusal(request_id=question.question_id, code=NOT_LEADER)
-        return _unavailable(question, None, "the node is not registered")
+        return unavailable(question, None, "the node is not registered")
 
     # -- chunks --------------------------------------------------------------------
 
@@ -461,65 +477,8 @@ class NodeCore:
         return SendToWriter(writer=event.writer, message=message)
 
 
-def check_command(command: ToNode) -> None:
-    """
-    Raise `RemoteProtocolError` if *command* decodes and yet makes no sense.
-
-    A proxy of ours sends no such thing; what we make of one that does, is nothing.
-    """
-    jobs: Sequence[JobAssignment] = ()
-    match command:
-        case NodeRegistered(jobs=jobs, session_timeout_ms=session_timeout_ms):
-            if session_timeout_ms < 1:
-                raise RemoteProtocolError("malformed", "a session timeout below 1 ms")
-        case AssignJob(job=job):
-            jobs = (job,)
-        case _:
-            return
-    for job in jobs:
-        if not 1 <= job.max_parallelism <= _KEY_GROUP_COUNT_MAX:
-            raise RemoteProtocolError(
-                "malformed", f"a max parallelism of {job.max_parallelism}"
-            )
-        if not all(0 <= group < job.max_parallelism for group in job.key_groups):
-            raise RemoteProtocolError(
-                "malformed", f"key groups outside 0 to {job.max_parallelism - 1}"
-            )
-
-
 def _is_report(effect: NodeEffect) -> bool:
     """Return whether *effect* tells the proxy what it is told in registering."""
     return isinstance(effect, SendToProxy) and isinstance(
-        effect.message, EntriesApplied
+        effect.message, EntriesApplied | KeyGroupsCopied
     )
-
-
-def _unavailable(question: Question, job_id: str | None, detail: str) -> Refusal:
-    error = StateUnavailableError(job_id or "", None, (), _RETRY_AFTER_SECONDS, detail)
-    return refusal_of(error, question.question_id)
-
-
-def _stale_route(question: Question) -> Refusal:
-    return Refusal(request_id=question.question_id, code=STALE_ROUTE)
-
-
-def _too_late(waiting: QuestionDeferred, now_ns: int) -> Refusal:
-    """Return what a question is told whose deadline came while it waited."""
-    question = waiting.asked.question
-    match waiting.wait:
-        case Wait.CATCHING_UP:
-            return _unavailable(
-                question,
-                waiting.job_id,
-                "the node has yet to apply what it missed while it was away",
-            )
-        case Wait.UNKNOWN_STATE:
-            return _stale_route(question)
-        case Wait.BATCH:
-            waited_seconds = (now_ns - waiting.asked.asked_at_ns) / _NS_PER_SECOND
-            error = DeadlineExceededError(
-                waited_seconds, f"batch {question.min_batch_id} is not applied yet"
-            )
-            return refusal_of(error, question.question_id)
-        case _:
-            assert_never(waiting.wait)

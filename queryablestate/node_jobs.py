@@ -13,13 +13,15 @@ may not be any more).  What was applied before is answered for as before.
 
 **Catching up** (rule W3).  What the proxy sends between the registration (or another
 assignment) and the next acknowledged heartbeat is what the node had missed.  It answers
-for a job only when all of that has come, and is applied.
+for a job only when all of that has come, and is applied.  An assignment also names the
+entry after which it was made: whoever answered for a key group before may have shown
+that one, and nobody goes back in time (rule S3).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias, assert_never, final
 
 from attrs import define, field, frozen
 
@@ -31,7 +33,13 @@ from queryablestate.node_effects import (
     SendToProxy,
 )
 from queryablestate.node_messages import EntriesApplied, JobPosition, ResetJob
-from queryablestate.records import BatchDecided, Entry
+from queryablestate.records import (
+    BatchDecided,
+    Entry,
+    SnapshotMarked,
+    SnapshotRestored,
+    StateDropped,
+)
 
 
 if TYPE_CHECKING:
@@ -55,7 +63,8 @@ class ServedJob:
     Attributes:
         job_id: The job.
         assignment_version: The assignment that says so.
-        key_groups: Sorted.
+        key_groups: Those of which the node is the primary, sorted; other copies that it
+            holds are not asked.
         prefixes: The same as storage keys begin with them.
     """
 
@@ -76,9 +85,21 @@ def _served(job: JobAssignment) -> ServedJob:
 
 def _found_by(entry: Entry) -> frozenset[int]:
     """Return the states of which nothing is lost any more after *entry*."""
-    if isinstance(entry, BatchDecided):
-        return frozenset(s.state_number for s in entry.states if s.is_replaced)
-    return frozenset({entry.state_number})
+    match entry:
+        case BatchDecided(states=states):
+            return frozenset(s.state_number for s in states if s.is_replaced)
+        case StateDropped(state_number=state_number):
+            return frozenset({state_number})
+        case SnapshotRestored(state_numbers=state_numbers):
+            return frozenset(state_numbers)
+        case SnapshotMarked():
+            return frozenset()
+        case _:
+            assert_never(entry)
+
+
+def _has_part(job: JobAssignment) -> bool:
+    return bool(job.key_groups or job.copies or job.joining)
 
 
 @final
@@ -92,7 +113,9 @@ class _Job:
         position: The last entry that the store has; None for a job it knows nothing of.
         lost: The states whose rows are lost (rule W7).
         received: The last entry that has arrived.
+        assigned: The entry after which the assignment was made.
         promised: The entry from which on the node answers.
+        has_part: Whether the node has a part in it, as far as is known.
         is_missed_coming: Whether that may still rise.
         served: What it answers for, or None.
         tasks: What has arrived and not gone to the store; a reset only as the first.
@@ -107,7 +130,9 @@ class _Job:
     position: int | None = None
     lost: frozenset[int] = frozenset()
     received: int = 0
+    assigned: int = 0
     promised: int = 0
+    has_part: bool = True
     is_missed_coming: bool = False
     served: ServedJob | None = None
     tasks: deque[_Task] = field(factory=deque)
@@ -141,12 +166,22 @@ class _Job:
 
     @property
     def has_applied_all(self) -> bool:
-        return (
+        return not self.has_part or (
             self.is_caught_up
             and not self.is_busy
             and not self.is_incomplete
             and self.failure is None
         )
+
+    def leave(self) -> None:
+        """Have no part in it any more: nobody waits for what has not come."""
+        self.has_part = False
+        self.assigned = 0
+        self.promised = 0
+        self.is_missed_coming = False
+        self.is_incomplete = False
+        self.failure = None
+        self.retry_at_ns = None
 
 
 @final
@@ -235,6 +270,13 @@ class JobTable:
         """Return whether the store has what was missed; *job_id* must be known."""
         return self._jobs[job_id].is_caught_up
 
+    def applied(self, job_id: str) -> int | None:
+        """Return the last entry that the store has; None if what it has is void."""
+        job = self._jobs.get(job_id)
+        if job is None:
+            return 0
+        return None if job.is_void else job.position or 0
+
     def next_deadline_ns(self) -> int | None:
         """Return when `wants_more` may change by itself, or None."""
         moments = (job.retry_at_ns for job in self._jobs.values())
@@ -244,20 +286,30 @@ class JobTable:
 
     def assign_all(self, jobs: Iterable[JobAssignment]) -> None:
         """Answer for these jobs, and for no other."""
+        named = {job.job_id: job for job in jobs}
         for job in self._jobs.values():
             job.served = None
+            job.assigned = 0
             job.promised = 0
             job.is_missed_coming = False
             job.is_incomplete = False
             job.is_void = job.is_unsettled
-        for assignment in jobs:
+            if job.job_id not in named:
+                job.leave()
+        for assignment in named.values():
             self.assign(assignment)
 
     def assign(self, assignment: JobAssignment) -> None:
         """Answer for what *assignment* says of one job, when what was missed came."""
         job = self._job(assignment.job_id)
         job.served = _served(assignment)
+        if not _has_part(assignment):
+            job.leave()
+            return
+        job.has_part = True
         job.is_missed_coming = True
+        job.assigned = assignment.sequence
+        job.promised = max(job.promised, assignment.sequence)
 
     def missed_came(self) -> bool:
         """Take note that nothing more was missed; return whether that is news."""
@@ -307,7 +359,7 @@ class JobTable:
         job.tasks.clear()
         job.tasks.append(command)
         job.received = command.sequence
-        job.promised = command.sequence
+        job.promised = max(command.sequence, job.assigned)
         job.is_void = True
         return self._go_on(job)
 
@@ -379,6 +431,8 @@ class JobTable:
     def _failed(self, job: _Job, failure: str, now_ns: int) -> list[NodeEffect]:
         job.tasks.clear()
         job.received = job.position or 0
+        if not job.has_part:
+            return []
         is_news = failure != job.failure
         job.failure = failure
         job.retry_at_ns = now_ns + self._retry_ns

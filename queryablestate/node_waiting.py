@@ -11,7 +11,12 @@ import heapq
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 from queryablestate.node_events import Wait
-from queryablestate.records import BatchDecided
+from queryablestate.records import (
+    BatchDecided,
+    SnapshotMarked,
+    SnapshotRestored,
+    StateDropped,
+)
 
 
 if TYPE_CHECKING:
@@ -91,11 +96,17 @@ class WaitingQuestions:
             is_caught_up: Whether the job answers now.
         """
         batch_ids: dict[int, int | None] = {}
-        if isinstance(entry, BatchDecided):
-            for state in entry.states:
-                batch_ids[state.state_number] = entry.batch_id
-        else:
-            batch_ids[entry.state_number] = None
+        match entry:
+            case BatchDecided(states=states, batch_id=batch_id):
+                batch_ids = {state.state_number: batch_id for state in states}
+            case StateDropped(state_number=state_number):
+                batch_ids = {state_number: None}
+            case SnapshotRestored(state_numbers=state_numbers):
+                batch_ids = dict.fromkeys(state_numbers)
+            case SnapshotMarked():
+                pass
+            case _:
+                assert_never(entry)
 
         def is_concerned(waiting: QuestionDeferred) -> bool:
             question = waiting.asked.question

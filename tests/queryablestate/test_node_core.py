@@ -14,6 +14,7 @@ from queryablestate.node_effects import (
     CheckStages,
     ConnectProxy,
     DropOldStages,
+    HoldKeyGroups,
     NodeEffect,
     RaiseFences,
     ReportBehind,
@@ -217,6 +218,13 @@ def apply(entry: Entry) -> ApplyEntry:
     return ApplyEntry(job_id="job", entry=entry)
 
 
+def hold(version: int = 1, key_groups: tuple[int, ...] = (0, 1)) -> HoldKeyGroups:
+    """Return what the store is told to hold of ``job``."""
+    return HoldKeyGroups(
+        job_id="job", assignment_version=version, key_groups=key_groups, joining=()
+    )
+
+
 def code(admission: Admission) -> str:
     """Return the code of a refusal."""
     assert isinstance(admission, Refusal)
@@ -252,7 +260,7 @@ class TestRegistering:
         fence = WriterFence(query_id="q", writer_epoch=9)
         node.connect()
         effects = node.register(assignment(fences=(fence,)))
-        assert effects[-1] == RaiseFences(fences=(fence,))
+        assert effects[-2:] == (RaiseFences(fences=(fence,)), hold())
 
     def test_known_fences_are_not_written_again(self, node: Node) -> None:
         """What the store has it need not be told."""
