@@ -20,6 +20,7 @@ from lodestar import (
     state_operate,
     state_proxy,
     state_reads,
+    state_rescale,
 )
 from lodestar.arguments import ArgumentParser
 from lodestar.exit_codes import ExitCode, exit_code_of
@@ -43,6 +44,7 @@ _MODULES: Final = (
     state_node,
     state_reads,
     state_operate,
+    state_rescale,
     keygen,
 )
 

@@ -26,6 +26,7 @@ __all__ = [
     "pairs_text",
     "printable",
     "rounded_seconds",
+    "size_text",
     "table_text",
     "timestamp_text",
     "write",
@@ -38,6 +39,8 @@ _COLUMN_GAP: Final = "  "
 _MINUTE_SECONDS: Final = 60
 _HOUR_SECONDS: Final = 60 * _MINUTE_SECONDS
 _DAY_SECONDS: Final = 24 * _HOUR_SECONDS
+_KILO: Final = 1_000
+_SIZE_UNITS: Final = ("kB", "MB", "GB", "TB")
 
 
 def printable(text: str) -> str:
@@ -77,6 +80,19 @@ def duration_text(seconds: float | None) -> str:
 def rounded_seconds(seconds: float | None) -> float | None:
     """Return a duration for JSON, to the microsecond; nothing here is truer."""
     return None if seconds is None else round(seconds, 6)
+
+
+def size_text(size_bytes: float) -> str:
+    """Return a size as a person says it, in powers of ten: ``512 B``, ``1.2 MB``."""
+    if size_bytes < _KILO:
+        return f"{size_bytes:.0f} B"
+    for unit in _SIZE_UNITS:
+        size_bytes /= _KILO
+        # What rounds to 1000 is the next unit's.
+        if size_bytes < _KILO - 0.5 or unit == _SIZE_UNITS[-1]:
+            break
+    text = f"{size_bytes:.1f}" if size_bytes < 99.95 else f"{size_bytes:.0f}"
+    return f"{text} {unit}"
 
 
 def ago_text(seconds: float | None) -> str:

@@ -38,8 +38,8 @@ def add_verbs(verbs: Verbs) -> None:
         _nodes,
         summary="list the nodes that keep queryable state",
         description="List every state node that the proxy leader knows: where it is, "
-        "when it was heard from, how many key groups of which job it is asked for, and "
-        "how many decided batches it has yet to apply.",
+        "when it was heard from, how many key groups of which job it is asked for, how "
+        "many copies it has, and how many decided batches it has yet to apply.",
         examples="lodestar nodes --token-file operator.token",
     )
     add_json_option(parser, "one JSON array")
@@ -77,13 +77,14 @@ def nodes_text(nodes: Sequence[NodeInformation]) -> str:
     if not nodes:
         return "there are no nodes"
     return table_text(
-        ("NODE", "ADDRESS", "LAST HEARD", "KEY GROUPS", "BEHIND"),
+        ("NODE", "ADDRESS", "LAST HEARD", "KEY GROUPS", "COPIES", "BEHIND"),
         [
             (
-                each.node_id,
+                each.node_id + (" (draining)" if each.is_draining else ""),
                 "away" if each.address is None else each.address,
                 ago_text(each.last_heard_seconds),
                 _counts_text(each.key_group_counts),
+                _counts_text(each.copy_counts),
                 _counts_text(each.behind_counts),
             )
             for each in nodes
@@ -98,7 +99,9 @@ def node_document(node: NodeInformation) -> dict[str, Any]:
         "address": node.address,
         "last_heard_seconds": rounded_seconds(node.last_heard_seconds),
         "key_group_counts": dict(node.key_group_counts),
+        "copy_counts": dict(node.copy_counts),
         "behind_counts": dict(node.behind_counts),
+        "is_draining": node.is_draining,
     }
 
 

@@ -16,6 +16,7 @@ from lodestar.output import (
     pairs_text,
     printable,
     rounded_seconds,
+    size_text,
     table_text,
     timestamp_text,
 )
@@ -34,6 +35,26 @@ class TestPrintable:
     def test_the_result_is_always_printable(self, text: str) -> None:
         """Whatever comes in, one line without control characters goes out."""
         assert printable(text).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1_000, "1.0 kB"),
+        (12_345_678, "12.3 MB"),
+        (99_949, "99.9 kB"),
+        (99_950, "100 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1.0 MB"),
+        (4.1e9, "4.1 GB"),
+        (5e15, "5000 TB"),
+    ],
+)
+def test_a_size_has_two_or_three_digits(size_bytes: float, text: str) -> None:
+    """A person sees at once which of two is larger."""
+    assert size_text(size_bytes) == text
 
 
 class TestDurations:

@@ -1,0 +1,219 @@
+"""How moves of key groups are written: sentences and tables for people, and JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lodestar.output import (
+    ABSENT,
+    duration_text,
+    printable,
+    rounded_seconds,
+    size_text,
+    table_text,
+)
+from lodestar.progress import bar_text
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from queryablestate.move_progress import MoveFigures
+    from queryablestate.rescaling_information import (
+        DrainInformation,
+        RescalingInformation,
+    )
+
+
+__all__ = [
+    "drain_document",
+    "drain_sentence",
+    "figures_document",
+    "rescaling_document",
+    "rescaling_sentence",
+    "rescalings_text",
+    "shortage_sentences",
+]
+
+_BAR_WIDTH = 22
+
+
+def rescaling_document(rescaling: RescalingInformation) -> dict[str, Any]:
+    """Return *rescaling* as it is written as JSON."""
+    return {
+        "job": rescaling.job_id,
+        "is_done": rescaling.is_done,
+        "assignment_version": rescaling.assignment_version,
+        "node_count": rescaling.node_count,
+        "replica_count": rescaling.replica_count,
+        "key_group_counts": dict(rescaling.key_group_counts),
+        "copy_counts": dict(rescaling.copy_counts),
+        "planned_count": rescaling.planned_count,
+        "left_count": rescaling.left_count,
+        "surplus_count": rescaling.surplus_count,
+        "missing_count": rescaling.missing_count,
+        "moves": [
+            {
+                "node_id": each.node_id,
+                "source_ids": list(each.source_ids),
+                "waiting_count": each.waiting_count,
+                "copying_count": each.copying_count,
+                "row_count": each.row_count,
+                "size_bytes": each.size_bytes,
+                "failure": each.failure,
+            }
+            for each in rescaling.moves
+        ],
+        "elapsed_seconds": rounded_seconds(rescaling.elapsed_seconds),
+        "seconds_left": rounded_seconds(rescaling.seconds_left),
+    }
+
+
+def drain_document(drain: DrainInformation) -> dict[str, Any]:
+    """Return *drain* as it is written as JSON."""
+    return {
+        "node_id": drain.node_id,
+        "is_empty": drain.is_empty,
+        "is_draining": drain.is_draining,
+        "is_away": drain.is_away,
+        "copy_counts": dict(drain.copy_counts),
+        "left_count": drain.left_count,
+    }
+
+
+def figures_document(figures: MoveFigures) -> dict[str, Any]:
+    """Return what is known only to who watches, as it is written as JSON."""
+    return {
+        "planned_count": figures.planned_count,
+        "done_count": figures.done_count,
+        "size_bytes": figures.size_bytes,
+        "size_bytes_per_second": (
+            None
+            if figures.size_bytes_per_second is None
+            else round(figures.size_bytes_per_second)
+        ),
+        "seconds_left": rounded_seconds(figures.seconds_left),
+    }
+
+
+def rescaling_sentence(rescaling: RescalingInformation) -> str:
+    """Return in one line where the key groups of a job are, or shall be."""
+    job = printable(rescaling.job_id)
+    if rescaling.left_count:
+        copies = _counted(rescaling.left_count, "copy", "copies")
+        return f"{job}: {copies} of key groups to be made"
+    where = _copies_text(rescaling.copy_counts)
+    if rescaling.surplus_count:
+        copies = _counted(rescaling.surplus_count, "copy", "copies")
+        return f"{job}: {copies} of key groups to be given up, {where}"
+    return f"{job}: {where}"
+
+
+def shortage_sentences(rescaling: RescalingInformation) -> list[str]:
+    """Return what is not as wanted though nothing can be done about it now."""
+    if not rescaling.is_done:
+        return []
+    job = printable(rescaling.job_id)
+    sentences: list[str] = []
+    count = sum(1 for each in rescaling.copy_counts.values() if each)
+    if count < rescaling.node_count:
+        sentences.append(
+            f"{job} has {count} of {rescaling.node_count} nodes: further ones take "
+            "part as soon as they are started"
+        )
+    if rescaling.missing_count:
+        groups = _counted(rescaling.missing_count, "key group", "key groups")
+        sentences.append(
+            f"{job}: {groups} with fewer than {rescaling.replica_count} copies"
+        )
+    return sentences
+
+
+def drain_sentence(drain: DrainInformation) -> str:
+    """Return in one line how far a node is from being empty."""
+    node = printable(drain.node_id)
+    if not drain.is_draining and not drain.is_empty:
+        return f"{node} takes part, with {_jobs_text(drain.copy_counts)}"
+    if drain.is_empty:
+        state = "is empty" if drain.is_draining else "has no key groups"
+        return f"{node} {state}"
+    return f"{node} is being emptied: {_jobs_text(drain.copy_counts)}"
+
+
+def rescalings_text(
+    rescalings: Sequence[RescalingInformation], *, has_bars: bool
+) -> str:
+    """
+    Return *rescalings* as a table for people, with one of what is being copied.
+
+    Args:
+        rescalings: Of one job, or of all.
+        has_bars: Whether to draw how far each is.
+    """
+    if not rescalings:
+        return "there are no jobs"
+    text = table_text(
+        ("JOB", "NODES", "REPLICAS", "KEY GROUPS", "MOVED", "TIME LEFT"),
+        [
+            (
+                each.job_id,
+                str(each.node_count),
+                str(each.replica_count),
+                _copies_text(each.copy_counts),
+                _moved_text(each, has_bar=has_bars),
+                ABSENT if each.is_done else duration_text(each.seconds_left),
+            )
+            for each in rescalings
+        ],
+    )
+    moves = [
+        (
+            each.job_id,
+            moves.node_id,
+            " ".join(moves.source_ids) or ABSENT,
+            str(moves.copying_count),
+            str(moves.waiting_count),
+            f"{moves.row_count:,}",
+            size_text(moves.size_bytes),
+            moves.failure or ABSENT,
+        )
+        for each in rescalings
+        for moves in each.moves
+    ]
+    if moves:
+        headings = (
+            *("JOB", "NODE", "COPIES FROM", "COPYING", "WAITING"),
+            *("ROWS", "SIZE", "FAILURE"),
+        )
+        text += "\n\n" + table_text(headings, moves)
+    return text
+
+
+def _moved_text(rescaling: RescalingInformation, *, has_bar: bool) -> str:
+    if rescaling.is_done:
+        return ABSENT
+    planned_count = max(rescaling.planned_count, rescaling.left_count)
+    done_count = planned_count - rescaling.left_count
+    text = f"{done_count} of {planned_count}"
+    if has_bar:
+        bar = bar_text(done_count, planned_count, width=_BAR_WIDTH)
+        text = f"{bar} {text}"
+    return text
+
+
+def _copies_text(copy_counts: Mapping[str, int]) -> str:
+    """Return how many copies each node has: ``node-1 64, node-2 64``."""
+    shown = [f"{node} {count}" for node, count in sorted(copy_counts.items())]
+    return printable(", ".join(shown)) if shown else ABSENT
+
+
+def _jobs_text(copy_counts: Mapping[str, int]) -> str:
+    """Return how many key groups of which jobs: ``64 key groups of flights``."""
+    return ", ".join(
+        f"{_counted(count, 'key group', 'key groups')} of {printable(job)}"
+        for job, count in sorted(copy_counts.items())
+    )
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"

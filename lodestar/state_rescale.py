@@ -1,0 +1,273 @@
+"""Verbs that move key groups between nodes: rescale, drain."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING, TypeVar
+
+from lodestar.arguments import (
+    add_json_option,
+    job_id,
+    positive_count,
+    positive_seconds,
+)
+from lodestar.exit_codes import ExitCode, exit_code_of
+from lodestar.output import json_text, printable, write
+from lodestar.progress import move_report
+from lodestar.state_access import add_state_options, open_operations
+from lodestar.state_moves import (
+    drain_document,
+    drain_sentence,
+    figures_document,
+    rescaling_document,
+    rescaling_sentence,
+    rescalings_text,
+    shortage_sentences,
+)
+from nameservice import ConfigurationError, DeadlineExceededError
+
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+    from lodestar.arguments import Verbs
+    from lodestar.progress import MoveReport
+    from queryablestate.move_progress import MoveFigures
+    from queryablestate.rescaling_information import (
+        DrainInformation,
+        RescalingInformation,
+    )
+    from queryablestate.state_operations import StateOperations
+
+
+__all__ = ["add_verbs"]
+
+T = TypeVar("T")
+
+
+def add_verbs(verbs: Verbs) -> None:
+    """Enter the verbs of this module."""
+    parser = verbs.add_verb(
+        "rescale",
+        _rescale,
+        operands="[JOB]",
+        summary="give a job more or fewer nodes, or copies; tell how far that is",
+        description="Give JOB so many of the registered nodes (--nodes), and each of "
+        "its key groups so many copies (--replicas), and wait until its key groups are "
+        "where they shall be. Queries and readers go on meanwhile. Ctrl-C ends the "
+        "waiting, not the move. With --status tell how far JOB is, or every job.",
+        examples="lodestar rescale flights --nodes 4\n"
+        "lodestar rescale flights --nodes 3 --replicas 2 --no-wait\n"
+        "lodestar rescale --status flights",
+    )
+    parser.add_argument("job", metavar="JOB", type=job_id, nargs="?", help="the job id")
+    parser.add_argument(
+        "--nodes", metavar="N", type=positive_count, help="how many nodes"
+    )
+    parser.add_argument(
+        "--replicas",
+        metavar="R",
+        type=positive_count,
+        help="how many copies of each key group, on a node each",
+    )
+    parser.add_argument(
+        "--status", action="store_true", help="change nothing, tell how far it is"
+    )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="with --status, go on telling until nothing is to be done",
+    )
+    _add_wait_options(parser)
+    add_json_option(
+        parser, "a JSON object per line while waiting; one array with --status"
+    )
+    add_state_options(parser)
+
+    parser = verbs.add_verb(
+        "drain",
+        _drain,
+        operands="NODE",
+        summary="empty a node, so that it may end and nobody notices",
+        description="Have the key groups of NODE go to other nodes, give it no more, "
+        "and wait until it is empty. It may end then. A node that is away is given up: "
+        "what only it has stays unavailable until it is back. Ctrl-C ends the waiting, "
+        "not the move; --undo lets NODE take part again, and so does starting it anew.",
+        examples="lodestar drain node-1 --timeout 600",
+    )
+    parser.add_argument("node", metavar="NODE", help="the node's name")
+    parser.add_argument(
+        "--undo", action="store_true", help="let it take part again instead"
+    )
+    _add_wait_options(parser)
+    add_json_option(parser, "a JSON object per line while waiting")
+    add_state_options(parser)
+
+
+def _add_wait_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-wait", action="store_true", help="end as soon as it is written down"
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=positive_seconds,
+        help="how long to wait; the move goes on (default: as long as it takes)",
+    )
+
+
+# -- rescale ---------------------------------------------------------------------------
+
+
+def _rescale(arguments: Namespace) -> ExitCode:
+    _check_rescale(arguments)
+    job: str | None = arguments.job
+    with open_operations(arguments) as operations:
+        since: RescalingInformation | None = None
+        if not arguments.status:
+            assert job is not None
+            since = operations.rescale(
+                job, node_count=arguments.nodes, replica_count=arguments.replicas
+            )
+            if arguments.no_wait:
+                _write_rescaling(since, is_json=arguments.json)
+                return ExitCode.DONE
+        elif not arguments.watch:
+            found = operations.rescalings(job)
+            if arguments.json:
+                write(json_text([rescaling_document(each) for each in found]))
+            else:
+                write(rescalings_text(found, has_bars=sys.stdout.isatty()))
+            return ExitCode.DONE
+        return _wait_until_rescaled(operations, arguments, since)
+
+
+def _check_rescale(arguments: Namespace) -> None:
+    is_change = arguments.nodes is not None or arguments.replicas is not None
+    if arguments.status:
+        if is_change or arguments.no_wait:
+            message = "--status changes nothing: leave the other options out"
+            raise ConfigurationError(message)
+        return
+    if arguments.watch:
+        message = "--watch is for --status; without it, rescale waits anyway"
+        raise ConfigurationError(message)
+    if arguments.job is None:
+        message = "JOB is wanted, or --status for all jobs"
+        raise ConfigurationError(message)
+    if not is_change:
+        message = "say how many --nodes or --replicas, or --status"
+        raise ConfigurationError(message)
+
+
+def _wait_until_rescaled(
+    operations: StateOperations,
+    arguments: Namespace,
+    since: RescalingInformation | None,
+) -> ExitCode:
+    job: str | None = arguments.job
+    report = move_report(sys.stdout, is_json=arguments.json)
+
+    def show(found: Sequence[RescalingInformation], figures: MoveFigures) -> None:
+        documents = {each.job_id: rescaling_document(each) for each in found}
+        if job is not None:
+            documents[job] |= figures_document(figures)
+        report.show("all jobs" if job is None else job, figures, documents)
+
+    ended = _waited(
+        arguments,
+        report,
+        lambda: operations.wait_until_rescaled(
+            job, timeout_seconds=arguments.timeout, since=since, on_progress=show
+        ),
+        status="rescale --status" + ("" if job is None else f" {job}"),
+    )
+    if isinstance(ended, ExitCode):
+        return ended
+    for each in ended:
+        if not arguments.json:
+            write(rescaling_sentence(each))
+        _tell_shortage(each)
+    return ExitCode.DONE
+
+
+def _write_rescaling(rescaling: RescalingInformation, *, is_json: bool) -> None:
+    if is_json:
+        write(json_text(rescaling_document(rescaling)))
+    else:
+        write(rescaling_sentence(rescaling))
+    _tell_shortage(rescaling)
+
+
+def _tell_shortage(rescaling: RescalingInformation) -> None:
+    for sentence in shortage_sentences(rescaling):
+        print(f"lodestar rescale: {sentence}", file=sys.stderr)
+
+
+# -- drain -----------------------------------------------------------------------------
+
+
+def _drain(arguments: Namespace) -> ExitCode:
+    node: str = arguments.node
+    with open_operations(arguments) as operations:
+        begun = operations.drain(node, undo=arguments.undo)
+        if arguments.undo or arguments.no_wait:
+            if arguments.json:
+                write(json_text(drain_document(begun)))
+            else:
+                write(drain_sentence(begun))
+            return ExitCode.DONE
+        report = move_report(sys.stdout, is_json=arguments.json)
+
+        def show(drain: DrainInformation, figures: MoveFigures) -> None:
+            document = drain_document(drain) | figures_document(figures)
+            report.show(node, figures, {node: document})
+
+        ended = _waited(
+            arguments,
+            report,
+            lambda: operations.wait_until_drained(
+                node, timeout_seconds=arguments.timeout, on_progress=show
+            ),
+            status="nodes",
+        )
+    if isinstance(ended, ExitCode):
+        return ended
+    if not arguments.json:
+        write(drain_sentence(ended))
+    return ExitCode.DONE
+
+
+# -- both ------------------------------------------------------------------------------
+
+
+def _waited(
+    arguments: Namespace, report: MoveReport, wait: Callable[[], T], *, status: str
+) -> T | ExitCode:
+    """
+    Return what *wait* returns, or an exit code if it gave up before the end.
+
+    Args:
+        arguments: Of the verb.
+        report: What shows how far it is.
+        wait: Waits.
+        status: The verb that tells how far it is then.
+    """
+    goes_on = f"the move goes on: 'lodestar {printable(status)}' tells how far it is"
+    try:
+        return wait()
+    except KeyboardInterrupt:
+        sentence = f"interrupted, {goes_on}"
+        code = ExitCode.FAILED
+    except DeadlineExceededError as error:
+        sentence = f"not done within {error.waited_seconds:g} s"
+        if error.detail:
+            sentence += f", {printable(error.detail)}"
+        sentence += f"; {goes_on}"
+        code = exit_code_of(error)
+    finally:
+        report.end()
+    print(f"lodestar {arguments.verb}: {sentence}", file=sys.stderr)
+    return code
