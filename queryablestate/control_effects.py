@@ -17,6 +17,7 @@ from queryablestate.messages import (
 )
 from queryablestate.node_messages import ToNode
 from queryablestate.operation_messages import DrainStarted, RescaleStarted
+from queryablestate.snapshot_messages import SnapshotAnswer
 
 
 __all__ = [
@@ -53,6 +54,7 @@ class AnswerWriter:
         | StateDropDone
         | RescaleStarted
         | DrainStarted
+        | SnapshotAnswer
     )
 
 

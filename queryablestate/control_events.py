@@ -10,6 +10,7 @@ from nameservice import NameServiceError
 from queryablestate.messages import BindRun, CommitBatch, DrawTicket, DropState
 from queryablestate.node_messages import FromNode
 from queryablestate.operation_messages import DrainNode, RescaleJob
+from queryablestate.snapshot_messages import SnapshotRequest
 
 
 __all__ = [
@@ -32,7 +33,15 @@ class WriterAsked:
     """A writer, or an operator, asked for a change; its right to do so is checked."""
 
     link: Link
-    request: DrawTicket | BindRun | CommitBatch | DropState | RescaleJob | DrainNode
+    request: (
+        DrawTicket
+        | BindRun
+        | CommitBatch
+        | DropState
+        | RescaleJob
+        | DrainNode
+        | SnapshotRequest
+    )
     wall_clock_us: int
 
 

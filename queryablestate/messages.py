@@ -21,6 +21,7 @@ from queryablestate.node_messages import FromNode, ToNode
 from queryablestate.operation_messages import OperationAnswer, OperationRequest
 from queryablestate.questions import Answer, Ask, Question, Refusal, Told
 from queryablestate.records import StageRecord
+from queryablestate.snapshot_messages import SnapshotAnswer, SnapshotRequest
 
 
 __all__ = [
@@ -413,6 +414,7 @@ ClientRequest: TypeAlias = (
     | BindRun
     | CommitBatch
     | OperationRequest
+    | SnapshotRequest
 )
 ToProxy: TypeAlias = ClientRequest | FromNode | Answer | Refusal
 """Everything that comes in at the proxy."""
@@ -430,6 +432,7 @@ ToClient: TypeAlias = (
     | RunBound
     | BatchCommitted
     | OperationAnswer
+    | SnapshotAnswer
 )
 ToNodeFrame: TypeAlias = ToNode | Question
 """Everything that the proxy sends to a node."""

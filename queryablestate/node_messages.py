@@ -16,6 +16,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from queryablestate.records import Entry, StageId, StageRecord
+from queryablestate.snapshot_messages import SnapshotCommand, SnapshotReport
 
 
 __all__ = [
@@ -496,6 +497,7 @@ ToNode: TypeAlias = (
     | ResetJob
     | CollectStages
     | NodeEmptied
+    | SnapshotCommand
 )
 FromNode: TypeAlias = (
     RegisterNode
@@ -505,4 +507,5 @@ FromNode: TypeAlias = (
     | StagesCollected
     | KeyGroupsCopied
     | LeaveNode
+    | SnapshotReport
 )
