@@ -8,7 +8,7 @@ What its threads do is told in `queryablestate.node_loop` and
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Self, TypeVar, final
+from typing import TYPE_CHECKING, Final, Self, TypeVar, final
 
 from nameservice import (
     QUERY_PROXY,
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["StateNode"]
 
 T = TypeVar("T")
+
+_EMPTY: Final = "empty"
+"""As in `NodeEmptied`."""
 
 
 @final
@@ -101,6 +104,32 @@ class StateNode:
         loop = self._started().loop
         loop.join(timeout_seconds)
         return loop.is_over
+
+    def leave(self, timeout_seconds: float | None = None) -> str | None:
+        """
+        Have other nodes take over what is here, as far as they can (rule S1).
+
+        It serves on meanwhile, and a little longer; then it may be closed without
+        anybody noticing.  `close`, from another thread, ends the wait.
+
+        Args:
+            timeout_seconds: How long to wait; None for ``drain_timeout_seconds`` of the
+                configuration.  With 0 nobody is asked.
+
+        Returns:
+            ``empty``: others have everything; ``nobody``: there is no node that could
+            take it; None: neither was the case in time.
+        """
+        running = self._started()
+        config = self._config
+        if timeout_seconds is None:
+            timeout_seconds = config.drain_timeout_seconds
+        if timeout_seconds <= 0:
+            return None
+        reason = running.leave(timeout_seconds)
+        if reason == _EMPTY:
+            running.loop.join(config.drain_linger_seconds)
+        return reason
 
     def close(self) -> None:
         """

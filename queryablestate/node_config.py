@@ -37,6 +37,7 @@ _NODE_ID_LENGTH_MAX: Final = 255
 _HOST_PORT: Final = 1
 
 _CHECK_SECONDS: Final = seconds_between(_SECONDS_MIN, _SECONDS_MAX)
+_CHECK_WAIT: Final = seconds_between(0.0, _SECONDS_MAX)
 _CHECK_SIZE: Final = whole_between(1 << 20, _SIZE_BYTES_MAX, unit="bytes")
 
 
@@ -80,8 +81,9 @@ class NodeConfig:
         curve_public_key_file: The node's own CURVE public key; it proves with it who it
             is to the proxy, and writers are told it with the node's address.
         curve_secret_key_file: The node's CURVE secret key, readable by it alone.
-        allow_list_file: Which writers may connect; see ``transport.access``.  Whatever
-            their roles, those on it may bring rows.
+        allow_list_file: Which writers and other nodes may connect; see
+            ``transport.access``.  Whatever their roles, those on it may bring rows, and
+            copy them.
         is_insecure_allowed: Listen beyond this machine even without CURVE.
         size_bytes_max: How big the data may grow; disk is taken as it grows.
         is_durable: Whether what is staged and applied survives the machine, and not
@@ -94,8 +96,13 @@ class NodeConfig:
         answer_size_bytes_max: Of one answer; keep it below the proxy's
             ``frame_size_bytes_max``.
         questions_waiting_max: Questions that wait for a batch, or for a scan's turn.
-        connections_max: Connections of writers.  The system's limit of open files may
-            be lower; the node then says so, and keeps to that.
+        connections_max: Connections of writers and other nodes.  The system's limit of
+            open files may be lower; the node then says so, and keeps to that.
+        copies_max: Other nodes that may copy rows from this one at the same time.
+        drain_timeout_seconds: How long `StateNode.leave` waits until others have what
+            is here; 0: do not ask them.
+        drain_linger_seconds: How long the node serves on after that: rows of batches
+            that were begun before may still be on their way here.
 
     Raises:
         ConfigurationError: On construction; says which setting to change, and how.
@@ -128,6 +135,9 @@ class NodeConfig:
     )
     questions_waiting_max: int = field(default=10_000, validator=check_count)
     connections_max: int = field(default=10_000, validator=check_count)
+    copies_max: int = field(default=8, validator=check_count)
+    drain_timeout_seconds: float = field(default=60.0, validator=_CHECK_WAIT)
+    drain_linger_seconds: float = field(default=5.0, validator=_CHECK_WAIT)
 
     def __attrs_post_init__(self) -> None:
         self._check_credentials()

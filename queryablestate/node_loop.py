@@ -13,6 +13,7 @@ import secrets
 import socket as stdlib_socket
 from collections import deque
 from contextlib import ExitStack
+from functools import partial
 from threading import Condition
 from typing import TYPE_CHECKING, Final, final
 
@@ -20,19 +21,20 @@ import zmq
 from attrs import evolve
 
 from haservices import Backend
-from nameservice import get_logger
+from nameservice import LocalProtocolError, get_logger
 from queryablestate.credentials import Credentials
 from queryablestate.node_core import NodeCore
 from queryablestate.node_effects import (
     AskAgain,
     ConnectProxy,
+    EndProcess,
     ReportBehind,
     ReportRefused,
     ReportRegistered,
     ReportStale,
     SendToProxy,
 )
-from queryablestate.node_events import ProxyDisconnected, TimePassed
+from queryablestate.node_events import LeaveAsked, ProxyDisconnected, TimePassed
 from queryablestate.node_registration import NodeIdentity
 from queryablestate.proxy_client import QueryStateProxyClient
 from queryablestate.state_server import QueryableStateServer
@@ -85,11 +87,14 @@ class NodeLoop:
         self._budget = LogBudget()
         self._pending: deque[NodeEvent] = deque()
         self._is_stepping = False
-        self._changed = Condition()  # guards the two that follow
+        self._changed = Condition()  # guards the four that follow
         self._is_registered = False
+        self._end_reason: str | None = None
+        self._has_ended = False
         self._refusal: ReportRefused | None = None
         self._resources = ExitStack()
         self.loop = PollLoop(name="state-node", clock=clock)
+        self.loop.at_end(self._end)  # the first one is called last
         self.loop.at_end(self._resources.close)
         try:
             self._open(ha, config)
@@ -159,8 +164,26 @@ class NodeLoop:
         """Wait until the node is registered; return whether it is."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: self._is_registered or self.loop.is_over, timeout_seconds
+                lambda: self._is_registered or self._has_ended, timeout_seconds
             )
+
+    def leave(self, timeout_seconds: float) -> str | None:
+        """
+        Ask for leave to end, and wait for it.
+
+        Returns:
+            Why it may end, as in `NodeEmptied`; None after *timeout_seconds*, or if the
+            loop ends before.
+        """
+        try:
+            self.loop.call_soon_threadsafe(partial(self.step, LeaveAsked()))
+        except LocalProtocolError:
+            return None
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._end_reason is not None or self._has_ended, timeout_seconds
+            )
+            return self._end_reason
 
     # -- in the loop ---------------------------------------------------------------
 
@@ -210,6 +233,11 @@ class NodeLoop:
                     asked_at_ns=asked.asked_at_ns,
                     link=self.client.link,
                 )
+            case EndProcess(reason=reason):
+                self._log.info("node.emptied", reason=reason)
+                with self._changed:
+                    self._end_reason = reason
+                    self._changed.notify_all()
             case ReportRegistered(leader_epoch=leader_epoch):
                 self._refusal = None
                 self._log.info("node.registered", epoch=leader_epoch)
@@ -242,6 +270,12 @@ class NodeLoop:
     def _advance(self) -> None:
         """Let time pass."""
         self.step(TimePassed())
+
+    def _end(self) -> None:
+        """Let nobody wait any longer."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
 
 
 def _credentials_of(config: NodeConfig) -> Credentials:

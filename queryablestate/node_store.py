@@ -20,42 +20,65 @@ from nameservice import (
     StorageError,
     get_logger,
 )
+from queryablestate.copy_limits import CopyLimits
+from queryablestate.copy_serving import CopyServer
+from queryablestate.copy_thread import CopyThread
 from queryablestate.node_directory import NodeDirectory
 from queryablestate.node_effects import (
     ApplyEntry,
     BindStore,
+    CancelFetch,
     DropOldStages,
+    FetchKeyGroups,
+    FinishCopy,
+    HoldKeyGroups,
     RaiseFences,
     ResetJobRows,
     SwitchStore,
 )
 from queryablestate.node_events import (
     ChunkFinished,
+    CopyFinished,
     EntryFinished,
+    KeyGroupsHeld,
     ResetFinished,
     StoreOpened,
 )
 from queryablestate.node_threads import StageTask, StoreScanner, StoreWriter
+from transport import SocketLimits
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from nameservice import Clock
+    from queryablestate.copy_messages import ToCopySource
     from queryablestate.node_config import NodeConfig
     from queryablestate.node_events import NodeEvent
+    from queryablestate.node_messages import CollectStages
     from queryablestate.store import StateStore
     from queryablestate.store_reader import StoreReader
-    from transport import PollLoop
+    from transport import CurveKeyPair, PollLoop, ZMQContext
 
 
 __all__ = ["NodeStore", "OpenStore", "StoreEffect"]
 
 StoreEffect: TypeAlias = (
-    ApplyEntry | ResetJobRows | RaiseFences | BindStore | SwitchStore | DropOldStages
+    ApplyEntry
+    | ResetJobRows
+    | HoldKeyGroups
+    | FetchKeyGroups
+    | CancelFetch
+    | FinishCopy
+    | RaiseFences
+    | BindStore
+    | SwitchStore
+    | DropOldStages
 )
 """What of a node's effects concerns the store."""
 
 _NS_PER_US: Final = 1_000
+_FRAME_SIZE_BYTES_MIN: Final = 8 << 20  # room for a page, and a row more than that
 
 _Staged: TypeAlias = "Sequence[tuple[StageTask, NameServiceError | None]]"
 
@@ -70,6 +93,7 @@ class OpenStore:
         reader: The loop's.
         scanner: Reads at length.
         writer: Writes.
+        copier: Reads what other nodes copy.
         control_id: Whose rows it holds, or is about to.
     """
 
@@ -79,15 +103,22 @@ class OpenStore:
         *,
         on_staged: Callable[[OpenStore, _Staged], None],
         reads_waiting_max: int,
+        clock: Clock,
+        send_page: Callable[[OpenStore, bytes, Sequence[bytes]], None],
+        copy_limits: CopyLimits,
     ) -> None:
         self.store = store
         self.reader: StoreReader = store.reader()
         self.control_id = store.control_id
         self.scanner = StoreScanner(store, reads_waiting_max)
         self.writer = StoreWriter(store, partial(on_staged, self))
+        self.copier = CopyServer(
+            store, clock=clock, send=partial(send_page, self), limits=copy_limits
+        )
 
     def close(self) -> Sequence[StageTask]:
         """Let the threads end, close the store, return the chunks that are left."""
+        self.copier.close()
         self.scanner.close()
         left = self.writer.close()
         self.store.close()
@@ -107,8 +138,13 @@ class NodeStore:
     Args:
         config: Where it is, and how it is opened.
         loop: Where results come back.
+        context: Of the connections to other nodes.
+        key_pair: As whom the node speaks to them, or None.
+        clock: What their silence is measured by.
         on_event: Is told, in the loop, what has been done.
         on_staged: Is told, in the loop, of each chunk that it is on disk, or why not.
+        send_page: Sends rows to another node, in the loop; returns whether that one is
+            there.
 
     Attributes:
         opened: The store that is open now.
@@ -122,16 +158,39 @@ class NodeStore:
         config: NodeConfig,
         *,
         loop: PollLoop,
+        context: ZMQContext,
+        key_pair: CurveKeyPair | None,
+        clock: Clock,
         on_event: Callable[[NodeEvent], None],
         on_staged: Callable[[StageTask, NameServiceError | None], None],
+        send_page: Callable[[bytes, Sequence[bytes]], bool],
     ) -> None:
         self._config = config
         self._loop = loop
         self._on_event = on_event
         self._on_staged = on_staged
+        self._send_page = send_page
+        self._clock = clock
+        self._copy_limits = CopyLimits(copies_max=config.copies_max)
         self._log = get_logger(component="state-node")
         self._directory = NodeDirectory(config)
         self.opened = self._open(self._directory.open())
+        try:
+            self._copying = CopyThread(
+                context,
+                key_pair,
+                socket_limits=SocketLimits(
+                    frame_size_bytes_max=max(
+                        _FRAME_SIZE_BYTES_MIN, config.chunk_size_bytes_max * 2
+                    )
+                ),
+                clock=clock,
+                limits=self._copy_limits,
+                post=self.post,
+            )
+        except BaseException:
+            self.opened.close()
+            raise
 
     def store_opened(self) -> StoreOpened:
         """Return what the core is to know of the store."""
@@ -146,6 +205,7 @@ class NodeStore:
 
     def close(self) -> None:
         """Let the threads end, and close the store."""
+        self._copying.close()
         self.opened.close()
 
     def stage(self, task: StageTask) -> None:
@@ -160,6 +220,19 @@ class NodeStore:
                 opened.writer.run(partial(self._apply, opened, effect))
             case ResetJobRows():
                 opened.writer.run(partial(self._reset, opened, effect))
+            case HoldKeyGroups():
+                opened.writer.run(partial(self._hold, opened, effect))
+            case FetchKeyGroups():
+                self._copying.fetch(
+                    effect,
+                    store=opened.store,
+                    writer=opened.writer,
+                    on_event=partial(self._finished, opened),
+                )
+            case CancelFetch(job_id=job_id):
+                self._copying.cancel(job_id)
+            case FinishCopy():
+                opened.writer.run(partial(self._finish_copy, opened, effect))
             case BindStore(control_id=control_id):
                 opened.control_id = control_id
                 opened.writer.run(partial(self._write, opened.bind))
@@ -173,6 +246,26 @@ class NodeStore:
                 self._switch(control_id)
             case _:
                 assert_never(effect)
+
+    def collect(
+        self,
+        command: CollectStages,
+        on_collected: Callable[[tuple[int, ...], tuple[bytes, ...]], None],
+    ) -> None:
+        """Collect staged rows from other nodes; see `CopyThread.collect`."""
+        opened = self.opened
+
+        def tell(counts: tuple[int, ...], missing: tuple[bytes, ...]) -> None:
+            if opened is self.opened:
+                on_collected(counts, missing)
+
+        self._copying.collect(
+            command, store=opened.store, writer=opened.writer, on_collected=tell
+        )
+
+    def serve_copy(self, peer: bytes, message: ToCopySource) -> bool:
+        """Take what another node asks for; return whether there is room for it."""
+        return self.opened.copier.receive(peer, message)
 
     def post(self, action: Callable[[], None]) -> None:
         """Have *action* called in the loop, from any thread; not while it ends."""
@@ -188,6 +281,9 @@ class NodeStore:
             store,
             on_staged=self._staged,
             reads_waiting_max=self._config.questions_waiting_max,
+            clock=self._clock,
+            send_page=self._send_there,
+            copy_limits=self._copy_limits,
         )
 
     def _switch(self, control_id: str) -> None:
@@ -201,6 +297,7 @@ class NodeStore:
         except StorageError as error:
             self._log.error("store.switch_failed", error=str(error))
         else:
+            self._copying.forget()
             left = self.opened.close()
             self.opened = self._open(store)
             refusal = DidNotHappenError("the node serves another control plane now")
@@ -216,9 +313,20 @@ class NodeStore:
                     ChunkFinished(writer=task.writer, size_bytes=len(task.rows))
                 )
 
+    def _send(self, opened: OpenStore, peer: bytes, frames: Sequence[bytes]) -> None:
+        if opened is self.opened and not self._send_page(peer, frames):
+            opened.copier.lose(peer)
+
     def _finished(self, opened: OpenStore, event: NodeEvent) -> None:
         if opened is self.opened:
             self._on_event(event)
+
+    # -- on the copier's thread ----------------------------------------------------
+
+    def _send_there(
+        self, opened: OpenStore, peer: bytes, frames: Sequence[bytes]
+    ) -> None:
+        self.post(partial(self._send, opened, peer, frames))
 
     # -- on the writer's thread ----------------------------------------------------
 
@@ -230,12 +338,57 @@ class NodeStore:
         failure = self._write(opened.bind, apply)
         event = EntryFinished(job_id=effect.job_id, entry=effect.entry, failure=failure)
         self.post(partial(self._finished, opened, event))
+        opened.copier.advance()
 
     def _reset(self, opened: OpenStore, effect: ResetJobRows) -> None:
         job_id, sequence = effect.job_id, effect.sequence
         reset = partial(opened.store.reset_job, job_id, sequence, effect.state_numbers)
         failure = self._write(opened.bind, reset)
         event = ResetFinished(job_id=job_id, failure=failure)
+        self.post(partial(self._finished, opened, event))
+
+    def _hold(self, opened: OpenStore, effect: HoldKeyGroups) -> None:
+        copied: tuple[int, ...] = ()
+        missing: tuple[int, ...] = ()
+        sequence_min = 0
+
+        def hold() -> None:
+            nonlocal copied, missing, sequence_min
+            held = opened.store.hold(effect.job_id, effect.key_groups, effect.joining)
+            copied, missing = held.copied, held.missing
+            sequence_min = held.sequence_min
+
+        failure = self._write(opened.bind, hold)
+        event = KeyGroupsHeld(
+            job_id=effect.job_id,
+            assignment_version=effect.assignment_version,
+            copied=copied,
+            missing=missing,
+            sequence_min=sequence_min,
+            failure=failure,
+        )
+        self.post(partial(self._finished, opened, event))
+
+    def _finish_copy(self, opened: OpenStore, effect: FinishCopy) -> None:
+        """Replay one kept entry, and come again: others have their turn meanwhile."""
+        key_groups: tuple[int, ...] | None = None
+
+        def finish() -> None:
+            nonlocal key_groups
+            key_groups = opened.store.finish_copy(
+                effect.job_id, effect.key_groups, effect.sequence
+            )
+
+        failure = self._write(finish)
+        if failure is None and key_groups is None:
+            opened.writer.run(partial(self._finish_copy, opened, effect))
+            return
+        event = CopyFinished(
+            job_id=effect.job_id,
+            fetch_id=effect.fetch_id,
+            key_groups=key_groups or (),
+            failure=failure,
+        )
         self.post(partial(self._finished, opened, event))
 
     def _drop_old(self, opened: OpenStore) -> None:

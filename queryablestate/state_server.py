@@ -2,9 +2,9 @@
 `QueryableStateServer`: serves the key groups of one node.
 
 It has the store (`NodeStore`), answers questions about it (`QuestionDesk`), and listens
-for writers on a ROUTER of its own, over which nothing is ever read: chunks of rows come
-in, and go to the disk before they are acknowledged (rule W2).  Whatever else comes in
-there is counted, logged within a budget, and answered.
+on a ROUTER of its own.  Writers bring chunks of rows there, which go to the disk before
+they are acknowledged (rule W2); other nodes copy rows that they are to have (rule S2).
+Whatever else comes in there is counted, logged within a budget, and answered.
 """
 
 from __future__ import annotations
@@ -19,12 +19,22 @@ import zmq
 
 from nameservice import RemoteProtocolError, StorageError, get_logger
 from queryablestate.address import StateAddress
-from queryablestate.codec import FRAME_COUNT_MAX, decode_chunk, encode
+from queryablestate.codec import (
+    FRAME_COUNT_MAX,
+    decode_chunk,
+    decode_to_copy_source,
+    encode,
+)
 from queryablestate.node_chunks import chunk_refused
 from queryablestate.node_desk import QuestionDesk
-from queryablestate.node_effects import CheckStages, SendToWriter, StageRows
+from queryablestate.node_effects import (
+    CheckStages,
+    CollectRows,
+    SendToWriter,
+    StageRows,
+)
 from queryablestate.node_events import ChunkReceived
-from queryablestate.node_messages import ChunkStaged, StagesVerified
+from queryablestate.node_messages import ChunkStaged, StagesCollected, StagesVerified
 from queryablestate.node_store import NodeStore, StoreEffect
 from queryablestate.node_threads import StageTask
 from transport import (
@@ -33,6 +43,7 @@ from transport import (
     ConnectionMonitor,
     LogBudget,
     PollLoop,
+    SendOutcome,
     SocketLimits,
     ZMQContext,
     bind_socket,
@@ -54,15 +65,18 @@ if TYPE_CHECKING:
     from queryablestate.node_config import NodeConfig
     from queryablestate.node_core import Admission
     from queryablestate.node_events import NodeEvent, StoreOpened
-    from queryablestate.node_messages import StageChunk, VerifyStages
+    from queryablestate.node_messages import CollectStages, StageChunk, VerifyStages
     from queryablestate.questions import Question
     from queryablestate.store import StateStore
     from queryablestate.store_reader import StoreReader
+    from transport import AllowList, CurveKeyPair
 
 
 __all__ = ["QueryableStateServer", "ServerEffect"]
 
-ServerEffect: TypeAlias = StoreEffect | StageRows | CheckStages | SendToWriter
+ServerEffect: TypeAlias = (
+    StoreEffect | StageRows | CheckStages | CollectRows | SendToWriter
+)
 """What of a node's effects concerns the store and the writers."""
 
 # What lies between our limit and this multiple of it is refused with a reason; ZeroMQ
@@ -122,8 +136,16 @@ class QueryableStateServer:
         self._rows_arrived: zmq.Frame | None = None
         self._resources = ExitStack()
         try:
+            key_pair, allow_list = _keys_of(config)
             self._store = NodeStore(
-                config, loop=loop, on_event=on_event, on_staged=self._staged
+                config,
+                loop=loop,
+                context=context,
+                key_pair=key_pair,
+                clock=clock,
+                on_event=on_event,
+                on_staged=self._staged,
+                send_page=self._send_page,
             )
             self._resources.callback(self._store.close)
             self._desk = QuestionDesk(
@@ -134,21 +156,18 @@ class QueryableStateServer:
                 reply=reply,
                 defer=on_event,
             )
-            self._listen(context)
+            self._listen(context, key_pair, allow_list)
         except BaseException:
             self._resources.close()
             raise
 
-    def _listen(self, context: ZMQContext) -> None:
+    def _listen(
+        self,
+        context: ZMQContext,
+        key_pair: CurveKeyPair | None,
+        allow_list: AllowList | None,
+    ) -> None:
         config = self._config
-        key_pair, allow_list = None, None
-        if config.curve_secret_key_file is not None:
-            assert config.curve_public_key_file is not None
-            assert config.allow_list_file is not None
-            key_pair = load_key_pair(
-                Path(config.curve_secret_key_file), Path(config.curve_public_key_file)
-            )
-            allow_list = load_allow_list(Path(config.allow_list_file))
         self._authenticator = Authenticator(
             context, allow_list, may_log=partial(self._may_log, "unauthorized")
         )
@@ -209,6 +228,7 @@ class QueryableStateServer:
             "connections_unauthorized_total": self._authenticator.refused_count,
             "questions_answered_total": self._desk.answered_count,
             "questions_refused_total": self._desk.refused_count,
+            "copies_served": len(self._store.opened.copier),
             "scans_waiting": len(self._store.opened.scanner),
             **{f"{name}_total": n for name, n in sorted(self._counts.items())},
         }
@@ -232,21 +252,26 @@ class QueryableStateServer:
                 self._tell(writer, message)
             case CheckStages(command=command):
                 self._check(command)
+            case CollectRows(command=command):
+                self._store.collect(command, partial(self._collected, command))
             case _:
                 self._store.perform(effect)
 
-    # -- writers -------------------------------------------------------------------
+    # -- writers and other nodes ---------------------------------------------------
 
     def _watch(self) -> None:
         self._limiter.observe(self._monitor.receive())
 
     def _receive(self, frames: list[zmq.Frame]) -> None:
-        """Take one message of a writer."""
+        """Take one message of a writer, or of another node."""
         writer = frames[0].bytes
         if self._authenticator.principal_of(frames[0]) is None:
             self._drop("unauthorized", "the allow-list has this key no more")
             return
         try:
+            if len(frames) < 1 + FRAME_COUNT_MAX:
+                self._serve_copy(writer, frames)
+                return
             chunk = self._decoded(frames)
         except RemoteProtocolError as error:
             self._drop(error.reason, error.detail)
@@ -271,6 +296,21 @@ class QueryableStateServer:
                 "taken: bring fewer rows at once",
             )
         return chunk
+
+    def _serve_copy(self, peer: bytes, frames: Sequence[zmq.Frame]) -> None:
+        """Take what another node says of rows that it copies."""
+        envelope = frames[1].bytes if len(frames) > 1 else b""
+        message = decode_to_copy_source(envelope)
+        if self._store.serve_copy(peer, message):
+            self._count("copy_requests")
+        else:
+            # Whoever asked hears nothing, and asks again.
+            self._drop("limit", "too many requests of other nodes wait")
+
+    def _send_page(self, peer: bytes, frames: Sequence[bytes]) -> bool:
+        """Send rows to another node, now; return whether that was possible."""
+        outcome = send_now(self._router, [peer, *frames])
+        return outcome is SendOutcome.SENT
 
     def _staged(self, task: StageTask, error: NameServiceError | None) -> None:
         """Tell a writer what became of its chunk."""
@@ -336,6 +376,20 @@ class QueryableStateServer:
         )
         self._reply(message, None, 0)
 
+    def _collected(
+        self,
+        command: CollectStages,
+        chunk_counts: tuple[int, ...],
+        missing: tuple[bytes, ...],
+    ) -> None:
+        message = StagesCollected(
+            registration_id=self._registration_id,
+            verify_id=command.verify_id,
+            chunk_counts=chunk_counts,
+            missing=missing,
+        )
+        self._reply(message, None, 0)
+
     # -- what comes to nothing -----------------------------------------------------
 
     def _drop(self, reason: str, detail: str) -> None:
@@ -349,3 +403,15 @@ class QueryableStateServer:
 
     def _count(self, name: str) -> None:
         self._counts[name] = self._counts.get(name, 0) + 1
+
+
+def _keys_of(config: NodeConfig) -> tuple[CurveKeyPair | None, AllowList | None]:
+    """Return the node's own keys, and whom it lets in; None without CURVE."""
+    if config.curve_secret_key_file is None:
+        return None, None
+    assert config.curve_public_key_file is not None
+    assert config.allow_list_file is not None
+    key_pair = load_key_pair(
+        Path(config.curve_secret_key_file), Path(config.curve_public_key_file)
+    )
+    return key_pair, load_allow_list(Path(config.allow_list_file))
