@@ -1,8 +1,10 @@
 """
 Which nodes hold which key groups of a job; pure.
 
-An assignment is dealt by Flink's formula: node *i* of *n* gets the *i*-th contiguous
-range of key groups, so each node has as many as any other, give or take one.
+The first one is dealt by Flink's formula: node *i* of *n* is the primary of the *i*-th
+contiguous range of key groups, so each node has as many as any other, give or take one.
+Further copies are dealt evenly over the other nodes.  How an assignment changes from
+then on is in `queryablestate.reassignment`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nameservice import ConfigurationError
+from queryablestate.placement import place
 from queryablestate.records import AssignmentRecord
 from rescaling import key_group_ranges
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "check_assignment",
     "destinations",
     "first_assignment",
     "held_by",
@@ -28,10 +32,15 @@ __all__ = [
 
 
 def first_assignment(
-    stores: Mapping[str, str], *, max_parallelism: int, version: int, sequence: int
+    stores: Mapping[str, str],
+    *,
+    max_parallelism: int,
+    version: int,
+    sequence: int,
+    replica_count: int = 1,
 ) -> AssignmentRecord:
     """
-    Return an assignment of all key groups to the nodes of *stores*, one copy of each.
+    Return an assignment of all key groups to the nodes of *stores*.
 
     Args:
         stores: The data directory of each node, by node id; nodes beyond the number of
@@ -39,6 +48,7 @@ def first_assignment(
         max_parallelism: The number of key groups.
         version: Its version; above that of any earlier assignment of the job.
         sequence: The entry of the job's chain after which it holds.
+        replica_count: How many copies of each key group, as far as there are nodes.
 
     Raises:
         ConfigurationError: If *stores* is empty.
@@ -50,13 +60,56 @@ def first_assignment(
     ranges = key_group_ranges(max_parallelism, parallelism=len(node_ids))
     for index, key_groups in enumerate(ranges):
         owners += [(index,)] * (key_groups.last - key_groups.first + 1)
+    if replica_count > 1 and len(node_ids) > 1:
+        owners = place(
+            owners, node_count=len(node_ids), replica_count=replica_count
+        )
     return AssignmentRecord(
         version=version,
         node_ids=tuple(node_ids),
         store_ids=tuple(stores[node_id] for node_id in node_ids),
         since_sequences=(sequence,) * len(node_ids),
         owners=tuple(owners),
+        sequence=sequence,
+        node_count=len(node_ids),
+        replica_count=replica_count,
     )
+
+
+def check_assignment(assignment: AssignmentRecord) -> None:
+    """
+    Check what holds of every assignment.
+
+    Every key group has a primary, and only one; no node has two copies of one, be they
+    in sync or joining; what is wanted is among the nodes; and so is nobody else.
+    """
+    count = len(assignment.node_ids)
+    assert len(set(assignment.node_ids)) == count
+    assert len(assignment.store_ids) == count
+    assert len(assignment.since_sequences) == count
+    assert all(since <= assignment.sequence for since in assignment.since_sequences)
+    group_count = len(assignment.owners)
+    parts: set[int] = set()
+    for owners, nodes in zip(
+        assignment.owners, destinations(assignment), strict=True
+    ):
+        assert owners
+        assert len(set(nodes)) == len(nodes)
+        parts.update(nodes)
+    if assignment.joining:
+        assert len(assignment.joining) == group_count
+        assert any(assignment.joining)
+    if assignment.wanted:
+        assert len(assignment.wanted) == group_count
+        assert assignment.wanted != assignment.owners
+        for wanted in assignment.wanted:
+            assert wanted
+            assert len(set(wanted)) == len(wanted)
+            parts.update(wanted)
+    assert parts == set(range(count))
+    for owners, joining in zip(assignment.wanted, assignment.joining, strict=False):
+        assert {copy.node_index for copy in joining} <= set(owners)
+        assert all(copy.since <= assignment.sequence for copy in joining)
 
 
 def primary_indexes(assignment: AssignmentRecord) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """
-How much a control plane takes on: jobs, states, nodes; pure.
+How much a control plane takes on: jobs, states, nodes, copies; pure.
 
-All of it is kept in the leader store, read by every new leader, and never forgotten by
-itself: without a limit one caller that may write could fill it with names.
+What it knows is kept in the leader store, read by every new leader, and never forgotten
+by itself: without a limit one caller that may write could fill it with names.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from attrs import field, frozen, validators
 
 
 __all__ = ["CONTROL_LIMITS", "ControlLimits"]
+
+_WAVE_COUNT: Final = 64
 
 
 @final
@@ -25,11 +27,26 @@ class ControlLimits:
         job_count_max: Jobs that are known; one whose states were dropped is one.
         state_count_max: States of all jobs together.
         node_count_max: Nodes that are known; one that is away is one.
+        replica_count: How many copies the key groups of a new job have, as far as there
+            are nodes (rule S4).
+        joining_key_groups_max: Key groups of one job that a node copies at once; see
+            `joining_count_max`.
     """
 
     job_count_max: int = field(default=1_000, validator=validators.ge(1))
     state_count_max: int = field(default=1_000, validator=validators.ge(1))
     node_count_max: int = field(default=1_000, validator=validators.ge(1))
+    replica_count: int = field(default=1, validator=validators.ge(1))
+    joining_key_groups_max: int = field(default=16, validator=validators.ge(1))
+
+    def joining_count_max(self, max_parallelism: int) -> int:
+        """
+        Return how many of so many key groups a node copies at once.
+
+        A 64th of them at least: every wave is a version of the assignment, and only so
+        many versions are kept for the batches that were begun under them.
+        """
+        return max(self.joining_key_groups_max, -(-max_parallelism // _WAVE_COUNT))
 
 
 CONTROL_LIMITS: Final = ControlLimits()

@@ -48,6 +48,8 @@ class ControlState:
         leader_epoch: As above.
         session_timeout_ns: As above.
         limits: As above; may be replaced at any time.
+        settled_at_ns: When a node that is not here will not come by itself.
+        touched: Jobs for whose assignment something may have changed (`touch`).
     """
 
     def __init__(
@@ -70,7 +72,8 @@ class ControlState:
         self.leader_epoch = leader_epoch
         self.session_timeout_ns = session_timeout_ns
         self.limits = limits
-        self._settled_at_ns = now_ns + session_timeout_ns
+        self.settled_at_ns = now_ns + session_timeout_ns
+        self.touched = set(self.jobs)
         for job in self.jobs.values():
             self.routes.locate(job)
 
@@ -78,6 +81,10 @@ class ControlState:
     def state_count(self) -> int:
         """Return how many states there are, of all jobs together."""
         return sum(len(job.states) for job in self.jobs.values())
+
+    def touch(self, *job_ids: str) -> None:
+        """Have the assignments of these jobs looked at; of all jobs if none is named."""
+        self.touched.update(job_ids or self.jobs)
 
     def job(self, job_id: str) -> Job:
         """Return that job; `UnknownJobError` if there is none."""
@@ -87,7 +94,7 @@ class ControlState:
         return job
 
     def jobs_of(self, node_id: str) -> Sequence[Job]:
-        """Return the jobs that a node has key groups of, the oldest first."""
+        """Return the jobs that a node has a part in, the oldest first."""
         jobs = [job for job in self.jobs.values() if has_node(job, node_id)]
         return sorted(jobs, key=lambda job: job.record.job_number)
 
@@ -103,9 +110,9 @@ class ControlState:
         has passed, an absent node is only late.  One that has registered, and left, is
         away.
         """
-        return now_ns >= self._settled_at_ns or not self.nodes.is_anybody_awaited
+        return now_ns >= self.settled_at_ns or not self.nodes.is_anybody_awaited
 
 
 def has_node(job: Job, node_id: str) -> bool:
-    """Return whether a node has key groups of a job."""
+    """Return whether a node has a part in a job: has, copies, or is to copy rows."""
     return job.assignment is not None and node_id in job.assignment.node_ids

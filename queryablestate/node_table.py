@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 
 if TYPE_CHECKING:
@@ -21,7 +21,28 @@ if TYPE_CHECKING:
     from queryablestate.records import NodeRecord
 
 
-__all__ = ["NodeTable", "PresentNode"]
+__all__ = ["CopyReport", "NodeTable", "PresentNode"]
+
+
+@final
+@frozen(kw_only=True)
+class CopyReport:
+    """
+    How far a node is with the key groups that it copies for one job.
+
+    Attributes:
+        assignment_version: The assignment that it copies for.
+        key_groups: Those that it has complete.
+        row_count: Rows that it has fetched since it started.
+        size_bytes: Their size.
+        failure: Why its last attempt came to nothing, or None.
+    """
+
+    assignment_version: int
+    key_groups: frozenset[int]
+    row_count: int
+    size_bytes: int
+    failure: str | None
 
 
 @final
@@ -41,6 +62,11 @@ class PresentNode:
         lost: The states whose rows it has lost, likewise.
         probes: Entries of which it was asked whether it lacks rows: job and sequence,
             by the number of the question.
+        failing: Jobs that it cannot go on with, and when it said so last.
+        lost_jobs: Jobs whose rows it has lost since it was assigned: its copies count
+            for nothing where there are others.
+        copies: What it says of its copying, by job.
+        emptied_reason: Why it was told last that it may end, or None.
     """
 
     node_id: str
@@ -52,6 +78,10 @@ class PresentNode:
     sequences: dict[str, int] = field(factory=dict)
     lost: dict[str, tuple[int, ...]] = field(factory=dict)
     probes: dict[int, tuple[str, int]] = field(factory=dict)
+    failing: dict[str, int] = field(factory=dict)
+    lost_jobs: set[str] = field(factory=set)
+    copies: dict[str, CopyReport] = field(factory=dict)
+    emptied_reason: str | None = None
 
 
 @final
@@ -59,10 +89,11 @@ class NodeTable:
     """Known and present nodes."""
 
     def __init__(self, records: Iterable[NodeRecord]) -> None:
-        self._store_ids = {record.node_id: record.store_id for record in records}
+        self._records = {record.node_id: record for record in records}
+        self._registration_ids: dict[str, str] = {}
         self._present: dict[str, PresentNode] = {}
         self._by_link: dict[Link, PresentNode] = {}
-        self._awaited = set(self._store_ids)
+        self._awaited = set(self._records)
 
     def __iter__(self) -> Iterator[PresentNode]:
         """Iterate over the present nodes by name."""
@@ -71,16 +102,33 @@ class NodeTable:
     @property
     def known_ids(self) -> Sequence[str]:
         """Return the names of all known nodes, sorted."""
-        return sorted(self._store_ids)
+        return sorted(self._records)
 
     @property
     def is_anybody_awaited(self) -> bool:
         """Return whether a node that was known from the start has yet to register."""
         return bool(self._awaited)
 
+    def record_of(self, node_id: str) -> NodeRecord | None:
+        """Return what is recorded of a known node, or None."""
+        return self._records.get(node_id)
+
     def store_id_of(self, node_id: str) -> str | None:
         """Return the recorded data directory of a known node, or None."""
-        return self._store_ids.get(node_id)
+        record = self._records.get(node_id)
+        return None if record is None else record.store_id
+
+    def registration_id_of(self, node_id: str) -> str | None:
+        """Return the process that registered under that name last, or None."""
+        return self._registration_ids.get(node_id)
+
+    def is_draining(self, node_id: str) -> bool:
+        """Return whether a node is to be emptied; a new process of it is not."""
+        record = self._records.get(node_id)
+        if record is None or record.draining_id is None:
+            return False
+        node = self._present.get(node_id)
+        return node is None or node.registration_id == record.draining_id
 
     def present(self, node_id: str) -> PresentNode | None:
         """Return that node if it is present, or None."""
@@ -91,8 +139,8 @@ class NodeTable:
         return self._by_link.get(link)
 
     def record(self, record: NodeRecord) -> None:
-        """Take note that a node is known, with this data directory."""
-        self._store_ids[record.node_id] = record.store_id
+        """Take note of what is recorded of a node."""
+        self._records[record.node_id] = record
 
     def register(
         self, message: RegisterNode, *, link: Link, now_ns: int
@@ -116,6 +164,7 @@ class NodeTable:
                 for position in message.positions
             },
         )
+        self._registration_ids[node.node_id] = node.registration_id
         self._present[node.node_id] = node
         self._by_link[link] = node
         self._awaited.discard(node.node_id)
