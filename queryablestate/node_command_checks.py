@@ -6,6 +6,7 @@ A proxy of ours sends no such thing; what we make of one that does, is nothing.
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ from queryablestate.node_messages import (
     NodeEmptied,
     NodeRegistered,
 )
+from queryablestate.snapshot_messages import LoadSnapshot, WriteSnapshot
 
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ __all__ = ["check_command"]
 
 _KEY_GROUP_COUNT_MAX: Final = 32_768
 _EMPTIED_REASONS: Final = ("empty", "nobody")
+_SNAPSHOT_DIRECTORY: Final = re.compile(r"data-[0-9a-f]{32}/at-[0-9]+/node-[0-9]+")
 
 
 def check_command(command: ToNode) -> None:
@@ -49,6 +52,13 @@ def check_command(command: ToNode) -> None:
         case NodeEmptied(reason=reason):
             if reason not in _EMPTIED_REASONS:
                 raise _malformed(f"a node that may end since {reason!r}")
+        case WriteSnapshot(directory=directory, key_groups=key_groups):
+            # It is written to, and removed again if that fails.
+            if not _SNAPSHOT_DIRECTORY.fullmatch(directory):
+                raise _malformed(f"a part of a snapshot in {directory[:200]!r}")
+            _check_key_groups(key_groups, _KEY_GROUP_COUNT_MAX)
+        case LoadSnapshot(key_groups=key_groups):
+            _check_key_groups(key_groups, _KEY_GROUP_COUNT_MAX)
         case _:
             return
 

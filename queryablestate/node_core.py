@@ -41,6 +41,7 @@ from queryablestate.node_effects import (
     CollectRows,
     DropOldStages,
     EndProcess,
+    HandleSnapshot,
     NodeEffect,
     RaiseFences,
     SendToProxy,
@@ -92,6 +93,7 @@ from queryablestate.node_registration import NodeIdentity, Registration
 from queryablestate.node_waiting import WaitingQuestions
 from queryablestate.questions import Question, Refusal
 from queryablestate.records import BatchDecided
+from queryablestate.snapshot_messages import DropLoaded, LoadSnapshot, WriteSnapshot
 
 
 if TYPE_CHECKING:
@@ -381,6 +383,8 @@ class NodeCore:
                 return [CheckStages(command=command)]
             case CollectStages():
                 return [CollectRows(command=command)]
+            case WriteSnapshot() | LoadSnapshot() | DropLoaded():
+                return [HandleSnapshot(command=command)]
             case NodeEmptied(reason=reason):
                 self._is_leaving = False
                 return [EndProcess(reason=reason)]

@@ -24,6 +24,7 @@ from queryablestate.node_messages import (
 )
 from queryablestate.questions import Refusal
 from queryablestate.records import Entry
+from queryablestate.snapshot_messages import SnapshotCommand
 
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "EndProcess",
     "FetchKeyGroups",
     "FinishCopy",
+    "HandleSnapshot",
     "HoldKeyGroups",
     "NodeEffect",
     "RaiseFences",
@@ -181,6 +183,13 @@ class CollectRows:
 
 
 @frozen(kw_only=True)
+class HandleSnapshot:
+    """Write, load or drop rows of a snapshot, and tell the proxy what came of it."""
+
+    command: SnapshotCommand
+
+
+@frozen(kw_only=True)
 class EndProcess:
     """For those who wait: the node may end now; *reason* is as in `NodeEmptied`."""
 
@@ -275,6 +284,7 @@ NodeEffect: TypeAlias = (
     | CancelFetch
     | FinishCopy
     | CollectRows
+    | HandleSnapshot
     | EndProcess
     | RaiseFences
     | CheckStages
