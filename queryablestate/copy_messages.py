@@ -85,10 +85,13 @@ class CopiedStates(Struct, frozen=True, array_like=True):
     Attributes:
         sequence: The last entry that was applied.
         states: All states of the job, by rising number, also those without rows.
+        key_groups: Whose rows are copied: the first and the last one of each run,
+            sorted.  What was there of them before is not part of the copy.
     """
 
     sequence: Sequence
     states: tuple[CopiedState, ...]
+    key_groups: tuple[KeyGroupRun, ...] = ()
 
 
 class CopiedRows(Struct, frozen=True, array_like=True):

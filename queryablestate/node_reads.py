@@ -33,6 +33,7 @@ from queryablestate.questions import (
     ScanRows,
 )
 from queryablestate.schema import parse_schema
+from queryablestate.store_groups import groups_in
 
 
 if TYPE_CHECKING:
@@ -160,15 +161,18 @@ def problem_of(question: Question, found: Found, served: ServedJob) -> Refusal |
             # By the right route it would have gone elsewhere; here it is not missing.
             return Refusal(request_id=question.question_id, code=STALE_ROUTE)
     assert found.view is not None
-    if found.view.is_lost:
-        groups = served.key_groups
+    if found.view.lost:
+        asked: Sequence[int] = served.key_groups
         if found.keys:
             prefixes_asked = {key[:_GROUP_SIZE_BYTES] for key in found.keys}
-            groups = tuple(sorted(int.from_bytes(p, "big") for p in prefixes_asked))
+            asked = sorted(int.from_bytes(one, "big") for one in prefixes_asked)
+        lost = groups_in(found.view.lost, asked)
+        if not lost:
+            return None  # another node's, or sound ones beside them
         error = StateUnavailableError(
             served.job_id,
             None,
-            groups,
+            lost,
             _LOST_RETRY_SECONDS,
             "its rows were lost with the disk of a node: run a batch that replaces "
             "the state, or drop it and begin anew",

@@ -14,7 +14,9 @@ call returns earlier, and a crash of the machine may damage the directory; a kil
 process loses nothing.
 
 What lies where is told in `queryablestate.store_layout`, what an entry does to it in
-`queryablestate.store_apply`.
+`queryablestate.store_apply`, which key groups it is done to in
+`queryablestate.store_holdings`, and how others are copied from another node in
+`queryablestate.store_copies`.
 
 **What it costs.**  A transaction keeps the pages that it has touched in memory, 4 KiB
 each, and LMDB keeps that memory for the next one: a batch whose rows lie scattered over
@@ -36,8 +38,11 @@ from msgspec.structs import replace
 
 from nameservice import StaleWriterError, StorageError
 from queryablestate.store_apply import EntryApplier
+from queryablestate.store_copies import CopyMaker
+from queryablestate.store_copy_reader import CopyReader, staged_payloads
 from queryablestate.store_environment import StoreEnvironment
 from queryablestate.store_expiry import ExpirySweeper
+from queryablestate.store_holdings import Held, HoldingKeeper
 from queryablestate.store_layout import (
     FENCE_PREFIX,
     JOB_PREFIX,
@@ -62,7 +67,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from queryablestate.node_messages import StageChunk, WriterFence
+    from queryablestate.copy_messages import CopiedRows, CopiedStates
+    from queryablestate.node_messages import JoiningGroup, StageChunk, WriterFence
     from queryablestate.records import Entry, StageRecord
 
 
@@ -78,9 +84,10 @@ class StateStore:
     The rows of one node; one thread writes, any thread reads through its `reader`.
 
     All methods block.  Methods that write (`bind_control`, `fence`, `stage`, `apply`,
-    `reset_job`, `drop_stages_older_than`, `sweep_expired`) are for one thread; the
-    others may be called from any.  Every failure of the disk is a `StorageError`, and
-    leaves everything as it was.
+    `reset_job`, `hold`, `put_copied`, `finish_copy`, `drop_stages_older_than`,
+    `sweep_expired`) are for one thread; the others may be called from any.  Every
+    failure of the disk is a `StorageError`, and leaves everything as it was, or as
+    what may be called again makes it.
     """
 
     def __init__(self, environment: StoreEnvironment) -> None:
@@ -91,7 +98,9 @@ class StateStore:
             node_id=environment.identity.node_id,
             page_size_bytes=environment.environment.stat()["psize"],
         )
-        self._applier = EntryApplier(environment, self._staging)
+        self._copies = CopyMaker(environment, self._staging)
+        self._holdings = HoldingKeeper(environment, self._copies)
+        self._applier = EntryApplier(environment, self._staging, self._copies)
         self._sweeper = ExpirySweeper(environment)
 
     @classmethod
@@ -190,11 +199,11 @@ class StateStore:
             return {mark.query_id: mark.writer_epoch for mark in marks}
 
     def lost_states(self) -> dict[str, list[int]]:
-        """Return the states whose rows are lost (rule W7), sorted, for each job."""
+        """Return the states that have lost rows (rule W7), sorted, for each job."""
         lost: dict[str, list[int]] = {}
         with self._environment.reading() as transaction:
             for number, mark in state_marks(transaction, self._meta).items():
-                if mark.is_lost:
+                if mark.lost:
                     lost.setdefault(mark.job_id, []).append(number)
         return lost
 
@@ -271,9 +280,107 @@ class StateStore:
         """
         Go on after *sequence* with nothing (rule W7).
 
-        What there was of the job is removed; *state_numbers* are there, and lost.
+        What there was of the job is removed; *state_numbers* are there, and lost in all
+        key groups that are held.  Copies begin anew.
         """
         self._applier.reset(job_id, sequence, state_numbers)
+
+    def hold(
+        self, job_id: str, key_groups: Iterable[int], joining: Sequence[JoiningGroup]
+    ) -> Held:
+        """
+        Hold these key groups of a job from now on, and no others, durably (S1, S2).
+
+        Rows of key groups that are named in neither are removed; the position stays.  A
+        store that was never told holds all.  To be called again changes nothing.
+
+        Args:
+            key_groups: In-sync copies: what was held, or is copied completely.  One
+                that is neither is lost from now on (rule W7).
+            joining: Copies that are to be made.  One that was begun under the same
+                *since* goes on as it is, others have nothing.
+        """
+        return self._holdings.hold(job_id, key_groups, joining)
+
+    def put_copied(self, job_id: str, header: CopiedStates, page: CopiedRows) -> None:
+        """
+        Put rows of key groups that are being copied; nobody sees them yet.
+
+        The first page of another entry than before removes what there was of these key
+        groups.  At least one page must be put, if it is without rows: `header` says
+        what states there are.
+
+        Args:
+            header: What the source says (`CopyReader.states`).
+            page: Rows of one state; those of key groups that are not being copied, or
+                that the header does not name, are left out.
+
+        Raises:
+            StorageError: If the store is full, or holds as many states as it may.
+        """
+        self._copies.put(job_id, header, page)
+
+    def finish_copy(
+        self, job_id: str, key_groups: Sequence[int], sequence: int
+    ) -> tuple[int, ...] | None:
+        """
+        Bring copies up to the position of the job, one kept entry with each call.
+
+        Args:
+            key_groups: Which; those that are held or complete have nothing to do.
+            sequence: The entry of which their rows were put.
+
+        Returns:
+            None if it is to be called again, or which of *key_groups* are complete or
+            held now, sorted: those that are not to be copied any more are left out.
+
+        Raises:
+            LocalProtocolError: If the job is not as far as *sequence*, or rows as of
+                that entry were not put.
+            StagedDataMissingError: If a chunk is not there.  Nothing is changed.
+        """
+        return self._copies.finish(job_id, key_groups, sequence)
+
+    def copy_reader(self, job_id: str, key_groups: Iterable[int]) -> CopyReader:
+        """
+        Return what reads these key groups, as of now, for another node.
+
+        From any thread.
+
+        Raises:
+            LocalProtocolError: If one of them is not held, nor copied completely.
+        """
+        return CopyReader(self._environment, job_id, key_groups)
+
+    def staged_payloads(
+        self,
+        job_id: str,
+        writer_epoch: int,
+        batch_id: int,
+        stage: StageRecord,
+        key_groups: Iterable[int],
+    ) -> list[bytes]:
+        """
+        Return what is staged here of these key groups, as encoded `StagedRows`.
+
+        From any thread.  Chunks are in their order; those without such rows are left
+        out.
+
+        Args:
+            stage: Of which only the count of this node is looked at.
+
+        Raises:
+            StagedDataMissingError: If a chunk for this node is not there.
+        """
+        return staged_payloads(
+            self._environment,
+            self._staging,
+            job_id,
+            writer_epoch,
+            batch_id,
+            stage,
+            key_groups,
+        )
 
     def drop_stages_older_than(self, received_before_us: int) -> int:
         """Drop the batches of which no chunk came since; return how many."""

@@ -28,38 +28,54 @@ until a batch replaces it: then nothing is missing any more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never, cast, final
+from typing import TYPE_CHECKING, assert_never, final
 
-from nameservice import LocalProtocolError, StagedDataMissingError, StorageError
+from nameservice import LocalProtocolError, StagedDataMissingError
 from queryablestate.codec import decode_rows
-from queryablestate.records import BatchDecided, StateDropped
-from queryablestate.store_layout import (
-    SLOT_COUNT_MAX,
-    StagedBatch,
-    StateMark,
-    batch_prefix,
-    item_index_first,
+from queryablestate.records import (
+    BatchDecided,
+    SnapshotMarked,
+    SnapshotRestored,
+    StateDropped,
 )
+from queryablestate.store_groups import (
+    ALL_GROUPS,
+    difference,
+    intersection,
+    row_ranges,
+    runs_from,
+    selected_rows,
+)
+from queryablestate.store_holdings import (
+    admitted,
+    copies_under_way,
+    remove_rows,
+    restart_copies,
+)
+from queryablestate.store_layout import StagedBatch, StateMark, batch_prefix
 from queryablestate.store_marks import (
-    drop_state_mark,
+    hold_mark,
     move_position,
     position_of,
+    put_hold_mark,
     put_state_mark,
     raise_fence,
     state_mark,
     state_marks,
 )
-from queryablestate.store_rows import OrderedRows, item_rows
+from queryablestate.store_row_writer import RowWriter
+from queryablestate.store_slots import drop_state, new_mark, open_slots
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from lmdb import Cursor, Transaction
+    from lmdb import Transaction, _Database
 
-    from queryablestate.node_messages import StagedRows
-    from queryablestate.records import BatchState, Entry
+    from queryablestate.records import Entry
+    from queryablestate.store_copies import CopyMaker
     from queryablestate.store_environment import StoreEnvironment
+    from queryablestate.store_layout import HoldMark, Runs
     from queryablestate.store_staging import StagingArea
 
 
@@ -70,10 +86,16 @@ __all__ = ["EntryApplier"]
 class EntryApplier:
     """Applies entries and resets; for the writing thread."""
 
-    def __init__(self, environment: StoreEnvironment, staging: StagingArea) -> None:
+    def __init__(
+        self,
+        environment: StoreEnvironment,
+        staging: StagingArea,
+        copies: CopyMaker,
+    ) -> None:
         self._environment = environment
         self._meta = environment.meta
         self._staging = staging
+        self._copies = copies
 
     def apply(self, job_id: str, entry: Entry) -> None:
         """Apply the next entry; see `queryablestate.store.StateStore.apply`."""
@@ -87,6 +109,7 @@ class EntryApplier:
                     f"entry {entry.sequence} of job {job_id!r} cannot be applied: "
                     f"{position} was the last, so bring entry {position + 1} first"
                 )
+            holding = hold_mark(transaction, self._meta, job_id)
             slot_count = 0
             if isinstance(entry, BatchDecided):
                 prefix = batch_prefix(job_id, entry.writer_epoch, entry.batch_id)
@@ -97,13 +120,22 @@ class EntryApplier:
                 numbers = set(state_marks(transaction, self._meta))
                 numbers.update(state.state_number for state in entry.states)
                 slot_count = len(numbers)
-        self._open_slots(slot_count)
+        open_slots(self._environment, slot_count)
         with self._environment.writing() as transaction:
             match entry:
                 case BatchDecided():
-                    self._apply_batch(transaction, job_id, entry)
-                case StateDropped():
-                    self._drop_state(transaction, entry.state_number)
+                    self._copies.keep_batch(transaction, holding, entry)
+                    self._apply_batch(transaction, job_id, entry, holding)
+                case StateDropped(state_number=state_number):
+                    self._copies.keep_drop(transaction, holding, state_number)
+                    drop_state(transaction, self._environment, state_number)
+                case SnapshotMarked():
+                    pass  # the position moves
+                case SnapshotRestored():
+                    raise LocalProtocolError(
+                        f"entry {entry.sequence} of job {job_id!r} begins it with a "
+                        "snapshot, of which nothing was loaded here"
+                    )
                 case _:
                     assert_never(entry)
             move_position(transaction, self._meta, job_id, entry.sequence)
@@ -112,37 +144,40 @@ class EntryApplier:
         """Begin anew; see `queryablestate.store.StateStore.reset_job`."""
         with self._environment.reading() as transaction:
             marks = state_marks(transaction, self._meta)
+            holding = hold_mark(transaction, self._meta, job_id)
+        lost = ALL_GROUPS if holding is None else holding.held
         gone = [number for number, mark in marks.items() if mark.job_id == job_id]
         slot_count = len(marks) - len(gone) + len(state_numbers)
-        self._open_slots(slot_count)
+        open_slots(self._environment, slot_count)
         with self._environment.writing() as transaction:
             for state_number in gone:
-                self._drop_state(transaction, state_number)
+                drop_state(transaction, self._environment, state_number)
             for state_number in state_numbers:
-                mark = self._new_mark(transaction, job_id, is_lost=True)
+                mark = new_mark(transaction, self._environment, job_id, lost=lost)
                 put_state_mark(transaction, self._meta, state_number, mark)
+            if holding is not None:
+                restarted = restart_copies(holding, sequence)
+                put_hold_mark(transaction, self._meta, restarted)
             move_position(transaction, self._meta, job_id, sequence)
-
-    def _open_slots(self, slot_count: int) -> None:
-        """See to it that this many states find a slot: the lowest ones are taken."""
-        if slot_count > SLOT_COUNT_MAX:
-            raise StorageError(
-                f"a node keeps at most {SLOT_COUNT_MAX:,} states, this would be "
-                f"{slot_count:,}: drop states that nobody reads"
-            )
-        self._environment.open_slots(slot_count)
+        self._copies.release(job_id, None)
 
     def _apply_batch(
-        self, transaction: Transaction[bytes], job_id: str, entry: BatchDecided
+        self,
+        transaction: Transaction[bytes],
+        job_id: str,
+        entry: BatchDecided,
+        holding: HoldMark | None,
     ) -> None:
-        writers: dict[int, _RowWriter] = {}
+        copying = runs_from(one.key_group for one in copies_under_way(holding))
+        here = row_ranges(admitted(holding))
+        writers: dict[int, RowWriter] = {}
         for state in entry.states:
             mark = state_mark(transaction, self._meta, state.state_number)
             if mark is None:
-                mark = self._new_mark(transaction, job_id, is_lost=False)
+                mark = new_mark(transaction, self._environment, job_id)
             database = self._environment.slots[mark.slot]
             if state.is_replaced:
-                transaction.drop(database, delete=False)
+                self._clear(transaction, database, copying)
             mark = StateMark(
                 job_id=job_id,
                 slot=mark.slot,
@@ -151,45 +186,40 @@ class EntryApplier:
                 generation=state.generation,
                 batch_id=entry.batch_id,
                 decided_at_us=entry.decided_at_us,
-                is_lost=mark.is_lost and not state.is_replaced,
+                lost=intersection(mark.lost, copying)
+                if state.is_replaced
+                else mark.lost,
             )
             put_state_mark(transaction, self._meta, state.state_number, mark)
-            writers[state.state_number] = _RowWriter(
+            writers[state.state_number] = RowWriter(
                 transaction.cursor(database), state, entry.sequence
             )
         prefix = batch_prefix(job_id, entry.writer_epoch, entry.batch_id)
         for payload in self._staging.payloads(transaction, prefix, entry.stages):
             rows = decode_rows(payload)
             writer = writers.get(rows.state_number)
-            if writer is not None:
-                writer.add(rows)
+            if writer is None:
+                continue
+            if holding is not None:
+                some = selected_rows(rows, here)
+                if some is None:
+                    continue
+                rows = some
+            writer.add(rows)
         for writer in writers.values():
             writer.finish()
         self._staging.drop(transaction, _superseded_by(job_id, entry))
         raise_fence(transaction, self._meta, entry.query_id, entry.writer_epoch)
 
-    def _drop_state(self, transaction: Transaction[bytes], state_number: int) -> None:
-        mark = drop_state_mark(transaction, self._meta, state_number)
-        if mark is not None:
-            # Emptied, not deleted: see `queryablestate.store_layout`.
-            transaction.drop(self._environment.slots[mark.slot], delete=False)
-
-    def _new_mark(
-        self, transaction: Transaction[bytes], job_id: str, *, is_lost: bool
-    ) -> StateMark:
-        """Return the mark of a state that nothing was applied to, in a free slot."""
-        marks = state_marks(transaction, self._meta).values()
-        taken = {mark.slot for mark in marks}
-        return StateMark(
-            job_id=job_id,
-            slot=next(slot for slot in range(SLOT_COUNT_MAX) if slot not in taken),
-            kind="",
-            has_ttl=False,
-            generation=0,
-            batch_id=None,
-            decided_at_us=0,
-            is_lost=is_lost,
-        )
+    def _clear(
+        self, transaction: Transaction[bytes], database: _Database, copying: Runs
+    ) -> None:
+        """Remove all rows, but for those of copies: they may be ahead of the entry."""
+        if copying:
+            others = row_ranges(difference(ALL_GROUPS, copying))
+            remove_rows(transaction.cursor(database), others)
+        else:
+            transaction.drop(database, delete=False)
 
 
 def _superseded_by(job_id: str, entry: BatchDecided) -> Callable[[StagedBatch], bool]:
@@ -205,51 +235,3 @@ def _superseded_by(job_id: str, entry: BatchDecided) -> Callable[[StagedBatch], 
         )
 
     return is_superseded
-
-
-@final
-class _RowWriter:
-    """Puts the rows of one state that an entry brings."""
-
-    def __init__(self, cursor: Cursor[bytes], state: BatchState, sequence: int) -> None:
-        self._cursor = cursor
-        self._is_list = state.kind == "list"
-        self._index_first = item_index_first(sequence)
-        self._counts: dict[bytes, int] = {}
-        self._ordered: OrderedRows | None = None
-
-    def add(self, rows: StagedRows) -> None:
-        """Take one chunk; without orders its rows are put at once."""
-        if rows.orders is None:
-            self._put(rows.keys, rows.values)
-            return
-        if self._ordered is None:
-            self._ordered = OrderedRows(is_list=self._is_list)
-        self._ordered.add(rows.keys, rows.values, rows.orders)
-
-    def finish(self) -> None:
-        """Put the rows that had to wait for the last chunk."""
-        if self._ordered is not None:
-            self._put(*self._ordered.settled())
-
-    def _put(self, keys: list[bytes], values: list[bytes | None]) -> None:
-        rows: Iterator[tuple[bytes, bytes | None]] = zip(keys, values, strict=True)
-        if self._is_list:
-            rows = item_rows(
-                keys, values, index_first=self._index_first, counts=self._counts
-            )
-        if None not in values:
-            self._cursor.putmulti(cast("Iterator[tuple[bytes, bytes]]", rows))
-            return
-        for key, value in rows:
-            if value is not None:
-                self._cursor.put(key, value)
-            elif self._is_list:
-                self._clear_list(key)
-            elif self._cursor.set_key(key):
-                self._cursor.delete()
-
-    def _clear_list(self, key: bytes) -> None:
-        is_there = self._cursor.set_range(key)
-        while is_there and self._cursor.key().startswith(key):
-            is_there = self._cursor.delete()

@@ -14,6 +14,9 @@ database       key                                 value
 ``meta``       ``fence/`` + digest of the query    `FenceMark`
 ``meta``       ``state/`` + state number           `StateMark`: where its rows are, and
                                                    as of which batch
+``meta``       ``hold/`` + digest of the job id    `HoldMark`: which key groups are held
+``meta``       ``kept/`` + digest of the job id +  an entry that copies which are being
+               sequence                            made have yet to apply
 ``staged``     batch prefix                        `StagedBatch`
 ``staged``     batch prefix + stage id +           a piece of the chunk as it was
                chunk index + piece index           received
@@ -51,13 +54,14 @@ from __future__ import annotations
 
 import struct
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from nameservice import StorageError
-from queryablestate.records import STAGE_ID_SIZE_BYTES
+from queryablestate.copy_messages import CopiedState, KeyGroupRun
+from queryablestate.records import STAGE_ID_SIZE_BYTES, BatchDecided
 
 
 if TYPE_CHECKING:
@@ -67,6 +71,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FENCE_PREFIX",
     "FORMAT",
+    "HOLD_PREFIX",
     "IDENTITY_KEY",
     "JOB_PREFIX",
     "META_DATABASE",
@@ -76,22 +81,31 @@ __all__ = [
     "SLOT_PREFIX",
     "STAGED_DATABASE",
     "STATE_PREFIX",
+    "AwaitedState",
+    "CopyMark",
     "FenceMark",
+    "HoldMark",
     "Identity",
     "JobMark",
+    "Runs",
     "StagedBatch",
     "StateMark",
     "batch_prefix",
     "chunk_prefix",
     "decode_fence",
+    "decode_hold",
     "decode_identity",
     "decode_job",
+    "decode_kept",
     "decode_staged_batch",
     "decode_state",
     "encode_record",
     "fence_key",
+    "hold_key",
     "item_index_first",
     "job_key",
+    "kept_key",
+    "kept_prefix",
     "piece_key",
     "slot_name",
     "staged_batch_of",
@@ -99,7 +113,10 @@ __all__ = [
     "state_number_of",
 ]
 
-FORMAT: Final = 1
+Runs: TypeAlias = tuple[KeyGroupRun, ...]
+"""A set of key groups: sorted runs that do not touch."""
+
+FORMAT: Final = 2
 """Of the data directory; one with another is not opened."""
 
 META_DATABASE: Final = b"meta"
@@ -112,6 +129,8 @@ IDENTITY_KEY: Final = b"identity"
 JOB_PREFIX: Final = b"job/"
 FENCE_PREFIX: Final = b"fence/"
 STATE_PREFIX: Final = b"state/"
+HOLD_PREFIX: Final = b"hold/"
+_KEPT_PREFIX: Final = b"kept/"
 
 _CHUNK_INDEX: Final = struct.Struct(">I")
 _PIECE_INDEX: Final = struct.Struct(">I")
@@ -170,7 +189,8 @@ class StateMark(Struct, frozen=True, array_like=True):
         generation: Of the last batch applied, 0 before.
         batch_id: The last batch applied, or None before.
         decided_at_us: When that was decided, 0 before.
-        is_lost: Whether rows were lost that no batch has replaced yet.
+        lost: Key groups whose rows were lost and not replaced yet: the first and the
+            last one of each run, sorted.
     """
 
     job_id: str
@@ -180,7 +200,60 @@ class StateMark(Struct, frozen=True, array_like=True):
     generation: int
     batch_id: int | None
     decided_at_us: int
-    is_lost: bool
+    lost: Runs
+
+
+class CopyMark(Struct, frozen=True, array_like=True):
+    """
+    A copy of a key group that is being made, or that is made and not in sync yet.
+
+    Attributes:
+        key_group: Which key group.
+        since: Names the copy; see `queryablestate.records.JoiningCopy`.
+        began: The last entry that had been applied when keeping began.
+        fetched: The entry up to which the rows that were put are, or None before the
+            first.
+        applied: The entry that the rows are at; rises as kept entries are applied.
+        is_complete: Whether entries apply to it as to what is held.
+    """
+
+    key_group: int
+    since: int
+    began: int
+    fetched: int | None = None
+    applied: int = 0
+    is_complete: bool = False
+
+    @property
+    def sequence_min(self) -> int:
+        """Return the least entry that what is fetched must be at."""
+        return max(self.since, self.began)
+
+
+class AwaitedState(Struct, frozen=True, array_like=True):
+    """What a source says of a state as of an entry that is not applied here yet."""
+
+    sequence: int
+    state: CopiedState
+
+
+class HoldMark(Struct, frozen=True, array_like=True):
+    """
+    Which key groups of a job are held; see `queryablestate.store_holdings`.
+
+    Attributes:
+        job_id: The job.
+        held: In-sync copies: the first and the last one of each run, sorted.
+        copies: The others, by key group.
+        dropped: States that were dropped while copies were being made.
+        awaited: States that are known from copies only.
+    """
+
+    job_id: str
+    held: Runs
+    copies: tuple[CopyMark, ...] = ()
+    dropped: tuple[int, ...] = ()
+    awaited: tuple[AwaitedState, ...] = ()
 
 
 class StagedBatch(Struct, frozen=True, array_like=True):
@@ -193,6 +266,8 @@ class StagedBatch(Struct, frozen=True, array_like=True):
         writer_epoch: The run.
         batch_id: Spark's number.
         received_at_us: When the last chunk of it came.
+        kept_sequence: The last entry that names it and is kept, 0 if none is; until
+            then it is not dropped.
     """
 
     job_id: str
@@ -200,6 +275,7 @@ class StagedBatch(Struct, frozen=True, array_like=True):
     writer_epoch: int
     batch_id: int
     received_at_us: int
+    kept_sequence: int = 0
 
 
 T = TypeVar("T")
@@ -209,6 +285,8 @@ _IDENTITY: Final = msgspec.msgpack.Decoder(Identity)
 _JOB: Final = msgspec.msgpack.Decoder(JobMark)
 _FENCE: Final = msgspec.msgpack.Decoder(FenceMark)
 _STATE: Final = msgspec.msgpack.Decoder(StateMark)
+_HOLD: Final = msgspec.msgpack.Decoder(HoldMark)
+_KEPT: Final = msgspec.msgpack.Decoder(BatchDecided)
 _STAGED_BATCH: Final = msgspec.msgpack.Decoder(StagedBatch)
 
 
@@ -235,6 +313,16 @@ def decode_fence(stored: bytes) -> FenceMark:
 def decode_state(stored: bytes) -> StateMark:
     """Return what was stored, or raise `StorageError`."""
     return _decode(_STATE, stored, "the mark of a state")
+
+
+def decode_hold(stored: bytes) -> HoldMark:
+    """Return what was stored, or raise `StorageError`."""
+    return _decode(_HOLD, stored, "the key groups of a job")
+
+
+def decode_kept(stored: bytes) -> BatchDecided:
+    """Return what was stored, or raise `StorageError`."""
+    return _decode(_KEPT, stored, "an entry that was kept")
 
 
 def decode_staged_batch(stored: bytes) -> StagedBatch:
@@ -276,6 +364,21 @@ def state_number_of(key: bytes) -> int:
     return int.from_bytes(key[len(STATE_PREFIX) :], "big")
 
 
+def hold_key(job_id: str) -> bytes:
+    """Return where it says which key groups of a job are held, in ``meta``."""
+    return HOLD_PREFIX + _digest(job_id)
+
+
+def kept_prefix(job_id: str) -> bytes:
+    """Return what the keys of all entries that are kept of a job begin with."""
+    return _KEPT_PREFIX + _digest(job_id)
+
+
+def kept_key(job_id: str, sequence: int) -> bytes:
+    """Return where an entry is kept, in ``meta``; sorts as the entries do."""
+    return kept_prefix(job_id) + sequence.to_bytes(8, "big")
+
+
 def slot_name(slot: int) -> bytes:
     """Return the name of the database with that number."""
     return SLOT_PREFIX + b"%04d" % slot
@@ -296,7 +399,9 @@ def piece_key(chunk: bytes, piece_index: int) -> bytes:
     return chunk + _PIECE_INDEX.pack(piece_index)
 
 
-def staged_batch_of(chunk: StageChunk, received_at_us: int) -> StagedBatch:
+def staged_batch_of(
+    chunk: StageChunk, received_at_us: int, kept_sequence: int
+) -> StagedBatch:
     """Return the head of the batch that *chunk* belongs to."""
     return StagedBatch(
         job_id=chunk.job_id,
@@ -304,6 +409,7 @@ def staged_batch_of(chunk: StageChunk, received_at_us: int) -> StagedBatch:
         writer_epoch=chunk.writer_epoch,
         batch_id=chunk.batch_id,
         received_at_us=received_at_us,
+        kept_sequence=kept_sequence,
     )
 
 

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 from queryablestate.store_layout import (
     STATE_PREFIX,
     FenceMark,
+    HoldMark,
     JobMark,
     StateMark,
     decode_fence,
+    decode_hold,
     decode_job,
     decode_state,
     encode_record,
     fence_key,
+    hold_key,
     job_key,
     state_key,
     state_number_of,
@@ -29,8 +32,11 @@ if TYPE_CHECKING:
 __all__ = [
     "drop_state_mark",
     "fence_of",
+    "hold_mark",
+    "job_states",
     "move_position",
     "position_of",
+    "put_hold_mark",
     "put_state_mark",
     "raise_fence",
     "records",
@@ -59,6 +65,14 @@ def state_marks(
         state_number_of(key): decode_state(stored)
         for key, stored in records(transaction, meta, STATE_PREFIX)
     }
+
+
+def job_states(
+    transaction: Transaction[bytes], meta: _Database, job_id: str
+) -> dict[int, StateMark]:
+    """Return the states of a job with their marks, by rising state number."""
+    marks = state_marks(transaction, meta)
+    return {number: mark for number, mark in marks.items() if mark.job_id == job_id}
 
 
 def state_mark(
@@ -96,6 +110,21 @@ def move_position(
     """Note that entry *sequence* of the job was the last one applied."""
     mark = JobMark(job_id=job_id, sequence=sequence)
     transaction.put(job_key(job_id), encode_record(mark), db=meta)
+
+
+def hold_mark(
+    transaction: Transaction[bytes], meta: _Database, job_id: str
+) -> HoldMark | None:
+    """Return which key groups of the job are held, or None if all are."""
+    stored = transaction.get(hold_key(job_id), db=meta)
+    return None if stored is None else decode_hold(stored)
+
+
+def put_hold_mark(
+    transaction: Transaction[bytes], meta: _Database, mark: HoldMark
+) -> None:
+    """Keep which key groups of a job are held."""
+    transaction.put(hold_key(mark.job_id), encode_record(mark), db=meta)
 
 
 def fence_of(transaction: Transaction[bytes], meta: _Database, query_id: str) -> int:

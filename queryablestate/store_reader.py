@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lmdb import Cursor, Transaction, _Database
 
     from queryablestate.store_environment import StoreEnvironment
+    from queryablestate.store_layout import Runs
 
 
 __all__ = [
@@ -77,7 +78,8 @@ class StateView:
         decided_at_us: When that was decided, microseconds since 1970 UTC; 0 before.
         kind: ``value``, ``list`` or ``map``; an empty string before the first batch.
         has_ttl: Whether rows carry an expiry.
-        is_lost: Whether its rows were lost, and no batch has replaced them yet (W7).
+        lost: Key groups whose rows were lost, and that no batch has replaced yet (W7):
+            the first and the last one of each run, sorted.
     """
 
     job_id: str
@@ -86,7 +88,7 @@ class StateView:
     decided_at_us: int
     kind: str
     has_ttl: bool
-    is_lost: bool
+    lost: Runs
 
 
 @final
@@ -135,7 +137,7 @@ def view_of(mark: StateMark) -> StateView:
         decided_at_us=mark.decided_at_us,
         kind=mark.kind,
         has_ttl=mark.has_ttl,
-        is_lost=mark.is_lost,
+        lost=mark.lost,
     )
 
 

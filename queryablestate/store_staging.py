@@ -3,11 +3,16 @@ Chunks that were brought and not yet decided (rule W2).
 
 The chunks of one batch of one run lie side by side, after a head that says whose they
 are; so a batch that is superseded goes with a few range deletions.
+
+A decided batch stays, until it is released, if copies of key groups are being made that
+have yet to get its rows (`queryablestate.store_copies`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
+
+from msgspec.structs import replace
 
 from queryablestate.store_cursors import prefix_rows
 from queryablestate.store_layout import (
@@ -64,7 +69,9 @@ class StagingArea:
             (piece_key(begin, index), payload[start : start + size_bytes])
             for index, start in enumerate(range(0, len(payload), size_bytes))
         )
-        head = staged_batch_of(chunk, now_us)
+        old = self._head(transaction, prefix)
+        kept_sequence = 0 if old is None else old.kept_sequence
+        head = staged_batch_of(chunk, now_us, kept_sequence)
         transaction.put(prefix, encode_record(head), db=self._database)
 
     def missing(
@@ -81,11 +88,8 @@ class StagingArea:
         as lacking: they may be dropped at any moment.
         """
         cursor = transaction.cursor(self._database)
-        head = transaction.get(prefix, db=self._database)
-        is_old = (
-            head is not None
-            and decode_staged_batch(head).received_at_us < received_since_us
-        )
+        head = self._head(transaction, prefix)
+        is_old = head is not None and head.received_at_us < received_since_us
         return tuple(
             stage.stage_id
             for stage in stages
@@ -107,23 +111,58 @@ class StagingArea:
             for chunk in self._chunks(prefix, stage):
                 yield b"".join(piece for _, piece in prefix_rows(cursor, chunk))
 
+    def _head(
+        self, transaction: Transaction[bytes], prefix: bytes
+    ) -> StagedBatch | None:
+        stored = transaction.get(prefix, db=self._database)
+        return None if stored is None else decode_staged_batch(stored)
+
     def _chunks(self, prefix: bytes, stage: StageRecord) -> Iterator[bytes]:
         for chunk_index in range(stage.chunk_counts.get(self._node_id, 0)):
             yield chunk_prefix(prefix, stage.stage_id, chunk_index)
+
+    def keep(
+        self, transaction: Transaction[bytes], prefix: bytes, sequence: int
+    ) -> None:
+        """Drop the batch with *prefix*, if it is there, only when `release` says."""
+        head = self._head(transaction, prefix)
+        if head is not None:
+            head = replace(head, kept_sequence=sequence)
+            transaction.put(prefix, encode_record(head), db=self._database)
+
+    def release(
+        self, transaction: Transaction[bytes], prefix: bytes, sequence: int
+    ) -> int:
+        """
+        Remove the batch with *prefix* unless an entry after *sequence* keeps it.
+
+        Returns:
+            How many records that were.
+        """
+        count = 0
+        head = self._head(transaction, prefix)
+        if head is not None and head.kept_sequence <= sequence:
+            cursor = transaction.cursor(self._database)
+            is_there = cursor.set_key(prefix)
+            while is_there and cursor.key().startswith(prefix):
+                is_there = cursor.delete()
+                count += 1
+        return count
 
     def drop(
         self,
         transaction: Transaction[bytes],
         is_superseded: Callable[[StagedBatch], bool],
     ) -> int:
-        """Remove the batches that *is_superseded* says, and return how many."""
+        """Remove batches that nothing keeps if *is_superseded*, return how many."""
         count = 0
         cursor = transaction.cursor(self._database)
         # The key of a head is shorter than those of its chunks, and so comes first.
         is_there = cursor.first()
         while is_there:
             prefix = cursor.key()
-            if is_superseded(decode_staged_batch(cursor.value())):
+            head = decode_staged_batch(cursor.value())
+            if not head.kept_sequence and is_superseded(head):
                 count += 1
                 while is_there and cursor.key().startswith(prefix):
                     cursor.delete()

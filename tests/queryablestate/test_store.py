@@ -15,6 +15,7 @@ from nameservice import (
 from queryablestate.node_messages import WriterFence
 from queryablestate.records import StageRecord, StateDropped
 from queryablestate.store import StateStore
+from queryablestate.store_groups import ALL_GROUPS
 from queryablestate.store_reader import StateView
 from tests.queryablestate.store_batches import (
     JOB,
@@ -264,7 +265,7 @@ class TestViews:
             decided_at_us=99,
             kind="value",
             has_ttl=False,
-            is_lost=False,
+            lost=(),
         )
         assert store.state(1) == expected
         assert store.state(2) == StateView(
@@ -274,7 +275,7 @@ class TestViews:
             decided_at_us=99,
             kind="map",
             has_ttl=True,
-            is_lost=False,
+            lost=(),
         )
         assert store.state(3) is None
 
@@ -325,7 +326,7 @@ class TestLoss:
             decided_at_us=0,
             kind="",
             has_ttl=False,
-            is_lost=True,
+            lost=ALL_GROUPS,
         )
         assert [store.state(number) for number in (1, 2, 7)] == [lost, None, lost]
         reader = store.reader()
@@ -340,17 +341,17 @@ class TestLoss:
         write(store, [(key(0), b"1")])
         view = store.state(1)
         assert view is not None
-        assert view.is_lost
+        assert view.lost == ALL_GROUPS
         assert (view.generation, view.batch_id, view.kind) == (1, 41, "value")
         assert store.reader().get_values(1, [key(0)], NOW_US).values == [b"1"]
         write(store, [(key(1), b"2")], batch_state=state(is_replaced=True))
         view = store.state(1)
         assert view is not None
-        assert not view.is_lost
+        assert view.lost == ()
         write(store, [], batch_state=state())
         view = store.state(1)
         assert view is not None
-        assert not view.is_lost
+        assert view.lost == ()
 
     def test_a_reset_may_go_back_or_be_repeated(self, store: StateStore) -> None:
         """The proxy leader says where the chain goes on (W7)."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from attrs import define, field
 
-from queryablestate.records import BatchDecided
+from queryablestate.records import BatchDecided, StateDropped
 from queryablestate.store import StateStore
 from tests.queryablestate import writing_store
 from tests.queryablestate.store_batches import JOB, NODE, NOW_US
@@ -34,6 +34,7 @@ class Model:
             self.sequence += 1
             entry = writing_store.entry_of(self.sequence)
             if not isinstance(entry, BatchDecided):
+                assert isinstance(entry, StateDropped)
                 self.states.pop(entry.state_number, None)
                 continue
             if writing_store.is_replaced(self.sequence):

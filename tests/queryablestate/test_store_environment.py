@@ -103,12 +103,12 @@ class TestOpen:
     def test_another_format_is_refused(self, tmp_path: Path) -> None:
         """By number, so that a person knows which program to take."""
         opened(tmp_path).close()
-        identity = Identity(format=2, node_id=NODE, store_id="s", control_id=None)
+        identity = Identity(format=77, node_id=NODE, store_id="s", control_id=None)
         with lmdb.open(str(tmp_path), max_dbs=2) as environment:
             meta = environment.open_db(META_DATABASE)
             with environment.begin(db=meta, write=True) as transaction:
                 transaction.put(IDENTITY_KEY, encode_record(identity))
-        with pytest.raises(StorageError, match="has format 2"):
+        with pytest.raises(StorageError, match="has format 77"):
             opened(tmp_path)
 
     def test_a_damaged_directory_is_told(self, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ STATE_MARK = StateMark(
     generation=2,
     batch_id=None,
     decided_at_us=1,
-    is_lost=False,
+    lost=(),
 )
 STAGED_BATCH = StagedBatch(
     job_id="job", query_id="q", writer_epoch=1, batch_id=0, received_at_us=5
@@ -87,7 +87,7 @@ class TestRecords:
         envelope, _ = chunk(
             [], job_id="job", query_id="q", writer_epoch=1, batch_id=0, index=9
         )
-        assert staged_batch_of(envelope, 5) == STAGED_BATCH
+        assert staged_batch_of(envelope, 5, 0) == STAGED_BATCH
 
 
 class TestKeys:

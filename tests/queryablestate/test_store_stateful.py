@@ -23,6 +23,7 @@ from nameservice import LocalProtocolError, StagedDataMissingError, StaleWriterE
 from queryablestate.node_messages import WriterFence
 from queryablestate.records import BatchDecided, BatchState, Entry, StateDropped
 from queryablestate.store import StateStore
+from queryablestate.store_groups import ALL_GROUPS
 from queryablestate.store_reader import StateView, StoreReader
 from tests.queryablestate.store_batches import (
     NODE,
@@ -350,7 +351,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Do what the entry says, row by row."""
         for one in entry.states:
             old = self.model.get(one.state_number)
-            was_lost = old is not None and old.view["is_lost"]
+            lost = () if old is None or one.is_replaced else old.view["lost"]
             new = ModelState(
                 view={
                     "job_id": job_id,
@@ -359,7 +360,7 @@ class StoreMachine(RuleBasedStateMachine):
                     "decided_at_us": entry.decided_at_us,
                     "kind": one.kind,
                     "has_ttl": one.has_ttl,
-                    "is_lost": was_lost and not one.is_replaced,
+                    "lost": lost,
                 }
             )
             if old is not None and not one.is_replaced:
@@ -437,7 +438,7 @@ class StoreMachine(RuleBasedStateMachine):
                     "decided_at_us": 0,
                     "kind": "",
                     "has_ttl": False,
-                    "is_lost": True,
+                    "lost": ALL_GROUPS,
                 }
             )
 
