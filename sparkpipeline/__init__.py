@@ -12,6 +12,7 @@ from sparkpipeline.configuration import (
 )
 from sparkpipeline.data_source import LodestarDataSource, source_options
 from sparkpipeline.executor_nodes import ExecutorNodes, start_nodes
+from sparkpipeline.log_publication import attach_log_state
 from sparkpipeline.operator_functions import (
     OperatorContext,
     OperatorFunction,
@@ -31,6 +32,7 @@ __all__ = [
     "OperatorFunction",
     "OperatorStatePublication",
     "StateSpec",
+    "attach_log_state",
     "attach_state",
     "close_ha_services",
     "get_leader_retriever",

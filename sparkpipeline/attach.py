@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, final
 
 from attrs import evolve, frozen
 from pyspark import InheritableThread
@@ -58,7 +58,14 @@ if TYPE_CHECKING:
     from sparkpipeline.attach_follower import Mode, Published
 
 
-__all__ = ["AttachStatus", "AttachedState", "attach_state"]
+__all__ = [
+    "AttachStatus",
+    "AttachedState",
+    "Follower",
+    "attach_state",
+    "check_seconds",
+    "wait_for_batch",
+]
 
 _POLL_SECONDS_DEFAULT: Final = 1.0
 _START_TIMEOUT_SECONDS_DEFAULT: Final = 30.0
@@ -136,8 +143,8 @@ def attach_state(
             which there are, or why not.
         StorageError: If the checkpoint cannot be read.
     """
-    _check_seconds("poll_seconds", poll_seconds)
-    _check_seconds("start_timeout_seconds", start_timeout_seconds)
+    check_seconds("poll_seconds", poll_seconds)
+    check_seconds("start_timeout_seconds", start_timeout_seconds)
     if on_new_query not in {"refuse", "replace"}:
         raise ConfigurationError(
             f'on_new_query must be "refuse" or "replace", not {on_new_query!r}: an '
@@ -153,7 +160,7 @@ def attach_state(
         commit_timeout_seconds=commit_timeout_seconds,
     )
     checkpoint = Checkpoint(spark, checkpoint_location)
-    query_id, newest = _wait_for_batch(checkpoint, start_timeout_seconds)
+    query_id, newest = wait_for_batch(checkpoint, start_timeout_seconds)
     source = find_source(
         [row.asDict() for row in checkpoint.operators()], operator_id, state_var_name
     )
@@ -186,14 +193,15 @@ def attach_state(
     return attached
 
 
-def _check_seconds(name: str, value: float) -> None:
+def check_seconds(name: str, value: float) -> None:
+    """Raise `ConfigurationError` if *value* is no time that can be waited for."""
     if not 0 < value <= _SECONDS_MAX:
         raise ConfigurationError(
             f"{name} must be above 0 and at most {_SECONDS_MAX:g}, not {value!r}"
         )
 
 
-def _wait_for_batch(checkpoint: Checkpoint, timeout_seconds: float) -> tuple[str, int]:
+def wait_for_batch(checkpoint: Checkpoint, timeout_seconds: float) -> tuple[str, int]:
     """Return the id of the query, and its newest batch, as soon as there is one."""
     clock = SystemClock()
     deadline_ns = clock.now_ns() + seconds_to_ns(timeout_seconds)
@@ -245,10 +253,38 @@ class AttachStatus:
     last_error: NameServiceError | None = None
 
 
+class Follower(Protocol):
+    """
+    What `AttachedState` has to publish; see `StateFollower`.  For its thread alone.
+
+    Attributes:
+        query_id: What owns the state.
+        published: The last batch that is published, as far as is known.
+        committed: The batches that were committed when it was looked last, sorted.
+        pending_since_ms: When the oldest of them that was not published was committed.
+    """
+
+    query_id: str
+    published: int | None
+    committed: tuple[int, ...]
+    pending_since_ms: int | None
+
+    def advance(self) -> Published | None:
+        """Publish what is missing; return what it was, or None if nothing is."""
+
+    def cancel(self) -> None:
+        """Give up what `advance` is doing, from another thread; and it is over."""
+
+    def close(self) -> None:
+        """Close what it has opened.  Idempotent."""
+
+
 @final
 class AttachedState:
     """
-    Follows the state of a query until it is stopped.  Made by `attach_state`.
+    Follows the state of a query until it is stopped.
+
+    Made by `attach_state` and `attach_log_state`.
 
     A context manager: leaving the block stops it.  Thread-safe.
 
@@ -259,7 +295,7 @@ class AttachedState:
 
     def __init__(
         self,
-        follower: StateFollower,
+        follower: Follower,
         checkpoint: Checkpoint,
         *,
         job_id: str,

@@ -140,6 +140,20 @@ class Checkpoint:
                 "has it"
             )
 
+    def offsets(self, batch_id: int) -> list[str] | None:
+        """
+        Return where a batch ends: the offset of each source, as Spark wrote it.
+
+        Returns:
+            One text for each source, in their order; None if Spark keeps it no more.
+
+        Raises:
+            StorageError: If it cannot be read.
+        """
+        text = self._text(f"offsets/{batch_id}")
+        # A version, times and settings, and then the offsets.
+        return None if text is None else text.splitlines()[2:]
+
     # -- state -------------------------------------------------------------------------
 
     def operators(self) -> list[Row]:

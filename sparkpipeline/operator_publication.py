@@ -34,6 +34,8 @@ from sparkpipeline.state_options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from queryablestate.proxy_connection import ProxyConnection
+
 
 __all__ = ["OperatorStatePublication", "PublishedBatch", "publish_batch"]
 
@@ -125,12 +127,21 @@ class PublishedBatch:
     snapshots: Sequence[bytes]
 
 
-def publish_batch(publication: OperatorStatePublication, batch: PublishedBatch) -> None:
+def publish_batch(
+    publication: OperatorStatePublication,
+    batch: PublishedBatch,
+    proxy: ProxyConnection | None = None,
+) -> None:
     """
     Put the states of *batch* in place of those before, and wait until that is applied.
 
     A batch that is published already is not published again (rule W4); one that has no
     states changes nothing.
+
+    Args:
+        publication: Where to.
+        batch: What there is.
+        proxy: The way to the proxy; by default the one that the process keeps.
 
     Raises:
         ConfigurationError: If a state has a name that no published one can have.
@@ -145,7 +156,9 @@ def publish_batch(publication: OperatorStatePublication, batch: PublishedBatch) 
         return
     timeout_seconds = publication.commit_timeout_seconds
     credentials = publication.credentials
-    writer = StateWriter(writer_connections().proxy(publication.config, credentials))
+    if proxy is None:
+        proxy = writer_connections().proxy(publication.config, credentials)
+    writer = StateWriter(proxy)
     plan = writer.plan(
         publication.job_id,
         {published_name(state.name): OPERATOR_STATE_SCHEMA for state in states},

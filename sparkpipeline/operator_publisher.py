@@ -143,9 +143,12 @@ class OperatorStatePublisher:
             if offer.is_over and error is None:
                 return
             is_first = self._run_id != offer.batch.run_id
+            fails = is_required or (is_first and isinstance(error, _LASTING_ERRORS))
+            if fails:
+                self._end(offer)  # it comes again with its batch
             is_behind_now = not self._is_behind
             self._is_behind = True
-        if is_required or (is_first and isinstance(error, _LASTING_ERRORS)):
+        if fails:
             raise error or DeadlineExceededError(
                 timeout_seconds,
                 f"the operator state of batch {offer.batch.batch_id} is not published",

@@ -237,7 +237,7 @@ class TestFailures:
         published.run(parallelism=1)
         other = evolve(published, checkpoint=tmp_path / "other")
         with pytest.raises(StreamingQueryException, match="StateOwnedError"):
-            other.run(parallelism=1)
+            other.run(parallelism=2)
         other.run(
             parallelism=2,
             publication=evolve(published.publication, on_new_query="replace"),
