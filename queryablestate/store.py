@@ -243,6 +243,15 @@ class StateStore:
                     raise StaleWriterError(chunk.query_id, chunk.writer_epoch, fence)
                 self._staging.add(transaction, chunk, payload, now_us)
 
+    def discard_stages(
+        self, job_id: str, writer_epoch: int, batch_id: int, stage_ids: Iterable[bytes]
+    ) -> None:
+        """Remove what is staged under these stage ids, which no decision names."""
+        prefix = batch_prefix(job_id, writer_epoch, batch_id)
+        with self._environment.writing() as transaction:
+            for stage_id in stage_ids:
+                self._staging.discard(transaction, prefix, stage_id)
+
     def missing_stages(
         self,
         job_id: str,

@@ -149,6 +149,16 @@ class StagingArea:
                 count += 1
         return count
 
+    def discard(
+        self, transaction: Transaction[bytes], prefix: bytes, stage_id: bytes
+    ) -> None:
+        """Remove what is there of one stage of the batch with *prefix*."""
+        stage = prefix + stage_id
+        cursor = transaction.cursor(self._database)
+        is_there = cursor.set_range(stage)
+        while is_there and cursor.key().startswith(stage):
+            is_there = cursor.delete()
+
     def drop(
         self,
         transaction: Transaction[bytes],
