@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 from attrs import frozen
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KvStateLocation", "RouteTable"]
 
+_KeyGroups: TypeAlias = "tuple[tuple[int, ...], ...]"
+
 
 @final
 @frozen(kw_only=True)
@@ -35,8 +37,13 @@ class KvStateLocation:
         batch_id: The last batch decided in it, or None before the first.
         assignment_version: The assignment that the links are of.
         node_ids: The nodes of that assignment, in its order.
-        links: The connection to each of them, None while it is away.
-        key_groups: For each node the key groups it is asked for.
+        links: The connection to each of them, None while it is away, or has another
+            data directory than it was assigned with while others have what it had.
+        key_groups: For each node the key groups it is asked for: of which it has the
+            primary copy.
+        sole_key_groups: For each node those of them that nobody else could answer for
+            now: none that is there has another in-sync copy.  The others are about to
+            get another primary when the node has gone (rule S4).
     """
 
     job_id: str
@@ -48,6 +55,7 @@ class KvStateLocation:
     node_ids: tuple[str, ...]
     links: tuple[Link | None, ...]
     key_groups: tuple[tuple[int, ...], ...]
+    sole_key_groups: tuple[tuple[int, ...], ...]
 
 
 @final
@@ -66,7 +74,8 @@ class RouteTable:
         self._nodes = nodes
         self._locations: dict[int, KvStateLocation] = {}
         self._numbers: dict[str, tuple[int, ...]] = {}
-        self._key_groups: dict[str, tuple[int, tuple[tuple[int, ...], ...]]] = {}
+        self._key_groups: dict[str, tuple[int, _KeyGroups]] = {}
+        self._sole: dict[str, tuple[int, tuple[bool, ...], _KeyGroups]] = {}
         self.locations: Mapping[int, KvStateLocation] = self._locations
 
     def locate(self, job: Job) -> None:
@@ -77,8 +86,16 @@ class RouteTable:
         if assignment is None:
             return
         present = [self._nodes.present(node_id) for node_id in assignment.node_ids]
-        links = tuple(None if node is None else node.link for node in present)
         key_groups = self._key_groups_of(job_id, assignment)
+        are_usable = tuple(
+            node is not None and node.store_id == store_id
+            for node, store_id in zip(present, assignment.store_ids, strict=True)
+        )
+        sole = self._sole_key_groups_of(job_id, assignment, are_usable)
+        links = tuple(
+            None if node is None or not (usable or alone) else node.link
+            for node, usable, alone in zip(present, are_usable, sole, strict=True)
+        )
         self._numbers[job_id] = tuple(sorted(job.states))
         for number in self._numbers[job_id]:
             progress = job.progress_of(number)
@@ -92,11 +109,10 @@ class RouteTable:
                 node_ids=assignment.node_ids,
                 links=links,
                 key_groups=key_groups,
+                sole_key_groups=sole,
             )
 
-    def _key_groups_of(
-        self, job_id: str, assignment: AssignmentRecord
-    ) -> tuple[tuple[int, ...], ...]:
+    def _key_groups_of(self, job_id: str, assignment: AssignmentRecord) -> _KeyGroups:
         """Return the key groups of each node; kept, since batches come often."""
         version, key_groups = self._key_groups.get(job_id, (None, ()))
         if version != assignment.version:
@@ -106,3 +122,17 @@ class RouteTable:
             )
             self._key_groups[job_id] = (assignment.version, key_groups)
         return key_groups
+
+    def _sole_key_groups_of(
+        self, job_id: str, assignment: AssignmentRecord, are_usable: tuple[bool, ...]
+    ) -> _KeyGroups:
+        """Return for each node what only it can answer for; kept likewise."""
+        version, earlier, sole = self._sole.get(job_id, (None, (), ()))
+        if version != assignment.version or earlier != are_usable:
+            found: list[list[int]] = [[] for _ in assignment.node_ids]
+            for key_group, (primary, *others) in enumerate(assignment.owners):
+                if not any(are_usable[index] for index in others):
+                    found[primary].append(key_group)
+            sole = tuple(tuple(key_groups) for key_groups in found)
+            self._sole[job_id] = (assignment.version, are_usable, sole)
+        return sole

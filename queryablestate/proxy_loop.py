@@ -437,7 +437,9 @@ class ProxyLoop:
 
     def _node_left(self, link: Link) -> None:
         """Answer whoever waits for a node that is gone."""
-        self._send_all(self._current(self._reads.node_left(link)))
+        is_settled = self.control.is_settled(now_ns=self._clock.now_ns())
+        outgoing = self._reads.node_left(link, is_settled=is_settled)
+        self._send_all(self._current(outgoing))
 
     def _current(self, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
         """Return what may be sent now: while we do not lead, that is ``not-leader``."""

@@ -7,10 +7,15 @@ cache; then it goes to its node, and waits here for the answer.  Keys and values
 bytes that nobody looks into, but for the count at their beginning.
 
 What is no answer, comes at once: nothing was ever committed, the node is away, it went
-away meanwhile, the deadline is over, too much is outstanding.  Two questions are parked
-instead, and looked at again whenever something has changed: one that waits for the
-first batch of all (``min_batch_id``); and, while a new leader is *settling* (rule S2),
-one whose node is not here, since that is only late.
+away meanwhile, the deadline is over, too much is outstanding.  Three questions are
+parked instead, and looked at again whenever something has changed: one that waits for
+the first batch of all (``min_batch_id``); while a new leader is *settling* (rule S2),
+one whose node is not here, since that is only late; and one whose node is away while
+others have in-sync copies of all that it answers for (rule S4), since one of them will
+be asked in its place in a moment: then the route is stale.
+
+A question that a node was asked before it went is not kept here.  If others can answer
+it, its route is called stale: the client asks again, and is parked.
 
 A caller that may not read a state gets the same refusal as one that asks for a state
 that does not exist: its route is stale.  It then asks for the description, and is told
@@ -34,7 +39,7 @@ from nameservice import (
     StateUnavailableError,
 )
 from queryablestate.access import AccessList, Caller, Right
-from queryablestate.failures import STALE_ROUTE, refusal_of
+from queryablestate.failures import STALE_ROUTE, error_of, refusal_of
 from queryablestate.questions import (
     Answer,
     Ask,
@@ -73,6 +78,7 @@ _CLIENT_PENDING_COUNT_MIN: Final = 1_000
 # A compaction is due when this many, and most, of the deadlines are of the past.
 _DEADLINES_STALE_MIN: Final = 1_000
 _RETRY_SECONDS: Final = 0.5
+_UNAVAILABLE: Final = "state-unavailable"
 
 
 @final
@@ -282,7 +288,10 @@ class ReadDesk:
             if told is not None:
                 return [told]
         if location.links[ask.node_index] is None:
-            if is_settled or not self._parked.park(asked):
+            is_waited_for = (
+                not is_settled or not location.sole_key_groups[ask.node_index]
+            )
+            if not is_waited_for or not self._parked.park(asked):
                 return [_unavailable(client, ask.request_id, location, ask.node_index)]
             return []
         return [self._pass_on(asked, location, cache_key, now_ns)]
@@ -307,7 +316,7 @@ class ReadDesk:
             elif location.links[ask.node_index] is not None:
                 cache_key = self._cache_key(location, ask, parked.keys)
                 outgoing.append(self._pass_on(parked, location, cache_key, now_ns))
-            elif is_settled:
+            elif is_settled and location.sole_key_groups[ask.node_index]:
                 outgoing.append(
                     _unavailable(
                         parked.client, ask.request_id, location, ask.node_index
@@ -358,25 +367,28 @@ class ReadDesk:
         pending = self._take(node, refusal.request_id)
         if pending is None:
             return []
-        passed = Refusal(
-            request_id=pending.request_id, code=refusal.code, data=refusal.data
-        )
-        return [Outgoing(pending.client, passed)]
+        if refusal.code == _UNAVAILABLE and _names_nothing(refusal):
+            # Not what is asked is unavailable, but the node: it does not serve now.
+            return [self._answer_for(pending, refusal)]
+        return [_passed_on(pending, refusal)]
 
-    def node_left(self, node: Link) -> list[Outgoing]:
-        """Refuse what waits for a node that is gone."""
+    def node_left(self, node: Link, *, is_settled: bool = True) -> list[Outgoing]:
+        """
+        Refuse what waits for a node that is gone.
+
+        Args:
+            node: Its connection.
+            is_settled: Whether other nodes that are not here count as away.
+        """
         outgoing = []
         for question_id in sorted(self._of_node.get(node, ())):
             pending = self._take(node, question_id)
             assert pending is not None
-            outgoing.append(
-                _unavailable(
-                    pending.client,
-                    pending.request_id,
-                    pending.location,
-                    pending.node_index,
-                )
-            )
+            if is_settled:
+                outgoing.append(self._answer_for(pending, None))
+            else:  # whoever asks again waits for those that are late
+                client, request_id = pending.client, pending.request_id
+                outgoing.append(_refused(client, request_id, STALE_ROUTE))
         return outgoing
 
     def client_left(self, client: Link) -> None:
@@ -410,6 +422,21 @@ class ReadDesk:
         return outgoing
 
     # -- parts ---------------------------------------------------------------------
+
+    def _answer_for(self, pending: _Pending, refusal: Refusal | None) -> Outgoing:
+        """Return what comes of a question that its node does not answer."""
+        client, request_id = pending.client, pending.request_id
+        asked = pending.location
+        location = self._locations.get(asked.state_number)
+        if (
+            location is None
+            or location.assignment_version != asked.assignment_version
+            or not location.sole_key_groups[pending.node_index]
+        ):
+            return _refused(client, request_id, STALE_ROUTE)
+        if refusal is not None:
+            return _passed_on(pending, refusal)
+        return _unavailable(client, request_id, location, pending.node_index)
 
     def _forbidden(
         self, client: Link, caller: Caller, ask: Ask, location: KvStateLocation
@@ -576,6 +603,19 @@ def _batch_id_known(location: KvStateLocation, min_batch_id: int | None) -> int:
     return known if min_batch_id is None else max(known, min_batch_id)
 
 
+def _names_nothing(refusal: Refusal) -> bool:
+    """Return whether a node's `StateUnavailableError` names no key groups."""
+    error = error_of(refusal)
+    return isinstance(error, StateUnavailableError) and not error.key_groups
+
+
+def _passed_on(pending: _Pending, refusal: Refusal) -> Outgoing:
+    passed = Refusal(
+        request_id=pending.request_id, code=refusal.code, data=refusal.data
+    )
+    return Outgoing(pending.client, passed)
+
+
 def _refused(client: Link, request_id: int, code: str) -> Outgoing:
     return Outgoing(client, Refusal(request_id=request_id, code=code))
 
@@ -612,11 +652,12 @@ def _empty(
 def _unavailable(
     client: Link, request_id: int, location: KvStateLocation, node_index: int
 ) -> Outgoing:
+    """Refuse a question to a node that is away, for what nobody else has."""
     node_id = location.node_ids[node_index]
     error = StateUnavailableError(
         location.job_id,
         location.state_name,
-        location.key_groups[node_index],
+        location.sole_key_groups[node_index] or location.key_groups[node_index],
         _RETRY_SECONDS,
         f"node {node_id} is away",
     )

@@ -23,7 +23,7 @@ from nameservice import (
     StaleWriterError,
     StateUnavailableError,
 )
-from queryablestate.assignment import first_assignment
+from queryablestate.assignment import destinations, first_assignment
 from queryablestate.chains import extend_chain
 from queryablestate.control_changes import Write
 from queryablestate.control_effects import AnswerWriter
@@ -193,7 +193,7 @@ class TicketOffice:
             ticket=ticket,
             assignment_version=assignment.version,
             nodes=tuple(nodes),
-            owners=assignment.owners,
+            owners=destinations(assignment),
         )
         effects.append(AnswerWriter(link=link, message=drawn))
         return effects

@@ -430,14 +430,17 @@ class StateWriter:
 
 
 def _groups_away(plan: WritePlan) -> tuple[int, ...]:
-    """Return the key groups whose rows cannot be sent now."""
+    """
+    Return the key groups whose rows can be sent to nobody now.
+
+    Of the others a node that is away is given up, unless it comes back (rule S4); see
+    `queryablestate.writer_stager`.
+    """
     away = {index for index, node in enumerate(plan.nodes) if node.address is None}
     if not away:
         return ()
     return tuple(
-        group
-        for group, holders in enumerate(plan.owners)
-        if not away.isdisjoint(holders)
+        group for group, holders in enumerate(plan.owners) if away.issuperset(holders)
     )
 
 

@@ -18,6 +18,7 @@ from tests.queryablestate.control_plane import (
     drop,
     node_register,
 )
+from tests.queryablestate.moving_plane import MovingPlane, assignment
 
 
 def test_a_route_says_whom_to_ask_for_what() -> None:
@@ -36,6 +37,7 @@ def test_a_route_says_whom_to_ask_for_what() -> None:
             node_ids=("a", "b"),
             links=(LINK_A, LINK_B),
             key_groups=((0, 1), (2, 3)),
+            sole_key_groups=((0, 1), (2, 3)),
         )
     }
 
@@ -83,3 +85,54 @@ def test_a_job_without_assignment_has_no_routes() -> None:
     routes = RouteTable(NodeTable([]))
     routes.locate(Job(record=record))
     assert routes.locations == {}
+
+
+class TestReplicas:
+    """S4: who could answer in the place of a node."""
+
+    def test_the_primary_is_asked(self) -> None:
+        """A copy that is not the primary is asked for nothing."""
+        plane = MovingPlane()
+        plane.assign(assignment(2, "ab", "ab ab a b"))
+        route = plane.control.routes.locations[1]
+        assert route.key_groups == ((0, 1, 2), (3,))
+        assert route.links == (LINK_A, LINK_B)
+
+    def test_what_only_one_node_has(self) -> None:
+        """It follows who is there: a copy on a node that is away answers nobody."""
+        plane = MovingPlane()
+        plane.assign(assignment(2, "ab", "ab ab a b"))
+        job, routes = plane.control.job(APP), plane.control.routes
+        assert routes.locations[1].sole_key_groups == ((2,), (3,))
+        plane.leave("b")
+        routes.locate(job)
+        assert routes.locations[1].sole_key_groups == ((0, 1, 2), (3,))
+        plane.come("b")
+        routes.locate(job)
+        assert routes.locations[1].sole_key_groups == ((2,), (3,))
+
+    def test_a_copy_that_is_being_made_answers_nobody(self) -> None:
+        """S1: only in-sync copies count."""
+        plane = MovingPlane()
+        plane.assign(assignment(2, "ab", "a a b b", joining="b b - -"))
+        assert plane.control.routes.locations[1].sole_key_groups == ((0, 1), (2, 3))
+
+    def test_another_disk_has_no_copies(self) -> None:
+        """W7: a node that lost its rows is not asked while others have them."""
+        plane = MovingPlane()
+        plane.assign(assignment(2, "ab", "ab ab ab ba"))
+        plane.leave("a")
+        plane.come("a", store_id="another")
+        plane.control.routes.locate(plane.control.job(APP))
+        route = plane.control.routes.locations[1]
+        assert route.links == (None, LINK_B)
+        assert route.sole_key_groups == ((), (3,))
+
+    def test_another_disk_is_asked_for_what_nobody_else_has(self) -> None:
+        """It says which states are lost, and answers for those that were replaced."""
+        plane = MovingPlane()
+        plane.assign(assignment(2, "ab", "ab ab a b"))
+        plane.leave("a")
+        plane.come("a", store_id="another")
+        plane.control.routes.locate(plane.control.job(APP))
+        assert plane.control.routes.locations[1].links == (LINK_A, LINK_B)

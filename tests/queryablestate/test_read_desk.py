@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from nameservice import NS_PER_SECOND
+from nameservice import NS_PER_SECOND, StateUnavailableError
 from queryablestate.access import (
     ANONYMOUS_CALLER,
     AccessList,
@@ -17,7 +17,7 @@ from queryablestate.access import (
 )
 from queryablestate.cache import CacheRule, ResultCache
 from queryablestate.control_events import Link
-from queryablestate.failures import NOT_LEADER, STALE_ROUTE
+from queryablestate.failures import NOT_LEADER, STALE_ROUTE, refusal_of
 from queryablestate.location import KvStateLocation
 from queryablestate.questions import (
     Answer,
@@ -52,6 +52,7 @@ def location(
     batch_id: int | None = 3,
     version: int = 1,
     generation: int = 1,
+    sole: tuple[tuple[int, ...], ...] = ((0, 1), (2, 3)),
 ) -> KvStateLocation:
     """Return the route to one state on two nodes."""
     return KvStateLocation(
@@ -64,6 +65,7 @@ def location(
         node_ids=("a", "b"),
         links=links,
         key_groups=((0, 1), (2, 3)),
+        sole_key_groups=sole,
     )
 
 
@@ -329,6 +331,14 @@ class TestAbsentNodes:
         assert desk.desk.node_left(NODE_A) == []
         assert desk.desk.pending_count == 1
 
+    def test_while_settling_what_waits_for_a_node_that_leaves_asks_again(self) -> None:
+        """S2: those who could answer in its place may be late only."""
+        desk = Desk()
+        desk.ask(ask())
+        assert refusal(desk.desk.node_left(NODE_A, is_settled=False)).code == (
+            STALE_ROUTE
+        )
+
     def test_while_settling_a_question_waits_for_its_node(self) -> None:
         """S2: under a new leader an absent node is only late."""
         desk = Desk()
@@ -356,6 +366,115 @@ class TestAbsentNodes:
         assert refusal(desk.desk.look_again(now_ns=1, is_settled=False)).code == (
             STALE_ROUTE
         )
+
+
+class TestReplicas:
+    """S4: others have in-sync copies of what a node that is away was asked for."""
+
+    AWAY = location(links=(None, NODE_B), sole=((), (2, 3)))
+
+    def test_a_question_waits_for_the_promotion(self) -> None:
+        """It is parked, and its route is stale as soon as another one is asked."""
+        desk = Desk()
+        desk.locations[5] = self.AWAY
+        assert desk.ask(ask(request_id=4)) == []
+        assert desk.desk.look_again(now_ns=1, is_settled=True) == []
+        assert desk.desk.parked_count == 1
+        desk.locations[5] = location(version=2)
+        refused = refusal(desk.desk.look_again(now_ns=2, is_settled=True))
+        assert (refused.request_id, refused.code) == (4, STALE_ROUTE)
+        assert desk.desk.parked_count == 0
+
+    def test_a_question_waits_no_longer_than_its_deadline(self) -> None:
+        """Q3: if no promotion comes, the error comes in bounded time."""
+        desk = Desk()
+        desk.locations[5] = self.AWAY
+        assert desk.ask(ask(deadline_ms=100)) == []
+        deadline_ns = desk.desk.next_deadline_ns()
+        assert deadline_ns == SECOND // 10
+        assert desk.desk.expire(now_ns=deadline_ns - 1) == []
+        refused = refusal(desk.desk.expire(now_ns=deadline_ns))
+        assert refused.code == "deadline-exceeded"
+
+    def test_a_node_that_comes_back_is_asked(self) -> None:
+        """Whoever is first: the node itself may be back before the promotion."""
+        desk = Desk()
+        desk.locations[5] = self.AWAY
+        desk.ask(ask())
+        desk.locations[5] = location()
+        (out,) = desk.desk.look_again(now_ns=SECOND, is_settled=True)
+        assert out.link == NODE_A
+
+    def test_who_waits_for_more_than_there_is_room_for_is_told(self) -> None:
+        """What cannot be parked is refused at once, naming all that was asked for."""
+        desk = Desk()
+        desk.locations[5] = self.AWAY
+        big = b"\x91\xc6" + bytes(64 * 1024 * 1024)
+        refused = refusal(desk.ask(ask(), big))
+        assert refused.code == "state-unavailable"
+        assert refused.data[2] == (0, 1)
+
+    def test_what_nobody_else_has_is_unavailable(self) -> None:
+        """W7: the others are not named, so that the client asks again for them."""
+        desk = Desk()
+        desk.locations[5] = location(links=(None, NODE_B), sole=((1,), (2, 3)))
+        refused = refusal(desk.ask(ask()))
+        assert refused.code == "state-unavailable"
+        assert refused.data[2] == (1,)
+
+    def test_a_parked_question_is_refused_when_the_last_copy_goes(self) -> None:
+        """No promotion can come any more: waiting would help nobody."""
+        desk = Desk()
+        desk.locations[5] = self.AWAY
+        desk.ask(ask())
+        desk.locations[5] = location(links=(None, None))
+        refused = refusal(desk.desk.look_again(now_ns=1, is_settled=True))
+        assert refused.code == "state-unavailable"
+
+    def test_what_waits_for_a_node_that_leaves_asks_again(self) -> None:
+        """The route is stale, or will be; who asks again by it is parked."""
+        desk = Desk()
+        desk.ask(ask(request_id=3))
+        desk.locations[5] = self.AWAY
+        refused = refusal(desk.desk.node_left(NODE_A))
+        assert (refused.request_id, refused.code) == (3, STALE_ROUTE)
+
+    def test_what_waits_for_a_node_that_leaves_after_the_promotion(self) -> None:
+        """What counts is the present route, not that by which was asked."""
+        desk = Desk()
+        desk.ask(ask())
+        desk.locations[5] = location(version=2)
+        assert refusal(desk.desk.node_left(NODE_A)).code == STALE_ROUTE
+        desk.ask(ask(version=2))
+        del desk.locations[5]
+        assert refusal(desk.desk.node_left(NODE_A)).code == STALE_ROUTE
+
+    def test_what_waits_is_refused_for_what_only_that_node_had(self) -> None:
+        """W7: for these key groups, and for no others."""
+        desk = Desk()
+        desk.ask(ask())
+        desk.locations[5] = location(links=(None, NODE_B), sole=((0,), (2, 3)))
+        refused = refusal(desk.desk.node_left(NODE_A))
+        assert (refused.code, refused.data[2]) == ("state-unavailable", (0,))
+
+    @pytest.mark.parametrize(
+        ("sole", "key_groups", "code"),
+        [
+            ((), (), STALE_ROUTE),
+            ((0,), (), "state-unavailable"),
+            ((), (0,), "state-unavailable"),
+        ],
+    )
+    def test_a_node_that_cannot_answer_is_as_good_as_away(
+        self, sole: tuple[int, ...], key_groups: tuple[int, ...], code: str
+    ) -> None:
+        """If others have all it answers for; what it names is lost, and is said so."""
+        desk = Desk()
+        desk.ask(ask(request_id=8))
+        desk.locations[5] = location(sole=(sole, (2, 3)))
+        error = StateUnavailableError("job", None, key_groups, 0.1, "not confirmed")
+        refused = refusal(desk.desk.refused(NODE_A, refusal_of(error, 1)))
+        assert (refused.request_id, refused.code) == (8, code)
 
 
 class TestBeforeTheFirstBatch:

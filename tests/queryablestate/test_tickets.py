@@ -32,7 +32,13 @@ from queryablestate.node_messages import (
     ResetJob,
     WriterFence,
 )
-from queryablestate.paths import COUNTERS, assignment_path, job_path, state_path
+from queryablestate.paths import (
+    COUNTERS,
+    assignment_path,
+    job_path,
+    past_assignment_path,
+    state_path,
+)
 from queryablestate.records import StateDropped
 from tests.queryablestate.control_plane import (
     APP,
@@ -134,6 +140,7 @@ class TestTicket:
         assert [operation.path for operation in write.operations] == [
             job_path(1),
             assignment_path(1),
+            past_assignment_path(1, 1),
             COUNTERS,
         ]
         assert plane.step(StoreWritten()) == (

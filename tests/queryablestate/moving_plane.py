@@ -1,0 +1,193 @@
+"""Commits while assignments change by hand: no planner, and nobody who registers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from nameservice import NameServiceError
+from queryablestate.commits import Commits
+from queryablestate.control_changes import Change, Write
+from queryablestate.control_events import Link
+from queryablestate.node_messages import StagesCollected
+from queryablestate.records import (
+    AssignmentRecord,
+    BatchDecided,
+    JoiningCopy,
+    NodeRecord,
+)
+from tests.queryablestate.control_plane import (
+    APP,
+    DRIVER,
+    LINK_A,
+    LINK_B,
+    WALL_US,
+    Plane,
+    commit,
+    node_register,
+    verified,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from queryablestate.control_changes import Outcome
+    from queryablestate.control_effects import ControlEffect
+    from queryablestate.node_messages import CollectStages, VerifyStages
+    from queryablestate.records import StageRecord
+
+
+__all__ = ["LINKS", "MovingPlane", "assignment"]
+
+LINKS: Final = {"a": LINK_A, "b": LINK_B, "c": Link(3), "d": Link(4)}
+
+
+def assignment(
+    version: int,
+    node_ids: str,
+    owners: str,
+    *,
+    joining: str = "",
+    since: int = 0,
+    sequence: int = 0,
+) -> AssignmentRecord:
+    """
+    Return an assignment.
+
+    Args:
+        version: Its version.
+        node_ids: The nodes, a letter each.
+        owners: For each key group, a word each, who has an in-sync copy, the primary
+            first.
+        joining: For each key group who is making a copy; ``-`` for nobody.
+        since: The entry after which these are brought rows.
+        sequence: The entry after which it holds.
+    """
+    return AssignmentRecord(
+        version=version,
+        node_ids=tuple(node_ids),
+        store_ids=tuple(f"disk-of-{node_id}" for node_id in node_ids),
+        since_sequences=(since,) * len(node_ids),
+        owners=tuple(tuple(map(node_ids.index, word)) for word in owners.split()),
+        sequence=sequence,
+        joining=tuple(
+            tuple(JoiningCopy(node_ids.index(name), since) for name in word.strip("-"))
+            for word in joining.split()
+        ),
+    )
+
+
+@final
+class MovingPlane:
+    """
+    The commits of a job on ``a`` and ``b``, and what is decided.
+
+    Attributes:
+        plane: What they are made in.
+        control: What there is.
+        commits: The commits.
+        now_ns: The time.
+        decided: The entries that were decided.
+    """
+
+    def __init__(self) -> None:
+        self.plane = Plane()
+        self.plane.start_job()
+        self.control = self.plane.core._control
+        self.commits = Commits(self.control)
+        self.now_ns = 0
+        self.decided: list[BatchDecided] = []
+
+    def assign(self, record: AssignmentRecord) -> list[ControlEffect]:
+        """Let the job have another assignment; return what follows."""
+        job = self.control.job(APP)
+        change = job.assign(record, job.record.max_parallelism)
+        job.adopt(change)
+        self.control.routes.locate(job)
+        return self.perform(self.commits.assignment_changed(job))
+
+    def ask(
+        self,
+        *stages: StageRecord,
+        version: int = 1,
+        link: Link = DRIVER,
+        batch_id: int = 0,
+    ) -> list[ControlEffect]:
+        """Ask for a commit."""
+        request = commit(1, batch_id, *stages, assignment_version=version)
+        return self.perform(
+            self.commits.ask(link, request, WALL_US, now_ns=self.now_ns)
+        )
+
+    def verified(
+        self, question: VerifyStages, node_id: str, *missing: StageRecord
+    ) -> list[ControlEffect]:
+        """Let a node say what it has."""
+        node = self.control.nodes.present(node_id)
+        assert node is not None
+        message = verified(node_id, question.verify_id, *missing)
+        return self.perform(self.commits.verified(node, message, WALL_US))
+
+    def collected(
+        self,
+        command: CollectStages,
+        node_id: str,
+        *chunk_counts: int,
+        missing: StageRecord | None = None,
+    ) -> list[ControlEffect]:
+        """Let a node say that it has collected, in so many chunks of each stage."""
+        node = self.control.nodes.present(node_id)
+        assert node is not None
+        message = StagesCollected(
+            registration_id=node.registration_id,
+            verify_id=command.verify_id,
+            chunk_counts=chunk_counts,
+            missing=() if missing is None else (missing.stage_id,),
+        )
+        return self.perform(self.commits.collected(node, message, WALL_US))
+
+    def applied(self, node_id: str, sequence: int) -> list[ControlEffect]:
+        """Let a node have applied the chain up to there."""
+        node = self.control.nodes.present(node_id)
+        assert node is not None
+        node.sequences[APP] = sequence
+        return self.perform(self.commits.node_moved(APP))
+
+    def come(self, node_id: str, *, store_id: str | None = None) -> list[ControlEffect]:
+        """Let a node register; return what it, and others, are asked then."""
+        message = node_register(node_id, store_id=store_id)
+        link = LINKS[node_id]
+        node = self.control.nodes.register(message, link=link, now_ns=self.now_ns)
+        self.control.nodes.record(NodeRecord(node_id=node_id, store_id=node.store_id))
+        return self.perform(self.commits.node_registered(node))
+
+    def leave(self, node_id: str) -> list[ControlEffect]:
+        """Let a node be away."""
+        node = self.control.nodes.present(node_id)
+        assert node is not None
+        self.control.nodes.remove(node)
+        return self.perform([])
+
+    def perform(self, outcomes: Sequence[Outcome]) -> list[ControlEffect]:
+        """Let what is to be written be written at once; return what is to be done."""
+        effects: list[ControlEffect] = []
+        waiting = [*outcomes, *self.commits.expire(now_ns=self.now_ns)]
+        while waiting:
+            outcome = waiting.pop(0)
+            if not isinstance(outcome, Change):
+                effects.append(outcome)
+                continue
+            try:
+                planned = outcome.prepare(self.now_ns)
+            except NameServiceError as error:
+                waiting += outcome.refuse(error)
+                continue
+            if isinstance(planned, Write):
+                waiting += planned.adopt(self.now_ns)
+                job = self.control.job(APP)
+                entry = job.entries[job.record.sequence]
+                assert isinstance(entry, BatchDecided)
+                self.decided.append(entry)
+            else:
+                waiting += planned
+        return effects
