@@ -273,7 +273,7 @@ class JobCopies:
             return []
         effects = self._hold(now_ns)
         effects += self._finish(position)
-        effects += self._fetch_next(now_ns)
+        effects += self._fetch_next(position, now_ns)
         if is_heard and not self._is_missed_coming:
             effects += self._report(now_ns)
         return effects
@@ -314,7 +314,7 @@ class JobCopies:
             )
         ]
 
-    def _fetch_next(self, now_ns: int) -> list[NodeEffect]:
+    def _fetch_next(self, position: int, now_ns: int) -> list[NodeEffect]:
         """Fetch from the first source that has something and is not left alone."""
         if self._fetch is not None or self._finishing_id is not None:
             return []
@@ -326,20 +326,22 @@ class JobCopies:
                 continue
             pause = self._pauses.get(_place(source))
             if pause is None or pause.until_ns <= now_ns:
-                return [self._begin_fetch(source, key_groups)]
+                return [self._begin_fetch(source, key_groups, position)]
             self._wake(pause.until_ns)
         return []
 
     def _begin_fetch(
-        self, source: CopySource, key_groups: tuple[int, ...]
+        self, source: CopySource, key_groups: tuple[int, ...], position: int
     ) -> NodeEffect:
         self.deadline_ns = None  # the others have their turn after this
+        # An earlier attempt may have got as far as the job itself, and failed then:
+        # rows that are older than that would undo what they have been through.
         since = {group.key_group: group.since for group in self.assignment.joining}
         self._fetch = fetch = _Fetch(
             fetch_id=next(self._fetch_ids),
             place=_place(source),
             since={key_group: since[key_group] for key_group in key_groups},
-            sequence_min=self._sequence_min,
+            sequence_min=max(self._sequence_min, position),
         )
         return FetchKeyGroups(
             job_id=self.assignment.job_id,

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from queryablestate.node_events import AskedQuestion
-from queryablestate.node_messages import JobAssignment, WriterFence
+from queryablestate.node_messages import (
+    CopySource,
+    JobAssignment,
+    JoiningGroup,
+    WriterFence,
+)
 from queryablestate.questions import GetValues, Operation, Question
 from queryablestate.records import (
     BatchDecided,
@@ -57,15 +62,34 @@ def assignment(
     key_groups: tuple[int, ...] = (0, 1),
     max_parallelism: int = 4,
     fences: tuple[WriterFence, ...] = (),
+    sequence: int = 0,
+    copies: tuple[int, ...] = (),
+    joining: tuple[JoiningGroup, ...] = (),
+    sources: tuple[CopySource, ...] = (),
 ) -> JobAssignment:
-    """Return what a node answers for."""
+    """Return what a node answers for, and what it holds besides."""
     return JobAssignment(
         job_id=job_id,
         assignment_version=version,
         max_parallelism=max_parallelism,
         key_groups=key_groups,
         fences=fences,
+        sequence=sequence,
+        copies=copies,
+        joining=joining,
+        sources=sources,
     )
+
+
+def joining(since: dict[int, int]) -> tuple[JoiningGroup, ...]:
+    """Return key groups that are to be copied, and since when each is."""
+    return tuple(JoiningGroup(group, one) for group, one in sorted(since.items()))
+
+
+def source(node_id: str, *key_groups: int) -> CopySource:
+    """Return a node that has copies and is there."""
+    address = f"tcp://10.0.1.{ord(node_id[0])}:1"
+    return CopySource(node_id=node_id, address=address, key_groups=key_groups)
 
 
 def question(
