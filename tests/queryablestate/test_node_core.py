@@ -4,9 +4,8 @@ from typing import Final
 
 import pytest
 
-from nameservice import RemoteProtocolError
 from queryablestate.failures import NOT_LEADER, STALE_ROUTE, error_of
-from queryablestate.node_core import Admission, NodeCore, NodeLimits, check_command
+from queryablestate.node_core import Admission, NodeCore, NodeLimits
 from queryablestate.node_effects import (
     ApplyEntry,
     AskAgain,
@@ -814,48 +813,3 @@ class TestTime:
         node.send(batch(8))
         node.applied(batch(8), failure="the disk is full")
         assert not self.drops_within(node, self.EVERY_MS)
-
-
-class TestCheck:
-    """A command that decodes may still make no sense."""
-
-    @pytest.mark.parametrize(
-        "job",
-        [
-            assignment(max_parallelism=0),
-            assignment(max_parallelism=32_769),
-            assignment(key_groups=(4,), max_parallelism=4),
-            assignment(key_groups=(-1,), max_parallelism=4),
-        ],
-    )
-    def test_key_groups_that_cannot_be_are_refused(self, job: JobAssignment) -> None:
-        """A node keeps no key group that no key can have."""
-        with pytest.raises(RemoteProtocolError):
-            check_command(AssignJob(leader_epoch=1, job=job))
-
-    @pytest.mark.parametrize("session_timeout_ms", [0, -1])
-    def test_a_session_timeout_is_positive(self, session_timeout_ms: int) -> None:
-        """A node without a timeout would ask without end."""
-        command = NodeRegistered(
-            leader_epoch=1,
-            control_id="c",
-            session_timeout_ms=session_timeout_ms,
-            jobs=(),
-        )
-        with pytest.raises(RemoteProtocolError):
-            check_command(command)
-
-    @pytest.mark.parametrize(
-        "command",
-        [
-            AssignJob(leader_epoch=1, job=assignment(key_groups=())),
-            NodeRegistered(
-                leader_epoch=1, control_id="c", session_timeout_ms=1, jobs=()
-            ),
-            FenceWriters(leader_epoch=1, fences=()),
-        ],
-        ids=lambda command: type(command).__name__,
-    )
-    def test_what_makes_sense_passes(self, command: ToNode) -> None:
-        """Nothing else is looked at here."""
-        check_command(command)
