@@ -102,6 +102,8 @@ class StateCluster:
                 f"node-{number}",
                 "--data-dir",
                 str(directory / f"node-{number}"),
+                "--drain-timeout",
+                "0",  # all of them end: there is nobody to take anything over
             )
             self.node_pids.append(process.pid)
 

@@ -31,6 +31,7 @@ __all__ = [
     "load_config",
     "positive_count",
     "positive_seconds",
+    "seconds_or_zero",
 ]
 
 _PREFIX: Final = "setting_"
@@ -206,6 +207,18 @@ def positive_seconds(text: str) -> float:
         value = math.nan
     if not 0 < value < math.inf:
         message = f"{text!r} is not a number of seconds above 0"
+        raise argparse.ArgumentTypeError(message)
+    return value
+
+
+def seconds_or_zero(text: str) -> float:
+    """Return *text* as a number of seconds from 0, or tell argparse why not."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        message = f"{text!r} is not a number of seconds from 0"
         raise argparse.ArgumentTypeError(message)
     return value
 

@@ -1,4 +1,10 @@
-"""The verb node: run a StateNode as a process of its own (design §5)."""
+"""
+The verb node: run a StateNode as a process of its own (design §5).
+
+SIGTERM means that the node is to go for good: it has its key groups taken over first
+(rule S1), so that nobody notices.  Whatever comes after that, and SIGINT, ends it at
+once: its rows stay where they are, and are asked again when it is back.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,7 @@ import queue
 import threading
 from argparse import Namespace
 from enum import Enum
-from signal import Signals
+from signal import SIGTERM, Signals
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
@@ -19,12 +25,12 @@ from lodestar.arguments import (
     add_name_service_options,
     load_config,
     positive_count,
-    positive_seconds,
+    seconds_or_zero,
 )
 from lodestar.exit_codes import ExitCode
 from lodestar.output import printable, write
 from lodestar.signals import stop_signals
-from nameservice import NameServiceError
+from nameservice import NS_PER_SECOND, NameServiceError, SystemClock, seconds_to_ns
 from queryablestate.node import StateNode
 from queryablestate.node_config import NodeConfig
 
@@ -47,14 +53,22 @@ _LIMITS: Final = (
     ("chunks_size_bytes_max", "all chunks that wait for the disk"),
     ("answer_size_bytes_max", "of one answer; below the proxy's frame_size_bytes_max"),
     ("questions_waiting_max", "questions that wait for a batch or for a scan's turn"),
-    ("connections_max", "connections of writers"),
+    ("connections_max", "connections of writers and other nodes"),
+    ("copies_max", "other nodes that may copy from this one at the same time"),
+    ("drain_linger_seconds", "how long it serves on when others have its key groups"),
 )
+
+
+_REPORT_SECONDS: Final = 1.0
+_ALONE_SECONDS: Final = 15.0
+"""How long a node that leaves waits for a proxy: one that ends is replaced sooner."""
 
 
 class _News(Enum):
     """What the verb waits for, beside signals."""
 
     REGISTERED = "registered"
+    LEFT = "left"
     OVER = "over"
 
 
@@ -68,9 +82,11 @@ def add_verbs(verbs: Verbs) -> None:
         _node,
         summary="run a state node, which keeps and serves queryable state",
         description="Run a StateNode until SIGTERM or SIGINT; the exit code is 0 then. "
-        "It keeps its rows in D, and registers with whichever proxy leads. One line on "
-        "standard output says so, once the proxy has taken it; until then it goes on "
-        "trying, and says on standard error what is in the way.",
+        "After SIGTERM it first has other nodes take over its key groups; a second "
+        "signal, or SIGINT, ends it at once. It keeps its rows in D, and registers "
+        "with whichever proxy leads. One line on standard output says so, once the "
+        "proxy has taken it; until then it goes on trying, and says on standard error "
+        "what is in the way.",
         examples="lodestar node --data-dir /var/lib/lodestar-node "
         "--url leaderserver://10.0.0.5:5170\n"
         "lodestar node --data-dir D --bind 'tcp://*:0' --token-file node.token \\\n"
@@ -116,6 +132,15 @@ def add_verbs(verbs: Verbs) -> None:
         option="--not-durable",
         action="store_false",
         help="do not wait for the disk: rows survive the process, not the machine",
+    )
+    _add(
+        parser.add_argument,
+        "drain_timeout_seconds",
+        option="--drain-timeout",
+        metavar="SECONDS",
+        type=seconds_or_zero,
+        help="how long SIGTERM waits until other nodes have its key groups; 0 ends it "
+        f"at once (default: {_default('drain_timeout_seconds'):g})",
     )
     add_log_option(parser, "info")
 
@@ -166,7 +191,7 @@ def add_verbs(verbs: Verbs) -> None:
             limits.add_argument,
             name,
             metavar="SECONDS" if is_seconds else "N",
-            type=positive_seconds if is_seconds else positive_count,
+            type=seconds_or_zero if is_seconds else positive_count,
             help=f"{text} (default: {_default(name):,})",
         )
     add_name_service_options(parser)
@@ -224,11 +249,64 @@ def _node(arguments: Namespace) -> ExitCode:
 
         for wait in (wait_until_registered, wait_for_failure):
             threading.Thread(target=wait, name="node-waiter", daemon=True).start()
-        while (end := news.get()) is _News.REGISTERED:
-            write(f"serving {printable(node.node_id)} at {node.address}")
+        end = _wait_for_end(node, news, drain_seconds=config.drain_timeout_seconds)
         failure = node.failure
         node_id = node.node_id
     if end is _News.OVER and failure is not None:
         message = f"node {node_id} serves no more: {failure}"
         raise NameServiceError(message) from failure
     return ExitCode.DONE
+
+
+def _wait_for_end(
+    node: StateNode, news: queue.SimpleQueue[_End], *, drain_seconds: float
+) -> _End:
+    """Return what ends the node; SIGTERM does only when its key groups are gone."""
+    is_known = is_leaving = False
+
+    def leave() -> None:
+        with contextlib.suppress(NameServiceError):  # it is over
+            write(_left(node, drain_seconds))
+            news.put(_News.LEFT)
+
+    while True:
+        end = news.get()
+        if end is _News.REGISTERED:
+            is_known = True
+            write(f"serving {printable(node.node_id)} at {node.address}")
+        elif end is SIGTERM and is_known and drain_seconds and not is_leaving:
+            is_leaving = True
+            threading.Thread(target=leave, name="node-leaver", daemon=True).start()
+        else:
+            return end
+
+
+def _left(node: StateNode, drain_seconds: float) -> str:
+    """Have the node emptied, and tell how far that is; return how it ended."""
+    clock = SystemClock()
+    now_ns = alone_ns = clock.now_ns()
+    deadline_ns = now_ns + seconds_to_ns(drain_seconds)
+    shown = _held_text(node)
+    write(f"leaving, {shown}; a second signal ends it at once")
+    while now_ns < deadline_ns:
+        left_seconds = (deadline_ns - now_ns) / NS_PER_SECOND
+        reason = node.leave(min(_REPORT_SECONDS, left_seconds))
+        if reason == "nobody":
+            return f"left, {_held_text(node)}: no other node can take them"
+        if reason is not None:
+            return "left"
+        held = _held_text(node)
+        if held != shown:
+            shown = held
+            write(f"leaving, {held}")
+        now_ns = clock.now_ns()
+        if node.is_registered:
+            alone_ns = now_ns
+        elif now_ns - alone_ns >= seconds_to_ns(_ALONE_SECONDS):
+            return f"left, {held}: no proxy leads"
+    return f"left, {_held_text(node)}: --drain-timeout is over"
+
+
+def _held_text(node: StateNode) -> str:
+    count = int(node.status()["key_groups_held"])
+    return f"{count} key group{'' if count == 1 else 's'} left"

@@ -37,6 +37,8 @@ class TestOptions:
                 *("--chunks-size-bytes-max", "2000000"),
                 *("--answer-size-bytes-max", "70000", "--questions-waiting-max", "3"),
                 *("--connections-max", "4", "--curve-public-key-file", "other"),
+                *("--copies-max", "5", "--drain-timeout", "0"),
+                *("--drain-linger-seconds", "1.5"),
                 *ANY_URL,
             ]
         )
@@ -59,6 +61,9 @@ class TestOptions:
             answer_size_bytes_max=70_000,
             questions_waiting_max=3,
             connections_max=4,
+            copies_max=5,
+            drain_timeout_seconds=0.0,
+            drain_linger_seconds=1.5,
         )
 
 
@@ -76,7 +81,10 @@ class TestServing:
         self, at: tuple[str, ...], tmp_path: Path, number: signal.Signals
     ) -> None:
         """N5: it waits for a proxy as long as it takes, then prints its one line."""
-        node = ("node", "--data-dir", str(tmp_path / "d"), "--node-id", "n-1")
+        node = (
+            *("node", "--data-dir", str(tmp_path / "d"), "--node-id", "n-1"),
+            *("--drain-linger-seconds", "0"),
+        )
         with Running(*node, *at) as serving:
             serving.err.until("node.started")
             with Running("proxy", *at) as proxy:
@@ -84,7 +92,15 @@ class TestServing:
                 line = serving.out.next()
                 assert line.startswith("serving n-1 at tcp://127.0.0.1:")
                 result = serving.end(number)
-                assert (result.exit_code, result.out) == (0, "")
+                assert result.exit_code == 0
+                assert result.out.splitlines() == (
+                    []
+                    if number is signal.SIGINT
+                    else [
+                        "leaving, 0 key groups left; a second signal ends it at once",
+                        "left",
+                    ]
+                )
                 assert "Traceback" not in result.err
                 assert proxy.end().exit_code == 0
 
@@ -107,7 +123,7 @@ class TestServing:
             for _ in range(2):
                 with Running("node", "--data-dir", str(tmp_path / "d"), *at) as node:
                     names.add(node.out.next().split()[1])
-                    assert node.end().exit_code == 0
+                    assert node.end(signal.SIGINT).exit_code == 0
             assert proxy.end().exit_code == 0
         assert len(names) == 1
 
@@ -132,7 +148,7 @@ class TestServing:
                 "node", "--data-dir", str(tmp_path / "b"), *token, *at
             ) as node:
                 assert node.out.next().startswith("serving ")
-                assert node.end().exit_code == 0
+                assert node.end(signal.SIGINT).exit_code == 0
             assert proxy.end().exit_code == 0
 
     def test_two_nodes_do_not_share_a_data_directory(

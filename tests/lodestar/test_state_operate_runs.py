@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import uuid
@@ -105,7 +106,7 @@ def cluster(
         assert node.out.next()
         cluster.publish()
         yield cluster
-        assert node.end().exit_code == 0
+        assert node.end(signal.SIGINT).exit_code == 0
         assert proxy.end().exit_code == 0
 
 
