@@ -44,7 +44,9 @@ from queryablestate.node_events import (
     ResetFinished,
     StoreOpened,
 )
+from queryablestate.node_snapshots import NodeSnapshots
 from queryablestate.node_threads import StageTask, StoreScanner, StoreWriter
+from queryablestate.records import SnapshotMarked
 from transport import SocketLimits
 
 
@@ -148,6 +150,7 @@ class NodeStore:
 
     Attributes:
         opened: The store that is open now.
+        snapshots: What is written to snapshots, and loaded of them.
 
     Raises:
         StorageError: If the data directory cannot be used.
@@ -174,6 +177,7 @@ class NodeStore:
         self._copy_limits = CopyLimits(copies_max=config.copies_max)
         self._log = get_logger(component="state-node")
         self._directory = NodeDirectory(config)
+        self.snapshots = NodeSnapshots(self.post)
         self.opened = self._open(self._directory.open())
         try:
             self._copying = CopyThread(
@@ -206,6 +210,7 @@ class NodeStore:
     def close(self) -> None:
         """Let the threads end, and close the store."""
         self._copying.close()
+        self.snapshots.forget()
         self.opened.close()
 
     def stage(self, task: StageTask) -> None:
@@ -298,6 +303,7 @@ class NodeStore:
             self._log.error("store.switch_failed", error=str(error))
         else:
             self._copying.forget()
+            self.snapshots.forget()
             left = self.opened.close()
             self.opened = self._open(store)
             refusal = DidNotHappenError("the node serves another control plane now")
@@ -336,6 +342,8 @@ class NodeStore:
     def _apply(self, opened: OpenStore, effect: ApplyEntry) -> None:
         apply = partial(opened.store.apply, effect.job_id, effect.entry)
         failure = self._write(opened.bind, apply)
+        if failure is None and isinstance(effect.entry, SnapshotMarked):
+            self.snapshots.marked(opened.store, effect.job_id, effect.entry)
         event = EntryFinished(job_id=effect.job_id, entry=effect.entry, failure=failure)
         self.post(partial(self._finished, opened, event))
         opened.copier.advance()
@@ -393,6 +401,7 @@ class NodeStore:
 
     def _drop_old(self, opened: OpenStore) -> None:
         before_us = time.time_ns() // _NS_PER_US - self._config.stage_retention_us
+        self.snapshots.drop_old(opened.store, before_us)
         batch_count = opened.store.drop_stages_older_than(before_us)
         if batch_count:
             self._log.info("stages.dropped", batch_count=batch_count)

@@ -30,6 +30,7 @@ from queryablestate.node_desk import QuestionDesk
 from queryablestate.node_effects import (
     CheckStages,
     CollectRows,
+    HandleSnapshot,
     SendToWriter,
     StageRows,
 )
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
 __all__ = ["QueryableStateServer", "ServerEffect"]
 
 ServerEffect: TypeAlias = (
-    StoreEffect | StageRows | CheckStages | CollectRows | SendToWriter
+    StoreEffect | StageRows | CheckStages | CollectRows | HandleSnapshot | SendToWriter
 )
 """What of a node's effects concerns the store and the writers."""
 
@@ -254,6 +255,14 @@ class QueryableStateServer:
                 self._check(command)
             case CollectRows(command=command):
                 self._store.collect(command, partial(self._collected, command))
+            case HandleSnapshot(command=command):
+                self._store.snapshots.handle(
+                    command,
+                    registration_id=self._registration_id,
+                    store=self._store.opened.store,
+                    writer=self._store.opened.writer,
+                    on_report=lambda report: self._reply(report, None, 0),
+                )
             case _:
                 self._store.perform(effect)
 

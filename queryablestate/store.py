@@ -58,6 +58,7 @@ from queryablestate.store_marks import (
     state_marks,
 )
 from queryablestate.store_reader import StateView, StoreReader, view_of
+from queryablestate.store_restores import RestoreArea
 from queryablestate.store_staging import StagingArea
 
 
@@ -100,7 +101,10 @@ class StateStore:
         )
         self._copies = CopyMaker(environment, self._staging)
         self._holdings = HoldingKeeper(environment, self._copies)
-        self._applier = EntryApplier(environment, self._staging, self._copies)
+        self._restores = RestoreArea(environment)
+        self._applier = EntryApplier(
+            environment, self._staging, self._copies, self._restores
+        )
         self._sweeper = ExpirySweeper(environment)
 
     @classmethod
@@ -160,6 +164,11 @@ class StateStore:
     def control_id(self) -> str | None:
         """Return the control plane whose rows these are, or None before the first."""
         return self._environment.identity.control_id
+
+    @property
+    def restores(self) -> RestoreArea:
+        """Return what is loaded of snapshots, and not shown yet."""
+        return self._restores
 
     def bind_control(self, control_id: str) -> None:
         """

@@ -22,8 +22,14 @@ again may be decided for fewer states than it has rows for, because the others h
 (`queryablestate.decisions`); and no writer can stop the chain of a job, or write to a
 state that it may not, by staging what its commit does not name.
 
-**A lost state goes on being applied** (its rows are incomplete, and its view says so),
-until a batch replaces it: then nothing is missing any more.
+**Rows of key groups that are not held** (`queryablestate.store_holdings`) are passed
+over; they are found by bisection, since chunks are sorted.  A batch that replaces a
+state leaves rows of copies that are being made alone: they may be those of a later
+entry, and if not, the batch is applied to them when they are brought up to date
+(`queryablestate.store_copies`).
+
+**Lost key groups of a state go on being applied** (their rows are incomplete, and its
+view says so), until a batch replaces the state: then nothing is missing any more.
 """
 
 from __future__ import annotations
@@ -76,6 +82,7 @@ if TYPE_CHECKING:
     from queryablestate.store_copies import CopyMaker
     from queryablestate.store_environment import StoreEnvironment
     from queryablestate.store_layout import HoldMark, Runs
+    from queryablestate.store_restores import RestoreArea
     from queryablestate.store_staging import StagingArea
 
 
@@ -91,11 +98,13 @@ class EntryApplier:
         environment: StoreEnvironment,
         staging: StagingArea,
         copies: CopyMaker,
+        restores: RestoreArea,
     ) -> None:
         self._environment = environment
         self._meta = environment.meta
         self._staging = staging
         self._copies = copies
+        self._restores = restores
 
     def apply(self, job_id: str, entry: Entry) -> None:
         """Apply the next entry; see `queryablestate.store.StateStore.apply`."""
@@ -131,6 +140,8 @@ class EntryApplier:
                     drop_state(transaction, self._environment, state_number)
                 case SnapshotMarked():
                     pass  # the position moves
+                case SnapshotRestored():
+                    self._restores.adopt(transaction, job_id, entry, holding)
                 case SnapshotRestored():
                     raise LocalProtocolError(
                         f"entry {entry.sequence} of job {job_id!r} begins it with a "

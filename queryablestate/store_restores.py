@@ -6,9 +6,7 @@ nobody who asks finds them, and no entry but `SnapshotRestored` touches them.  T
 entry gives them to the job, in the transaction that applies it: not a row is moved.
 
 What is loaded is noted in ``meta``, under ``load/`` and a digest of the restore id
-(`LoadMark`), with the epoch of the proxy leader that asked for it.  Only that leader
-can make a job of it; so what an earlier one asked for, and no entry has shown, is
-dropped.
+(`LoadMark`): whatever comes to nothing is found by that, and dropped.
 """
 
 from __future__ import annotations
@@ -58,13 +56,11 @@ class LoadMark(Struct, frozen=True, array_like=True):
     Attributes:
         restore_id: Names it.
         job_id: The job that is to have it.
-        leader_epoch: The proxy leader that asked for it.
-        began_at_us: When.
+        began_at_us: When it was begun to load.
     """
 
     restore_id: str
     job_id: str
-    leader_epoch: int
     began_at_us: int
 
 
