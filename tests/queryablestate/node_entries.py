@@ -13,6 +13,8 @@ from queryablestate.questions import GetValues, Operation, Question
 from queryablestate.records import (
     BatchDecided,
     BatchState,
+    SnapshotMarked,
+    SnapshotRestored,
     StageRecord,
     StateDropped,
 )
@@ -53,6 +55,18 @@ def batch(
 def drop(sequence: int, state_number: int = 1) -> StateDropped:
     """Return an entry that drops a state."""
     return StateDropped(sequence=sequence, state_number=state_number)
+
+
+def snapshot(sequence: int) -> SnapshotMarked:
+    """Return an entry at which a snapshot is taken."""
+    return SnapshotMarked(sequence=sequence, snapshot_id="x")
+
+
+def restored(sequence: int, *state_numbers: int) -> SnapshotRestored:
+    """Return an entry that brings the rows of a snapshot."""
+    return SnapshotRestored(
+        sequence=sequence, restore_id="x", state_numbers=state_numbers
+    )
 
 
 def assignment(

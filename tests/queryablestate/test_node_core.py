@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+from msgspec import structs
 
 from queryablestate.failures import NOT_LEADER, STALE_ROUTE, error_of
 from queryablestate.node_core import Admission, NodeCore, NodeLimits
@@ -10,9 +11,14 @@ from queryablestate.node_effects import (
     ApplyEntry,
     AskAgain,
     BindStore,
+    CancelFetch,
     CheckStages,
+    CollectRows,
     ConnectProxy,
     DropOldStages,
+    EndProcess,
+    FetchKeyGroups,
+    FinishCopy,
     HoldKeyGroups,
     NodeEffect,
     RaiseFences,
@@ -30,7 +36,12 @@ from queryablestate.node_events import (
     ChunkFinished,
     ChunkReceived,
     CommandReceived,
+    CopyAdvanced,
+    CopyFinished,
     EntryFinished,
+    KeyGroupsFetched,
+    KeyGroupsHeld,
+    LeaveAsked,
     NodeEvent,
     ProxyConnected,
     ProxyDisconnected,
@@ -46,11 +57,15 @@ from queryablestate.node_messages import (
     ApplyEntries,
     AssignJob,
     ChunkRefused,
+    CollectStages,
     EntriesApplied,
     FenceWriters,
     HeartbeatAcknowledged,
     JobAssignment,
     JobPosition,
+    KeyGroupsCopied,
+    LeaveNode,
+    NodeEmptied,
     NodeHeartbeat,
     NodeRefused,
     NodeRegistered,
@@ -69,7 +84,10 @@ from tests.queryablestate.node_entries import (
     assignment,
     batch,
     drop,
+    joining,
     question,
+    snapshot,
+    source,
 )
 
 
@@ -83,6 +101,22 @@ LIMITS: Final = NodeLimits(
     chunks_size_bytes_max=100,
 )
 ADDRESS: Final = "tcp://10.0.0.1:5000"
+
+
+COLLECT: Final = CollectStages(
+    leader_epoch=EPOCH,
+    verify_id=1,
+    job_id="job",
+    query_id="q",
+    writer_epoch=1,
+    batch_id=1,
+    assignment_version=1,
+    stages=(),
+    sources=(source("a", 2),),
+    timeout_ms=1_000,
+)
+TO_COPY: Final = assignment(joining=joining({2: 7}), sources=(source("a", 2),))
+"""Key groups 0 and 1 are answered for, 2 is to be copied."""
 
 
 class Node:
@@ -165,6 +199,24 @@ class Node:
         """Let the store have done with *entry*."""
         return self.step(EntryFinished(job_id="job", entry=entry, failure=failure))
 
+    def held(
+        self, *missing: int, version: int = 1, copied: tuple[int, ...] = ()
+    ) -> tuple[NodeEffect, ...]:
+        """Let the store have done with what it was told to hold."""
+        event = KeyGroupsHeld(
+            job_id="job",
+            assignment_version=version,
+            copied=copied,
+            missing=missing,
+            sequence_min=7,
+        )
+        return self.step(event)
+
+    def copy(self) -> None:
+        """Come to where key group 2 is copied, as fetch 1."""
+        self.serve(TO_COPY)
+        assert self.held(2) == (fetch(1), copied())
+
     def admit(self, one: Question, job_id: str | None = "job") -> Admission:
         """Return whether the node may answer."""
         return self.core.admit(one, job_id, now_ns=self.now_ns)
@@ -221,6 +273,30 @@ def hold(version: int = 1, key_groups: tuple[int, ...] = (0, 1)) -> HoldKeyGroup
     """Return what the store is told to hold of ``job``."""
     return HoldKeyGroups(
         job_id="job", assignment_version=version, key_groups=key_groups, joining=()
+    )
+
+
+def fetch(fetch_id: int, sequence_min: int = 7) -> FetchKeyGroups:
+    """Return what is fetched for `TO_COPY`."""
+    return FetchKeyGroups(
+        job_id="job",
+        fetch_id=fetch_id,
+        source=source("a", 2),
+        sequence_min=sequence_min,
+    )
+
+
+def copied(*key_groups: int) -> SendToProxy:
+    """Return what the proxy is told of copies of ``job``."""
+    return SendToProxy(
+        message=KeyGroupsCopied(
+            registration_id="r",
+            job_id="job",
+            assignment_version=1,
+            key_groups=key_groups,
+            row_count=0,
+            size_bytes=0,
+        )
     )
 
 
@@ -425,6 +501,8 @@ class TestCommands:
                 batch_id=1,
                 stages=(),
             ),
+            structs.replace(COLLECT, leader_epoch=EPOCH - 1),
+            NodeEmptied(leader_epoch=EPOCH - 1, reason="empty"),
         ],
         ids=lambda command: type(command).__name__,
     )
@@ -469,6 +547,181 @@ class TestCommands:
         assert node.applied(batch(8)) == ()
         node.wait(200)
         assert node.step(ProxyConnected()) == (asking(position(8)),)
+
+
+class TestMoving:
+    """S1, S2: key groups come to a node, and go."""
+
+    def test_a_copy_is_made(self, node: Node) -> None:
+        """Held, fetched, caught up with and told of; nobody asks for it meanwhile."""
+        node.connect()
+        effects = node.register(TO_COPY)
+        assert effects[-1] == HoldKeyGroups(
+            job_id="job",
+            assignment_version=1,
+            key_groups=(0, 1),
+            joining=joining({2: 7}),
+        )
+        assert node.held(2) == ()
+        acknowledged = HeartbeatAcknowledged(leader_epoch=EPOCH, number=1)
+        assert node.tell(acknowledged) == (fetch(1), copied())
+        node.send(batch(8))
+        fetched = KeyGroupsFetched(job_id="job", fetch_id=1, sequence=8)
+        assert node.step(fetched) == ()
+        finish = FinishCopy(job_id="job", fetch_id=1, key_groups=(2,), sequence=8)
+        assert node.applied(batch(8)) == (report(8), finish)
+        finished = CopyFinished(job_id="job", fetch_id=1, key_groups=(2,))
+        assert node.step(finished) == (copied(2),)
+        admitted = node.admit(question())
+        assert isinstance(admitted, ServedJob)
+        assert admitted.key_groups == (0, 1)
+
+    def test_what_moves_away_is_dropped(self, node: Node) -> None:
+        """S3: it is not answered for from now on, and its rows go."""
+        node.serve()
+        node.held()
+        job = assignment(version=2, key_groups=(0,))
+        command = AssignJob(leader_epoch=EPOCH, job=job)
+        assert node.tell(command) == (hold(2, (0,)), heartbeat(2))
+        assert code(node.admit(question(version=1))) == STALE_ROUTE
+
+    def test_a_job_that_is_not_assigned_is_dropped(self, node: Node) -> None:
+        """S1: another node has it, or nobody: rows of before are never shown."""
+        node.connect()
+        assert node.register()[-1] == hold(0, ())
+
+    def test_a_secondary_answers_nothing(self, node: Node) -> None:
+        """S3, S4: it applies all that is decided, and is not the one to ask."""
+        node.serve(assignment(key_groups=(), copies=(0, 1)))
+        assert code(node.admit(question())) == STALE_ROUTE
+        assert node.send(batch(8)) == (apply(batch(8)),)
+
+    def test_it_answers_from_where_the_assignment_was_made(self, node: Node) -> None:
+        """S3: whoever answered before may have shown that entry."""
+        node.serve(assignment(sequence=8))
+        assert node.admit(question()) is Wait.CATCHING_UP
+        node.send(batch(8))
+        assert node.admit(question()) is Wait.CATCHING_UP
+        node.applied(batch(8))
+        assert isinstance(node.admit(question()), ServedJob)
+
+    def test_a_reset_cancels_what_is_fetched(self, node: Node) -> None:
+        """W7: before the rows are thrown away; then the store is told all again."""
+        node.copy()
+        reset = ResetJob(leader_epoch=EPOCH, job_id="job", sequence=9, state_numbers=())
+        rows = ResetJobRows(job_id="job", sequence=9, state_numbers=())
+        assert node.tell(reset) == (CancelFetch(job_id="job"), rows)
+        effects = node.step(ResetFinished(job_id="job", failure=None))
+        assert effects[0] == report(9)
+        assert isinstance(effects[1], HoldKeyGroups)
+        assert node.held(2) == (fetch(2, sequence_min=9), copied())
+
+    def test_a_reset_that_failed_leaves_nothing_to_hold(self, node: Node) -> None:
+        """W7: what is there counts for nothing until the proxy says what holds."""
+        node.copy()
+        reset = ResetJob(leader_epoch=EPOCH, job_id="job", sequence=9, state_numbers=())
+        node.tell(reset)
+        effects = node.step(ResetFinished(job_id="job", failure="disk full"))
+        assert not any(isinstance(effect, HoldKeyGroups) for effect in effects)
+
+    def test_another_control_plane_cancels_what_is_fetched(self, node: Node) -> None:
+        """The rows would go into a store that is set aside."""
+        node.copy()
+        node.step(ProxyDisconnected())
+        node.wait(200)
+        node.step(ProxyConnected())
+        assert node.register(TO_COPY, control_id="d") == (
+            CancelFetch(job_id="job"),
+            SwitchStore(control_id="d"),
+        )
+
+    def test_copying_goes_on_while_nobody_leads(self, node: Node) -> None:
+        """S2: and the next leader is told what is complete, when it is asked for."""
+        node.copy()
+        node.step(ProxyDisconnected())
+        fetched = KeyGroupsFetched(job_id="job", fetch_id=1, sequence=7)
+        finish = FinishCopy(job_id="job", fetch_id=1, key_groups=(2,), sequence=7)
+        assert node.step(fetched) == (finish,)
+        finished = CopyFinished(job_id="job", fetch_id=1, key_groups=(2,))
+        assert node.step(finished) == ()
+        node.wait(200)
+        node.step(ProxyConnected())
+        assert isinstance(node.register(TO_COPY)[-1], HoldKeyGroups)
+        assert node.held(copied=(2,)) == ()
+        acknowledged = HeartbeatAcknowledged(leader_epoch=EPOCH, number=2)
+        assert node.tell(acknowledged) == (copied(2),)
+
+    def test_while_it_asks_nothing_is_told(self, node: Node) -> None:
+        """W7: the answer may throw away what is complete now."""
+        node.copy()
+        node.wait(200)
+        assert node.send(batch(9)) == (asking(position(7)),)
+        fetched = KeyGroupsFetched(job_id="job", fetch_id=1, sequence=7)
+        node.step(fetched)
+        finished = CopyFinished(job_id="job", fetch_id=1, key_groups=(2,))
+        assert node.step(finished) == ()
+
+    def test_progress_is_told_and_counted(self, node: Node) -> None:
+        """The node asks to be called when the proxy is to hear of it."""
+        node.copy()
+        node.step(CopyAdvanced(job_id="job", row_count=3, size_bytes=40))
+        assert node.core.next_deadline_ns() == node.now_ns + LIMITS.copy_report_ns
+        (effect,) = node.wait(LIMITS.copy_report_ns // MS)
+        assert isinstance(effect, SendToProxy)
+        assert isinstance(effect.message, KeyGroupsCopied)
+        assert effect.message.row_count == 3
+        figures = node.core.figures(now_ns=node.now_ns)
+        assert figures["key_groups_held"] == 2
+        assert figures["key_groups_copying"] == 1
+        assert figures["rows_copied_total"] == 3
+        assert figures["rows_copied_bytes_total"] == 40
+
+    def test_rows_are_collected(self, node: Node) -> None:
+        """S2: the shell fetches them; also while the node asks to be registered."""
+        node.serve()
+        assert node.tell(COLLECT) == (CollectRows(command=COLLECT),)
+        node.wait(200)
+        node.send(batch(9))
+        assert node.tell(COLLECT) == (CollectRows(command=COLLECT),)
+
+    def test_a_snapshot_changes_nothing(self, node: Node) -> None:
+        """It is an entry like others, and nothing is shown that was not before."""
+        node.serve()
+        assert node.send(snapshot(8)) == (apply(snapshot(8)),)
+        assert node.applied(snapshot(8)) == (report(8),)
+
+
+class TestLeaving:
+    """S1, O6: a node that is to end is emptied first."""
+
+    LEAVE = SendToProxy(message=LeaveNode(registration_id="r"))
+
+    def test_it_asks_at_once(self, node: Node) -> None:
+        """And goes on serving until it is empty."""
+        node.serve()
+        assert node.step(LeaveAsked()) == (self.LEAVE,)
+        assert isinstance(node.admit(question()), ServedJob)
+
+    def test_it_asks_when_it_is_registered(self, node: Node) -> None:
+        """And whoever leads after that is asked again."""
+        assert node.step(LeaveAsked()) == ()
+        node.connect()
+        assert self.LEAVE in node.register()
+        node.step(ProxyDisconnected())
+        node.wait(200)
+        node.step(ProxyConnected())
+        assert self.LEAVE in node.register()
+
+    @pytest.mark.parametrize("reason", ["empty", "nobody"])
+    def test_it_ends_when_it_is_told(self, node: Node, reason: str) -> None:
+        """Nobody is asked any more, while it lingers."""
+        node.serve()
+        node.step(LeaveAsked())
+        emptied = NodeEmptied(leader_epoch=EPOCH, reason=reason)
+        assert node.tell(emptied) == (EndProcess(reason=reason),)
+        node.wait(200)
+        node.send(batch(9))
+        assert self.LEAVE not in node.register()
 
 
 class TestAnswering:

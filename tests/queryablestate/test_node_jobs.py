@@ -19,7 +19,13 @@ from queryablestate.node_messages import (
     JobPosition,
     ResetJob,
 )
-from tests.queryablestate.node_entries import assignment, batch, drop
+from tests.queryablestate.node_entries import (
+    assignment,
+    batch,
+    drop,
+    restored,
+    snapshot,
+)
 
 
 if TYPE_CHECKING:
@@ -309,6 +315,18 @@ class TestLoss:
         jobs.send(drop(8))
         assert jobs.applied(drop(8)) == [report(8, lost=(2,))]
 
+    def test_a_snapshot_leaves_lost_what_is_lost(self) -> None:
+        """It changes nothing for anybody."""
+        jobs = Jobs({"job": 7}, {"job": [1]})
+        jobs.send(snapshot(8))
+        assert jobs.applied(snapshot(8)) == [report(8, lost=(1,))]
+
+    def test_what_is_restored_is_whole(self) -> None:
+        """All rows of those states have come; other states are lost still."""
+        jobs = Jobs({"job": 7}, {"job": [1, 2]})
+        jobs.send(restored(8, 2))
+        assert jobs.applied(restored(8, 2)) == [report(8, lost=(1,))]
+
 
 class TestSettled:
     """When the position may be told to a proxy."""
@@ -395,3 +413,81 @@ class TestServing:
         assert jobs.send() == ([report(7)], True)
         jobs.table.missed_came()
         assert jobs.table.is_caught_up("job")
+
+    @pytest.mark.parametrize("is_reset", [False, True])
+    def test_the_entry_of_the_assignment_is_promised(
+        self, jobs: Jobs, is_reset: bool
+    ) -> None:
+        """S3: who answered before may have shown it; a reset does not change that."""
+        jobs.table.assign_all([assignment(sequence=9)])
+        if is_reset:
+            jobs.reset(7)
+            jobs.was_reset()
+        jobs.table.missed_came()
+        assert not jobs.table.is_caught_up("job")
+        for sequence in (8, 9):
+            assert not jobs.table.is_caught_up("job")
+            jobs.send(batch(sequence))
+            jobs.applied(batch(sequence))
+        assert jobs.table.is_caught_up("job")
+
+    def test_what_was_promised_before_is_not_taken_back(self, jobs: Jobs) -> None:
+        """S3: another assignment may have been made earlier than the last entry."""
+        jobs.table.assign_all([assignment(sequence=9)])
+        jobs.table.assign(assignment(version=2, sequence=8))
+        jobs.table.missed_came()
+        jobs.send(batch(8))
+        jobs.applied(batch(8))
+        assert not jobs.table.is_caught_up("job")
+
+    def test_how_far_a_job_is_counts_unless_it_is_void(self, jobs: Jobs) -> None:
+        """W7: copies go by it, and wait while a reset does."""
+        assert jobs.table.applied("job") == 7
+        assert jobs.table.applied("other") == 0
+        jobs.reset(20)
+        assert jobs.table.applied("job") is None
+        jobs.was_reset("disk full")
+        assert jobs.table.applied("job") is None
+        jobs.reset(20)
+        jobs.was_reset()
+        assert jobs.table.applied("job") == 20
+
+
+class TestLeaving:
+    """S1: a job in which the node has no part any more is no concern of it."""
+
+    @pytest.mark.parametrize("is_named", [False, True])
+    def test_nothing_of_it_is_waited_for(self, jobs: Jobs, is_named: bool) -> None:
+        """What is decided goes to others; old stages may be dropped meanwhile."""
+        jobs.table.assign_all([assignment(sequence=9)])
+        jobs.table.missed_came()
+        assert not jobs.table.has_applied_all
+        if is_named:
+            jobs.table.assign(assignment(version=2, key_groups=(), sequence=12))
+        else:
+            jobs.table.assign_all([])
+        assert jobs.table.has_applied_all
+        assert not jobs.table.missed_came()
+
+    def test_its_failure_is_forgotten(self, jobs: Jobs) -> None:
+        """Nobody asks for the rest of a chain that is not followed."""
+        jobs.send(batch(8))
+        jobs.applied(batch(8), "disk full")
+        jobs.table.assign_all([])
+        assert jobs.table.failures() == {}
+        assert jobs.table.next_deadline_ns() is None
+        assert jobs.table.has_applied_all
+
+    def test_a_failure_after_it_left_is_none(self, jobs: Jobs) -> None:
+        """What the store was at when the node was told."""
+        jobs.send(batch(8))
+        jobs.table.assign_all([])
+        assert jobs.applied(batch(8), "disk full") == []
+        assert jobs.table.failures() == {}
+
+    def test_one_that_comes_back_counts_again(self, jobs: Jobs) -> None:
+        """Also one that only copies follows the chain."""
+        jobs.table.assign_all([])
+        jobs.table.assign(assignment(key_groups=(), copies=(1,), sequence=9))
+        jobs.table.missed_came()
+        assert not jobs.table.has_applied_all

@@ -6,7 +6,14 @@ import pytest
 
 from queryablestate.node_events import QuestionDeferred, Wait
 from queryablestate.node_waiting import WaitingQuestions
-from tests.queryablestate.node_entries import asked, batch, drop, question
+from tests.queryablestate.node_entries import (
+    asked,
+    batch,
+    drop,
+    question,
+    restored,
+    snapshot,
+)
 
 
 MS: Final = 1_000_000
@@ -125,6 +132,20 @@ class TestApplied:
         """Batches are numbered within a state."""
         waiting.add(deferred(state_number=2))
         assert self.take(waiting) == []
+
+    def test_a_restored_state_is_looked_at(self, waiting: WaitingQuestions) -> None:
+        """Which batch its rows are of, the store knows."""
+        waiting.add(deferred(1, state_number=1))
+        waiting.add(deferred(2, state_number=2))
+        taken = waiting.take_applied("job", restored(9, 2), is_caught_up=True)
+        assert [one.asked.question.question_id for one in taken] == [2]
+
+    def test_a_snapshot_brings_no_batch(self, waiting: WaitingQuestions) -> None:
+        """Only those that wait for the job to catch up are concerned."""
+        waiting.add(deferred(1))
+        waiting.add(deferred(2, wait=Wait.CATCHING_UP))
+        taken = waiting.take_applied("job", snapshot(9), is_caught_up=True)
+        assert [one.asked.question.question_id for one in taken] == [2]
 
     def test_a_dropped_state_is_not_waited_for(self, waiting: WaitingQuestions) -> None:
         """There will be no such batch: the question is looked at again."""
