@@ -12,6 +12,8 @@ that in order:
 `TicketOffice`    tickets, runs, states (rules W1, W5)
 `Commits`         batches on their way from staged to applied (rules W3, W4)
 `Enrolment`       nodes: who is there, how far they are (rules W7, S2)
+`Draining`        nodes that are being emptied (rule O6)
+`Moves`           who gets which key groups next (rules S1, S2, S4)
 ================  ==================================================================
 
 **One write at a time.**  What changes the store waits in a queue.  The first of it is
@@ -27,7 +29,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 from nameservice import DidNotHappenError, MayHaveHappenedError, NameServiceError
-from queryablestate.assignment import key_groups_of, primary_indexes
+from queryablestate.assignment import (
+    check_assignment,
+    held_by,
+    key_groups_of,
+    primary_indexes,
+)
 from queryablestate.commits import Commits
 from queryablestate.control_changes import Change, Write
 from queryablestate.control_effects import (
@@ -48,6 +55,7 @@ from queryablestate.control_events import (
 )
 from queryablestate.control_limits import CONTROL_LIMITS, ControlLimits
 from queryablestate.control_state import ControlState
+from queryablestate.draining import Draining
 from queryablestate.enrolment import Enrolment
 from queryablestate.messages import (
     BindRun,
@@ -57,6 +65,8 @@ from queryablestate.messages import (
     NodeSummary,
     StateDescription,
 )
+from queryablestate.moves import Moves
+from queryablestate.operation_messages import DrainNode, RescaleJob
 from queryablestate.tickets import TicketOffice
 
 
@@ -66,7 +76,8 @@ if TYPE_CHECKING:
     from queryablestate.control_changes import Outcome
     from queryablestate.decisions import Job
     from queryablestate.location import KvStateLocation
-    from queryablestate.records import CountersRecord, NodeRecord
+    from queryablestate.operation_messages import ListRescalings, RescalingsListed
+    from queryablestate.records import AssignmentRecord, CountersRecord, NodeRecord
 
 
 __all__ = ["ControlCore"]
@@ -114,16 +125,22 @@ class ControlCore:
             limits=limits,
         )
         self._commits = Commits(self._control)
-        self._enrolment = Enrolment(self._control, self._commits)
+        self._draining = Draining(self._control)
+        self._enrolment = Enrolment(self._control, self._commits, self._draining)
+        self._moves = Moves(
+            self._control, self._commits, self._enrolment, self._draining
+        )
         self._tickets = TicketOffice(self._control, self._enrolment)
         self._now_ns = now_ns
         self._queue: deque[Change] = deque()
         self._writing: tuple[Change, Write] | None = None
         self._is_over = False
+        self._checked: dict[str, AssignmentRecord] = {}
 
     def limit(self, limits: ControlLimits) -> None:
         """Take on no more than *limits* from now on; what there is stays."""
         self._control.limits = limits
+        self._control.touch()
 
     # -- questions -----------------------------------------------------------------
 
@@ -192,11 +209,12 @@ class ControlCore:
 
     def _summary(self, node_id: str, now_ns: int) -> NodeSummary:
         node = self._control.nodes.present(node_id)
-        counts, behind = {}, {}
+        counts, copies, behind = {}, {}, {}
         for job in self._control.jobs_of(node_id):
             job_id, assignment = job.record.job_id, job.assignment
             assert assignment is not None
             counts[job_id] = len(key_groups_of(assignment, node_id))
+            copies[job_id] = len(held_by(assignment, node_id))
             applied = 0 if node is None else node.sequences.get(job_id, 0)
             behind[job_id] = job.record.sequence - applied
         last_heard_ms = None
@@ -208,7 +226,13 @@ class ControlCore:
             last_heard_ms=last_heard_ms,
             key_group_counts=counts,
             behind_counts=behind,
+            copy_counts=copies,
+            is_draining=self._control.nodes.is_draining(node_id),
         )
+
+    def rescalings(self, request: ListRescalings, *, now_ns: int) -> RescalingsListed:
+        """Return how far jobs are from what is wanted; `UnknownJobError`."""
+        return self._moves.rescalings(request, now_ns=now_ns)
 
     def node_at(self, link: Link) -> str | None:
         """Return which node is registered over *link*, or None."""
@@ -217,14 +241,18 @@ class ControlCore:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `step` must be called again, or None if it need not be."""
-        times = (self._commits.next_deadline_ns(), self._enrolment.next_deadline_ns())
+        times = (
+            self._commits.next_deadline_ns(),
+            self._enrolment.next_deadline_ns(),
+            self._moves.next_deadline_ns(),
+        )
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     def check_invariants(self) -> None:
         """Check what holds between any two steps."""
         for job in self._control.jobs.values():
             job.check_invariants()
-            assert job.assignment is not None
+            self._check_assignment(job)
             for number in job.states:
                 assert self.locations[number].job_id == job.record.job_id
         assert len(self.locations) == sum(
@@ -238,6 +266,16 @@ class ControlCore:
             for number in job.states
         )
         assert self._writing is not None or not self._queue or self._is_over
+
+    def _check_assignment(self, job: Job) -> None:
+        """Check an assignment, if it is not the one that was checked last."""
+        assignment, job_id = job.assignment, job.record.job_id
+        assert assignment is not None
+        if assignment is not self._checked.get(job_id):
+            assert len(assignment.owners) == job.record.max_parallelism
+            assert assignment.sequence <= job.record.sequence
+            check_assignment(assignment)
+            self._checked[job_id] = assignment
 
     # -- the machine ---------------------------------------------------------------
 
@@ -256,6 +294,9 @@ class ControlCore:
         effects += self._enrolment.expire(now_ns=now_ns)
         effects += self._commits.expire(now_ns=now_ns)
         effects += self._pump(now_ns)
+        while outcomes := self._moves.look(now_ns=now_ns):
+            effects += self._sequence(outcomes)
+            effects += self._pump(now_ns)
         return tuple(effects)
 
     def _handle(self, event: ControlEvent, now_ns: int) -> Sequence[Outcome]:
@@ -289,6 +330,10 @@ class ControlCore:
                 prepare = partial(self._tickets.bind, link, request)
             case DropState():
                 prepare = partial(self._tickets.drop, link, request)
+            case RescaleJob():
+                prepare = partial(self._moves.rescale, link, request)
+            case DrainNode():
+                prepare = partial(self._draining.drain, link, request)
             case CommitBatch():
                 try:
                     return self._commits.ask(

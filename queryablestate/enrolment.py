@@ -7,10 +7,16 @@ name, or another data directory, is written down first.  Then it is told, in thi
 that it is registered and what it answers for; what it has missed of each job; and what
 it is to verify.  It is present as long as that connection lasts and it is heard from.
 
+**What a node has a part in.**  Of a job it answers for some key groups, has in-sync
+copies of others, and copies others still.  It is told all of that at once, with where
+it can copy from; and again whenever the assignment has another version, though its own
+part be the same, and whenever a node that it copies from has another address.
+
 **A node that cannot go on.**  A node that reports a failure may lack rows of a batch
 that was decided: its disk was exchanged for an older one, or somebody removed what was
 staged.  It is asked whether it does.  If so, waiting helps nobody, and its rows are
 lost (rule W7); if not, it is the node's own matter, and it tries again by itself.
+Meanwhile its copies count for nothing where there are others (rule S1).
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 from election import Put
-from queryablestate.assignment import key_groups_of
+from queryablestate.assignment import held_by, key_groups_of, source_of
 from queryablestate.chains import catch_up, declare_lost
 from queryablestate.commit_verification import verify_id_of
 from queryablestate.control_changes import Change, Write
@@ -27,18 +33,24 @@ from queryablestate.control_effects import ForgetNode, SendToNode
 from queryablestate.control_state import has_node
 from queryablestate.node_messages import (
     AssignJob,
+    CopySource,
     EntriesApplied,
     FenceWriters,
     HeartbeatAcknowledged,
     JobAssignment,
+    JoiningGroup,
+    KeyGroupsCopied,
+    LeaveNode,
     NodeHeartbeat,
     NodeRefused,
     NodeRegistered,
     RegisterNode,
+    StagesCollected,
     StagesVerified,
     VerifyStages,
     WriterFence,
 )
+from queryablestate.node_table import CopyReport
 from queryablestate.paths import encode_record, node_path
 from queryablestate.records import BatchDecided, NodeRecord
 
@@ -53,6 +65,7 @@ if TYPE_CHECKING:
     from queryablestate.control_events import Link, NodeSpoke
     from queryablestate.control_state import ControlState
     from queryablestate.decisions import Job
+    from queryablestate.draining import Draining
     from queryablestate.node_table import PresentNode
     from queryablestate.records import AssignmentRecord
 
@@ -69,12 +82,16 @@ class Enrolment:
 
     Args:
         control: What there is.
-        commits: Told of what nodes have verified and applied.
+        commits: Told of what nodes have verified, collected and applied.
+        draining: Told of nodes that want to end.
     """
 
-    def __init__(self, control: ControlState, commits: Commits) -> None:
+    def __init__(
+        self, control: ControlState, commits: Commits, draining: Draining
+    ) -> None:
         self._control = control
         self._commits = commits
+        self._draining = draining
         self._registering: dict[Link, RegisterNode] = {}
 
     def next_deadline_ns(self) -> int | None:
@@ -109,8 +126,15 @@ class Enrolment:
             case StagesVerified():
                 outcomes = self._commits.verified(node, message, event.wall_clock_us)
                 return [*outcomes, *self._found_lost(node, message)]
+            case StagesCollected():
+                return self._commits.collected(node, message, event.wall_clock_us)
             case EntriesApplied():
-                return [*self._applied(node, message)]
+                return [*self._applied(node, message, now_ns)]
+            case KeyGroupsCopied():
+                self._copied(node, message)
+                return []
+            case LeaveNode():
+                return [self._draining.leave(node)]
             case _:
                 assert_never(message)
 
@@ -130,21 +154,52 @@ class Enrolment:
     def tell_assignment(
         self, job: Job, former: AssignmentRecord | None
     ) -> list[ControlEffect]:
-        """Tell the present nodes of a job what they answer for, and where it begins."""
-        former_ids = set() if former is None else set(former.node_ids)
+        """
+        Tell the present nodes of a job what they answer for, and where it begins.
+
+        Those of *former* too, which may have no part any more.  Who has had a part, and
+        has it from the same entry on, has been sent everything that it lacks.
+        """
+        control = self._control
+        control.touch(job.record.job_id)
+        begun = {} if former is None else _beginnings(former)
+        begins = {} if job.assignment is None else _beginnings(job.assignment)
         effects: list[ControlEffect] = []
-        for node in self._control.nodes:
-            is_owner = has_node(job, node.node_id)
-            if not is_owner and node.node_id not in former_ids:
+        for node in control.nodes:
+            if node.node_id not in begun and node.node_id not in begins:
                 continue
-            message = AssignJob(
-                leader_epoch=self._control.leader_epoch,
-                job=_job_assignment(job, node.node_id),
-            )
-            effects.append(SendToNode(link=node.link, message=message))
-            if is_owner:
-                effects += catch_up(self._control, job, node)
+            effects.append(self._assign(job, node))
+            if node.node_id not in begins:
+                continue
+            if begins[node.node_id] != begun.get(node.node_id):
+                effects += catch_up(control, job, node)
         return effects
+
+    def _assign(self, job: Job, node: PresentNode) -> ControlEffect:
+        message = AssignJob(
+            leader_epoch=self._control.leader_epoch,
+            job=self._job_assignment(job, node.node_id),
+        )
+        return SendToNode(link=node.link, message=message)
+
+    def _tell_address(self, job: Job, source: PresentNode) -> list[ControlEffect]:
+        """Tell those who can copy from a node that is back where it is now."""
+        assignment = job.assignment
+        assert assignment is not None
+        index = assignment.node_ids.index(source.node_id)
+        joiner_ids = {
+            assignment.node_ids[copy.node_index]
+            for owners, joining in zip(
+                assignment.owners, assignment.joining, strict=False
+            )
+            if index in owners
+            for copy in joining
+        }
+        return [
+            self._assign(job, node)
+            for node in self._control.nodes
+            if node.node_id in joiner_ids
+        ]
 
     def tell_fence(self, job: Job, fence: WriterFence) -> list[ControlEffect]:
         """Tell the present nodes of a job that older runs of a query are over."""
@@ -175,7 +230,7 @@ class Enrolment:
         nodes, limits = self._control.nodes, self._control.limits
         known_count = len(nodes.known_ids)
         if (
-            nodes.store_id_of(message.node_id) is None
+            nodes.record_of(message.node_id) is None
             and known_count >= limits.node_count_max
         ):
             del self._registering[link]
@@ -186,9 +241,15 @@ class Enrolment:
                 "node with the name and the data directory of one that is gone",
             )
             return [SendToNode(link=link, message=refused)]
-        record = NodeRecord(node_id=message.node_id, store_id=message.store_id)
+        known = nodes.record_of(message.node_id)
+        is_draining = known is not None and known.draining_id == message.registration_id
+        record = NodeRecord(
+            node_id=message.node_id,
+            store_id=message.store_id,
+            draining_id=message.registration_id if is_draining else None,
+        )
         operations = []
-        if self._control.nodes.store_id_of(message.node_id) != message.store_id:
+        if known != record:
             operations.append(Put(node_path(record.node_id), encode_record(record)))
         adopt = partial(self._registered, link, message, record)
         return Write(operations=operations, adopt=adopt)
@@ -198,6 +259,7 @@ class Enrolment:
     ) -> list[ControlEffect]:
         control = self._control
         control.nodes.record(record)
+        control.touch()
         if self._registering.get(link) is not message:
             return []
         del self._registering[link]
@@ -213,11 +275,12 @@ class Enrolment:
             leader_epoch=control.leader_epoch,
             control_id=control.counters.control_id,
             session_timeout_ms=control.session_timeout_ns // _NS_PER_MS,
-            jobs=tuple(_job_assignment(job, node.node_id) for job in jobs),
+            jobs=tuple(self._job_assignment(job, node.node_id) for job in jobs),
         )
         effects.append(SendToNode(link=link, message=registered))
         for job in jobs:
             effects += catch_up(control, job, node)
+            effects += self._tell_address(job, node)
             control.routes.locate(job)
         return effects + self._commits.node_registered(node)
 
@@ -231,12 +294,19 @@ class Enrolment:
     # -- applying ------------------------------------------------------------------
 
     def _applied(
-        self, node: PresentNode, message: EntriesApplied
+        self, node: PresentNode, message: EntriesApplied, now_ns: int
     ) -> list[ControlEffect]:
-        """Take note of how far a node is."""
+        """Take note of how far a node is, and whether it can go on."""
         job = self._control.jobs.get(message.job_id)
         if job is None or message.sequence > job.record.sequence:
             return []  # it speaks of what it was told to throw away
+        was_failing = message.job_id in node.failing
+        is_failing = message.failure is not None
+        if is_failing != was_failing or message.job_id not in node.sequences:
+            self._control.touch(message.job_id)
+        node.failing.pop(message.job_id, None)
+        if is_failing:
+            node.failing[message.job_id] = now_ns
         node.sequences[message.job_id] = message.sequence
         node.lost[message.job_id] = message.lost_state_numbers
         effects: list[ControlEffect] = []
@@ -278,27 +348,97 @@ class Enrolment:
             return []
         if node.sequences.get(job.record.job_id, sequence) >= sequence:
             return []  # it has gone on meanwhile
+        if not has_node(job, node.node_id):
+            return []  # others had what it lacks
+        self._control.touch(job.record.job_id)
         return declare_lost(self._control, job, node)
+
+    # -- copying -------------------------------------------------------------------
+
+    def _copied(self, node: PresentNode, message: KeyGroupsCopied) -> None:
+        """Take note of how far a node is with what it copies."""
+        job = self._control.jobs.get(message.job_id)
+        assignment = None if job is None else job.assignment
+        if assignment is None or assignment.version != message.assignment_version:
+            return  # it says so again, as soon as it knows of the present one
+        earlier = node.copies.get(message.job_id)
+        report = CopyReport(
+            assignment_version=message.assignment_version,
+            key_groups=frozenset(message.key_groups),
+            row_count=message.row_count,
+            size_bytes=message.size_bytes,
+            failure=message.failure,
+        )
+        node.copies[message.job_id] = report
+        is_other = earlier is None or (
+            earlier.assignment_version != report.assignment_version
+            or earlier.key_groups != report.key_groups
+        )
+        if is_other and report.key_groups:
+            self._control.touch(message.job_id)
 
     # -- parts ---------------------------------------------------------------------
 
     def _forget(self, node: PresentNode) -> ControlEffect:
         """Take a node for away."""
         self._control.nodes.remove(node)
+        self._control.touch()
         for job in self._control.jobs_of(node.node_id):
             self._control.routes.locate(job)
         return ForgetNode(link=node.link, node_id=node.node_id)
 
+    def _job_assignment(self, job: Job, node_id: str) -> JobAssignment:
+        """Return what a node has to do with a job; nothing if it has no part in it."""
+        assignment = job.assignment
+        assert assignment is not None
+        key_groups = tuple(key_groups_of(assignment, node_id))
+        primary = set(key_groups)
+        joining = tuple(
+            JoiningGroup(key_group=key_group, since=copy.since)
+            for key_group, copies in enumerate(assignment.joining)
+            for copy in copies
+            if assignment.node_ids[copy.node_index] == node_id
+        )
+        return JobAssignment(
+            job_id=job.record.job_id,
+            assignment_version=assignment.version,
+            max_parallelism=job.record.max_parallelism,
+            key_groups=key_groups,
+            fences=tuple(
+                WriterFence(query_id=run.query_id, writer_epoch=run.writer_epoch)
+                for run in job.record.runs
+            ),
+            sequence=assignment.sequence,
+            copies=tuple(
+                key_group
+                for key_group in held_by(assignment, node_id)
+                if key_group not in primary
+            ),
+            joining=joining,
+            sources=self._sources(assignment, [group.key_group for group in joining]),
+        )
 
-def _job_assignment(job: Job, node_id: str) -> JobAssignment:
-    assert job.assignment is not None
-    return JobAssignment(
-        job_id=job.record.job_id,
-        assignment_version=job.assignment.version,
-        max_parallelism=job.record.max_parallelism,
-        key_groups=tuple(key_groups_of(job.assignment, node_id)),
-        fences=tuple(
-            WriterFence(query_id=run.query_id, writer_epoch=run.writer_epoch)
-            for run in job.record.runs
-        ),
-    )
+    def _sources(
+        self, assignment: AssignmentRecord, key_groups: Sequence[int]
+    ) -> tuple[CopySource, ...]:
+        """Return where each of these key groups can be had, by name."""
+        nodes = self._control.nodes
+        by_source: dict[str, list[int]] = {}
+        for key_group in key_groups:
+            index = source_of(assignment, key_group, nodes.present_ids)
+            by_source.setdefault(assignment.node_ids[index], []).append(key_group)
+        sources = []
+        for node_id in sorted(by_source):
+            node = nodes.present(node_id)
+            source = CopySource(
+                node_id=node_id,
+                address=None if node is None else node.address,
+                key_groups=tuple(by_source[node_id]),
+            )
+            sources.append(source)
+        return tuple(sources)
+
+
+def _beginnings(assignment: AssignmentRecord) -> dict[str, int]:
+    """Return for each node the entry after which it joined."""
+    return dict(zip(assignment.node_ids, assignment.since_sequences, strict=True))
