@@ -10,7 +10,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, Final, Self, final
 
 from nameservice import (
     ConfigurationError,
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalStateCluster"]
 
+_LINGER_SECONDS: Final = 1.0
+"""Batches of tests are short: what was begun before is over soon."""
+
 
 @final
 class LocalStateCluster:
@@ -45,7 +48,10 @@ class LocalStateCluster:
 
     Args:
         ha: The name service; stays its owner's, and open as long as the cluster is.
-        nodes: How many nodes, called ``node-1``, ``node-2``, …
+        nodes: How many nodes to begin with, called ``node-1``, ``node-2``, …; see also
+            `add_node`.
+        replicas: How many copies of each key group jobs have to begin with, on as many
+            nodes (rule S4).
         data_dir: Where they keep their rows, each in a sub-directory of its name; None
             for a directory that goes when the cluster closes.
         proxies: How many proxies; one leads, the others stand by.
@@ -57,6 +63,7 @@ class LocalStateCluster:
         ha: HAServices,
         nodes: int = 2,
         *,
+        replicas: int = 1,
         data_dir: str | os.PathLike[str] | None = None,
         proxies: int = 1,
         timeout_seconds: float = 30.0,
@@ -65,6 +72,9 @@ class LocalStateCluster:
             if count < 1:
                 raise ConfigurationError(f"{name} must be at least 1, not {count!r}")
         self._ha = ha
+        self._proxy_config = (
+            ProxyConfig() if replicas == 1 else ProxyConfig(replica_count=replicas)
+        )
         self._node_count = nodes
         self._data_dir = data_dir
         self._proxy_count = proxies
@@ -72,7 +82,10 @@ class LocalStateCluster:
         self._guard = ForkGuard()
         self._lock = Lock()  # guards what follows
         self._is_started = False
+        self._is_running = False
         self._resources = ExitStack()
+        self._directory = Path()
+        self._started_count = 0
         self._nodes: list[StateNode] = []
         self._proxies: list[QueryStateProxyServer] = []
 
@@ -93,21 +106,23 @@ class LocalStateCluster:
             self._is_started = True
             try:
                 self._start()
+                self._is_running = True
             except BaseException:
                 self._resources.close()
                 raise
 
     def close(self) -> None:
-        """Stop everything.  Idempotent."""
+        """Stop everything at once; no node has others take over.  Idempotent."""
         if self._guard.is_inherited:
             return
         with self._lock:
             self._is_started = True
+            self._is_running = False
             self._resources.close()
 
     @property
     def nodes(self) -> Sequence[StateNode]:
-        """Return the nodes, in the order of their names."""
+        """Return the nodes, in the order in which they were started."""
         self._guard.check()
         return tuple(self._nodes)
 
@@ -116,6 +131,73 @@ class LocalStateCluster:
         """Return the proxies, in the order in which they were started."""
         self._guard.check()
         return tuple(self._proxies)
+
+    # -- nodes that come and go --------------------------------------------------------
+
+    def add_node(self) -> StateNode:
+        """
+        Start one more node, and return it when it is registered.
+
+        It gets key groups when it is asked for (`StateOperations.rescale`), or when a
+        job has fewer nodes or copies than it shall have.  It is called by the next
+        number: that of a node that was removed is not used again.
+
+        Raises:
+            LocalProtocolError: If the cluster is not running.
+            NoLeaderError: If no proxy leads in time.
+            UnreachableError: If it is not registered in time.
+            StorageError: If its data directory cannot be used.
+        """
+        self._guard.check()
+        with self._lock:
+            if not self._is_running:
+                raise LocalProtocolError("the LocalStateCluster is not running")
+            node = self._start_node()
+        try:
+            node.wait_until_registered(self._timeout_seconds)
+        except BaseException:
+            self.remove_node(node.node_id, timeout_seconds=0.0)
+            raise
+        return node
+
+    def remove_node(
+        self, node_id: str, *, timeout_seconds: float | None = None
+    ) -> str | None:
+        """
+        Have others take over what a node has, as far as they can, and stop it (S1).
+
+        To stop one that nobody expects to go, close it: ``cluster.node(name).close()``.
+
+        Args:
+            node_id: Its name.
+            timeout_seconds: How long others may take; None for as long as a node waits
+                by itself, 0 stops it at once.
+
+        Returns:
+            ``empty`` if others have everything, ``nobody`` if there is no other node,
+            None if they did not get everything in time.
+
+        Raises:
+            LocalProtocolError: If there is no such node.
+        """
+        node = self.node(node_id)
+        reason = node.leave(timeout_seconds)
+        node.close()
+        with self._lock:
+            self._nodes.remove(node)
+        return reason
+
+    def node(self, node_id: str) -> StateNode:
+        """
+        Return a node by its name.
+
+        Raises:
+            LocalProtocolError: If there is no such node.
+        """
+        for node in self.nodes:
+            if node.node_id == node_id:
+                return node
+        raise LocalProtocolError(f"the LocalStateCluster has no node {node_id!r}")
 
     def __enter__(self) -> Self:
         self.start()
@@ -133,23 +215,34 @@ class LocalStateCluster:
         clock = SystemClock()
         deadline_ns = clock.now_ns() + round(self._timeout_seconds * 1_000_000_000)
         if self._data_dir is None:
-            directory = Path(
+            self._directory = Path(
                 self._resources.enter_context(
                     tempfile.TemporaryDirectory(prefix="lodestar-")
                 )
             )
         else:
-            directory = Path(self._data_dir)
+            self._directory = Path(self._data_dir)
         for _ in range(self._proxy_count):
-            proxy = QueryStateProxyServer(self._ha, ProxyConfig())
+            proxy = QueryStateProxyServer(self._ha, self._proxy_config)
             self._proxies.append(self._resources.enter_context(proxy))
         # Nodes go after the proxies were started and before they are closed.
-        for number in range(1, self._node_count + 1):
-            node_id = f"node-{number}"
-            node = StateNode(
-                self._ha, NodeConfig(data_dir=directory / node_id, node_id=node_id)
-            )
-            self._nodes.append(self._resources.enter_context(node))
+        for _ in range(self._node_count):
+            self._start_node()
         for node in self._nodes:
             left_ns = max(0, deadline_ns - clock.now_ns())
             node.wait_until_registered(left_ns / 1_000_000_000)
+
+    def _start_node(self) -> StateNode:
+        """Start the next node."""
+        self._started_count += 1
+        node_id = f"node-{self._started_count}"
+        node = StateNode(
+            self._ha,
+            NodeConfig(
+                data_dir=self._directory / node_id,
+                node_id=node_id,
+                drain_linger_seconds=_LINGER_SECONDS,
+            ),
+        )
+        self._nodes.append(self._resources.enter_context(node))
+        return node
