@@ -12,6 +12,8 @@ that in order:
 `TicketOffice`    tickets, runs, states (rules W1, W5)
 `Commits`         batches on their way from staged to applied (rules W3, W4)
 `Enrolment`       nodes: who is there, how far they are (rules W7, S2)
+`Snapshots`       snapshots that are being taken
+`Restores`        jobs that are being restored from one
 `Draining`        nodes that are being emptied (rule O6)
 `Moves`           who gets which key groups next (rules S1, S2, S4)
 ================  ==================================================================
@@ -67,6 +69,14 @@ from queryablestate.messages import (
 )
 from queryablestate.moves import Moves
 from queryablestate.operation_messages import DrainNode, RescaleJob
+from queryablestate.restore_control import Restores
+from queryablestate.snapshot_control import Snapshots
+from queryablestate.snapshot_messages import (
+    RestoreJob,
+    SnapshotLoaded,
+    SnapshotWritten,
+    TakeSnapshot,
+)
 from queryablestate.tickets import TicketOffice
 
 
@@ -76,8 +86,10 @@ if TYPE_CHECKING:
     from queryablestate.control_changes import Outcome
     from queryablestate.decisions import Job
     from queryablestate.location import KvStateLocation
+    from queryablestate.node_table import PresentNode
     from queryablestate.operation_messages import ListRescalings, RescalingsListed
     from queryablestate.records import AssignmentRecord, CountersRecord, NodeRecord
+    from queryablestate.snapshot_messages import SnapshotReport
 
 
 __all__ = ["ControlCore"]
@@ -131,6 +143,9 @@ class ControlCore:
             self._control, self._commits, self._enrolment, self._draining
         )
         self._tickets = TicketOffice(self._control, self._enrolment)
+        self._snapshots = Snapshots(self._control)
+        self._restores = Restores(self._control, self._enrolment)
+        self._enrolment.on_snapshot = self._snapshot_reported
         self._now_ns = now_ns
         self._queue: deque[Change] = deque()
         self._writing: tuple[Change, Write] | None = None
@@ -244,6 +259,8 @@ class ControlCore:
         times = (
             self._commits.next_deadline_ns(),
             self._enrolment.next_deadline_ns(),
+            self._snapshots.next_deadline_ns(),
+            self._restores.next_deadline_ns(),
             self._moves.next_deadline_ns(),
         )
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
@@ -293,6 +310,8 @@ class ControlCore:
             return tuple(effects)
         effects += self._enrolment.expire(now_ns=now_ns)
         effects += self._commits.expire(now_ns=now_ns)
+        effects += self._snapshots.expire(now_ns=now_ns)
+        effects += self._restores.expire(now_ns=now_ns)
         effects += self._pump(now_ns)
         while outcomes := self._moves.look(now_ns=now_ns):
             effects += self._sequence(outcomes)
@@ -307,6 +326,8 @@ class ControlCore:
                 return self._enrolment.node_spoke(event, now_ns=now_ns)
             case LinkClosed(link=link):
                 self._commits.link_closed(link)
+                self._snapshots.link_closed(link)
+                self._restores.link_closed(link)
                 return self._enrolment.link_closed(link)
             case StoreWritten():
                 assert self._writing is not None
@@ -334,16 +355,43 @@ class ControlCore:
                 prepare = partial(self._moves.rescale, link, request)
             case DrainNode():
                 prepare = partial(self._draining.drain, link, request)
-            case CommitBatch():
+            case CommitBatch() | TakeSnapshot() | RestoreJob():
                 try:
-                    return self._commits.ask(
-                        link, request, event.wall_clock_us, now_ns=now_ns
-                    )
+                    return self._ask(link, request, event.wall_clock_us, now_ns)
                 except NameServiceError as error:
                     return refuse(error)
             case _:
                 assert_never(request)
         return [Change(prepare=prepare, refuse=refuse)]
+
+    def _ask(
+        self,
+        link: Link,
+        request: CommitBatch | TakeSnapshot | RestoreJob,
+        wall_clock_us: int,
+        now_ns: int,
+    ) -> Sequence[Outcome]:
+        """Begin what takes more than one write, or waits for nodes."""
+        match request:
+            case CommitBatch():
+                return self._commits.ask(link, request, wall_clock_us, now_ns=now_ns)
+            case TakeSnapshot():
+                return self._snapshots.ask(link, request, wall_clock_us, now_ns=now_ns)
+            case RestoreJob():
+                return self._restores.ask(link, request, now_ns=now_ns)
+            case _:
+                assert_never(request)
+
+    def _snapshot_reported(
+        self, node: PresentNode, message: SnapshotReport
+    ) -> list[Outcome]:
+        match message:
+            case SnapshotWritten():
+                return [*self._snapshots.written(node, message)]
+            case SnapshotLoaded():
+                return self._restores.loaded(node, message)
+            case _:
+                assert_never(message)
 
     # -- one write at a time -------------------------------------------------------
 
@@ -396,6 +444,8 @@ class ControlCore:
         while self._queue:
             effects += self._queue.popleft().refuse(doubt)
         effects += self._commits.refuse_all(doubt)
+        effects += self._snapshots.refuse_all(doubt)
+        effects += self._restores.refuse_all(doubt)
         return [*effects, StartOver(reason=error)]
 
 

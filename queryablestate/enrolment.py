@@ -53,10 +53,11 @@ from queryablestate.node_messages import (
 from queryablestate.node_table import CopyReport
 from queryablestate.paths import encode_record, node_path
 from queryablestate.records import BatchDecided, NodeRecord
+from queryablestate.snapshot_messages import SnapshotLoaded, SnapshotWritten
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nameservice import NameServiceError
     from queryablestate.commits import Commits
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from queryablestate.draining import Draining
     from queryablestate.node_table import PresentNode
     from queryablestate.records import AssignmentRecord
+    from queryablestate.snapshot_messages import SnapshotReport
 
 
 __all__ = ["Enrolment"]
@@ -84,6 +86,9 @@ class Enrolment:
         control: What there is.
         commits: Told of what nodes have verified, collected and applied.
         draining: Told of nodes that want to end.
+
+    Attributes:
+        on_snapshot: Told of what nodes have written to snapshots, and loaded of them.
     """
 
     def __init__(
@@ -93,6 +98,9 @@ class Enrolment:
         self._commits = commits
         self._draining = draining
         self._registering: dict[Link, RegisterNode] = {}
+        self.on_snapshot: Callable[[PresentNode, SnapshotReport], list[Outcome]] = (
+            _pass_over
+        )
 
     def next_deadline_ns(self) -> int | None:
         """Return when `expire` is to be called, or None."""
@@ -135,6 +143,8 @@ class Enrolment:
                 return []
             case LeaveNode():
                 return [self._draining.leave(node)]
+            case SnapshotWritten() | SnapshotLoaded():
+                return self.on_snapshot(node, message)
             case _:
                 assert_never(message)
 
@@ -387,7 +397,12 @@ class Enrolment:
             self._control.routes.locate(job)
         return ForgetNode(link=node.link, node_id=node.node_id)
 
-    def _job_assignment(self, job: Job, node_id: str) -> JobAssignment:
+    def _pass_over(node: PresentNode, message: SnapshotReport) -> list[Outcome]:
+    del node, message
+    return []
+
+
+def _job_assignment(self, job: Job, node_id: str) -> JobAssignment:
         """Return what a node has to do with a job; nothing if it has no part in it."""
         assignment = job.assignment
         assert assignment is not None
