@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, TypeVar, final
 
 from nameservice import NameServiceError
 from queryablestate.commits import Commits
 from queryablestate.control_changes import Change, Write
+from queryablestate.control_effects import RefuseWriter
 from queryablestate.control_events import Link
 from queryablestate.node_messages import StagesCollected
 from queryablestate.records import (
@@ -18,28 +19,29 @@ from queryablestate.records import (
 from tests.queryablestate.control_plane import (
     APP,
     DRIVER,
-    LINK_A,
-    LINK_B,
     WALL_US,
     Plane,
     commit,
     node_register,
+    sent,
     verified,
 )
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from msgspec import Struct
 
     from queryablestate.control_changes import Outcome
     from queryablestate.control_effects import ControlEffect
-    from queryablestate.node_messages import CollectStages, VerifyStages
+    from queryablestate.node_messages import CollectStages, ToNode, VerifyStages
     from queryablestate.records import StageRecord
 
 
-__all__ = ["LINKS", "MovingPlane", "assignment"]
+__all__ = ["MovingPlane", "assignment"]
 
-LINKS: Final = {"a": LINK_A, "b": LINK_B, "c": Link(3), "d": Link(4)}
+T = TypeVar("T")
 
 
 def assignment(
@@ -97,6 +99,21 @@ class MovingPlane:
         self.commits = Commits(self.control)
         self.now_ns = 0
         self.decided: list[BatchDecided] = []
+        self._link = Link(100)
+
+    def told(self, kind: type[T], effects: Iterable[ControlEffect], node_id: str) -> T:
+        """Return the one thing that a node is told, which is of that type."""
+        (message,) = self.sent(effects, node_id)
+        assert isinstance(message, kind)
+        return message
+
+    def sent(
+        self, effects: Iterable[ControlEffect], node_id: str
+    ) -> Sequence[ToNode | Struct]:
+        """Return what a node, which is present, is told."""
+        node = self.control.nodes.present(node_id)
+        assert node is not None
+        return sent(effects, node.link)
 
     def assign(self, record: AssignmentRecord) -> list[ControlEffect]:
         """Let the job have another assignment; return what follows."""
@@ -115,9 +132,11 @@ class MovingPlane:
     ) -> list[ControlEffect]:
         """Ask for a commit."""
         request = commit(1, batch_id, *stages, assignment_version=version)
-        return self.perform(
-            self.commits.ask(link, request, WALL_US, now_ns=self.now_ns)
-        )
+        try:
+            outcomes = self.commits.ask(link, request, WALL_US, now_ns=self.now_ns)
+        except NameServiceError as error:
+            return [RefuseWriter(link=link, request_id=3, error=error)]
+        return self.perform(outcomes)
 
     def verified(
         self, question: VerifyStages, node_id: str, *missing: StageRecord
@@ -156,7 +175,7 @@ class MovingPlane:
     def come(self, node_id: str, *, store_id: str | None = None) -> list[ControlEffect]:
         """Let a node register; return what it, and others, are asked then."""
         message = node_register(node_id, store_id=store_id)
-        link = LINKS[node_id]
+        self._link = link = Link(self._link + 1)  # none is used twice
         node = self.control.nodes.register(message, link=link, now_ns=self.now_ns)
         self.control.nodes.record(NodeRecord(node_id=node_id, store_id=node.store_id))
         return self.perform(self.commits.node_registered(node))
