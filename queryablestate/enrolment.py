@@ -397,12 +397,7 @@ class Enrolment:
             self._control.routes.locate(job)
         return ForgetNode(link=node.link, node_id=node.node_id)
 
-    def _pass_over(node: PresentNode, message: SnapshotReport) -> list[Outcome]:
-    del node, message
-    return []
-
-
-def _job_assignment(self, job: Job, node_id: str) -> JobAssignment:
+    def _job_assignment(self, job: Job, node_id: str) -> JobAssignment:
         """Return what a node has to do with a job; nothing if it has no part in it."""
         assignment = job.assignment
         assert assignment is not None
@@ -452,6 +447,11 @@ def _job_assignment(self, job: Job, node_id: str) -> JobAssignment:
             )
             sources.append(source)
         return tuple(sources)
+
+
+def _pass_over(node: PresentNode, message: SnapshotReport) -> list[Outcome]:
+    del node, message
+    return []
 
 
 def _beginnings(assignment: AssignmentRecord) -> dict[str, int]:
