@@ -164,6 +164,7 @@ class CopyMaker:
                 one
                 for one in copies_under_way(mark)
                 if is_in(header.key_groups, one.key_group)
+                and header.sequence >= one.sequence_min
             ]
             if mark is None or not copies:
                 return

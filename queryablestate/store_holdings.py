@@ -38,6 +38,7 @@ from queryablestate.store_groups import (
     ALL_GROUPS,
     difference,
     intersection,
+    is_in,
     row_ranges,
     runs_from,
     union,
@@ -232,6 +233,8 @@ def _next_mark(
     known = {} if old is None else {one.key_group: one for one in old.copies}
     copies: list[CopyMark] = []
     for one in sorted(joining, key=lambda group: group.key_group):
+        if is_in(named, one.key_group):
+            continue
         copy = known.get(one.key_group)
         if copy is None or copy.since != one.since:
             copy = CopyMark(key_group=one.key_group, since=one.since, began=position)
