@@ -13,6 +13,7 @@ from nameservice import (
     RemoteProtocolError,
     StateUnavailableError,
 )
+from queryablestate.access import AccessList, CallerEntry, Right, token_sha256
 from queryablestate.key_codec import KeyCodec
 from queryablestate.operator_states import (
     OPERATOR_STATE_SCHEMA,
@@ -114,6 +115,29 @@ class TestNames:
         for name in ("x" * 241, "", "/" * 81):
             with pytest.raises(ConfigurationError, match="1 "):
                 published_name(name)
+
+
+class TestAccess:
+    """Who may read and publish operator state."""
+
+    def test_a_glob_gives_the_right_to_one_name(self) -> None:
+        """C1, O5: access goes by what the published state is called."""
+        access = AccessList(
+            callers=[
+                CallerEntry(
+                    name="reader",
+                    token_sha256=token_sha256("reads"),
+                    read=["flights/operator-state:off*"],
+                )
+            ]
+        )
+        caller = access.authenticate(token="reads")
+        assert caller is not None
+        for name, expected in (("offsets", True), ("rules", False)):
+            state_name = published_name(name)
+            assert access.may(caller, Right.READ, "flights", state_name) is expected
+        assert not access.may(caller, Right.READ, "trains", published_name("offsets"))
+        assert not access.may(caller, Right.READ, "flights", "offsets")
 
 
 class TestStates:

@@ -17,8 +17,10 @@ from nameservice import (
 from rescaling import OperatorStateStore, RedistributionMode, redistribute
 from rescaling.operator_state import (
     check_union_sizes,
+    decode_items,
     decode_snapshot,
     encode_snapshot,
+    encoded_states,
 )
 
 
@@ -269,6 +271,31 @@ class TestItems:
         """Nothing of msgspec's escapes."""
         with pytest.raises(OperatorStateError, match="are no snapshot"):
             decode_snapshot(data)
+
+
+class TestEncodedStates:
+    """A snapshot taken apart, its items still in bytes (O5)."""
+
+    def test_items_are_those_of_the_snapshot(self) -> None:
+        """For any plain values: what is told of a state is what it holds."""
+        rng = random.Random(7)
+        for _ in range(200):
+            snapshot = {
+                name: (mode, [random_item(rng) for _ in range(rng.randrange(4))])
+                for name, mode in (("a", SPLIT), ("b", UNION))
+            }
+            parts = encoded_states(encode_snapshot(snapshot))
+            assert {
+                name: (mode, decode_items(items))
+                for name, (mode, items) in parts.items()
+            } == snapshot
+
+    def test_what_is_no_snapshot_is_an_error(self) -> None:
+        """Damaged bytes are never half a state."""
+        with pytest.raises(OperatorStateError, match="no snapshot"):
+            encoded_states(b"\xc1")
+        with pytest.raises(OperatorStateError, match="no items"):
+            decode_items(b"\x01")
 
 
 class TestLimits:

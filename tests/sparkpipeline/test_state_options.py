@@ -135,6 +135,7 @@ class TestMistakes:
             ({"ttl": "flights"}, "ttl of aircraft must be a timestamp column"),
             ({"ttl": "seen_ntz"}, "cast it to timestamp"),
             ({"state_name": "a/b"}, "state_name"),
+            ({"state_name": "operator-state:x"}, "published operator state"),
         ],
     )
     def test_in_a_state(self, settings: dict[str, Any], words: str) -> None:
