@@ -18,7 +18,7 @@ from rescaling import key_group_ranges
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "held_by",
     "key_groups_of",
     "primary_indexes",
+    "source_of",
 ]
 
 
@@ -61,9 +62,7 @@ def first_assignment(
     for index, key_groups in enumerate(ranges):
         owners += [(index,)] * (key_groups.last - key_groups.first + 1)
     if replica_count > 1 and len(node_ids) > 1:
-        owners = place(
-            owners, node_count=len(node_ids), replica_count=replica_count
-        )
+        owners = place(owners, node_count=len(node_ids), replica_count=replica_count)
     return AssignmentRecord(
         version=version,
         node_ids=tuple(node_ids),
@@ -90,9 +89,7 @@ def check_assignment(assignment: AssignmentRecord) -> None:
     assert all(since <= assignment.sequence for since in assignment.since_sequences)
     group_count = len(assignment.owners)
     parts: set[int] = set()
-    for owners, nodes in zip(
-        assignment.owners, destinations(assignment), strict=True
-    ):
+    for owners, nodes in zip(assignment.owners, destinations(assignment), strict=True):
         assert owners
         assert len(set(nodes)) == len(nodes)
         parts.update(nodes)
@@ -149,3 +146,19 @@ def held_by(assignment: AssignmentRecord, node_id: str) -> Sequence[int]:
         for key_group, owners in enumerate(assignment.owners)
         if index in owners
     )
+
+
+def source_of(
+    assignment: AssignmentRecord, key_group: int, present_ids: Collection[str]
+) -> int:
+    """
+    Return the index of the node that a key group is to be copied from.
+
+    The primary if that is there, or else another one with an in-sync copy; the primary
+    too if nobody is.
+    """
+    owners = assignment.owners[key_group]
+    for index in owners:
+        if assignment.node_ids[index] in present_ids:
+            return index
+    return owners[0]

@@ -4,12 +4,12 @@ Dealing items to bins evenly, at the least cost; pure.
 Each item goes to so many different bins, and no bin gets two more than another.  What
 it costs to have an item in a bin is given; of all even deals this finds a cheapest one.
 
-Theory of operation.  It is a minimum-cost flow from items to bins.  The first deal gives
-each item its cheapest bins, whatever the loads: no deal at all is cheaper.  Then what is
-too much in one bin is moved to where there is too little, always along a cheapest path
-(item *x* from bin 1 to bin 2, item *y* from bin 2 to bin 3 ...): that keeps the deal a
-cheapest one for the loads that it has (*successive shortest paths*), so that it is one
-when the loads are even.
+Theory of operation.  It is a minimum-cost flow from items to bins.  The first deal
+gives each item its cheapest bins, whatever the loads: no deal at all is cheaper.  Then
+what is too much in one bin is moved to where there is too little, always along a
+cheapest path (item *x* from bin 1 to bin 2, item *y* from bin 2 to bin 3 ...): that
+keeps the deal a cheapest one for the loads that it has (*successive shortest paths*),
+so that it is one when the loads are even.
 
 Items that cost the same everywhere and are in the same bins are *alike*, and moved
 together: there are thousands of items, and few kinds of them.
@@ -82,9 +82,7 @@ class _Dealer:
         self._items: dict[_Kind, list[int]] = {}
         self._loads = [0] * bin_count
         # For each bin the kinds of items in it, by what they cost there.
-        self._kinds: list[dict[int, dict[_Kind, None]]] = [
-            {} for _ in range(bin_count)
-        ]
+        self._kinds: list[dict[int, dict[_Kind, None]]] = [{} for _ in range(bin_count)]
         bins = [self._cheapest(prices, degree) for prices in items]
         heap = [(load, number) for number, load in enumerate(self._loads)]
         heapq.heapify(heap)
@@ -182,18 +180,20 @@ class _Dealer:
                     if not is_waiting[step.target]:
                         is_waiting[step.target] = True
                         waiting.append(step.target)
-        reached = [(cost, bin_) for bin_ in targets if (cost := costs[bin_]) is not None]
+        reached = [
+            (cost, bin_) for bin_ in targets if (cost := costs[bin_]) is not None
+        ]
         assert reached, "there is no even deal"
-        _, bin_ = min(reached)
+        _, cheapest = min(reached)
         path: list[_Step] = []
-        last = steps[bin_]
+        last = steps[cheapest]
         while last is not None:
             path.append(last)
             last = steps[last.source]
         return path[::-1]
 
     def _steps_from(self, source: int) -> Iterator[tuple[_Step, int]]:
-        """Yield where items of a bin can go, to each bin by a cheapest step at least."""
+        """Yield where items of a bin can go; to each bin a cheapest step at least."""
         kinds = self._kinds[source]
         elsewhere = self._price
         unreached = set() if elsewhere is None else set(range(len(self._loads)))

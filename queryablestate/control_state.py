@@ -50,6 +50,7 @@ class ControlState:
         limits: As above; may be replaced at any time.
         settled_at_ns: When a node that is not here will not come by itself.
         touched: Jobs for whose assignment something may have changed (`touch`).
+        is_touched: Whether anything at all may have.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class ControlState:
         self.limits = limits
         self.settled_at_ns = now_ns + session_timeout_ns
         self.touched = set(self.jobs)
+        self.is_touched = True
         for job in self.jobs.values():
             self.routes.locate(job)
 
@@ -83,8 +85,9 @@ class ControlState:
         return sum(len(job.states) for job in self.jobs.values())
 
     def touch(self, *job_ids: str) -> None:
-        """Have the assignments of these jobs looked at; of all jobs if none is named."""
+        """Have the assignments of these jobs looked at; of all if none is named."""
         self.touched.update(job_ids or self.jobs)
+        self.is_touched = True
 
     def job(self, job_id: str) -> Job:
         """Return that job; `UnknownJobError` if there is none."""

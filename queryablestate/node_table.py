@@ -14,7 +14,7 @@ from attrs import define, field, frozen
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from queryablestate.control_events import Link
     from queryablestate.node_messages import RegisterNode
@@ -103,6 +103,11 @@ class NodeTable:
     def known_ids(self) -> Sequence[str]:
         """Return the names of all known nodes, sorted."""
         return sorted(self._records)
+
+    @property
+    def present_ids(self) -> Collection[str]:
+        """Return the names of the present nodes, in no order."""
+        return self._present.keys()
 
     @property
     def is_anybody_awaited(self) -> bool:

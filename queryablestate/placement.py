@@ -78,9 +78,7 @@ def _primary_price(owners: Sequence[int], node: int, heavy: int) -> int:
     return int(node != owners[0])
 
 
-def copy_count(
-    owners: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]]
-) -> int:
+def copy_count(owners: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]]) -> int:
     """Return how many copies are wanted where there are none."""
     return sum(
         node not in present

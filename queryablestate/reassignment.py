@@ -16,9 +16,9 @@ of it at once:
 5.  *Copies begin*, so many for each node at once.
 6.  *Nodes without a part are left out.*
 
-**Nobody loses a copy that is the only one.**  A node that is away, and has the only copy
-of something, keeps it, and its place in the plan: it may be back in a moment, and there
-is nowhere else to get it from.
+**Nobody loses a copy that is the only one.**  A node that is away, and has the only
+copy of something, keeps it, and its place in the plan: it may be back in a moment, and
+there is nowhere else to get it from.
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ class _Draft:
     # -- the result ----------------------------------------------------------------
 
     def record(self) -> AssignmentRecord:
-        """Return it as a record of the same version, without those that have no part."""
+        """Return it as a record of the same version, without who has no part."""
         is_done = self.wanted == self.owners
         parts = {index for nodes in self.owners for index in nodes}
         if not is_done:
