@@ -66,6 +66,11 @@ from queryablestate.proxy_sessions import SESSION_SIZE_BYTES, ProxySession, Sess
 from queryablestate.questions import Answer, Ask, Question, Refusal
 from queryablestate.rate_limit import RateLimiter
 from queryablestate.read_desk import Outgoing, ReadDesk, ReadLimits
+from queryablestate.snapshot_messages import (
+    SnapshotLoaded,
+    SnapshotReport,
+    SnapshotWritten,
+)
 from transport import PollLoop
 
 
@@ -85,7 +90,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ProxyLoop"]
 
-_NodeMessage = RegisterNode | NodeHeartbeat | StagesVerified | EntriesApplied
+_NodeMessage = (
+    RegisterNode | NodeHeartbeat | StagesVerified | EntriesApplied | SnapshotReport
+)
 
 _NODE_ID_LENGTH_MAX: Final = 255
 _NODE_UNKNOWN: Final = NodeRefused(reason="unknown", detail="register first")
@@ -274,7 +281,14 @@ class ProxyLoop:
                 self._send_all(outgoing)
             case Refusal():
                 self._send_all(self._current(self._reads.refused(link, message)))
-            case RegisterNode() | NodeHeartbeat() | StagesVerified() | EntriesApplied():
+            case (
+                RegisterNode()
+                | NodeHeartbeat()
+                | StagesVerified()
+                | EntriesApplied()
+                | SnapshotWritten()
+                | SnapshotLoaded()
+            ):
                 self._node_spoke(link, message, public_key)
             case Hello():
                 self._hello(link, message, public_key)

@@ -36,6 +36,11 @@ from queryablestate.messages import (
     StateDescription,
     StatesListed,
 )
+from queryablestate.snapshot_messages import (
+    RestoreJob,
+    SnapshotRequest,
+    TakeSnapshot,
+)
 
 
 if TYPE_CHECKING:
@@ -50,7 +55,9 @@ __all__ = ["ChangeRequest", "LookupRequest", "RequestDesk"]
 LookupRequest: TypeAlias = DescribeState | ListJobs | ListStates | ListNodes
 """What the proxy answers by itself."""
 
-ChangeRequest: TypeAlias = DrawTicket | BindRun | CommitBatch | DropState
+ChangeRequest: TypeAlias = (
+    DrawTicket | BindRun | CommitBatch | DropState | SnapshotRequest
+)
 """What the control plane answers, once it has changed something."""
 
 _STATES_PER_REQUEST_MAX: Final = 1_000
@@ -125,6 +132,10 @@ class RequestDesk:
             case DropState(state_name=state_name):
                 if not self.access.may(caller, Right.ADMIN):
                     raise AccessDeniedError(f"drop {job_id}/{state_name}")
+            case TakeSnapshot() | RestoreJob():
+                if not self.access.may(caller, Right.ADMIN):
+                    raise AccessDeniedError(f"take or restore snapshots of {job_id}")
+                check_component_id(job_id, what="the id of a job")
             case CommitBatch():
                 self._check_batch(core, caller, request)
             case DrawTicket(states=states) | BindRun(states=states):
