@@ -108,6 +108,7 @@ def declare_lost(
     """
     is_holder = node.node_id in job.holder_ids()
     lost = job.state_numbers_with_rows() if is_holder else ()
+    node.lost_jobs.add(job.record.job_id)
     return [_reset(control, job, node, sequence=job.record.sequence, lost=lost)]
 
 

@@ -136,28 +136,39 @@ class TicketOffice:
         if not self._control.is_settled(now_ns=now_ns):
             detail = "this proxy leads since a moment ago, and nodes are still coming"
             raise StateUnavailableError(job_id, None, (), retry_after_seconds, detail)
-        if not list(self._control.nodes):
+        if not self._stores():
             detail = "no state node is registered: start one with 'lodestar node'"
             raise StateUnavailableError(job_id, None, (), retry_after_seconds, detail)
 
     def _assignment(self, job: Job, max_parallelism: int) -> JobChange | None:
         """Return what assigns a job without state anew, or None if that stands."""
-        stores = {node.node_id: node.store_id for node in self._control.nodes}
         present = job.assignment
         assignment = first_assignment(
-            stores,
+            self._stores(),
             max_parallelism=max_parallelism,
             version=1 if present is None else present.version + 1,
             sequence=job.record.sequence,
+            replica_count=self._control.limits.replica_count,
         )
         if (
             present is not None
             and present.node_ids == assignment.node_ids
             and present.store_ids == assignment.store_ids
             and present.owners == assignment.owners
+            and present.replica_count == assignment.replica_count
+            and not present.wanted
         ):
             return None
         return job.assign(assignment, max_parallelism)
+
+    def _stores(self) -> dict[str, str]:
+        """Return the data directories of the nodes that may be given key groups."""
+        nodes = self._control.nodes
+        return {
+            node.node_id: node.store_id
+            for node in nodes
+            if not nodes.is_draining(node.node_id)
+        }
 
     def _drawn(
         self,
