@@ -7,7 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from queryablestate import failures, messages, node_messages, questions, records
+from queryablestate import (
+    failures,
+    messages,
+    node_messages,
+    operation_messages,
+    questions,
+    records,
+)
 from queryablestate.codec import PROTOCOL_VERSION
 
 
@@ -31,7 +38,13 @@ def structs() -> dict[str, Any]:
     """Return every message, and every part of one, by its name."""
     return {
         name: getattr(module, name)
-        for module in (messages, node_messages, questions, records)
+        for module in (
+            messages,
+            node_messages,
+            operation_messages,
+            questions,
+            records,
+        )
         for name in module.__all__
         if name not in STORED
         and isinstance(getattr(module, name), type)
