@@ -40,8 +40,10 @@ _SECONDS_MIN: Final = 0.01
 _SECONDS_MAX: Final = 3600.0
 _CACHE_SIZE_BYTES_MAX: Final = 1024**4
 _RULE_COUNT_MAX: Final = 1_000
+_REPLICA_COUNT_MAX: Final = 16
 
 _CHECK_SECONDS: Final = seconds_between(_SECONDS_MIN, _SECONDS_MAX)
+_CHECK_REPLICAS: Final = whole_between(1, _REPLICA_COUNT_MAX, unit="copies")
 _CHECK_CACHE_SIZE: Final = whole_between(0, _CACHE_SIZE_BYTES_MAX, unit="bytes")
 
 
@@ -220,6 +222,25 @@ class ProxyConfig:
             "Nodes that are known, those that are away included.", is_reloadable=True
         ),
     )
+    replica_count: int = field(
+        default=1,
+        validator=_CHECK_REPLICAS,
+        metadata=_about(
+            "On how many nodes a new job keeps each key group, as far as there are so "
+            "many. With 2, the death of a node costs no read. 'lodestar rescale' "
+            "changes it for a job that is there.",
+            is_reloadable=True,
+        ),
+    )
+    joining_key_groups_max: int = field(
+        default=16,
+        validator=check_count,
+        metadata=_about(
+            "How many key groups of a job a node copies at once, while the job moves. "
+            "Of a job with more than 64 times as many, up to a 64th are.",
+            is_reloadable=True,
+        ),
+    )
     cache_size_bytes_max: int = field(
         default=64 * 1024 * 1024,
         validator=_CHECK_CACHE_SIZE,
@@ -292,6 +313,8 @@ class ProxyConfig:
             job_count_max=self.job_count_max,
             state_count_max=self.state_count_max,
             node_count_max=self.node_count_max,
+            replica_count=self.replica_count,
+            joining_key_groups_max=self.joining_key_groups_max,
         )
 
     @property

@@ -54,11 +54,15 @@ from queryablestate.messages import (
 )
 from queryablestate.node_messages import (
     EntriesApplied,
+    KeyGroupsCopied,
+    LeaveNode,
     NodeHeartbeat,
     NodeRefused,
     RegisterNode,
+    StagesCollected,
     StagesVerified,
 )
+from queryablestate.operation_messages import ListRescalings
 from queryablestate.proxy_control import ProxyControl
 from queryablestate.proxy_port import ProxyPort
 from queryablestate.proxy_requests import ChangeRequest, LookupRequest, RequestDesk
@@ -91,7 +95,14 @@ if TYPE_CHECKING:
 __all__ = ["ProxyLoop"]
 
 _NodeMessage = (
-    RegisterNode | NodeHeartbeat | StagesVerified | EntriesApplied | SnapshotReport
+    RegisterNode
+    | NodeHeartbeat
+    | StagesVerified
+    | StagesCollected
+    | EntriesApplied
+    | KeyGroupsCopied
+    | LeaveNode
+    | SnapshotReport
 )
 
 _NODE_ID_LENGTH_MAX: Final = 255
@@ -285,7 +296,10 @@ class ProxyLoop:
                 RegisterNode()
                 | NodeHeartbeat()
                 | StagesVerified()
+                | StagesCollected()
                 | EntriesApplied()
+                | KeyGroupsCopied()
+                | LeaveNode()
                 | SnapshotWritten()
                 | SnapshotLoaded()
             ):
@@ -352,7 +366,10 @@ class ProxyLoop:
         """Answer what is known here, or let the control plane answer."""
         core = self.control.core
         assert core is not None
-        if isinstance(message, DescribeState | ListJobs | ListStates | ListNodes):
+        if isinstance(
+            message,
+            DescribeState | ListJobs | ListStates | ListNodes | ListRescalings,
+        ):
             now_ns = self._clock.now_ns()
             answer = self._requests.answer(
                 core, caller, message, now_ns=now_ns, wall_clock_us=_wall_clock_us()

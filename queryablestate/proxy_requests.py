@@ -36,6 +36,12 @@ from queryablestate.messages import (
     StateDescription,
     StatesListed,
 )
+from queryablestate.operation_messages import (
+    DrainNode,
+    ListRescalings,
+    RescaleJob,
+    RescalingsListed,
+)
 from queryablestate.snapshot_messages import (
     RestoreJob,
     SnapshotRequest,
@@ -52,11 +58,19 @@ if TYPE_CHECKING:
 
 __all__ = ["ChangeRequest", "LookupRequest", "RequestDesk"]
 
-LookupRequest: TypeAlias = DescribeState | ListJobs | ListStates | ListNodes
+LookupRequest: TypeAlias = (
+    DescribeState | ListJobs | ListStates | ListNodes | ListRescalings
+)
 """What the proxy answers by itself."""
 
 ChangeRequest: TypeAlias = (
-    DrawTicket | BindRun | CommitBatch | DropState | SnapshotRequest
+    DrawTicket
+    | BindRun
+    | CommitBatch
+    | DropState
+    | RescaleJob
+    | DrainNode
+    | SnapshotRequest
 )
 """What the control plane answers, once it has changed something."""
 
@@ -83,7 +97,7 @@ class RequestDesk:
         *,
         now_ns: int,
         wall_clock_us: int,
-    ) -> StateDescribed | JobsListed | StatesListed | NodesListed:
+    ) -> StateDescribed | JobsListed | StatesListed | NodesListed | RescalingsListed:
         """
         Return the answer to *request*.
 
@@ -112,6 +126,10 @@ class RequestDesk:
             case ListNodes():
                 nodes = self._nodes(core, caller, now_ns)
                 return NodesListed(request_id=request_id, nodes=nodes)
+            case ListRescalings():
+                if not self.access.may(caller, Right.ADMIN):
+                    raise AccessDeniedError("list how jobs are rescaled")
+                return core.rescalings(request, now_ns=now_ns)
             case _:
                 assert_never(request)
 
@@ -127,18 +145,26 @@ class RequestDesk:
                 far as the caller may know.
             ConfigurationError: If a name is none that a job or a state can have.
         """
-        job_id = request.job_id
         match request:
-            case DropState(state_name=state_name):
+            case DropState(job_id=job_id, state_name=state_name):
                 if not self.access.may(caller, Right.ADMIN):
                     raise AccessDeniedError(f"drop {job_id}/{state_name}")
-            case TakeSnapshot() | RestoreJob():
+            case RescaleJob(job_id=job_id):
+                if not self.access.may(caller, Right.ADMIN):
+                    raise AccessDeniedError(f"rescale {job_id}")
+            case DrainNode(node_id=node_id):
+                if not self.access.may(caller, Right.ADMIN):
+                    raise AccessDeniedError(f"drain {node_id}")
+            case TakeSnapshot(job_id=job_id) | RestoreJob(job_id=job_id):
                 if not self.access.may(caller, Right.ADMIN):
                     raise AccessDeniedError(f"take or restore snapshots of {job_id}")
                 check_component_id(job_id, what="the id of a job")
             case CommitBatch():
                 self._check_batch(core, caller, request)
-            case DrawTicket(states=states) | BindRun(states=states):
+            case (
+                DrawTicket(job_id=job_id, states=states)
+                | BindRun(job_id=job_id, states=states)
+            ):
                 names = [state.state_name for state in states]
                 if not names and not self._may_write(caller, job_id, None):
                     raise AccessDeniedError(f"write {job_id}/*")
@@ -220,7 +246,8 @@ class RequestDesk:
         if not self.access.is_writer(caller):
             raise AccessDeniedError("list nodes")
         return tuple(
-            replace(node, key_group_counts={}, behind_counts={}) for node in nodes
+            replace(node, key_group_counts={}, behind_counts={}, copy_counts={})
+            for node in nodes
         )
 
     def _readable(

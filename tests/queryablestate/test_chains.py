@@ -5,7 +5,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from queryablestate.control_events import Link, LinkClosed
-from queryablestate.node_messages import ApplyEntries, NodeRegistered, ResetJob
+from queryablestate.node_messages import (
+    ApplyEntries,
+    AssignJob,
+    NodeRegistered,
+    ResetJob,
+)
 from queryablestate.paths import encode_record, entry_path, job_path
 from queryablestate.records import StageRecord
 from tests.queryablestate.control_plane import (
@@ -95,8 +100,9 @@ class TestCatchUp:
         """W7: once it has begun anew, it is behind like any other."""
         plane = Plane()
         batches(plane, 3)
-        (message,) = back(plane, 2, store_id="another")
+        message, assigned = back(plane, 2, store_id="another")
         assert sequences(message) == [3]
+        assert isinstance(assigned, AssignJob)  # the directory is its own from now on
 
     def test_that_its_rows_are_lost_if_it_is_ahead(self) -> None:
         """A chain that this control plane never had is nothing to go on from."""

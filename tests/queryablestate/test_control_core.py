@@ -195,6 +195,7 @@ class TestQuestions:
                 last_heard_ms=2_000,
                 key_group_counts={APP: 2},
                 behind_counts={APP: 0},
+                copy_counts={APP: 2},
             ),
             NodeSummary(
                 node_id="b",
@@ -202,6 +203,7 @@ class TestQuestions:
                 last_heard_ms=None,
                 key_group_counts={APP: 2},
                 behind_counts={APP: 1},
+                copy_counts={APP: 2},
             ),
         ]
 

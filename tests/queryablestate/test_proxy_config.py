@@ -41,6 +41,7 @@ COUNTS = (
     "job_count_max",
     "state_count_max",
     "node_count_max",
+    "joining_key_groups_max",
 )
 
 
@@ -232,6 +233,8 @@ class TestReloading:
             ("job_count_max", 1),
             ("state_count_max", 1),
             ("node_count_max", 1),
+            ("joining_key_groups_max", 1),
+            ("replica_count", 16),
         ],
     )
     def test_what_is_looked_up_per_request_may_change(

@@ -81,6 +81,8 @@ configs = st.builds(
     job_count_max=counts,
     state_count_max=counts,
     node_count_max=counts,
+    replica_count=st.integers(1, 16),
+    joining_key_groups_max=counts,
     cache_size_bytes_max=st.integers(0, 2**40),
     access=access_lists,
     rate_limits=st.lists(limits, max_size=3),
