@@ -29,6 +29,7 @@ from queryablestate.rescaling_information import (
     MoveInformation,
     RescalingInformation,
 )
+from queryablestate.snapshots import RestoreInformation, SnapshotInformation
 from queryablestate.state_operations import NodeInformation, StateOperations
 from queryablestate.state_server import QueryableStateServer
 
@@ -56,6 +57,8 @@ __all__ = [
     "RateLimitRule",
     "RateLimitScope",
     "RescalingInformation",
+    "RestoreInformation",
+    "SnapshotInformation",
     "StateEntry",
     "StateInformation",
     "StateNode",

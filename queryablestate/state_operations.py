@@ -33,20 +33,25 @@ from queryablestate.rescaling_information import (
     drain_information,
     rescaling_information,
 )
+from queryablestate.snapshots import location_of, restore_snapshot, take_snapshot
 
 
 if TYPE_CHECKING:
+    import os
     from types import TracebackType
 
     from haservices import HAConfig, HAServices
     from queryablestate.credentials import Credentials
     from queryablestate.messages import ToClient
     from queryablestate.proxy_connection import Build
+    from queryablestate.snapshot_messages import JobRestored, SnapshotTaken
+    from queryablestate.snapshots import RestoreInformation, SnapshotInformation
 
 
 __all__ = ["NodeInformation", "StateOperations"]
 
 _MS_PER_SECOND: Final = 1_000
+_SNAPSHOT_TIMEOUT_SECONDS: Final = 3_600.0
 
 T = TypeVar("T", bound=Struct)
 
@@ -318,6 +323,78 @@ class StateOperations:
 
     # -- life --------------------------------------------------------------------------
 
+    def snapshot(
+        self,
+        job_id: str,
+        uri: str | os.PathLike[str],
+        *,
+        timeout_seconds: float = _SNAPSHOT_TIMEOUT_SECONDS,
+    ) -> SnapshotInformation:
+        """
+        Write all key groups of a job, as they are at one moment, to a directory.
+
+        Batches go on being committed, and readers notice nothing.  What is there when
+        this returns is whole; until then it is no snapshot.
+
+        Args:
+            job_id: The job.
+            uri: A directory that holds no snapshot, and that the nodes share with the
+                caller: a path, or a URI that pyarrow knows, e.g. ``s3://bucket/path``.
+            timeout_seconds: How long it may take.
+
+        Raises:
+            UnknownJobError: If there is no state of the job.
+            StateUnavailableError: If a node of the job is away, or goes away.
+            DeadlineExceededError: If it takes longer.
+            StorageError: If the directory cannot be written to, or not by a node.
+            ConfigurationError: If it holds a snapshot, or pyarrow is not installed.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+
+        def call(expected: type[SnapshotTaken], build: Build) -> SnapshotTaken:
+            return self._call(expected, build, timeout_seconds=timeout_seconds)
+
+        return take_snapshot(
+            call, job_id, location_of(uri), timeout_seconds=timeout_seconds
+        )
+
+    def restore(
+        self,
+        job_id: str,
+        uri: str | os.PathLike[str],
+        *,
+        timeout_seconds: float = _SNAPSHOT_TIMEOUT_SECONDS,
+    ) -> RestoreInformation:
+        """
+        Make a job from a snapshot, on the nodes that are there now.
+
+        The job is there with all of its rows, or not at all.  A query that goes on
+        from a checkpoint of that time, or a later one, goes on exactly once: batches
+        that are in the snapshot are not applied again (rule W4).
+
+        Args:
+            job_id: How it is to be called; it must have no state.
+            uri: As in `snapshot`.
+            timeout_seconds: How long it may take.
+
+        Raises:
+            ConfigurationError: If the job has states, or pyarrow is not installed.
+            StorageError: If there is no snapshot, it is damaged, or a node could not
+                load its part.
+            StateUnavailableError: If a node goes away meanwhile, or none is there.
+            DeadlineExceededError: If it takes longer.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+
+        def call(expected: type[JobRestored], build: Build) -> JobRestored:
+            return self._call(expected, build, timeout_seconds=timeout_seconds)
+
+        return restore_snapshot(
+            call, job_id, location_of(uri), timeout_seconds=timeout_seconds
+        )
+
     def close(self) -> None:
         """Close every socket; who waits is told at once.  Idempotent."""
         self._closed.set()
@@ -361,10 +438,12 @@ class StateOperations:
         found = tuple(rescaling_information(each) for each in listed.rescalings)
         return found, listed.is_settled
 
-    def _call(self, expected: type[T], build: Build) -> T:
-        answer: ToClient = self._proxy.call(
-            build, timeout_seconds=self._deadline_seconds
-        )
+    def _call(
+        self, expected: type[T], build: Build, *, timeout_seconds: float | None = None
+    ) -> T:
+        if timeout_seconds is None:
+            timeout_seconds = self._deadline_seconds
+        answer: ToClient = self._proxy.call(build, timeout_seconds=timeout_seconds)
         if not isinstance(answer, expected):
             raise RemoteProtocolError(
                 "unexpected",
