@@ -8,6 +8,11 @@ said that it is on disk.  A node knows a chunk that it gets twice, so whatever g
 wrong on the way has one answer: send it again, over a new connection, until the node
 has been silent for too long.
 
+**Copies.**  A node that is away is given up after a moment if each of its key groups
+has another node in the plan: the stage says so, and the node gets the rows from the
+others before it may answer for them again (rule S4).  At least one node of each key
+group gets all of its rows, whatever happens, or the stage fails.
+
 Everything happens on the caller's thread, inside `add` and `finish`; in between,
 libzmq's own thread goes on sending what it was given.  So a task computes its next
 rows while the last ones travel.
@@ -17,11 +22,10 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections import deque
 from typing import TYPE_CHECKING, Final, Self, final
 
 import zmq
-from attrs import define, field, frozen
+from attrs import frozen
 
 from nameservice import (
     NS_PER_SECOND,
@@ -41,6 +45,12 @@ from queryablestate.questions import Refusal
 from queryablestate.records import STAGE_ID_SIZE_BYTES, StageRecord
 from queryablestate.writer import StageMessage
 from queryablestate.writer_links import writer_connections
+from queryablestate.writer_nodes import (
+    OPEN_TIMEOUT_NS,
+    REOPEN_PAUSE_NS,
+    NodeSending,
+    SentChunk,
+)
 from queryablestate.writer_rows import StateRows, cut_rows, settle_rows, split_rows
 
 
@@ -51,7 +61,7 @@ if TYPE_CHECKING:
     from haservices import HAConfig
     from queryablestate.credentials import Credentials
     from queryablestate.writer import WritePlan, WriteRun
-    from queryablestate.writer_links import NodeLink, WriterConnections
+    from queryablestate.writer_links import WriterConnections
 
 
 __all__ = ["StageLimits", "Stager"]
@@ -60,8 +70,6 @@ ROW_SIZE_BYTES_MAX: Final = (16 << 20) - (64 << 10)
 """A row travels in one chunk, and nodes take 16 MiB: what is larger is for files."""
 
 _RETRY_AFTER_SECONDS: Final = 1.0
-_REOPEN_PAUSE_NS: Final = NS_PER_SECOND // 20
-_REOPEN_PAUSE_NS_MAX: Final = NS_PER_SECOND // 2
 _REFUSED_PAUSE_NS: Final = NS_PER_SECOND // 10
 _NS_PER_MS: Final = 1_000_000
 
@@ -86,41 +94,15 @@ class StageLimits:
             waits for room.
         timeout_seconds: Silence of a node, while it owes an answer, after which the
             stage has failed.
+        give_up_seconds: How long a node may be away before the stage goes on without
+            it, if others get its rows.
     """
 
     chunk_size_bytes_max: int = 4 * 1024 * 1024
     window_count: int = 4
     waiting_count_max: int = 8
     timeout_seconds: float = 60.0
-
-
-@final
-@frozen(kw_only=True)
-class _Chunk:
-    index: int
-    payload: bytes
-
-
-@final
-@define(kw_only=True)
-class _Node:
-    """What is to go to one node, and what has gone."""
-
-    index: int
-    node_id: str
-    address: str | None
-    silent_since_ns: int
-    chunk_count: int = 0
-    waiting: deque[_Chunk] = field(factory=deque)
-    unanswered: dict[int, _Chunk] = field(factory=dict)
-    link: NodeLink | None = None
-    due_ns: int = 0
-    pause_ns: int = _REOPEN_PAUSE_NS
-    problem: NameServiceError | None = None
-
-    @property
-    def is_idle(self) -> bool:
-        return not self.waiting and not self.unanswered
+    give_up_seconds: float = 2.0
 
 
 @final
@@ -136,8 +118,9 @@ class Stager:
         config: The name service, whose CURVE keys are used where *credentials* have
             none; may be left out.
         credentials: Whom the nodes see.
-        find_node: Returns where a node is reached now, or None; asked when the address
-            in the plan does not answer.
+        find_node: Returns where a node is reached now, or None while it is away; asked
+            when the address in the plan does not answer.  Without it nobody is taken
+            for away before *limits* say so.
         limits: How to send.
     """
 
@@ -160,10 +143,11 @@ class Stager:
         self._find_node = find_node
         self._limits = limits or StageLimits()
         self._timeout_ns = seconds_to_ns(self._limits.timeout_seconds)
+        self._give_up_ns = seconds_to_ns(self._limits.give_up_seconds)
         self._connections = connections or writer_connections()
         self._stage_id = secrets.token_bytes(STAGE_ID_SIZE_BYTES)
         self._clock = SystemClock()
-        self._nodes: dict[int, _Node] = {}
+        self._nodes: dict[int, NodeSending] = {}
         self._row_count = 0
         self._is_closed = False
 
@@ -201,6 +185,8 @@ class Stager:
             for piece in cut_rows(
                 dealt, size_bytes_max=self._limits.chunk_size_bytes_max
             ):
+                if node.is_given_up:
+                    break
                 payload = encode_payload(
                     StagedRows(state_number, piece.keys, piece.values, piece.orders)
                 )
@@ -211,7 +197,7 @@ class Stager:
                     )
                 if node.is_idle:
                     node.silent_since_ns = self._clock.now_ns()
-                node.waiting.append(_Chunk(index=node.chunk_count, payload=payload))
+                node.waiting.append(SentChunk(index=node.chunk_count, payload=payload))
                 node.chunk_count += 1
                 self._work(self._has_room)
 
@@ -224,12 +210,16 @@ class Stager:
         """
         self._check_open()
         self._work(self._is_idle)
+        given_up = {n.node_id for n in self._nodes.values() if n.is_given_up}
         stage = StageRecord(
             stage_id=self._stage_id,
             chunk_counts={
-                node.node_id: node.chunk_count for node in self._nodes.values()
+                node.node_id: node.chunk_count
+                for node in self._nodes.values()
+                if not node.is_given_up
             },
             row_count=self._row_count,
+            given_up=tuple(sorted(given_up)),
         )
         self.close()
         return StageMessage(
@@ -252,11 +242,11 @@ class Stager:
         if self._is_closed:
             raise LocalProtocolError("this stage is over: make a new one")
 
-    def _node(self, index: int) -> _Node:
+    def _node(self, index: int) -> NodeSending:
         node = self._nodes.get(index)
         if node is None:
             known = self._plan.nodes[index]
-            node = self._nodes[index] = _Node(
+            node = self._nodes[index] = NodeSending(
                 index=index,
                 node_id=known.node_id,
                 address=known.address,
@@ -293,32 +283,37 @@ class Stager:
 
     def _wait_ms(self, now_ns: int) -> int:
         """Return how long nothing need be done unless something arrives."""
-        moments = [
-            node.due_ns
-            if node.link is None
-            else node.silent_since_ns + self._timeout_ns
-            for node in self._nodes.values()
-            if not node.is_idle
-        ]
-        moments += [
-            node.due_ns
-            for node in self._nodes.values()
-            if node.waiting and node.due_ns > now_ns
-        ]
+        moments: list[int] = []
+        for node in self._nodes.values():
+            if node.is_idle:
+                continue
+            if node.link is None:
+                moments.append(node.due_ns)
+            else:
+                moments.append(node.silent_since_ns + self._timeout_ns)
+                if not node.link.is_open:
+                    moments.append(node.opening_since_ns + OPEN_TIMEOUT_NS)
+            later_ns = [node.due_ns] if node.waiting else []
+            if node.is_away:
+                assert node.unreachable_since_ns is not None
+                later_ns.append(node.unreachable_since_ns + self._give_up_ns)
+            moments += [at_ns for at_ns in later_ns if at_ns > now_ns]
         wait_ns = min(moments, default=now_ns) - now_ns
         return max(1, -(-wait_ns // _NS_PER_MS))
 
-    def _receive(self, node: _Node, now_ns: int) -> None:
+    def _receive(self, node: NodeSending, now_ns: int) -> None:
         """Take what *node* has answered, then what happened to its connection."""
         if node.link is None:
             return
         is_over = node.link.is_over()
+        if node.link.is_open:
+            node.reached()
         for reply in node.link.replies():
             chunk = node.unanswered.pop(reply.request_id, None)
             if chunk is None:
                 continue  # of an earlier stage over this link
             node.silent_since_ns = now_ns
-            node.pause_ns = _REOPEN_PAUSE_NS
+            node.pause_ns = REOPEN_PAUSE_NS
             if isinstance(reply, ChunkStaged):
                 continue
             error = error_of(Refusal(request_id=0, code=reply.code, data=reply.data))
@@ -330,12 +325,20 @@ class Stager:
         if is_over:
             self._drop_link(node, now_ns)
 
-    def _send(self, node: _Node, now_ns: int) -> None:
+    def _send(self, node: NodeSending, now_ns: int) -> None:
         """Send *node* what may be sent, over a new connection if need be."""
         if node.is_idle:
             return
-        if now_ns - node.silent_since_ns >= self._timeout_ns:
+        is_silent = now_ns - node.silent_since_ns >= self._timeout_ns
+        is_unreachable = is_silent and node.unreachable_since_ns is not None
+        is_away = node.is_away and node.unreachable_ns(now_ns) >= self._give_up_ns
+        if (is_away or is_unreachable) and self._others_have(node):
+            self._give_up(node)
+            return
+        if is_silent:
             raise self._silence(node)
+        if node.is_stuck(now_ns):
+            self._drop_link(node, now_ns)
         if now_ns < node.due_ns:
             return
         if node.link is None:
@@ -354,7 +357,7 @@ class Stager:
             node.waiting.popleft()
             node.unanswered[request_id] = chunk
 
-    def _envelope(self, request_id: int, chunk: _Chunk) -> bytes:
+    def _envelope(self, request_id: int, chunk: SentChunk) -> bytes:
         origin = self._run.origin
         return encode(
             StageChunk(
@@ -369,12 +372,13 @@ class Stager:
             )
         )
 
-    def _open_link(self, node: _Node, now_ns: int) -> None:
-        if node.address is None or node.pause_ns > _REOPEN_PAUSE_NS:
+    def _open_link(self, node: NodeSending, now_ns: int) -> None:
+        node.look_for(now_ns)
+        if node.address is None or node.pause_ns > REOPEN_PAUSE_NS:
             # It was away, or did not answer: it may have started again elsewhere.
             node.address = self._address_now(node) or node.address
         if node.address is None:
-            self._pause(node, now_ns)
+            node.pause(now_ns)
             return
         key_pair = self._credentials.load_key_pair()
         if self._config is not None:
@@ -382,22 +386,22 @@ class Stager:
                 self._credentials, self._config, parse_address(node.address)
             )
         node.link = self._connections.take_link(node.address, key_pair)
+        node.opening_since_ns = now_ns
 
-    def _address_now(self, node: _Node) -> str | None:
+    def _address_now(self, node: NodeSending) -> str | None:
         """Return where *node* is reached, or None if nobody can tell."""
+        node.is_away = False
         if self._find_node is None:
             return None
         try:
-            return self._find_node(node.node_id)
+            address = self._find_node(node.node_id)
         except NameServiceError as error:
             node.problem = error
             return None
+        node.is_away = address is None
+        return address
 
-    def _pause(self, node: _Node, now_ns: int) -> None:
-        node.due_ns = now_ns + node.pause_ns
-        node.pause_ns = min(2 * node.pause_ns, _REOPEN_PAUSE_NS_MAX)
-
-    def _drop_link(self, node: _Node, now_ns: int) -> None:
+    def _drop_link(self, node: NodeSending, now_ns: int) -> None:
         """Close the connection to *node*; all that was not answered goes again."""
         assert node.link is not None
         node.problem = node.link.problem or node.problem
@@ -405,9 +409,26 @@ class Stager:
         node.link = None
         node.waiting.extendleft(reversed(node.unanswered.values()))
         node.unanswered.clear()
-        self._pause(node, now_ns)
+        node.look_for(now_ns)
+        node.pause(now_ns)
 
-    def _silence(self, node: _Node) -> NameServiceError:
+    def _others_have(self, node: NodeSending) -> bool:
+        """Return whether all rows for *node* go to others, too."""
+        lacking = {one.index for one in self._nodes.values() if one.is_given_up}
+        lacking.add(node.index)
+        return not any(
+            node.index in holders and lacking.issuperset(holders)
+            for holders in self._plan.owners
+        )
+
+    def _give_up(self, node: NodeSending) -> None:
+        """Go on without *node*."""
+        if node.link is not None:
+            self._connections.give_back(node.link, is_sound=False)
+            node.link = None
+        node.give_up()
+
+    def _silence(self, node: NodeSending) -> NameServiceError:
         """Return why *node* is given up."""
         detail = (
             f"node {node.node_id} at {node.address or '?'} has taken no rows for "

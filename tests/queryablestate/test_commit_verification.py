@@ -380,7 +380,7 @@ class TestGivenUp:
                 row_count=1,
                 given_up=(gone,),
             )
-            for number, (there, gone) in enumerate(("ab", "ba"))
+            for number, (there, gone) in enumerate((("a", "b"), ("b", "a")))
         )
         error = refusal(plane.ask(one, two, version=2))
         assert isinstance(error, StagedDataMissingError)

@@ -29,7 +29,9 @@ pytestmark = pytest.mark.shells
 LIMITS = StageLimits(timeout_seconds=20.0)
 
 
-def write_run(addresses: Sequence[str], owners: Sequence[tuple[int, ...]]) -> WriteRun:
+def write_run(
+    addresses: Sequence[str | None], owners: Sequence[tuple[int, ...]]
+) -> WriteRun:
     """Return a run whose rows go to *addresses*."""
     plan = WritePlan(
         job_id="flights",
@@ -294,3 +296,143 @@ class TestTrouble:
             rows = some_rows(1, size_bytes=17 * 1024 * 1024)
             with pytest.raises(ConfigurationError, match="keep a reference"):
                 stager.add(1, rows, is_list=False)
+
+
+class TestCopies:
+    """S4: every key group has another node that gets its rows."""
+
+    BOTH = ((0, 1), (1, 0), (0, 1), (1, 0))
+
+    @pytest.mark.parametrize("is_known", [False, True])
+    def test_a_node_that_is_away_is_given_up(
+        self, connections: WriterConnections, is_known: bool
+    ) -> None:
+        """The stage goes on without it, and says so; the other has all rows."""
+        limits = StageLimits(timeout_seconds=20.0, give_up_seconds=0.1)
+        with staging_node() as gone:
+            pass
+        with staging_node() as node:
+            run = write_run(
+                [gone.address if is_known else None, node.address], self.BOTH
+            )
+            rows = some_rows(100)
+            with Stager(
+                run,
+                0,
+                connections=connections,
+                limits=limits,
+                find_node=lambda _: None,
+            ) as stager:
+                stager.add(1, rows, is_list=False)
+                first = stager.finish()
+            assert node.rows == dict(zip(rows.keys, rows.values, strict=True))
+        assert first.stage.chunk_counts == {"n1": 1}
+        assert first.stage.given_up == ("n0",)
+        assert first.stage.row_count == 100
+
+    def test_a_node_that_goes_is_given_up_and_gets_nothing_more(
+        self, connections: WriterConnections
+    ) -> None:
+        """What it had taken counts for nothing: it has not all of the batch."""
+        limits = StageLimits(
+            chunk_size_bytes_max=2_000, timeout_seconds=20.0, give_up_seconds=0.1
+        )
+        with staging_node() as node, ExitStack() as life:
+            mortal = life.enter_context(staging_node())
+            run = write_run([mortal.address, node.address], self.BOTH)
+            with Stager(
+                run,
+                0,
+                connections=connections,
+                limits=limits,
+                find_node=lambda _: None,
+            ) as stager:
+                stager.add(1, some_rows(200), is_list=False)
+                stager._work(lambda: bool(mortal.chunks))
+                life.close()
+                stager.add(1, some_rows(100), is_list=False)
+                stager._work(lambda: stager._nodes[0].is_given_up)
+                stager.add(2, some_rows(50), is_list=False)
+                message = stager.finish()
+        assert message.stage.given_up == ("n0",)
+        assert message.stage.chunk_counts == {"n1": len(node.chunks)}
+        assert len({key for _, rows in node.chunks for key in rows.keys}) == 200
+
+    def test_a_node_that_the_proxy_knows_is_waited_for(
+        self, connections: WriterConnections
+    ) -> None:
+        """It is starting again: what it lacks it need not fetch from others."""
+        limits = StageLimits(timeout_seconds=20.0, give_up_seconds=0.1)
+        asked: list[str] = []
+        with staging_node() as gone:
+            pass
+        with staging_node() as node, ExitStack() as life:
+            run = write_run([gone.address, node.address], self.BOTH)
+
+            def find(node_id: str) -> str:
+                asked.append(node_id)
+                if len(asked) == 3:  # well after the moment at which it is given up
+                    life.enter_context(staging_node(address=gone.address))
+                return gone.address
+
+            with Stager(
+                run, 0, connections=connections, limits=limits, find_node=find
+            ) as stager:
+                stager.add(1, some_rows(100), is_list=False)
+                message = stager.finish()
+        assert message.stage.given_up == ()
+        assert message.stage.chunk_counts == {"n0": 1, "n1": 1}
+        assert set(asked) == {"n0"}
+
+    def test_the_last_one_is_never_given_up(
+        self, connections: WriterConnections
+    ) -> None:
+        """W4: rows that nobody has taken fail the stage; nothing is lost silently."""
+        limits = StageLimits(timeout_seconds=0.5, give_up_seconds=0.1)
+        run = write_run([None, None], self.BOTH)
+        with Stager(
+            run, 0, connections=connections, limits=limits, find_node=lambda _: None
+        ) as stager:
+            stager.add(1, some_rows(100), is_list=False)
+            with pytest.raises(StateUnavailableError):
+                stager.finish()
+
+    def test_a_node_with_a_key_group_of_its_own_is_not_given_up(
+        self, connections: WriterConnections
+    ) -> None:
+        """W7: nobody else would have the rows of that one."""
+        limits = StageLimits(timeout_seconds=0.5, give_up_seconds=0.1)
+        with staging_node() as node:
+            run = write_run([None, node.address], ((0, 1), (1, 0), (0,), (1,)))
+            with Stager(
+                run, 0, connections=connections, limits=limits, find_node=lambda _: None
+            ) as stager:
+                stager.add(1, some_rows(100), is_list=False)
+                with pytest.raises(StateUnavailableError, match="n0"):
+                    stager.finish()
+
+    def test_without_a_proxy_to_ask_it_is_given_up_when_its_time_is_up(
+        self, connections: WriterConnections
+    ) -> None:
+        """Nobody says that it is away; but then it would have come back by now."""
+        limits = StageLimits(timeout_seconds=0.5, give_up_seconds=0.1)
+        with staging_node() as node:
+            run = write_run([None, node.address], self.BOTH)
+            with Stager(run, 0, connections=connections, limits=limits) as stager:
+                stager.add(1, some_rows(100), is_list=False)
+                message = stager.finish()
+        assert message.stage.given_up == ("n0",)
+
+    def test_a_node_that_is_there_and_silent_fails_the_stage(
+        self, connections: WriterConnections
+    ) -> None:
+        """It owns its key groups still, and a commit would wait for it in vain."""
+        limits = StageLimits(timeout_seconds=0.5, give_up_seconds=0.1)
+        with staging_node(lambda _: None) as silent, staging_node() as node:
+            run = write_run([silent.address, node.address], self.BOTH)
+            with Stager(
+                run, 0, connections=connections, limits=limits, find_node=lambda _: None
+            ) as stager:
+                stager.add(1, some_rows(100), is_list=False)
+                with pytest.raises(StateUnavailableError, match="n0"):
+                    stager.finish()
