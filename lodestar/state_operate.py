@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lodestar.arguments import Verbs
-    from queryablestate.state_operations import NodeInformation
+    from queryablestate.node_information import NodeInformation
 
 
 __all__ = ["add_verbs", "node_document", "nodes_text"]

@@ -16,6 +16,7 @@ from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.move_progress import MoveFigures
 from queryablestate.node import StateNode
 from queryablestate.node_config import NodeConfig
+from queryablestate.node_information import NodeInformation
 from queryablestate.operator_states import OperatorStateView
 from queryablestate.proxy_client import QueryStateProxyClient
 from queryablestate.proxy_config import ProxyConfig
@@ -30,7 +31,7 @@ from queryablestate.rescaling_information import (
     RescalingInformation,
 )
 from queryablestate.snapshots import RestoreInformation, SnapshotInformation
-from queryablestate.state_operations import NodeInformation, StateOperations
+from queryablestate.state_operations import StateOperations
 from queryablestate.state_server import QueryableStateServer
 
 

@@ -72,9 +72,7 @@ class LocalStateCluster:
             if count < 1:
                 raise ConfigurationError(f"{name} must be at least 1, not {count!r}")
         self._ha = ha
-        self._proxy_config = (
-            ProxyConfig() if replicas == 1 else ProxyConfig(replica_count=replicas)
-        )
+        self._proxy_config = ProxyConfig(replica_count=replicas)
         self._node_count = nodes
         self._data_dir = data_dir
         self._proxy_count = proxies

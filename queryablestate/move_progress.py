@@ -177,9 +177,9 @@ class MoveProgress:
                 subject.left_count = 0
 
     def _note_sizes(self, fetched_sizes: Mapping[tuple[str, str], int]) -> None:
-        is_first = len(self._observed) == 0
         for name, size_bytes in fetched_sizes.items():
-            before = self._fetched.get(name, size_bytes if is_first else 0)
-            restarted = size_bytes < before
-            self._size_bytes += size_bytes if restarted else size_bytes - before
+            # A node that is seen for the first time may have fetched for earlier moves.
+            before = self._fetched.get(name, size_bytes)
+            has_restarted = size_bytes < before
+            self._size_bytes += size_bytes if has_restarted else size_bytes - before
             self._fetched[name] = size_bytes

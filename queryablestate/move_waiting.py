@@ -146,6 +146,12 @@ class DrainWaiting:
         if self._idle_since_ns is None:
             self._idle_since_ns = now_ns
         if now_ns - self._idle_since_ns >= seconds_to_ns(_STUCK_SECONDS):
+            if drain.is_away:
+                raise DidNotHappenError(
+                    f"{self._node_id} is away, and has the only copies of "
+                    f"{drain.left_count} key groups: they are unavailable until it is "
+                    "back"
+                )
             raise DidNotHappenError(
                 f"no other node can take the {drain.left_count} copies of key groups "
                 f"that {self._node_id} still has: start one, and they go there"

@@ -19,12 +19,13 @@ from nameservice import (
     MayHaveHappenedError,
     NameServiceError,
     NoLeaderError,
+    StateUnavailableError,
     UnreachableError,
     seconds_to_ns,
 )
 
 
-__all__ = ["wait_for"]
+__all__ = ["ask_until_settled", "wait_for"]
 
 _PAUSE_SECONDS: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 0.5
@@ -35,6 +36,7 @@ _TRANSIENT_ERRORS: Final = (
     DeadlineExceededError,
     MayHaveHappenedError,
     NoLeaderError,
+    StateUnavailableError,
     UnreachableError,
 )
 """What a proxy that is being replaced looks like."""
@@ -90,3 +92,35 @@ def wait_for(
             pause_seconds = min(pause_seconds, left_seconds)
         closed.wait(pause_seconds)
         pause_seconds = min(1.5 * pause_seconds, _PAUSE_SECONDS_MAX)
+
+
+def ask_until_settled(
+    ask: Callable[[], T],
+    *,
+    clock: Clock,
+    closed: threading.Event,
+    timeout_seconds: float,
+) -> T:
+    """
+    Return what *ask* returns; a proxy that does not know the nodes yet is asked again.
+
+    Args:
+        ask: Asks the proxy.
+        clock: Where time comes from.
+        closed: Set when nobody may ask any more.
+        timeout_seconds: How long to ask.
+
+    Raises:
+        StateUnavailableError: If the proxy does not know the nodes by then.
+        NameServiceError: Whatever else *ask* raises.
+    """
+    deadline_ns = clock.now_ns() + seconds_to_ns(timeout_seconds)
+    while True:
+        try:
+            return ask()
+        except StateUnavailableError as error:
+            left_seconds = (deadline_ns - clock.now_ns()) / NS_PER_SECOND
+            if left_seconds <= 0:
+                raise
+            pause_seconds = max(error.retry_after_seconds, _PAUSE_SECONDS)
+        closed.wait(min(pause_seconds, left_seconds, _PAUSE_SECONDS_MAX))

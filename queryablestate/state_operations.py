@@ -7,16 +7,21 @@ Where the proxy has callers, all of it takes the right ``admin``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Self, TypeVar, final
 
-from attrs import field, frozen
 from msgspec import Struct
 
-from nameservice import RemoteProtocolError, SystemClock, UnknownJobError
+from nameservice import (
+    ConfigurationError,
+    RemoteProtocolError,
+    SystemClock,
+    UnknownJobError,
+)
 from queryablestate.messages import DropState, ListNodes, NodesListed, StateDropDone
 from queryablestate.move_progress import MoveFigures
 from queryablestate.move_waiting import DrainWaiting, RescaleWaiting
+from queryablestate.node_information import NodeInformation, node_information
 from queryablestate.operation_messages import (
     DrainNode,
     DrainStarted,
@@ -25,7 +30,7 @@ from queryablestate.operation_messages import (
     RescaleStarted,
     RescalingsListed,
 )
-from queryablestate.polling import wait_for
+from queryablestate.polling import ask_until_settled, wait_for
 from queryablestate.proxy_connection import ProxyConnection
 from queryablestate.rescaling_information import (
     DrainInformation,
@@ -50,37 +55,11 @@ if TYPE_CHECKING:
 
 __all__ = ["NodeInformation", "StateOperations"]
 
-_MS_PER_SECOND: Final = 1_000
+_NODE_COUNT_MAX: Final = 32_768
+_REPLICA_COUNT_MAX: Final = 16
 _SNAPSHOT_TIMEOUT_SECONDS: Final = 3_600.0
 
 T = TypeVar("T", bound=Struct)
-
-
-@final
-@frozen(kw_only=True)
-class NodeInformation:
-    """
-    One node as the proxy leader sees it.
-
-    Attributes:
-        node_id: Its name.
-        address: Where writers reach it, or None while it is away.
-        last_heard_seconds: How long ago it was heard from, or None while it is away.
-        key_group_counts: For each job how many key groups it is asked for.
-        behind_counts: For each job how many decided entries it has yet to apply; empty
-            while it is away, since nobody knows then.
-        copy_counts: For each job how many copies of key groups it has that could be
-            asked; with one replica as many as it is asked for.
-        is_draining: Whether it is being emptied: it gets no more key groups.
-    """
-
-    node_id: str
-    address: str | None
-    last_heard_seconds: float | None
-    key_group_counts: Mapping[str, int]
-    behind_counts: Mapping[str, int]
-    copy_counts: Mapping[str, int] = field(factory=dict)
-    is_draining: bool = False
 
 
 @final
@@ -114,22 +93,7 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
-        return [
-            NodeInformation(
-                node_id=node.node_id,
-                address=node.address,
-                last_heard_seconds=(
-                    None
-                    if node.last_heard_ms is None
-                    else node.last_heard_ms / _MS_PER_SECOND
-                ),
-                key_group_counts=node.key_group_counts,
-                behind_counts={} if node.address is None else node.behind_counts,
-                copy_counts=node.copy_counts,
-                is_draining=node.is_draining,
-            )
-            for node in self._listed_nodes().nodes
-        ]
+        return [node_information(node) for node in self._listed_nodes().nodes]
 
     # -- rescaling ---------------------------------------------------------------------
 
@@ -148,29 +112,48 @@ class StateOperations:
 
         Args:
             job_id: The job.
-            node_count: How many nodes, at least 1.  Draining ones do not count; if
-                there are too few, further ones take part as they register.  None
-                leaves it as it is.
-            replica_count: How many copies, 1 to 16, as far as there are nodes (rule
-                S4).  None leaves it as it is.
+            node_count: How many nodes; 1 to as many as are registered and are not being
+                drained.  None leaves it as it is.
+            replica_count: How many copies (rule S4); 1 to *node_count*, and at most 16.
+                None leaves it as it is.
 
         Returns:
             What is to be done.
 
         Raises:
+            ConfigurationError: If there are not so many nodes; says how many there are.
             UnknownJobError: If there is no state of the job.
+            StateUnavailableError: If the proxy has just begun to lead, and does not
+                know the nodes by the end of the deadline.
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
-        started = self._call(
-            RescaleStarted,
-            lambda request_id, session: RescaleJob(
-                request_id=request_id,
-                session=session,
-                job_id=job_id,
-                node_count=node_count,
-                replica_count=replica_count,
-            ),
+        for name, count, count_max in (
+            ("node_count", node_count, _NODE_COUNT_MAX),
+            ("replica_count", replica_count, _REPLICA_COUNT_MAX),
+        ):
+            if count is not None and not 1 <= count <= count_max:
+                raise ConfigurationError(
+                    f"{name} must be 1 to {count_max:,}, not {count!r}"
+                )
+
+        def ask() -> RescaleStarted:
+            return self._call(
+                RescaleStarted,
+                lambda request_id, session: RescaleJob(
+                    request_id=request_id,
+                    session=session,
+                    job_id=job_id,
+                    node_count=node_count,
+                    replica_count=replica_count,
+                ),
+            )
+
+        started = ask_until_settled(
+            ask,
+            clock=self._clock,
+            closed=self._closed,
+            timeout_seconds=self._deadline_seconds,
         )
         return rescaling_information(started.rescaling)
 
@@ -198,9 +181,9 @@ class StateOperations:
             undo: Let it take part again instead.
 
         Raises:
+            ConfigurationError: If there is no such node.
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
-            NameServiceError: If there is no such node, or the proxy could not be asked;
-                see `ProxyConnection`.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
         self._call(
             DrainStarted,

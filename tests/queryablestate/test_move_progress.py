@@ -134,16 +134,21 @@ class TestPace:
         assert watching.at(2, 8, 100).size_bytes == 400
         assert watching.at(3, 7, 150).size_bytes == 450
 
-    def test_a_node_that_comes_later_counts_whole(self) -> None:
-        """It has fetched nothing before it had anything to fetch."""
+    def test_what_was_fetched_for_earlier_moves_does_not_count(self) -> None:
+        """Nodes count for as long as they run; we count from when they are seen."""
         progress = MoveProgress()
-        sizes: dict[tuple[str, str], int] = {("j", "a"): 100}
-        for now_ns in range(2):
-            figures = progress.observe(
-                planned_counts={}, left_counts={}, fetched_sizes=sizes, now_ns=now_ns
-            )
-            assert figures.size_bytes == (0, 70)[now_ns]
-            sizes = {("j", "a"): 120, ("j", "b"): 50}
+        sizes: list[dict[tuple[str, str], int]] = [
+            {("j", "a"): 100},
+            {("j", "a"): 120, ("j", "b"): 5_000},
+            {("j", "a"): 120, ("j", "b"): 5_050},
+        ]
+        counted = [
+            progress.observe(
+                planned_counts={}, left_counts={}, fetched_sizes=each, now_ns=now_ns
+            ).size_bytes
+            for now_ns, each in enumerate(sizes)
+        ]
+        assert counted == [0, 20, 70]
 
 
 @pytest.mark.parametrize(

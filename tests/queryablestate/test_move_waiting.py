@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from attrs import evolve
 
 from nameservice import DidNotHappenError
 from nameservice.clock import NS_PER_SECOND
@@ -160,3 +161,11 @@ class TestDrainWaiting:
         step(10.9)
         with pytest.raises(DidNotHappenError, match="no other node can take the 64"):
             step(11)
+
+    def test_a_node_that_is_away_keeps_what_only_it_has(self) -> None:
+        """W7: it is given up, and what nobody else has is unavailable."""
+        waiting = DrainWaiting("n-1", None)
+        away = evolve(drained(3), is_away=True)
+        assert waiting.step(away, [told(0)], is_settled=True, now_ns=0) is None
+        with pytest.raises(DidNotHappenError, match="only copies of 3 key groups"):
+            waiting.step(away, [told(0)], is_settled=True, now_ns=5 * NS_PER_SECOND)
