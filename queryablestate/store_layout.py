@@ -15,6 +15,8 @@ database       key                                 value
 ``meta``       ``state/`` + state number           `StateMark`: where its rows are, and
                                                    as of which batch
 ``meta``       ``hold/`` + digest of the job id    `HoldMark`: which key groups are held
+``meta``       ``load/`` + digest of the restore   what is loaded of a snapshot and not
+                                                   shown yet
 ``meta``       ``kept/`` + digest of the job id +  an entry that copies which are being
                sequence                            made have yet to apply
 ``staged``     batch prefix                        `StagedBatch`
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FENCE_PREFIX",
     "FORMAT",
+    "HIDDEN_JOB_PREFIX",
     "HOLD_PREFIX",
     "IDENTITY_KEY",
     "JOB_PREFIX",
@@ -122,6 +125,9 @@ FORMAT: Final = 2
 META_DATABASE: Final = b"meta"
 STAGED_DATABASE: Final = b"staged"
 SLOT_PREFIX: Final = b"rows-"
+HIDDEN_JOB_PREFIX: Final = "\0"
+"""What jobs are called that there are not: nobody finds their states."""
+
 SLOT_COUNT_MAX: Final = 1022
 """How many states a store may hold at once: LMDB is told the number when it opens."""
 

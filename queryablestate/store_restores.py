@@ -20,7 +20,7 @@ from msgspec import Struct
 from nameservice import StorageError
 from queryablestate.store_groups import ALL_GROUPS, difference, row_ranges
 from queryablestate.store_holdings import admitted, remove_rows
-from queryablestate.store_layout import StateMark, encode_record
+from queryablestate.store_layout import HIDDEN_JOB_PREFIX, StateMark, encode_record
 from queryablestate.store_marks import (
     job_states,
     put_state_mark,
@@ -46,7 +46,7 @@ __all__ = ["LoadMark", "RestoreArea"]
 
 _LOAD_PREFIX: Final = b"load/"
 _DIGEST_SIZE_BYTES: Final = 16
-_OWNER_PREFIX: Final = "\0restore "  # no job can be called that
+_OWNER_PREFIX: Final = f"{HIDDEN_JOB_PREFIX}restore "
 
 
 class LoadMark(Struct, frozen=True, array_like=True):
