@@ -130,13 +130,17 @@ class TestAsking:
         assert published.ask("newest").subtasks == ((("batch_id", 3),),)
 
     def test_it_can_be_asked_while_the_query_runs(self, published: Published) -> None:
-        """O5: behind the sink of a batch its state is there; else errors are typed."""
+        """
+        O5: behind the sink of a batch its state is there; else errors are typed.
+
+        Every batch has one subtask more.
+        """
         with pytest.raises(UnknownJobError):
             published.ask("seen")
         writer = run_operator(
             published.feed.frame(),
             Remember(),
-            parallelism=2,
+            parallelism=iter(range(1, 9)).__next__,
             sink=ignore,
             output_schema=Remember.SCHEMA,
             publication=published.publication,
@@ -147,10 +151,8 @@ class TestAsking:
             for batch_id in range(3):
                 query.processAllAvailable()
                 view = published.ask("seen")
-                assert (view.batch_id, seen(view)) == (
-                    batch_id,
-                    list(range(batch_id + 1)),
-                )
+                assert (view.batch_id, view.parallelism) == (batch_id, batch_id + 1)
+                assert seen(view) == list(range(batch_id + 1))
                 published.add(batch_id + 1)
             with pytest.raises(UnknownStateError):
                 published.ask("sen")

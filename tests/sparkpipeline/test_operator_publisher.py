@@ -107,6 +107,35 @@ class TestPublishBatch:
             assert client.operator_state("job", "offsets").items == ()
             assert client.count("job", "operator-state:offsets") == 1
 
+    @pytest.mark.parametrize("part_count", [1, 4])
+    def test_who_asks_while_batches_are_published_sees_one_of_them(
+        self, config: HAConfig, part_count: int
+    ) -> None:
+        """Q1, O5: all of a batch, none twice, and never an older one than before."""
+        publication = OperatorStatePublication(config=config, job_id="job")
+        last = 40
+
+        def publish() -> None:
+            for batch_id in range(1, last + 1):
+                filler = bytes([batch_id]) * 450_000
+                publish_batch(publication, batch(batch_id, *[filler] * part_count))
+
+        with nodes(config) as client:
+            publish_batch(publication, batch(0, *[bytes(450_000)] * part_count))
+            writer = threading.Thread(target=publish)
+            writer.start()
+            seen: list[int] = []
+            while not seen or seen[-1] < last:
+                view = client.operator_state("job", "offsets")
+                assert len(view.items) == part_count
+                assert {byte for _, item in view.items for byte in item} == {
+                    view.batch_id
+                }
+                seen.append(view.batch_id)
+            writer.join()
+        assert seen == sorted(seen)
+        assert len(set(seen)) > 2
+
     def test_a_batch_is_published_once_and_by_the_newest_run(
         self, config: HAConfig
     ) -> None:
