@@ -230,9 +230,13 @@ class _Draft:
             self.planned_count = 0
             return
         degree = min(self.before.replica_count, len(chosen))
-        is_as_planned = {index for nodes in self.wanted for index in nodes} == set(
-            chosen
-        ) and all(len(nodes) == degree for nodes in self.wanted)
+        # Without a plan what is there is what was wanted: now it is not all of it.
+        is_broken = self.has_dropped and not self.before.wanted
+        is_as_planned = (
+            not is_broken
+            and {index for nodes in self.wanted for index in nodes} == set(chosen)
+            and all(len(nodes) == degree for nodes in self.wanted)
+        )
         if is_as_planned:
             if self.has_dropped:
                 self.planned_count = copy_count(self.owners, self.wanted)
