@@ -80,7 +80,7 @@ class PartitionScanner:
         Raises:
             NameServiceError: As `QueryableStateClient.get` does.
         """
-        schema = self._route().schema
+        schema = self._route(self._builder.deadline_ns(None)).schema
         return (*schema.key, *schema.map_key, *schema.value)
 
     def parts(self) -> list[tuple[int, ...]]:
@@ -90,7 +90,8 @@ class PartitionScanner:
         Raises:
             NameServiceError: As `QueryableStateClient.get` does.
         """
-        return list(_by_node(self._route(), None).values())
+        route = self._route(self._builder.deadline_ns(None))
+        return list(_by_node(route, None).values())
 
     def rows(self, key_groups: Iterable[int]) -> Iterator[list[tuple[Any, ...]]]:
         """
@@ -105,7 +106,9 @@ class PartitionScanner:
             StateUnavailableError: If a node that holds key groups is away.
             NameServiceError: As `QueryableStateClient.get` does.
         """
-        route = self._route()
+        # Also for all that it takes to find out where key groups have moved.
+        deadline_ns = self._builder.deadline_ns(None)
+        route = self._route(deadline_ns)
         left = [(tuple(sorted(key_groups)), b"")]
         while left:
             wanted, start = left.pop()
@@ -123,7 +126,7 @@ class PartitionScanner:
                                 ),
                             )
                         ],
-                        self._builder.deadline_ns(None),
+                        deadline_ns,
                         None,
                     )
                     self._shell.run(page)
@@ -132,10 +135,11 @@ class PartitionScanner:
                     raise_error(page.error)
                     yield _rows(route, page.result, groups)
                     position = page.next_start
+                    deadline_ns = self._builder.deadline_ns(None)
                 if position is not None:  # by a new route: this one, and what follows
                     left.append((groups, position))
                     left += [(other, start) for _, other in parts[place + 1 :]]
-                    route = self._route(route)
+                    route = self._route(deadline_ns, route)
                     break
 
     def close(self) -> None:
@@ -157,10 +161,8 @@ class PartitionScanner:
     def _row_count(self) -> int:
         return min(self._shell.key_count_max, _PAGE_ROW_COUNT_MAX)
 
-    def _route(self, stale: Route | None = None) -> Route:
-        read = self._builder.route(
-            self._job_id, self._state_name, self._builder.deadline_ns(None), stale
-        )
+    def _route(self, deadline_ns: int, stale: Route | None = None) -> Route:
+        read = self._builder.route(self._job_id, self._state_name, deadline_ns, stale)
         self._shell.run(read)
         raise_error(read.error)
         assert read.route is not None

@@ -27,7 +27,8 @@ What can be wrong with an answer, and what follows:
 ``illegal``             the answer would be too large: asked again for half as many
                         keys, unless there was only one
 ``unknown-state``       as a stale route, once: the state may have been made anew
-``state-unavailable``   the keys in those key groups fail; the others are asked again
+``state-unavailable``   the keys in those key groups fail; the others are asked again,
+                        after a pause if none of these is among them
 older than before       asked again, for the newest batch that was seen (rule Q1)
 cannot be decoded       as a stale route, once: the schema may have grown
 any other refusal       is the request's error

@@ -496,7 +496,12 @@ class KeyDesk:
             self._outbox.fail_all(_reads(flight), error)
             return
         groups = [(key[0] << 8) | key[1] for key in flight.keys]
-        named = set(error.key_groups).intersection(groups) or set(groups)
+        named = set(error.key_groups or groups)
+        if named.isdisjoint(groups):
+            # Others have what is asked here, and will be asked for it in a moment.
+            self._hold(flight.lane)
+            self._put_back(flight)
+            return
         lost: dict[KeysRead, list[int]] = {}
         left: dict[KeysRead, list[int]] = {}
         for read, place, group in zip(flight.reads, flight.places, groups, strict=True):

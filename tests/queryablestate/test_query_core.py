@@ -1089,6 +1089,23 @@ class TestAnswers:
         assert refusal_codes([reads[0], reads[2]]) == ["StateUnavailableError"] * 2
         assert reads[1].rows == [ROW]
 
+    def test_what_is_not_named_is_asked_again_after_a_pause(self) -> None:
+        """S4: others have it, and are about to be asked for it in the node's place."""
+        talk = Conversation(state_of(node_count=1))
+        group = talk.state.keys.key_group("N1")
+        read = talk.read("N1")
+        (ask,) = talk.begin_routed(read)
+        pauses = []
+        for _ in range(3):
+            before_ns = talk.now_ns
+            refusal = ("state-unavailable", "flights", None, (group + 1,), 0.5, "away")
+            assert talk.refuse(ask, *refusal) == ()
+            (ask,) = talk.wait_for_deadline()
+            pauses.append((talk.now_ns - before_ns) // MS)
+        assert pauses == [10, 20, 40]
+        talk.answer(ask)
+        assert read.rows == [ROW]
+
     def test_unavailable_for_nobody(self) -> None:
         """Who has given up is not told, and not asked for again."""
         talk = Conversation(state_of(node_count=1))
