@@ -33,10 +33,8 @@ from nameservice import (
     ConfigurationError,
     DeadlineExceededError,
     MayHaveHappenedError,
-    RemoteProtocolError,
     StateUnavailableError,
     StorageError,
-    check_component_id,
 )
 from queryablestate.assignment import first_assignment, held_by
 from queryablestate.control_changes import Change, Write
@@ -46,16 +44,17 @@ from queryablestate.job_changes import JobChange
 from queryablestate.paths import COUNTERS, encode_record
 from queryablestate.records import (
     JobRecord,
-    QueryProgress,
     SnapshotRestored,
-    StateProgress,
 )
-from queryablestate.schema import parse_schema
+from queryablestate.restored_states import (
+    check_states,
+    loaded_states,
+    restored_progress,
+)
 from queryablestate.snapshot_control import Waiter, is_there
 from queryablestate.snapshot_messages import (
     DropLoaded,
     JobRestored,
-    LoadedState,
     LoadSnapshot,
 )
 
@@ -72,7 +71,6 @@ if TYPE_CHECKING:
     from queryablestate.enrolment import Enrolment
     from queryablestate.node_table import PresentNode
     from queryablestate.records import AssignmentRecord, CountersRecord
-    from queryablestate.snapshot_manifest import SnapshotState
     from queryablestate.snapshot_messages import RestoreJob, SnapshotLoaded
 
 
@@ -105,7 +103,7 @@ class _Restore:
         phase: How far it is.
         numbers: The state numbers from now on, by those of the snapshot.
         links: The connections of the nodes that have a part in it.
-        stores: Their data directories.
+        assignment: Who loads what; its version and its sequence are none yet.
         awaited: Those that have yet to load their key groups.
     """
 
@@ -116,7 +114,7 @@ class _Restore:
     phase: _Phase = _Phase.RESERVING
     numbers: dict[int, int] = field(factory=dict)
     links: dict[str, Link] = field(factory=dict)
-    stores: dict[str, str] = field(factory=dict)
+    assignment: AssignmentRecord | None = None
     awaited: set[str] = field(factory=set)
 
 
@@ -249,7 +247,7 @@ class Restores:
 
     def _check_may_begin(self, request: RestoreJob, now_ns: int) -> None:
         control, limits = self._control, self._control.limits
-        _check_states(request)
+        check_states(request.states)
         self._check_empty(request.job_id)
         if len(self._running) >= _RUNNING_COUNT_MAX:
             detail = f"{_RUNNING_COUNT_MAX} jobs are being restored already"
@@ -289,7 +287,12 @@ class Restores:
 
     def _free_stores(self) -> Mapping[str, str]:
         """Return the data directories of the nodes that may have a job."""
-        return {node.node_id: node.store_id for node in self._control.nodes}
+        nodes = self._control.nodes
+        return {
+            node.node_id: node.store_id
+            for node in nodes
+            if not nodes.is_draining(node.node_id)
+        }
 
     def _reserve(self, restore: _Restore, now_ns: int) -> Write:
         """Take numbers for the states, durably: they will name rows on nodes."""
@@ -322,13 +325,18 @@ class Restores:
             error = _unavailable(request.job_id, "the last state node has gone")
             return self._fail(restore, error)
         restore.phase = _Phase.LOADING
-        assignment = self._assignment(restore, stores, version=1, sequence=0)
+        assignment = restore.assignment = first_assignment(
+            stores,
+            max_parallelism=request.max_parallelism,
+            version=1,
+            sequence=0,
+            replica_count=control.limits.replica_count,
+        )
         effects: list[ControlEffect] = []
         for node_id in assignment.node_ids:
             node = control.nodes.present(node_id)
             assert node is not None
             restore.links[node_id] = node.link
-            restore.stores[node_id] = node.store_id
             restore.awaited.add(node_id)
             message = LoadSnapshot(
                 leader_epoch=control.leader_epoch,
@@ -337,26 +345,10 @@ class Restores:
                 uri=request.uri,
                 manifest_checksum=request.manifest_checksum,
                 key_groups=tuple(held_by(assignment, node_id)),
-                states=_loaded_states(request.states, restore.numbers),
+                states=loaded_states(request.states, restore.numbers),
             )
             effects.append(SendToNode(link=node.link, message=message))
         return effects
-
-    def _assignment(
-        self,
-        restore: _Restore,
-        stores: Mapping[str, str],
-        *,
-        version: int,
-        sequence: int,
-    ) -> AssignmentRecord:
-        assignment = first_assignment(
-            stores,
-            max_parallelism=restore.request.max_parallelism,
-            version=version,
-            sequence=sequence,
-        )
-        return replace(assignment, node_count=len(assignment.node_ids))
 
     def _gone(self, restore: _Restore) -> Sequence[str]:
         """Return the nodes of a restore that are away, or begin anew."""
@@ -395,10 +387,12 @@ class Restores:
         # Above the snapshot's, and above what nodes may have applied of this job.
         last = max(request.sequence, job.record.sequence)
         sequence = last + 1
-        version = 1 if job.assignment is None else job.assignment.version + 1
+        assert restore.assignment is not None
         assignment = replace(
-            self._assignment(restore, restore.stores, version=version, sequence=last),
+            restore.assignment,
+            version=1 if job.assignment is None else job.assignment.version + 1,
             sequence=sequence,
+            since_sequences=(last,) * len(restore.assignment.node_ids),
         )
         pruned = tuple(sorted(job.entries))
         states = tuple(
@@ -406,7 +400,7 @@ class Restores:
             for each in request.states
         )
         progress = tuple(
-            _progress(each, numbers[each.state.state_number], sequence)
+            restored_progress(each, numbers[each.state.state_number], sequence)
             for each in request.states
         )
         record = replace(
@@ -474,27 +468,6 @@ class Restores:
         return effects
 
 
-def _check_states(request: RestoreJob) -> None:
-    """
-    Return if a job may have these states: they need not come from a file of ours.
-
-    Raises:
-        ConfigurationError: If it may not.
-    """
-    numbers = {each.state.state_number for each in request.states}
-    names = {each.state.state_name for each in request.states}
-    if not len(numbers) == len(names) == len(request.states) > 0:
-        raise ConfigurationError("a snapshot has states, and each of them once")
-    for each in request.states:
-        check_component_id(each.state.state_name, what="the name of a state")
-        try:
-            parse_schema(each.state.schema)
-        except RemoteProtocolError as error:
-            raise ConfigurationError(
-                f"the schema of state {each.state.state_name!r}: {error}"
-            ) from error
-
-
 def _empty_record(request: RestoreJob, job_number: int) -> JobRecord:
     return JobRecord(
         job_id=request.job_id,
@@ -505,51 +478,6 @@ def _empty_record(request: RestoreJob, job_number: int) -> JobRecord:
         runs=(),
         progress=(),
     )
-
-
-def _progress(each: SnapshotState, state_number: int, sequence: int) -> StateProgress:
-    """
-    Return the progress of a state as it is from the entry *sequence* on.
-
-    Writer epochs are those of another control plane, or of runs that know nothing of
-    this job: whichever run comes now is younger.
-    """
-    queries = tuple(
-        QueryProgress(
-            query_id=query.query_id,
-            batch_id=query.batch_id,
-            writer_epoch=0,
-            sequence=sequence,
-        )
-        for query in each.progress.queries
-    )
-    return replace(
-        each.progress, state_number=state_number, owner_epoch=0, queries=queries
-    )
-
-
-def _loaded_states(
-    states: Sequence[SnapshotState], numbers: Mapping[int, int]
-) -> tuple[LoadedState, ...]:
-    """Return what the nodes are to know of the states that have been written."""
-    loaded = []
-    for each in states:
-        progress = each.progress
-        if progress.batch_id is None:
-            continue
-        schema = parse_schema(each.state.schema)
-        loaded.append(
-            LoadedState(
-                snapshot_number=each.state.state_number,
-                state_number=numbers[each.state.state_number],
-                kind=schema.kind.value,
-                has_ttl=schema.has_ttl,
-                generation=progress.generation,
-                batch_id=progress.batch_id,
-                decided_at_us=progress.decided_at_us,
-            )
-        )
-    return tuple(loaded)
 
 
 def _answer(
