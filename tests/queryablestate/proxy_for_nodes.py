@@ -15,12 +15,14 @@ import zmq
 
 from haservices import campaign
 from nameservice import QUERY_PROXY
+from queryablestate.address import StateAddress, parse_address
 from queryablestate.codec import (
     decode_from_node,
     decode_to_proxy,
     encode,
     encode_payload,
 )
+from queryablestate.credentials import secure_to
 from queryablestate.node_messages import (
     ApplyEntries,
     ChunkRefused,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from haservices import HAServices
     from queryablestate.questions import Question
     from queryablestate.records import Entry
+    from transport import CurveKeyPair
 
 
 TIMEOUT_SECONDS: Final = 30.0
@@ -70,6 +73,7 @@ class NodeProxy:
         control_id: str = "c",
         session_timeout_ms: int = 10_000,
         published: Callable[[str], str] = str,
+        key_pair: CurveKeyPair | None = None,
     ) -> None:
         self.acknowledges = True
         self.control_id = control_id
@@ -82,8 +86,17 @@ class NodeProxy:
         self._resources.callback(self._context.term)
         self._router = self._context.socket(zmq.ROUTER)
         self._resources.callback(self._router.close, 0)
+        if key_pair is not None:  # whoever has any keys may come in
+            self._router.setsockopt(zmq.CURVE_SERVER, 1)
+            self._router.setsockopt(zmq.CURVE_SECRETKEY, key_pair.secret_key.encode())
         self._router.bind("tcp://127.0.0.1:0")
         self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        if key_pair is not None:
+            server = parse_endpoint(self.address)
+            address = StateAddress(
+                endpoint=server, server_public_key=key_pair.public_key
+            )
+            self.address = str(address)
         self._published = published(self.address)
         self._ha = ha
 
@@ -204,6 +217,7 @@ class Writer:
         batch_id: int = 1,
         job_id: str = "job",
         query_id: str = "q",
+        key_pair: CurveKeyPair | None = None,
     ) -> None:
         self.stage_id = stage_id
         self.writer_epoch = writer_epoch
@@ -215,8 +229,9 @@ class Writer:
         self.request_id = 0
         self._context = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
-        endpoint = parse_endpoint(address.partition("?")[0])
-        self.socket.connect(str(endpoint))
+        target = parse_address(address)
+        secure_to(self.socket, target, key_pair)
+        self.socket.connect(str(target.endpoint))
 
     def __enter__(self) -> Self:
         return self
