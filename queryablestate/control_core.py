@@ -310,12 +310,13 @@ class ControlCore:
             return tuple(effects)
         effects += self._enrolment.expire(now_ns=now_ns)
         effects += self._commits.expire(now_ns=now_ns)
-        effects += self._snapshots.expire(now_ns=now_ns)
-        effects += self._restores.expire(now_ns=now_ns)
         effects += self._pump(now_ns)
         while outcomes := self._moves.look(now_ns=now_ns):
             effects += self._sequence(outcomes)
             effects += self._pump(now_ns)
+        # Last: a node that has registered anew has left what it was doing.
+        effects += self._snapshots.expire(now_ns=now_ns)
+        effects += self._restores.expire(now_ns=now_ns)
         return tuple(effects)
 
     def _handle(self, event: ControlEvent, now_ns: int) -> Sequence[Outcome]:
