@@ -22,6 +22,7 @@ from lodestar import (
     state_proxy,
     state_reads,
     state_rescale,
+    state_snapshot,
 )
 from lodestar.arguments import ArgumentParser
 from lodestar.exit_codes import ExitCode, exit_code_of
@@ -47,6 +48,7 @@ _MODULES: Final = (
     operator_state,
     state_operate,
     state_rescale,
+    state_snapshot,
     keygen,
 )
 

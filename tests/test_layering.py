@@ -108,7 +108,12 @@ PURE_FILES = frozenset(
         "query_results",
         "query_routes",
         "query_session",
+        "restore_control",
+        "restored_states",
         "scanning",
+        "snapshot_control",
+        "snapshot_manifest",
+        "snapshot_messages",
         "node_waiting",
         "operator_manifest",
         "operator_states",
@@ -209,6 +214,9 @@ def violations(path: Path, source: str) -> list[str]:
         forbidden |= {"kazoo"}
     if not (package == "queryablestate" and path.stem.startswith("store_")):
         forbidden |= {"lmdb"}
+    is_of_snapshots = package == "queryablestate" and path.stem == "snapshot_files"
+    if package not in SPARK_PACKAGES and not is_of_snapshots:
+        forbidden |= {"pyarrow"}
     if is_pure(path):
         forbidden |= IMPURE
     return [name for name in names if _is_within(name, forbidden)]
@@ -244,6 +252,7 @@ def test_every_package_is_in_the_table() -> None:
         ("haservices/factory.py", "import pyspark.sql"),
         ("leaderserver/client.py", "from kazoo.client import KazooClient"),
         ("queryablestate/node.py", "import lmdb"),
+        ("queryablestate/node_snapshots.py", "import pyarrow.fs"),
         ("election/core.py", "from time import monotonic"),
         ("election/core.py", "def f():\n    import zmq.auth"),
         ("election/core.py", "from nameservice import get_logger"),
@@ -262,6 +271,7 @@ def test_a_violation_is_seen(path: str, source: str) -> None:
         ("election/core.py", "import timeit, nameservice"),
         ("haservices/zookeeper_backend.py", "import kazoo.client"),
         ("queryablestate/store_reader.py", "import lmdb"),
+        ("queryablestate/snapshot_files.py", "def f():\n    import pyarrow.fs"),
         ("sparkpipeline/sink.py", "from pyspark.sql import Row"),
     ],
 )
