@@ -45,7 +45,6 @@ from queryablestate.store_expiry import ExpirySweeper
 from queryablestate.store_holdings import Held, HoldingKeeper
 from queryablestate.store_layout import (
     FENCE_PREFIX,
-    HIDDEN_JOB_PREFIX,
     JOB_PREFIX,
     batch_prefix,
     decode_fence,
@@ -221,9 +220,7 @@ class StateStore:
         """Return what is known of a state, or None."""
         with self._environment.reading() as transaction:
             mark = state_mark(transaction, self._meta, state_number)
-            if mark is None or mark.job_id.startswith(HIDDEN_JOB_PREFIX):
-                return None
-            return view_of(mark)
+            return None if mark is None or mark.is_hidden else view_of(mark)
 
     def reader(self) -> StoreReader:
         """Return a reader; one for each thread that reads."""

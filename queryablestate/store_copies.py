@@ -26,9 +26,9 @@ and clears the same rows, items under the same indexes.
 **What is not needed any more is released** afterwards, an entry in a transaction; after
 a crash, by the next `hold`.
 
-**States come along**: one that this store has not heard of gets a mark, which says
-nothing while the store is behind P.  It may be asked for other key groups of the job,
-and must not seem to be further than their rows are (rule Q1).
+**States come along**: one that this store has not heard of gets a mark, which is hidden
+while the store is behind P.  It may be asked for other key groups of the job, and must
+not seem to be further than their rows are (rule Q1).
 """
 
 from __future__ import annotations

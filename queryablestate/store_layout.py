@@ -208,6 +208,12 @@ class StateMark(Struct, frozen=True, array_like=True):
     decided_at_us: int
     lost: Runs
 
+    @property
+    def is_hidden(self) -> bool:
+        """Return whether there are but rows that nobody is to see yet."""
+        is_unborn = not self.kind and not self.lost  # known from copies only
+        return is_unborn or self.job_id.startswith(HIDDEN_JOB_PREFIX)
+
 
 class CopyMark(Struct, frozen=True, array_like=True):
     """

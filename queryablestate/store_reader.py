@@ -28,12 +28,7 @@ from queryablestate.store_cursors import (
     rows_reversed,
     size_without_index,
 )
-from queryablestate.store_layout import (
-    HIDDEN_JOB_PREFIX,
-    StateMark,
-    decode_state,
-    state_key,
-)
+from queryablestate.store_layout import StateMark, decode_state, state_key
 from queryablestate.store_rows import LiveValues, joined_groups
 
 
@@ -347,7 +342,7 @@ class StoreReader:
         if known is not None and known[0] == stored:
             return known[1]
         mark = decode_state(stored)
-        if mark.job_id.startswith(HIDDEN_JOB_PREFIX):
+        if mark.is_hidden:
             return None
         found = (view_of(mark), self._slots[mark.slot])
         if len(self._known) >= _KNOWN_COUNT_MAX:

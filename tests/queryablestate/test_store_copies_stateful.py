@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import define, field
@@ -57,6 +58,28 @@ ROWS = st.lists(
     ),
     max_size=8,
 )
+
+
+BATCHES = st.fixed_dictionaries(
+    {
+        "brought": st.lists(
+            st.tuples(st.integers(0, 3), st.booleans(), ROWS), min_size=1, max_size=4
+        ),
+        "replaced": st.sampled_from([(), (), (), (0,), (1, 3)]),
+        "too_many": NODES,
+        "late": st.sampled_from([(), (), (1,), (0, 3)]),
+    }
+)
+MOVES = st.fixed_dictionaries(
+    {
+        "groups": st.sets(st.sampled_from(GROUPS), min_size=1),
+        "is_from_node": st.booleans(),
+        "size_bytes": st.sampled_from([1, 60, 1_000]),
+        "step_count": st.integers(1, 5),
+        "is_prompt": st.booleans(),
+    }
+)
+RARELY = st.integers(0, 3)
 
 
 @define
@@ -157,13 +180,23 @@ class CopyMachine(RuleBasedStateMachine):
     # Writers and the leader.
 
     @rule(
-        brought=st.lists(
-            st.tuples(st.integers(0, 3), st.booleans(), ROWS), min_size=1, max_size=4
-        ),
-        replaced=st.sampled_from([(), (), (), (0,), (1, 3)]),
-        too_many=NODES,
-        late=st.sampled_from([(), (), (1,), (0, 3)]),
+        batches=st.lists(BATCHES, min_size=2, max_size=4),
+        index=NODES,
+        move=MOVES,
     )
+    def stream(
+        self, batches: list[dict[str, Any]], index: int, move: dict[str, Any]
+    ) -> None:
+        """Batches go on being committed while a node copies."""
+        for batch in batches:
+            self.write(**batch)
+            self.advance(index, **move)
+
+    @rule(batch=BATCHES)
+    def write_one(self, batch: dict[str, Any]) -> None:
+        """A batch is brought and decided."""
+        self.write(**batch)
+
     def write(
         self,
         brought: list[tuple[int, bool, list[tuple[int, str, bytes | None, bytes]]]],
@@ -303,12 +336,20 @@ class CopyMachine(RuleBasedStateMachine):
         """A node is to copy key groups; so is one that was a copy."""
         node = self.nodes[index]
         for group in groups:
+            if node.roles.get(group, SYNC) != SYNC:
+                continue  # it is being copied already
             node.roles[group] = self.head
             node.good.discard(group)
 
-    @rule(index=NODES, groups=st.sets(st.sampled_from(GROUPS), min_size=1))
-    def leave(self, index: int, groups: set[int]) -> None:
+    @rule(
+        index=NODES,
+        groups=st.sets(st.sampled_from(GROUPS), min_size=1),
+        chance=RARELY,
+    )
+    def leave(self, index: int, groups: set[int], chance: int) -> None:
         """A node is no copy any more."""
+        if chance:
+            return
         node = self.nodes[index]
         for group in groups:
             node.roles.pop(group, None)
@@ -361,7 +402,10 @@ class CopyMachine(RuleBasedStateMachine):
     @rule(index=NODES, count=st.integers(1, 3))
     def apply(self, index: int, count: int) -> None:
         """A node goes on with the chain."""
-        node = self.nodes[index]
+        self.apply_next(self.nodes[index], count)
+
+    def apply_next(self, node: Node, count: int) -> None:
+        """Apply entries, to a store and to what is lost of it."""
         for entry in node.entries[node.position :][:count]:
             node.store.apply(JOB, entry)
             node.lost = {
@@ -371,6 +415,42 @@ class CopyMachine(RuleBasedStateMachine):
                 and node.store.state(number) is not None
             }
 
+    @rule(index=NODES, move=MOVES)
+    def move(self, index: int, move: dict[str, Any]) -> None:
+        """A node copies, and nothing else happens."""
+        self.advance(index, **move)
+
+    def advance(
+        self,
+        index: int,
+        is_from_node: bool,
+        size_bytes: int,
+        step_count: int,
+        groups: set[int],
+        is_prompt: bool,
+    ) -> None:
+        """Let a node do what is next, or copy more if there is nothing."""
+        if is_prompt:
+            self.apply_next(self.nodes[index], self.head)
+        if all(role == SYNC for role in self.nodes[index].roles.values()):
+            self.join(index, groups)
+        for _ in range(step_count):
+            node = self.nodes[index]
+            fetch = node.fetch
+            told = {group: role for group, role in node.roles.items() if role != SYNC}
+            if told != node.told:
+                self.tell(index)
+            elif fetch is not None and not fetch.is_over:
+                self.put(index, 5)
+            elif fetch is not None and node.position < fetch.reader.sequence:
+                self.apply_next(node, 1)
+            elif fetch is not None:
+                self.finish(index, 1)
+            elif set(told) - set(node.complete):
+                self.fetch(index, is_from_node, size_bytes)
+            else:
+                self.promote(index)
+
     @rule(index=NODES, is_from_node=st.booleans(), size_bytes=st.integers(1, 60))
     def fetch(self, index: int, is_from_node: bool, size_bytes: int) -> None:
         """A node begins to fetch what it lacks, from one that is far enough (S2)."""
@@ -379,12 +459,15 @@ class CopyMachine(RuleBasedStateMachine):
             group: since
             for group, since in node.told.items()
             if group not in node.complete
-            and (
-                not is_from_node
-                or (other.roles.get(group) == SYNC and group in other.good)
-            )
         }
-        source = other.store if is_from_node else self.whole
+        there = {
+            group: since
+            for group, since in groups.items()
+            if other.roles.get(group) == SYNC and group in other.good
+        }
+        source = self.whole
+        if is_from_node and there:
+            groups, source = there, other.store
         answer = node.store.hold(JOB, node.held, joining(node.told))
         at = source.positions().get(JOB, 0)
         if not groups or at < answer.sequence_min:
@@ -392,7 +475,7 @@ class CopyMachine(RuleBasedStateMachine):
         self.cancel(node)
         reader = source.copy_reader(JOB, groups)
         assert reader.sequence == at
-        lost = set(other.lost) if is_from_node else set()
+        lost = set() if source is self.whole else set(other.lost)
         pages = reader.pages(size_bytes)
         node.fetch = Fetch(groups, reader, pages, source, lost)
 
@@ -452,9 +535,11 @@ class CopyMachine(RuleBasedStateMachine):
             node.fetch.reader.close()
             node.fetch = None
 
-    @rule(index=NODES)
-    def restart(self, index: int) -> None:
+    @rule(index=NODES, chance=RARELY)
+    def restart(self, index: int, chance: int) -> None:
         """A node ends and comes back; copies that were not complete are begun anew."""
+        if chance:
+            return
         node = self.nodes[index]
         self.cancel(node)
         for one in self.nodes:
@@ -463,9 +548,11 @@ class CopyMachine(RuleBasedStateMachine):
         node.store.close()
         node.store = self.open(node.directory.name)
 
-    @rule(index=NODES)
-    def reset(self, index: int) -> None:
+    @rule(index=NODES, chance=RARELY)
+    def reset(self, index: int, chance: int) -> None:
         """A node begins anew at the head of the chain: its rows are lost (W7)."""
+        if chance:
+            return
         node = self.nodes[index]
         self.cancel(node)
         numbers = [
