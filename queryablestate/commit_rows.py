@@ -42,8 +42,8 @@ class CollectedRows:
     Rows that a node has fetched from others.
 
     Attributes:
-        assignment_version: For which assignment; names them, see `collected_stage_id`.
-        key_groups: Of which key groups.
+        assignment_version: For which assignment.
+        key_groups: Of which key groups; both name the rows, see `collected_stage_id`.
         chunk_counts: In how many chunks the node keeps them, by the id of the stage
             that they were brought in.
     """
@@ -64,7 +64,7 @@ class BatchRows:
         present: The assignment under which the batch is to be decided; of as many key
             groups.
         lacking: Nodes that turned out not to have what they were sent.
-        collected: What nodes have fetched; each once for each assignment.
+        collected: What nodes have fetched; each key group of a node once.
 
     Attributes:
         verifying: The nodes whose own chunks will count.
@@ -93,19 +93,21 @@ class BatchRows:
         lacking = frozenset(lacking).union(*(stage.given_up for stage in stages))
         self._is_as_sent = not lacking and sent.version == present.version
         self._due: Mapping[str, frozenset[int]] = {}
+        self._sent_to: Sequence[tuple[str, ...]] = ()
         self._holders: Sequence[tuple[str, ...]] = ()
         self.verifying = with_rows
         self.collecting: Mapping[str, tuple[int, ...]] = {}
         self.nobody: tuple[int, ...] = ()
         if not self._is_as_sent:  # as a rule it is
+            self._sent_to = _node_ids_of(sent)
             self._holders = [
                 tuple(node_id for node_id in node_ids if node_id not in lacking)
-                for node_ids in _node_ids_of(sent)
+                for node_ids in self._sent_to
             ]
             self._due = _key_groups_of(_node_ids_of(present))
-            self._compare(with_rows - lacking, present.version)
+            self._compare(with_rows - lacking)
 
-    def _compare(self, with_rows: frozenset[str], version: int) -> None:
+    def _compare(self, with_rows: frozenset[str]) -> None:
         """Compare what there is with what there must be."""
         holders, due = self._holders, self._due
         had = _key_groups_of(holders)
@@ -117,19 +119,17 @@ class BatchRows:
         )
         collecting = {}
         for node_id in sorted(due):
+            there = had.get(node_id, _NO_GROUPS).union(
+                *(rows.key_groups for rows in self._collected.get(node_id, ()))
+            )
             # Of a key group whose holders have no chunk at all, there are no rows.
-            wanted = [
+            missing = [
                 group
-                for group in sorted(due[node_id] - had.get(node_id, _NO_GROUPS))
+                for group in sorted(due[node_id] - there)
                 if not with_rows.isdisjoint(holders[group])
             ]
-            fetched = self._collected.get(node_id, ())
-            earlier = [rows for rows in fetched if rows.assignment_version != version]
-            missing = _without(wanted, fetched)
             if missing:
-                # All that is fetched for one assignment is fetched at once: it is kept
-                # under one name.
-                collecting[node_id] = _without(wanted, earlier)
+                collecting[node_id] = tuple(missing)
         self.collecting = collecting
 
     def sources(
@@ -164,13 +164,13 @@ class BatchRows:
             for node_id in sorted(found)
         )
 
-    def stages_at(self, sources: Sequence[CopySource]) -> tuple[StageRecord, ...]:
-        """Return the stages of which *sources* have chunks."""
-        node_ids = [source.node_id for source in sources]
+    def stages_of(self, key_groups: Sequence[int]) -> tuple[StageRecord, ...]:
+        """Return the stages that may have rows of *key_groups*, whoever lacks them."""
+        holders = {node_id for group in key_groups for node_id in self._sent_to[group]}
         return tuple(
             stage
             for stage in self._stages
-            if any(stage.chunk_counts.get(node_id, 0) > 0 for node_id in node_ids)
+            if any(stage.chunk_counts.get(node_id, 0) > 0 for node_id in holders)
         )
 
     def decided_stages(self) -> tuple[StageRecord, ...]:
@@ -182,13 +182,13 @@ class BatchRows:
         """
         if self._is_as_sent:
             return self._stages
-        collected: dict[int, dict[str, CollectedRows]] = {}
+        collected: dict[tuple[int, tuple[int, ...]], dict[str, CollectedRows]] = {}
         for node_id, all_rows in sorted(self._collected.items()):
             due = self._due.get(node_id, _NO_GROUPS)
             for rows in all_rows:
                 if not due.isdisjoint(rows.key_groups):
-                    nodes = collected.setdefault(rows.assignment_version, {})
-                    nodes[node_id] = rows
+                    name = (rows.assignment_version, tuple(sorted(rows.key_groups)))
+                    collected.setdefault(name, {})[node_id] = rows
         decided = []
         for stage in self._stages:
             own = {
@@ -203,16 +203,18 @@ class BatchRows:
                     row_count=stage.row_count,
                 )
             )
-            for version in sorted(collected):
+            for (version, key_groups), by_node in sorted(collected.items()):
                 counts = {
                     node_id: rows.chunk_counts[stage.stage_id]
-                    for node_id, rows in collected[version].items()
+                    for node_id, rows in by_node.items()
                     if rows.chunk_counts.get(stage.stage_id, 0) > 0
                 }
                 if counts:
                     decided.append(
                         StageRecord(
-                            stage_id=collected_stage_id(stage.stage_id, version),
+                            stage_id=collected_stage_id(
+                                stage.stage_id, version, key_groups
+                            ),
                             chunk_counts=counts,
                             row_count=0,  # nobody has counted those of single nodes
                         )
@@ -236,14 +238,6 @@ def _node_ids_of(assignment: AssignmentRecord) -> list[tuple[str, ...]]:
         tuple(node_ids[index] for index in indexes)
         for indexes in destinations(assignment)
     ]
-
-
-def _without(
-    key_groups: Sequence[int], collected: Sequence[CollectedRows]
-) -> tuple[int, ...]:
-    """Return those of *key_groups* whose rows were not collected."""
-    fetched = _NO_GROUPS.union(*(rows.key_groups for rows in collected))
-    return tuple(group for group in key_groups if group not in fetched)
 
 
 def _key_groups_of(

@@ -54,10 +54,10 @@ def verify_id_of(
     stages: Sequence[StageRecord],
     *,
     assignment_version: int = 0,
-    sources: Sequence[CopySource] = (),
+    key_groups: Sequence[int] = (),
 ) -> int:
     """
-    Return what names a verification, or a collection from *sources*, of these stages.
+    Return what names a verification, or a collection for *key_groups*, of these stages.
 
     It follows from what is verified, not from a count: an answer to another leader that
     comes late cannot be taken for an answer to something else.
@@ -66,9 +66,7 @@ def verify_id_of(
     digest.update(f"{writer_epoch} {batch_id} {assignment_version} {job_id}".encode())
     for stage in stages:
         digest.update(stage.stage_id)
-    for source in sources:
-        text = f" {source.node_id} {source.address} {source.key_groups}"
-        digest.update(text.encode())
+    digest.update(" ".join(map(str, key_groups)).encode())
     return int.from_bytes(digest.digest(), "big")
 
 
@@ -89,20 +87,15 @@ class _Collecting:
     link: Link | None = None
     until_ns: int = 0
 
-    def is_part_of(self, key_groups: tuple[int, ...], version: int) -> bool:
+    def is_part_of(self, key_groups: tuple[int, ...]) -> bool:
         """
         Return whether it is of use where *key_groups* are to be collected.
 
-        What was begun for an earlier assignment is ended first, if all of it is still
-        wanted: else commits might never end while key groups go on moving.
+        What was begun is ended first, if all of it is still wanted: else commits might
+        never end while key groups go on moving.
         """
-        if self.key_groups == key_groups:
-            return True
-        command = self.command
-        return (
-            command is not None
-            and command.assignment_version != version
-            and set(self.key_groups) <= set(key_groups)
+        return self.key_groups == key_groups or (
+            self.command is not None and set(self.key_groups) <= set(key_groups)
         )
 
 
@@ -236,17 +229,13 @@ class Verification:
             self._lack(node.node_id)
             earlier = []
         self._store_ids[node.node_id] = node.store_id
-        version = command.assignment_version
         stage_ids = [stage.stage_id for stage in command.stages]
         rows = CollectedRows(
-            assignment_version=version,
+            assignment_version=command.assignment_version,
             key_groups=frozenset(collecting.key_groups),
             chunk_counts=dict(zip(stage_ids, message.chunk_counts, strict=True)),
         )
-        self._collected[node.node_id] = [
-            *(one for one in earlier if one.assignment_version != version),
-            rows,
-        ]
+        self._collected[node.node_id] = [*earlier, rows]
         self._rows = None
         return True
 
@@ -312,7 +301,7 @@ class Verification:
         self._collecting = {}
         for node_id, key_groups in rows.collecting.items():
             earlier = under_way.get(node_id)
-            if earlier is None or not earlier.is_part_of(key_groups, present.version):
+            if earlier is None or not earlier.is_part_of(key_groups):
                 earlier = _Collecting(key_groups=key_groups)
             self._collecting[node_id] = earlier
         self._rows, self._assignment = rows, present
@@ -362,7 +351,7 @@ class Verification:
         assert self._rows is not None
         assert self._assignment is not None
         request = self.request
-        stages = self._rows.stages_at(sources)
+        stages = self._rows.stages_of(collecting.key_groups)
         version = self._assignment.version
         collecting.command = CollectStages(
             leader_epoch=self.control.leader_epoch,
@@ -370,9 +359,9 @@ class Verification:
                 request.job_id,
                 request.writer_epoch,
                 self.batch_id,
-                stages,
+                request.stages,
                 assignment_version=version,
-                sources=sources,
+                key_groups=collecting.key_groups,
             ),
             job_id=request.job_id,
             query_id=request.query_id,

@@ -377,7 +377,8 @@ class RowsCollection:
 def _kept_id(command: CollectStages, index: int) -> bytes:
     """Return under which stage id the rows of a stage of *command* are kept."""
     stage_id = command.stages[index].stage_id
-    return collected_stage_id(stage_id, command.assignment_version)
+    key_groups = {group for source in command.sources for group in source.key_groups}
+    return collected_stage_id(stage_id, command.assignment_version, key_groups)
 
 
 def _chunk(command: CollectStages, index: int, chunk_index: int) -> StageChunk:

@@ -388,8 +388,10 @@ class CollectStages(
     Fetch rows of a batch that were brought to others, and keep them (rule S2).
 
     The node became a copy of some key groups after the batch had begun.  It keeps what
-    it fetches of each stage under `collected_stage_id(stage_id, assignment_version)`,
-    in chunks numbered from 0, durably, and answers `StagesCollected`.
+    it fetches of each stage under its `collected_stage_id`, which follows from
+    *assignment_version* and from all key groups of *sources*, in chunks numbered from
+    0, durably, and answers `StagesCollected`.  A command with the same *verify_id* may
+    name other sources, and takes the place of the former.
 
     Attributes:
         leader_epoch: Who asks.

@@ -14,9 +14,13 @@ order.
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 __all__ = [
@@ -66,17 +70,21 @@ class StageRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     given_up: tuple[str, ...] = ()
 
 
-def collected_stage_id(stage_id: bytes, assignment_version: int) -> bytes:
+def collected_stage_id(
+    stage_id: bytes, assignment_version: int, key_groups: Iterable[int]
+) -> bytes:
     """
     Return under which stage id nodes keep what they collect of *stage_id* (rule S2).
 
-    A node that becomes a copy of a key group while a batch is under way fetches the
-    rows from those they were brought to.  What it fetches for one assignment is always
-    the same, so that to collect twice is to collect once.
+    A node that becomes a copy of key groups while a batch is under way fetches their
+    rows from those they were brought to.  What it fetches of the same key groups is
+    always the same, so that to collect twice is to collect once; of others it is
+    something else: who asks for them may know nothing of what was asked for before.
     """
     digest = blake2b(digest_size=STAGE_ID_SIZE_BYTES)
     digest.update(f"collected {assignment_version} ".encode())
     digest.update(stage_id)
+    digest.update(" ".join(map(str, sorted(key_groups))).encode())
     return digest.digest()
 
 

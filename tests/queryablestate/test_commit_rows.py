@@ -135,13 +135,6 @@ class TestNeeds:
         found = rows(present, stage(1, a=1, b=1), collected=collected)
         assert found.collecting == {"c": (2,)}
 
-    def test_what_is_fetched_for_one_assignment_is_fetched_at_once(self) -> None:
-        """It is kept under one name, and must be one thing."""
-        present = assignment(3, "abc", "a a b b", joining="- c c c")
-        collected = {"c": [fetched(2, 1, s1=1), fetched(3, 2, s1=1)]}
-        found = rows(present, stage(1, a=1, b=1), collected=collected)
-        assert found.collecting == {"c": (2, 3)}
-
 
 class TestSources:
     """Where rows are had from."""
@@ -169,8 +162,15 @@ class TestSources:
         """Nobody is asked for chunks that there are none of."""
         one, two = stage(1, a=1, b=0), stage(2, a=0, b=1)
         found = rows(assignment(2, "c", "c c c c"), one, two)
-        (source, _) = found.sources((0, 2), _nowhere)
-        assert found.stages_at([source]) == (one,)
+        assert found.stages_of((0,)) == (one,)
+        assert found.stages_of((0, 2)) == (one, two)
+
+    def test_stages_are_the_same_whoever_lacks_rows(self) -> None:
+        """What a node is told of other sources is told of the same stages."""
+        sent = assignment(1, "ab", "ab ab a b")
+        one, two = stage(1, a=1, b=1), stage(2, a=1, b=0)
+        found = rows(assignment(2, "c", "c c c c"), one, two, sent=sent, lacking="a")
+        assert found.stages_of((0,)) == (one, two)
 
 
 class TestDecided:
@@ -194,11 +194,12 @@ class TestDecided:
         decided = found.decided_stages()
         assert [(each.stage_id, each.chunk_counts) for each in decided] == [
             (one.stage_id, {"b": 1}),
-            (collected_stage_id(one.stage_id, 2), {"c": 1}),
-            (collected_stage_id(one.stage_id, 3), {"b": 1, "c": 1}),
+            (collected_stage_id(one.stage_id, 2, (0, 1)), {"c": 1}),
+            (collected_stage_id(one.stage_id, 3, (0,)), {"b": 1}),
+            (collected_stage_id(one.stage_id, 3, (3,)), {"c": 1}),
             (two.stage_id, {"b": 0}),
-            (collected_stage_id(two.stage_id, 2), {"c": 3}),
-            (collected_stage_id(two.stage_id, 3), {"b": 1}),
+            (collected_stage_id(two.stage_id, 2, (0, 1)), {"c": 3}),
+            (collected_stage_id(two.stage_id, 3, (0,)), {"b": 1}),
         ]
 
     def test_what_was_collected_in_vain_is_left_out(self) -> None:
@@ -275,7 +276,9 @@ def test_every_copy_gets_the_rows_of_its_key_groups_once(data: st.DataObject) ->
     content = {stages[0].stage_id: had}
     for node_id, fetches in collected.items():
         for one in fetches:
-            name = collected_stage_id(stages[0].stage_id, one.assignment_version)
+            name = collected_stage_id(
+                stages[0].stage_id, one.assignment_version, one.key_groups
+            )
             content.setdefault(name, {})[node_id] = set(one.key_groups)
     for group, indexes in enumerate(destinations(present)):
         for node_id in (NODE_IDS[index] for index in indexes):

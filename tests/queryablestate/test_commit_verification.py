@@ -68,7 +68,7 @@ class TestMoved:
         assert entry.stages == (
             BOTH,
             StageRecord(
-                stage_id=collected_stage_id(BOTH.stage_id, 2),
+                stage_id=collected_stage_id(BOTH.stage_id, 2, (1, 2)),
                 chunk_counts={"c": 3},
                 row_count=0,
             ),
@@ -167,8 +167,8 @@ class TestMoved:
         stage_id = ONLY_A.stage_id
         assert [(one.stage_id, one.chunk_counts) for one in entry.stages] == [
             (stage_id, {"a": 1}),
-            (collected_stage_id(stage_id, 2), {"c": 1}),
-            (collected_stage_id(stage_id, 3), {"c": 4}),
+            (collected_stage_id(stage_id, 2, (0,)), {"c": 1}),
+            (collected_stage_id(stage_id, 3, (1,)), {"c": 4}),
         ]
 
     def test_what_is_being_collected_goes_on_when_more_moves(self) -> None:
@@ -227,9 +227,9 @@ class TestAway:
         assert command.sources == (source("a", 0, 1, 2, 3),)
         other = plane.told(CollectStages, plane.leave("a"), "c")
         assert other.sources == (source("b", 0, 1, 2, 3),)
-        assert other.verify_id != command.verify_id
-        assert plane.collected(command, "c", 1) == []
-        plane.collected(other, "c", 1)
+        # The same rows by whatever source: it takes the place of the first command.
+        assert (other.verify_id, other.stages) == (command.verify_id, command.stages)
+        plane.collected(command, "c", 1)
         assert len(plane.decided) == 1
 
     def test_the_only_source_is_waited_for(self) -> None:
@@ -310,7 +310,7 @@ class TestAway:
         effects = plane.come("c", store_id="another")
         effects = plane.collected(plane.told(CollectStages, effects, "c"), "c", 1)
         again = plane.told(CollectStages, effects, "c")
-        assert again.sources == (source("a", 0, 1),)
+        assert again.sources == (source("a", 0),)
 
 
 class TestGivenUp:
@@ -387,14 +387,13 @@ class TestGivenUp:
         assert error.args == (0, ("a", "b"))
 
 
-def test_names_of_answers_differ_between_assignments_and_sources() -> None:
+def test_names_of_answers_differ_between_assignments_and_key_groups() -> None:
     """A late answer is never taken for one to something else."""
     names = [
         verify_id_of(APP, 1, 0, (BOTH,)),
         verify_id_of(APP, 1, 0, (BOTH,), assignment_version=1),
         verify_id_of(APP, 1, 0, (BOTH,), assignment_version=2),
-        verify_id_of(APP, 1, 0, (BOTH,), sources=(source("a", 0),)),
-        verify_id_of(APP, 1, 0, (BOTH,), sources=(source("b", 0),)),
-        verify_id_of(APP, 1, 0, (BOTH,), sources=(source("a", 0, 1),)),
+        verify_id_of(APP, 1, 0, (BOTH,), key_groups=(0,)),
+        verify_id_of(APP, 1, 0, (BOTH,), key_groups=(0, 1)),
     ]
     assert len(set(names)) == len(names)
