@@ -100,7 +100,7 @@ class Moves:
         if self._refused and self._retry_at_ns is None:
             self._retry_at_ns = now_ns + _PAUSE_NS
         if self._retry_at_ns is not None and now_ns >= self._retry_at_ns:
-            control.touched |= self._refused
+            control.touch(*self._refused)
             self._refused.clear()
             self._retry_at_ns = None
         if not control.is_settled(now_ns=now_ns):

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from nameservice import NameServiceError
-    from queryablestate.node_messages import ToNode
+    from queryablestate.node_messages import FromNode, ToNode
+    from queryablestate.operation_messages import DrainNode, RescaleJob
 
 
 __all__ = [
@@ -315,8 +316,12 @@ class Plane:
 
     def settle(self, event: ControlEvent) -> list[ControlEffect]:
         """Let *event* happen, and what is to be written be written."""
+        return self.settle_rest(self.step(event))
+
+    def settle_rest(self, begun: Iterable[ControlEffect]) -> list[ControlEffect]:
+        """Let be written what these effects want to be; return what else there is."""
         effects: list[ControlEffect] = []
-        waiting = [*self.step(event)]
+        waiting = [*begun]
         while waiting:
             effect = waiting.pop(0)
             if isinstance(effect, WriteStore):
@@ -341,18 +346,17 @@ class Plane:
         self.core.check_invariants()
 
     def ask(
-        self, request: DrawTicket | BindRun | CommitBatch | DropState
+        self,
+        request: (
+            DrawTicket | BindRun | CommitBatch | DropState | RescaleJob | DrainNode
+        ),
     ) -> list[ControlEffect]:
-        """Let a writer ask."""
+        """Let a writer, or an operator, ask."""
         return self.settle(
             WriterAsked(link=DRIVER, request=request, wall_clock_us=WALL_US)
         )
 
-    def hear(
-        self,
-        link: Link,
-        message: RegisterNode | NodeHeartbeat | StagesVerified | EntriesApplied,
-    ) -> list[ControlEffect]:
+    def hear(self, link: Link, message: FromNode) -> list[ControlEffect]:
         """Let a node speak."""
         return self.settle(NodeSpoke(link=link, message=message, wall_clock_us=WALL_US))
 
