@@ -64,20 +64,15 @@ class CollectedStages:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, int, int, bytes], int] = {}
 
-    def count(self, command: CollectStages, index: int) -> int | None:
+    def count(self, command: CollectStages, kept_id: bytes) -> int | None:
         """Return how many chunks there are of a stage, or None if not all is here."""
-        return self._counts.get(self._key(command, index))
+        return self._counts.get(_key(command, kept_id))
 
-    def add(self, command: CollectStages, index: int, count: int) -> None:
+    def add(self, command: CollectStages, kept_id: bytes, count: int) -> None:
         """Take note that everything of a stage is here."""
-        self._counts[self._key(command, index)] = count
+        self._counts[_key(command, kept_id)] = count
         if len(self._counts) > _STAGES_REMEMBERED_MAX:
             del self._counts[next(iter(self._counts))]
-
-    @staticmethod
-    def _key(command: CollectStages, index: int) -> tuple[str, int, int, bytes]:
-        kept = _kept_id(command, index)
-        return command.job_id, command.writer_epoch, command.batch_id, kept
 
 
 @define
@@ -98,6 +93,7 @@ class _Attempt:
     Args:
         caller: Whose thread it belongs to.
         command: What is to be collected.
+        kept_ids: Under which stage ids its stages are kept.
         indexes: Which of its stages.
         store: Where to.
         writer: Whose thread writes to it.
@@ -111,6 +107,7 @@ class _Attempt:
         self,
         caller: CopyCaller,
         command: CollectStages,
+        kept_ids: Sequence[bytes],
         indexes: Sequence[int],
         *,
         store: StateStore,
@@ -120,6 +117,7 @@ class _Attempt:
     ) -> None:
         self._caller = caller
         self._command = command
+        self._kept_ids = kept_ids
         self._store = store
         self._on_done = on_done
         self._on_failed = on_failed
@@ -188,7 +186,9 @@ class _Attempt:
             ):
                 source.page_count += 1
                 index = source.stage_indexes[stage_index]
-                chunk = _chunk(self._command, index, self._counts[index])
+                chunk = _chunk(
+                    self._command, self._kept_ids[index], self._counts[index]
+                )
                 self._counts[index] += 1
                 self._unwritten_count += 1
                 self._writing.add((position, chunk, payload.bytes), len(payload))
@@ -233,7 +233,7 @@ class _Attempt:
                 command.job_id,
                 command.writer_epoch,
                 command.batch_id,
-                [_kept_id(command, index) for index in self._counts],
+                [self._kept_ids[index] for index in self._counts],
             )
             self._has_discarded = True
         for _, chunk, payload in received:
@@ -293,6 +293,7 @@ class RowsCollection:
         )
         self._began_ns = self._retry_at_ns = caller.clock.now_ns()
         self._attempt: _Attempt | None = None
+        self._kept_ids: tuple[bytes, ...] = ()
         self._failure = "its time was over"
 
     def let_time_pass(self, now_ns: int) -> None:
@@ -307,14 +308,16 @@ class RowsCollection:
         elif self._attempt is not None:
             self._attempt.let_time_pass(now_ns)
         elif now_ns >= self._retry_at_ns:
+            self._kept_ids = _kept_ids(self.command)
             indexes = [
                 index
-                for index in range(len(self.command.stages))
-                if self._collected.count(self.command, index) is None
+                for index, kept_id in enumerate(self._kept_ids)
+                if self._collected.count(self.command, kept_id) is None
             ]
             self._attempt = _Attempt(
                 self._caller,
                 self.command,
+                self._kept_ids,
                 indexes,
                 store=self._store,
                 writer=self._writer,
@@ -347,10 +350,9 @@ class RowsCollection:
         command = self.command
         for index, count in counts.items():
             if command.stages[index].stage_id not in missing:
-                self._collected.add(command, index, count)
+                self._collected.add(command, self._kept_ids[index], count)
         chunk_counts = tuple(
-            self._collected.count(command, index) or 0
-            for index in range(len(command.stages))
+            self._collected.count(command, kept_id) or 0 for kept_id in self._kept_ids
         )
         self.close()
         self._log.info(
@@ -374,21 +376,27 @@ class RowsCollection:
         return (self._caller.clock.now_ns() - self._began_ns) // _NS_PER_MS
 
 
-def _kept_id(command: CollectStages, index: int) -> bytes:
-    """Return under which stage id the rows of a stage of *command* are kept."""
-    stage_id = command.stages[index].stage_id
-    key_groups = {group for source in command.sources for group in source.key_groups}
-    return collected_stage_id(stage_id, command.assignment_version, key_groups)
+def _key(command: CollectStages, kept_id: bytes) -> tuple[str, int, int, bytes]:
+    return command.job_id, command.writer_epoch, command.batch_id, kept_id
 
 
-def _chunk(command: CollectStages, index: int, chunk_index: int) -> StageChunk:
+def _kept_ids(command: CollectStages) -> tuple[bytes, ...]:
+    """Return under which stage ids the rows of the stages of *command* are kept."""
+    groups = sorted({group for one in command.sources for group in one.key_groups})
+    return tuple(
+        collected_stage_id(stage.stage_id, command.assignment_version, groups)
+        for stage in command.stages
+    )
+
+
+def _chunk(command: CollectStages, kept_id: bytes, chunk_index: int) -> StageChunk:
     return StageChunk(
         request_id=0,
         job_id=command.job_id,
         query_id=command.query_id,
         writer_epoch=command.writer_epoch,
         batch_id=command.batch_id,
-        stage_id=_kept_id(command, index),
+        stage_id=kept_id,
         chunk_index=chunk_index,
         assignment_version=command.assignment_version,
     )
