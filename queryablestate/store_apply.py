@@ -142,11 +142,6 @@ class EntryApplier:
                     pass  # the position moves
                 case SnapshotRestored():
                     self._restores.adopt(transaction, job_id, entry, holding)
-                case SnapshotRestored():
-                    raise LocalProtocolError(
-                        f"entry {entry.sequence} of job {job_id!r} begins it with a "
-                        "snapshot, of which nothing was loaded here"
-                    )
                 case _:
                     assert_never(entry)
             move_position(transaction, self._meta, job_id, entry.sequence)

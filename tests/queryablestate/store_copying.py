@@ -6,7 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from queryablestate.node_messages import JoiningGroup
 from queryablestate.store import StateStore
-from queryablestate.store_marks import job_states
+from queryablestate.store_layout import (
+    batch_prefix,
+    decode_staged_batch,
+    kept_prefix,
+)
+from queryablestate.store_marks import job_states, records
 from tests.queryablestate.store_batches import JOB
 
 
@@ -54,6 +59,23 @@ def copied(
     """Fetch and finish, and return which copies are complete."""
     sequence = fetched(source, target, key_groups, job_id=job_id)
     return finished(target, key_groups, sequence, job_id=job_id)
+
+
+def kept_sequences(store: StateStore, job_id: str = JOB) -> list[int]:
+    """Return which entries are kept, and for which staged batches are."""
+    environment = store._environment
+    prefix = kept_prefix(job_id)
+    with environment.reading() as transaction:
+        kept = [
+            int.from_bytes(row_key[len(prefix) :], "big")
+            for row_key, _ in records(transaction, environment.meta, prefix)
+        ]
+        staged = []
+        cursor = transaction.cursor(environment.staged)
+        for row_key, stored in cursor.iternext():
+            if len(row_key) == len(batch_prefix(job_id, 0, 0)):
+                staged.append(decode_staged_batch(stored).kept_sequence)
+    return sorted({*kept, *staged} - {0})
 
 
 def rows_by_group(

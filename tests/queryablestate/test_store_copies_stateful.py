@@ -233,19 +233,21 @@ class CopyMachine(RuleBasedStateMachine):
             JOB, decided(sequence, counts, states=states, batch_id=sequence)
         )
         # What was applied is gone from there: another one has it for who collects.
-        with tempfile.TemporaryDirectory() as directory:
-            with StateStore.open(directory, node_id=NODE, is_durable=False) as other:
-                self.bring(other, sequence, places, GROUPS)
-                for index, node in enumerate(self.nodes):
-                    groups = set(node.roles) - set(late)
-                    if index == too_many:
-                        groups |= set(GROUPS) - set(late)
-                    here = self.bring(node.store, sequence, places, groups)
-                    collected = set(node.roles) & set(late)
-                    here = self.collect(other, node, sequence, counts, here, collected)
-                    node.entries.append(
-                        decided(sequence, here, states=states, batch_id=sequence)
-                    )
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            StateStore.open(directory, node_id=NODE, is_durable=False) as other,
+        ):
+            self.bring(other, sequence, places, GROUPS)
+            for index, node in enumerate(self.nodes):
+                groups = set(node.roles) - set(late)
+                if index == too_many:
+                    groups |= set(GROUPS) - set(late)
+                here = self.bring(node.store, sequence, places, groups)
+                collected = set(node.roles) & set(late)
+                here = self.collect(other, node, counts, here, collected)
+                node.entries.append(
+                    decided(sequence, here, states=states, batch_id=sequence)
+                )
         self.note({self.states[which].state_number for which in replaced})
 
     def row(
@@ -290,13 +292,13 @@ class CopyMachine(RuleBasedStateMachine):
         self,
         source: StateStore,
         node: Node,
-        sequence: int,
         whole: dict[str, int],
         here: dict[str, int],
         groups: set[int],
     ) -> dict[str, int]:
         """Bring a node what it lacks from one that has it, stage by stage."""
         counts: dict[str, int] = {}
+        sequence = self.head + 1
         entry = decided(sequence, whole, batch_id=sequence)
         for name, stage in zip(whole, entry.stages, strict=True):
             counts[name] = here.get(name, 0)
@@ -423,6 +425,7 @@ class CopyMachine(RuleBasedStateMachine):
     def advance(
         self,
         index: int,
+        *,
         is_from_node: bool,
         size_bytes: int,
         step_count: int,

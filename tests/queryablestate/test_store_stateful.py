@@ -317,6 +317,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.store.apply(job_id, entry)
             self.model.pop(entry.state_number, None)
         else:
+            assert isinstance(entry, BatchDecided)
             chunks = self.winning_chunks(job_id, entry)
             if chunks is None:
                 with pytest.raises(StagedDataMissingError):
