@@ -70,7 +70,7 @@ class BatchRows:
         verifying: The nodes whose own chunks will count.
         collecting: The key groups that nodes have yet to fetch for the present
             assignment, sorted, by node.
-        nobody: The key groups whose rows nobody has, sorted.
+        nobody: The key groups whose rows some nodes lack, and nobody has, sorted.
     """
 
     def __init__(
@@ -111,26 +111,27 @@ class BatchRows:
         """Compare what there is with what there must be."""
         holders, due = self._holders, self._due
         had = _key_groups_of(holders)
-        self.nobody = tuple(group for group, has in enumerate(holders) if not has)
         self.verifying = frozenset(
             node_id
             for node_id in with_rows
             if not due.get(node_id, _NO_GROUPS).isdisjoint(had.get(node_id, _NO_GROUPS))
         )
         collecting = {}
+        nobody: set[int] = set()
         for node_id in sorted(due):
             there = had.get(node_id, _NO_GROUPS).union(
                 *(rows.key_groups for rows in self._collected.get(node_id, ()))
             )
+            lacks = sorted(due[node_id] - there)
+            nobody.update(group for group in lacks if not holders[group])
             # Of a key group whose holders have no chunk at all, there are no rows.
             missing = [
-                group
-                for group in sorted(due[node_id] - there)
-                if not with_rows.isdisjoint(holders[group])
+                group for group in lacks if not with_rows.isdisjoint(holders[group])
             ]
             if missing:
                 collecting[node_id] = tuple(missing)
         self.collecting = collecting
+        self.nobody = tuple(sorted(nobody))
 
     def sources(
         self,
@@ -220,15 +221,6 @@ class BatchRows:
                         )
                     )
         return tuple(decided)
-
-    def collectors(self) -> frozenset[str]:
-        """Return the nodes whose fetched rows will count."""
-        return frozenset(
-            node_id
-            for node_id, fetched in self._collected.items()
-            for rows in fetched
-            if not self._due.get(node_id, _NO_GROUPS).isdisjoint(rows.key_groups)
-        )
 
 
 def _node_ids_of(assignment: AssignmentRecord) -> list[tuple[str, ...]]:

@@ -187,9 +187,10 @@ class Verification:
 
     def verified(self, node: PresentNode, message: StagesVerified) -> bool:
         """
-        Take note of what a node has of its own chunks; return whether that was asked.
+        Take note of what a node has of its own chunks, if it was asked for that.
 
-        If so, `proceed` is to be called.
+        Returns:
+            Whether `proceed` is to be called.
         """
         if message.verify_id != self.verify_id or node.node_id not in self.unverified:
             return False
@@ -199,13 +200,14 @@ class Verification:
         else:
             self._verified.add(node.node_id)
             self._store_ids[node.node_id] = node.store_id
-        return True
+        return self._rows is None or self.is_complete
 
     def collected(self, node: PresentNode, message: StagesCollected) -> bool:
         """
-        Take note of what a node has collected; return whether that was asked.
+        Take note of what a node has collected, if it was asked for that.
 
-        If so, `proceed` is to be called.
+        Returns:
+            Whether `proceed` is to be called.
         """
         collecting = self._collecting.get(node.node_id)
         command = None if collecting is None else collecting.command
@@ -239,23 +241,22 @@ class Verification:
         self._rows = None
         return True
 
-    def find_replaced(self) -> bool:
+    def is_valid(self, job: Job) -> bool:
         """
-        Return whether a node that will count has another data directory by now.
+        Return whether what was said holds for *job* as it is now; if not, `proceed`.
 
-        What it had said holds no more; `proceed` is to be called.
+        It does not if the assignment is another one, or a node that will count has
+        another data directory.
         """
-        assert self._rows is not None
         nodes = self.control.nodes
-        counting = self._rows.verifying | self._rows.collectors()
         replaced = [
             node_id
-            for node_id, store_id in sorted(self._store_ids.items())
-            if nodes.store_id_of(node_id) != store_id and node_id in counting
+            for node_id, store_id in self._store_ids.items()
+            if nodes.store_id_of(node_id) != store_id
         ]
         for node_id in replaced:
             self._lack(node_id)
-        return bool(replaced)
+        return self._rows is not None and self._assignment is job.assignment
 
     # -- parts ---------------------------------------------------------------------
 

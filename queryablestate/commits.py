@@ -328,17 +328,17 @@ class Commits:
         self._now_ns = now_ns
         request, verification = commit.request, commit.verification
         job = self._control.job(request.job_id)
-        decided = _check_decidable(job, request)
-        if isinstance(decided, Repeated):
-            return self._await_applied(commit, decided, is_repeated=True)
-        verification.find_replaced()
-        effects = verification.proceed(
-            job, now_ns=now_ns, deadline_ns=commit.deadline_ns
-        )
-        if not verification.is_complete:
-            commit.phase = _Phase.VERIFYING
-            self._forget_if_unwanted(commit)
-            return effects
+        if not verification.is_valid(job):
+            decided = _check_decidable(job, request)
+            if isinstance(decided, Repeated):
+                return self._await_applied(commit, decided, is_repeated=True)
+            effects = verification.proceed(
+                job, now_ns=now_ns, deadline_ns=commit.deadline_ns
+            )
+            if not verification.is_complete:
+                commit.phase = _Phase.VERIFYING
+                self._forget_if_unwanted(commit)
+                return effects
         waited_us = (now_ns - commit.asked_at_ns) // _NS_PER_US
         change = job.decide(
             request,
@@ -346,7 +346,8 @@ class Commits:
             pruned=prunable_entries(self._control, job),
             stages=verification.stages(),
         )
-        assert not isinstance(change, Repeated)
+        if isinstance(change, Repeated):
+            return self._await_applied(commit, change, is_repeated=True)
         return Write(
             operations=change.operations(),
             adopt=partial(self._decided, commit, change),

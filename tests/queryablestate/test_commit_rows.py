@@ -128,6 +128,17 @@ class TestNeeds:
         found = rows(assignment(2, "bc", "c c b b"), stage(1, a=1, b=1), lacking="a")
         assert found.nobody == (0, 1)
 
+    def test_rows_that_were_fetched_in_time(self) -> None:
+        """What has become of those who had them matters no more."""
+        found = rows(
+            assignment(2, "bc", "c c b b"),
+            stage(1, a=1, b=1),
+            lacking="a",
+            collected={"c": [fetched(2, 0, 1, s1=1)]},
+        )
+        assert found.nobody == ()
+        assert found.collecting == {}
+
     def test_what_was_fetched_for_an_earlier_assignment_is_kept(self) -> None:
         """S2: commits come to an end while key groups go on moving."""
         present = assignment(3, "abc", "a a b b", joining="- c c -")
@@ -190,7 +201,6 @@ class TestDecided:
             },
         )
         assert found.collecting == {}
-        assert found.collectors() == {"b", "c"}
         decided = found.decided_stages()
         assert [(each.stage_id, each.chunk_counts) for each in decided] == [
             (one.stage_id, {"b": 1}),
@@ -209,7 +219,6 @@ class TestDecided:
             stage(1, a=1, b=1),
             collected={"a": [fetched(2, 2, s1=1)], "b": [fetched(3, 0, s1=1)]},
         )
-        assert found.collectors() == {"b"}
         assert [one.chunk_counts for one in found.decided_stages()] == [
             {"a": 1, "b": 1},
             {"b": 1},
