@@ -8,12 +8,15 @@ import msgspec
 import pytest
 
 from queryablestate import (
+    copy_messages,
     failures,
     messages,
     node_messages,
     operation_messages,
     questions,
     records,
+    snapshot_manifest,
+    snapshot_messages,
 )
 from queryablestate.codec import PROTOCOL_VERSION
 
@@ -39,11 +42,14 @@ def structs() -> dict[str, Any]:
     return {
         name: getattr(module, name)
         for module in (
+            copy_messages,
             messages,
             node_messages,
             operation_messages,
             questions,
             records,
+            snapshot_manifest,
+            snapshot_messages,
         )
         for name in module.__all__
         if name not in STORED
