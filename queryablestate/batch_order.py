@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Repeated",
     "check_commit",
+    "check_gapless",
     "check_rising",
     "query_progress",
     "repetition_of",
@@ -94,6 +95,29 @@ def check_rising(
             f"run {run.run_id} of query {run.query_id} has written batch "
             f"{run.batch_id}, and comes with other states for batch {batch_id}: "
             "write all states of a batch in one commit, and batches in their order"
+        )
+
+
+def check_gapless(
+    run: RunRecord, batch_id: int, done: Mapping[int, QueryProgress | None]
+) -> None:
+    """
+    Return if nothing is missing before the first batch after a restore.
+
+    What was restored has no writer epoch.  A checkpoint may be of a later time than the
+    snapshot: its next batch would go on where rows of batches between are missing.
+
+    Raises:
+        ConfigurationError: If so; says how the checkpoint is brought back.
+    """
+    for last in done.values():
+        if last is None or last.writer_epoch != 0 or batch_id <= last.batch_id + 1:
+            continue
+        raise ConfigurationError(
+            f"query {run.query_id} comes with batch {batch_id}, and its state was "
+            f"restored as of batch {last.batch_id}: remove what is numbered above "
+            f"{last.batch_id} from offsets/ and commits/ of its checkpoint, or restore "
+            "a later snapshot"
         )
 
 

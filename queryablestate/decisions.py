@@ -38,6 +38,7 @@ from nameservice import (
 )
 from queryablestate.batch_order import (
     check_commit,
+    check_gapless,
     check_rising,
     query_progress,
     repetition_of,
@@ -331,6 +332,8 @@ class Job:
             return repeated
         batch_id = self.staged_batch_id(request)
         check_rising(run, batch_id, done, is_batch_job=request.batch_id is None)
+        if request.batch_id is not None and not request.is_complete:
+            check_gapless(run, batch_id, done)
         progress = {entry.state_number: entry for entry in self.record.progress}
         sequence = self.record.sequence + 1
         written: list[BatchState] = []

@@ -166,7 +166,7 @@ class SnapshotWritten(
     frozen=True,
     kw_only=True,
     forbid_unknown_fields=True,
-    tag="snapshot-written",
+    tag="rows-written",
 ):
     """
     The answer.

@@ -150,9 +150,11 @@ def plane() -> Plane:
     return plane
 
 
-def restore(plane: Plane, *, restore_id: str = ID) -> list[ControlEffect]:
+def restore(
+    plane: Plane, *, restore_id: str = ID, job_id: str = APP
+) -> list[ControlEffect]:
     """Restore a job, and return what is done once both nodes have loaded."""
-    plane.settle(asked(restore_id=restore_id))
+    plane.settle(asked(restore_id=restore_id, job_id=job_id))
     plane.settle(loaded("b", restore_id=restore_id))
     return plane.settle(loaded("a", restore_id=restore_id))
 
@@ -231,6 +233,31 @@ class TestRestoring:
         assert isinstance(older, CheckpointRewoundError)
         done = told(BatchCommitted, plane.decide(commit(epoch, 13)))
         assert (done.batch_id, done.is_repeated) == (13, False)
+
+    def test_no_batch_is_left_out_between_a_snapshot_and_what_follows(
+        self, plane: Plane
+    ) -> None:
+        """W4: a checkpoint of a later time would; a batch that replaces all may."""
+        restore(plane)
+        for name, link in LINKS.items():
+            plane.hear(link, applied(name, SEQUENCE + 1))
+        epoch = plane.bind(plane.draw())
+        error = refusal(plane.ask(commit(epoch, 14)))
+        assert isinstance(error, ConfigurationError)
+        assert "what is numbered above 12" in str(error)
+        assert told(BatchCommitted, plane.decide(commit(epoch, 13))).batch_id == 13
+        assert told(BatchCommitted, plane.decide(commit(epoch, 15))).batch_id == 15
+        restore(plane, restore_id="0c" * 16, job_id="other")
+        for name, link in LINKS.items():
+            plane.hear(link, applied(name, SEQUENCE + 1, job_id="other"))
+        epoch = plane.bind(plane.draw(job_id="other"), job_id="other")
+        complete = commit(
+            epoch, 20, job_id="other", state_numbers=(3,), is_complete=True
+        )
+        plane.ask(complete)
+        plane.hear(LINK_A, applied("a", SEQUENCE + 2, job_id="other"))
+        effects = plane.hear(LINK_B, applied("b", SEQUENCE + 2, job_id="other"))
+        assert told(BatchCommitted, effects).batch_id == 20
 
     def test_another_query_may_take_over(self, plane: Plane) -> None:
         """The epochs of another control plane do not outrank those of this one (W5)."""
