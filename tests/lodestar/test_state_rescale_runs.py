@@ -281,32 +281,43 @@ class TestRescale:
         assert f"[{'#' * 10}" in drawings[-1]
 
     @pytest.mark.parametrize(
-        ("arguments", "code", "saying"),
+        ("arguments", "saying"),
         [
-            (("rescale",), 2, "JOB is wanted"),
-            (("rescale", "flights"), 2, "--nodes or --replicas"),
-            (("rescale", "flights", "--status", "--nodes", "2"), 2, "--status"),
-            (("rescale", "flights", "--nodes", "2", "--watch"), 2, "--watch"),
-            (("rescale", "flights", "--nodes", "0"), 2, "whole number from 1"),
-            (("rescale", "flights", "--replicas", "17"), 2, "replica_count"),
-            (("rescale", "none", "--nodes", "1"), 3, "none"),
-            (("rescale", "none", "--status"), 3, "none"),
-            (("drain", "none"), 2, "no node is called 'none'"),
+            (("rescale",), "JOB is wanted"),
+            (("rescale", "flights"), "--nodes or --replicas"),
+            (("rescale", "flights", "--status", "--nodes", "2"), "--status"),
+            (("rescale", "flights", "--nodes", "2", "--watch"), "--watch"),
+            (("rescale", "flights", "--nodes", "0"), "whole number from 1"),
+            (("rescale", "flights", "--replicas", "17"), "replica_count"),
+            (("drain",), "NODE"),
         ],
     )
-    def test_what_cannot_be_is_told_in_one_line(
+    def test_bad_usage_is_told_in_one_line(
         self,
-        ask: Ask,
-        cluster: Cluster,
+        capsys: pytest.CaptureFixture[str],
+        leader_server_url: str,
         arguments: tuple[str, ...],
-        code: int,
         saying: str,
     ) -> None:
-        """N5: bad usage is 2, what is not there 3, and the line says what to change."""
-        result = ask(*arguments)
-        assert (result.exit_code, result.out) == (code, "")
+        """N5: exit code 2, before anybody is asked, and what to change."""
+        result = call(capsys, *arguments, "--url", leader_server_url)
+        assert (result.exit_code, result.out) == (2, "")
         assert saying in result.err
         assert len(result.err.splitlines()) == 1
+
+    def test_what_is_not_there_is_told_in_one_line(
+        self, ask: Ask, cluster: Cluster
+    ) -> None:
+        """N5: exit code 3 for a job, 2 for a node, whose names are told."""
+        for arguments, code, saying in (
+            (("rescale", "none", "--nodes", "1"), 3, "none"),
+            (("rescale", "none", "--status"), 3, "none"),
+            (("drain", "none"), 2, "no node is called 'none'; known are: n-1"),
+        ):
+            result = ask(*arguments)
+            assert (result.exit_code, result.out) == (code, "")
+            assert saying in result.err
+            assert len(result.err.splitlines()) == 1
 
     def test_too_many_nodes_are_refused(self, ask: Ask, cluster: Cluster) -> None:
         """O6: rescale starts no node; it says how many there are."""

@@ -19,7 +19,12 @@ from nameservice import (
     StorageError,
     UnknownKeyError,
 )
-from queryablestate import NodeConfig, QueryableStateClient, StateNode
+from queryablestate import (
+    NodeConfig,
+    QueryableStateClient,
+    StateNode,
+    StateOperations,
+)
 from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
 from tests.forking import run_in_child
@@ -170,6 +175,87 @@ class TestLife:
             assert run_in_child(cluster.start) == "ForkedClientError"
             assert run_in_child(cluster.close) == "None"
             assert cluster.nodes[0].is_registered
+
+
+class TestNodes:
+    """Nodes that come and go (S1, S4)."""
+
+    def test_one_comes_and_one_goes(self, config: HAConfig, ha: HAServices) -> None:
+        """S1: what was on the one is on the other; numbers are not used again."""
+        with (
+            LocalStateCluster(ha, nodes=1) as cluster,
+            QueryableStateClient(config, deadline_seconds=20.0) as client,
+        ):
+            publisher = publish(config, 5)
+            assert cluster.add_node().node_id == "node-2"
+            assert cluster.remove_node("node-1") == "empty"
+            assert [node.node_id for node in cluster.nodes] == ["node-2"]
+            assert client.get_many(*STATE, NAMES) == {
+                name: {"delay": 5} for name in NAMES
+            }
+            publish(config, 6, publisher)
+            assert client.get(*STATE, "N007") == {"delay": 6}
+            assert cluster.add_node().node_id == "node-3"
+            with pytest.raises(LocalProtocolError):
+                cluster.remove_node("node-1")
+
+    def test_the_last_one_keeps_what_it_has(
+        self, config: HAConfig, ha: HAServices
+    ) -> None:
+        """S1: there is nobody who could take it; it is not waited for."""
+        with LocalStateCluster(ha, nodes=1) as cluster:
+            publish(config, 5)
+            assert cluster.remove_node("node-1") == "nobody"
+            assert cluster.nodes == ()
+
+    def test_the_death_of_one_of_two_copies_costs_nothing(
+        self, config: HAConfig, ha: HAServices
+    ) -> None:
+        """S4: every key is answered, by the other copy; batches go on."""
+        with (
+            LocalStateCluster(ha, nodes=2, replicas=2) as cluster,
+            StateOperations(ha) as operations,
+            QueryableStateClient(config, deadline_seconds=20.0) as client,
+        ):
+            publisher = publish(config, 5)
+            (job,) = operations.rescalings()
+            assert job.copy_counts == {"node-1": 128, "node-2": 128}
+            cluster.node("node-1").close()
+            assert client.get_many(*STATE, NAMES) == {
+                name: {"delay": 5} for name in NAMES
+            }
+            publish(config, 6, publisher)
+            assert client.get(*STATE, "N007") == {"delay": 6}
+
+    def test_a_node_that_comes_restores_the_copies(
+        self, config: HAConfig, ha: HAServices
+    ) -> None:
+        """S4: by itself, when a job has fewer than it shall have."""
+        with (
+            LocalStateCluster(ha, nodes=2, replicas=2) as cluster,
+            StateOperations(ha) as operations,
+        ):
+            publisher = publish(config, 5)
+            assert cluster.remove_node("node-1", timeout_seconds=0.0) is None
+            publish(config, 6, publisher)
+            cluster.add_node()
+            deadline = time.monotonic() + 30.0
+            (job,) = operations.rescalings("flights")
+            while job.copy_counts.get("node-3") != 128 and time.monotonic() < deadline:
+                # It may ask before anything is planned; the next question waits.
+                (job,) = operations.wait_until_rescaled("flights", timeout_seconds=30.0)
+            assert job.key_group_counts["node-2"] == 64
+            assert job.missing_count == 0
+
+    def test_none_comes_or_goes_when_it_does_not_run(self, ha: HAServices) -> None:
+        """Before the start and after the end there is nothing to add to."""
+        cluster = LocalStateCluster(ha, nodes=1)
+        with pytest.raises(LocalProtocolError):
+            cluster.add_node()
+        cluster.start()
+        cluster.close()
+        with pytest.raises(LocalProtocolError):
+            cluster.add_node()
 
 
 class TestFaults:
