@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from queryablestate.chains import (
+    catch_up,
+    declare_lost,
+    lagging_nodes,
+    prunable_entries,
+)
 from queryablestate.control_events import Link, LinkClosed
 from queryablestate.node_messages import (
     ApplyEntries,
@@ -28,6 +34,7 @@ from tests.queryablestate.control_plane import (
     sent,
     stage,
 )
+from tests.queryablestate.moving_plane import MovingPlane, assignment
 
 
 AGAIN = Link(20)
@@ -232,3 +239,83 @@ class TestPruning:
         plane.ask(commit(1, 120))
         assert entry_path(1, 4) not in plane.store
         assert entry_path(1, 5) in plane.store
+
+
+class TestCopies:
+    """S1: members without an in-sync copy are nobody's to wait for, or to mourn."""
+
+    def start(self) -> MovingPlane:
+        """Let ``c`` make copies of what ``a`` and ``b`` have, after one batch."""
+        plane = MovingPlane()
+        plane.ask()
+        plane.assign(
+            assignment(2, "abc", "a a b b", joining="c - c -", since=1, sequence=1)
+        )
+        plane.come("c")
+        return plane
+
+    def catch_up(self, plane: MovingPlane, position: int | None) -> list[object]:
+        """Return what ``c`` is told that says it is so far."""
+        node = plane.control.nodes.present("c")
+        assert node is not None
+        if position is not None:
+            node.sequences[APP] = position
+        job = plane.control.job(APP)
+        return [*plane.sent(catch_up(plane.control, job, node), "c")]
+
+    def test_who_only_joins_is_not_waited_for(self) -> None:
+        """Nobody is asked for a copy that is being made."""
+        plane = self.start()
+        job = plane.control.job(APP)
+        assert lagging_nodes(plane.control, job, 1) == ["a", "b"]
+        plane.applied("a", 1)
+        plane.applied("b", 1)
+        assert lagging_nodes(plane.control, job, 1) == []
+        plane.assign(assignment(3, "abc", "c a c b", since=1, sequence=1))
+        assert lagging_nodes(plane.control, job, 1) == ["c"]
+
+    def test_entries_are_kept_for_who_only_joins(self) -> None:
+        """It is to apply them like any other."""
+        plane = self.start()
+        for batch_id in range(1, 110):
+            plane.ask(version=2, batch_id=batch_id)
+        for node_id in "ab":
+            plane.applied(node_id, 110)
+        job = plane.control.job(APP)
+        assert list(prunable_entries(plane.control, job)) == []
+        plane.applied("c", 110)
+        assert list(prunable_entries(plane.control, job))[-1] == 11
+        plane.leave("c")
+        assert list(prunable_entries(plane.control, job)) == []
+
+    def test_it_begins_where_it_joined(self) -> None:
+        """What was decided before it copies; what comes after is brought to it."""
+        plane = self.start()
+        plane.ask(version=2, batch_id=1)
+        first, second = self.catch_up(plane, None)
+        assert first == reset(1)
+        assert sequences(second) == [2]
+
+    def test_another_disk_begins_at_the_head_and_has_lost_nothing(self) -> None:
+        """It has none of the rows that it was brought, and copies all of them."""
+        plane = self.start()
+        plane.ask(version=2, batch_id=1)
+        plane.leave("c")
+        plane.come("c", store_id="another")
+        assert self.catch_up(plane, None) == [reset(2)]
+
+    def test_another_disk_with_in_sync_copies_has_lost_rows(self) -> None:
+        """W7: for what others do not have it is mourned as ever."""
+        plane = self.start()
+        plane.assign(assignment(3, "abc", "c a c b", since=1, sequence=1))
+        plane.leave("c")
+        plane.come("c", store_id="another")
+        assert self.catch_up(plane, None) == [reset(1, 1)]
+
+    def test_who_cannot_go_on_begins_anew_and_has_lost_nothing(self) -> None:
+        """A copy that is being made can be made anew."""
+        plane = self.start()
+        node = plane.control.nodes.present("c")
+        assert node is not None
+        effects = declare_lost(plane.control, plane.control.job(APP), node)
+        assert plane.sent(effects, "c") == [reset(1)]
