@@ -32,6 +32,7 @@ from election import Put
 from nameservice import (
     ConfigurationError,
     DeadlineExceededError,
+    DidNotHappenError,
     MayHaveHappenedError,
     StateUnavailableError,
     StorageError,
@@ -153,6 +154,7 @@ class Restores:
         Raises:
             ConfigurationError: If the job has states.
             StateUnavailableError: If it cannot be begun now.
+            DidNotHappenError: If nodes are only late: whoever asks tries again.
         """
         waiter = Waiter(link=link, request_id=request.request_id)
         running = self._running.get(request.restore_id)
@@ -257,8 +259,9 @@ class Restores:
         ):
             raise _unavailable(request.job_id, "it is being restored already")
         if not control.is_settled(now_ns=now_ns):
-            detail = "this proxy leads since a moment ago, and nodes are still coming"
-            raise _unavailable(request.job_id, detail)
+            raise DidNotHappenError(
+                "this proxy leads since a moment ago, and nodes are still coming"
+            )
         if not self._free_stores():
             detail = "no state node is registered: start one with 'lodestar node'"
             raise _unavailable(request.job_id, detail)

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from nameservice import (
     DeadlineExceededError,
+    DidNotHappenError,
     StateUnavailableError,
     StorageError,
     UnknownJobError,
@@ -212,6 +213,7 @@ class Snapshots:
 
         Raises:
             UnknownJobError: If the job has no state.
+            DidNotHappenError: If a node is only late: whoever asks tries again.
             StateUnavailableError: If a node is away.
             DeadlineExceededError: If its turn has come too late.
         """
@@ -226,6 +228,10 @@ class Snapshots:
             for node_id in _primaries(job)
             if self._control.nodes.present(node_id) is None
         ]
+        if away and not self._control.is_settled(now_ns=now_ns):
+            raise DidNotHappenError(
+                "this proxy leads since a moment ago, and nodes are still coming"
+            )
         if away:
             detail = f"{', '.join(away)} is away, and must write its part"
             raise _unavailable(request.job_id, _groups(job, away), detail)

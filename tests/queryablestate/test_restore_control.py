@@ -368,6 +368,14 @@ class TestFailing:
         assert kinds_of(sent(effects, LINK_B)) == [DropLoaded]
         assert plane.core.state_names(APP) == ["aircraft"]
 
+    def test_nodes_that_are_only_late_are_waited_for(self, plane: Plane) -> None:
+        """A job is not given to the first that comes under a new leader."""
+        plane.next_leader()
+        plane.hear(LINK_A, node_register("a"))
+        assert isinstance(refusal(plane.settle(asked())), DidNotHappenError)
+        plane.hear(LINK_B, node_register("b"))
+        assert told(JobRestored, restore(plane)).node_ids == ("a", "b")
+
     def test_nobody_to_load_it(self) -> None:
         """A job needs a node."""
         plane = Plane()

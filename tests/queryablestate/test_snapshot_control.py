@@ -8,6 +8,7 @@ import pytest
 
 from nameservice import (
     DeadlineExceededError,
+    DidNotHappenError,
     MayHaveHappenedError,
     NameServiceError,
     StateUnavailableError,
@@ -47,6 +48,7 @@ from tests.queryablestate.control_plane import (
     WALL_US,
     Plane,
     commit,
+    node_register,
     refusal,
     told,
 )
@@ -204,6 +206,14 @@ class TestFailing:
         assert isinstance(error, StateUnavailableError)
         assert error.key_groups == (2, 3)
         assert told_nodes(effects) == []
+
+    def test_nodes_that_are_only_late_are_waited_for(self, plane: Plane) -> None:
+        """Who asks tries again by itself until the new leader has heard of them."""
+        plane.next_leader()
+        assert isinstance(refusal(plane.settle(asked())), DidNotHappenError)
+        plane.hear(LINK_A, node_register("a", positions={APP: 1}))
+        plane.hear(LINK_B, node_register("b", positions={APP: 1}))
+        assert (LINK_B, WriteSnapshot) in told_nodes(plane.settle(asked()))
 
     @pytest.mark.parametrize(
         ("event", "kind"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -106,6 +108,41 @@ class TestTakeAndRestore:
             assert not completing.write(batch_ids["completing"] + 1).is_repeated
             check_all_kinds(client, JOB, batch_ids["appending"] + 1)
             check_complete(client, JOB, batch_ids["completing"] + 1)
+
+    def test_a_leader_that_changes_is_not_noticed(
+        self, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """What was under way is begun anew by itself, and whole again."""
+        with (
+            LocalStateCluster(ha, nodes=2, proxies=2) as cluster,
+            StateOperations(ha) as operations,
+            QueryableStateClient(ha) as client,
+        ):
+            write(ha, range(2))
+            done = threading.Semaphore(0)
+            is_over = threading.Event()
+
+            def take_again_and_again() -> int:
+                for number in itertools.count():
+                    if is_over.is_set():
+                        return number
+                    operations.snapshot(JOB, tmp_path / str(number))
+                    done.release()
+                raise AssertionError
+
+            with ThreadPoolExecutor(1) as pool:
+                taking = pool.submit(take_again_and_again)
+                assert done.acquire(timeout=60)
+                leader = next(one for one in cluster.proxies if one.is_leader)
+                leader.close()
+                for _ in range(3):
+                    assert done.acquire(timeout=60), taking.exception(timeout=0)
+                is_over.set()
+                last = taking.result() - 1
+            operations.restore("other", tmp_path / str(last))
+            check_all_kinds(client, "other", 1)
+            names = {path.name for path in (tmp_path / str(last)).iterdir()}
+            assert len(names) == 2, "the manifest, and one directory of files"
 
     def test_a_job_is_restored_beside_itself(
         self, ha: HAServices, tmp_path: Path
