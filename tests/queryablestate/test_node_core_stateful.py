@@ -10,7 +10,7 @@ is told, late, and fails now and then.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Final, TypeAlias
 
 import pytest
 from hypothesis import settings
@@ -28,6 +28,8 @@ from queryablestate.node_effects import (
     ApplyEntry,
     AskAgain,
     ConnectProxy,
+    FinishCopy,
+    HoldKeyGroups,
     NodeEffect,
     ResetJobRows,
     SendToProxy,
@@ -51,6 +53,7 @@ from queryablestate.node_messages import (
     EntriesApplied,
     FromNode,
     HeartbeatAcknowledged,
+    JobAssignment,
     NodeHeartbeat,
     NodeRefused,
     NodeRegistered,
@@ -71,6 +74,9 @@ WAITING_MAX: Final = 3
 CALM_COUNT: Final = 3
 
 
+Work: TypeAlias = ApplyEntry | ResetJobRows | HoldKeyGroups | FinishCopy
+
+
 class Proxy:
     """One leadership: what it knows of the node, and what it has sent it."""
 
@@ -88,18 +94,8 @@ class NodeMachine(RuleBasedStateMachine):
         super().__init__()
         self.now_ns = 1_000 * MS
         self.calm_count = 0
-        self.core = NodeCore(
-            NodeIdentity(node_id="n", registration_id="r", address="tcp://10.0.0.9:1"),
-            NodeLimits(
-                pause_ns=10 * MS,
-                pause_ns_max=100 * MS,
-                answer_timeout_ns=300 * MS,
-                retry_ns=200 * MS,
-                entries_waiting_max=4,
-                questions_waiting_max=WAITING_MAX,
-            ),
-            now_ns=self.now_ns,
-        )
+        self.core = self.new_core()
+        self.version = 1
         self.head = 0
         self.first_kept = 1
         self.since = 0
@@ -111,10 +107,32 @@ class NodeMachine(RuleBasedStateMachine):
         # The store: what it has, and what it has been told to do.
         self.position: int | None = None
         self.is_disk_lost = False
-        self.work: deque[ApplyEntry | ResetJobRows] = deque()
+        self.work: deque[Work] = deque()
         self.waiting: dict[int, tuple[Question, int]] = {}
         self.question_id = 0
         self.promised: dict[int, int] = {}  # to whom asked: what the node was sent
+
+    def new_core(self) -> NodeCore:
+        """Return the core of a process that has just begun."""
+        return NodeCore(
+            NodeIdentity(node_id="n", registration_id="r", address="tcp://10.0.0.9:1"),
+            NodeLimits(
+                pause_ns=10 * MS,
+                pause_ns_max=100 * MS,
+                answer_timeout_ns=300 * MS,
+                retry_ns=200 * MS,
+                copy_retry_ns=20 * MS,
+                copy_retry_ns_max=100 * MS,
+                copy_report_ns=100 * MS,
+                entries_waiting_max=4,
+                questions_waiting_max=WAITING_MAX,
+            ),
+            now_ns=self.now_ns,
+        )
+
+    def assigned(self) -> JobAssignment:
+        """Return what the node is to answer for."""
+        return assignment()
 
     # -- the shell -----------------------------------------------------------------
 
@@ -180,7 +198,7 @@ class NodeMachine(RuleBasedStateMachine):
         admitted = self.core.admit(one, job_id, now_ns=self.now_ns)
         match admitted:
             case ServedJob():
-                self.check_may_answer(one)
+                self.check_may_answer(one, admitted)
                 if (self.position or 0) >= (one.min_batch_id or 0):
                     return
                 wait = Wait.BATCH
@@ -203,8 +221,9 @@ class NodeMachine(RuleBasedStateMachine):
         for effect in effects:
             self.perform(effect)
 
-    def check_may_answer(self, one: Question) -> None:
+    def check_may_answer(self, one: Question, served: ServedJob) -> None:
         """Q4, S2, W3: the leader counts on the node, and the node has caught up."""
+        assert served.assignment_version == one.assignment_version
         assert one.leader_epoch == self.proxy.epoch
         assert self.proxy.is_registered
         assert self.now_ns < self.proxy.heard_at_ns + SESSION_TIMEOUT_MS * MS
@@ -243,7 +262,7 @@ class NodeMachine(RuleBasedStateMachine):
                 leader_epoch=proxy.epoch,
                 control_id="c",
                 session_timeout_ms=SESSION_TIMEOUT_MS,
-                jobs=(assignment(),),
+                jobs=(self.assigned(),),
             )
         )
         told = {position.job_id: position.sequence for position in message.positions}
@@ -297,6 +316,10 @@ class NodeMachine(RuleBasedStateMachine):
         """Another proxy leads, and the name service tells."""
         self.calm_count = 0
         self.proxy = Proxy(self.proxy.epoch + 1)
+        self.find()
+
+    def find(self) -> None:
+        """The name service tells who leads."""
         self.step(ProxyFound(address=ADDRESS, epoch=self.proxy.epoch))
 
     @precondition(lambda self: self.is_connecting)
@@ -398,17 +421,22 @@ class NodeMachine(RuleBasedStateMachine):
     @rule(is_failing=st.sampled_from([False, False, False, True]))
     def finish(self, is_failing: bool) -> None:
         """The store is done with what it was told first."""
-        work = self.work.popleft()
-        failure = "disk full" if is_failing else None
-        if isinstance(work, ApplyEntry):
-            assert work.job_id == "job"
-            if failure is None:
-                self.position = work.entry.sequence
-            self.step(EntryFinished(job_id="job", entry=work.entry, failure=failure))
-        else:
-            if failure is None:
-                self.position = work.sequence
-            self.step(ResetFinished(job_id="job", failure=failure))
+        self.do(self.work.popleft(), "disk full" if is_failing else None)
+
+    def do(self, work: Work, failure: str | None) -> None:
+        """Let the store do something, or fail."""
+        match work:
+            case ApplyEntry(entry=entry):
+                assert work.job_id == "job"
+                if failure is None:
+                    self.position = entry.sequence
+                self.step(EntryFinished(job_id="job", entry=entry, failure=failure))
+            case ResetJobRows(sequence=sequence):
+                if failure is None:
+                    self.position = sequence
+                self.step(ResetFinished(job_id="job", failure=failure))
+            case _:
+                pytest.fail("nothing is copied here")
 
     @precondition(lambda self: self.is_connected)
     @rule(
@@ -424,6 +452,7 @@ class NodeMachine(RuleBasedStateMachine):
             leader_epoch=self.proxy.epoch - is_past,
             min_batch_id=None if ahead is None else self.head + ahead,
             deadline_ms=deadline_ms,
+            version=self.version,
         )
         if is_past:
             admitted = self.core.admit(one, "job", now_ns=self.now_ns)
@@ -472,22 +501,26 @@ class NodeMachine(RuleBasedStateMachine):
         for _ in range(300):
             if self.is_served():
                 return
-            if self.is_connecting:
-                self.connect()
-            self.deliver_to_proxy(100)
-            self.deliver_to_node(100)
-            while self.work:
-                self.finish(is_failing=False)
-            if not (self.to_node or self.to_proxy or self.is_connecting):
-                self.jump()
+            self.go_on()
         pytest.fail("the node does not come to serve")
+
+    def go_on(self) -> None:
+        """Let everybody do what is to be done, and nothing break."""
+        if self.is_connecting:
+            self.connect()
+        self.deliver_to_proxy(100)
+        self.deliver_to_node(100)
+        while self.work:
+            self.finish(is_failing=False)
+        if not (self.to_node or self.to_proxy or self.is_connecting):
+            self.jump()
 
     def is_served(self) -> bool:
         """Return whether the node answers from the head of the chain."""
         if self.head > 0 and (self.position or 0) < self.head:
             return False
         job_id = None if self.position is None else "job"
-        one = question(leader_epoch=self.proxy.epoch)
+        one = question(leader_epoch=self.proxy.epoch, version=self.version)
         admitted = self.core.admit(one, job_id, now_ns=self.now_ns)
         if self.position is None:
             return self.core.is_registered
