@@ -14,19 +14,54 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from queryablestate.records import BatchDecided
+from msgspec.structs import replace
+
+from queryablestate.codec import decode_rows, encode_payload
+from queryablestate.node_messages import StageChunk
+from queryablestate.records import BatchDecided, Entry, StateDropped
 from queryablestate.store import StateStore
 from queryablestate.store_holdings import Held, admitted, copies_under_way
 from queryablestate.store_layout import HoldMark
 from queryablestate.store_marks import hold_mark
+from tests.queryablestate import writing_store
 from tests.queryablestate.store_batches import JOB, NODE, NOW_US
 from tests.queryablestate.store_copying import joining
-from tests.queryablestate.writing_store import chunks_of, entry_of
+from tests.queryablestate.writing_store import DROPPED
 
 
 GROUPS = range(16)
 BATCH_COUNT_MAX = 2_000
 PAGE_SIZE_BYTES = 2_000
+
+
+def number_of(state_number: int, sequence: int) -> int:
+    """Return the number of a state: one that was dropped is not used again."""
+    if state_number != DROPPED:
+        return state_number
+    return DROPPED + (sequence - 1) // 5
+
+
+def entry_of(sequence: int) -> Entry:
+    """Return an entry of the chain."""
+    entry = writing_store.entry_of(sequence)
+    if isinstance(entry, BatchDecided):
+        states = [
+            replace(one, state_number=number_of(one.state_number, sequence))
+            for one in entry.states
+        ]
+        return replace(entry, states=tuple(states))
+    return StateDropped(sequence=sequence, state_number=number_of(DROPPED, sequence))
+
+
+def chunks_of(sequence: int) -> list[tuple[StageChunk, bytes]]:
+    """Return the chunks of a batch."""
+    chunks = []
+    for envelope, payload in writing_store.chunks_of(sequence):
+        rows = decode_rows(payload)
+        number = number_of(rows.state_number, sequence)
+        rows = replace(rows, state_number=number)
+        chunks.append((envelope, encode_payload(rows)))
+    return chunks
 
 
 def mark_of(store: StateStore) -> HoldMark | None:

@@ -12,7 +12,12 @@ import pytest
 from queryablestate.store import StateStore
 from queryablestate.store_holdings import copies_under_way
 from tests.queryablestate import copying_store
-from tests.queryablestate.copying_store import copies_of, hold_again, mark_of
+from tests.queryablestate.copying_store import (
+    copies_of,
+    hold_again,
+    mark_of,
+    number_of,
+)
 from tests.queryablestate.store_batches import JOB, NODE
 from tests.queryablestate.store_copying import kept_sequences, rows_by_group
 from tests.queryablestate.test_store_crash import Model
@@ -60,7 +65,7 @@ def expected(model: Model, groups: Iterable[int]) -> dict[int, dict[bytes, bytes
     """Return what they should hold."""
     wanted = {group.to_bytes(2, "big") for group in groups}
     found = {
-        number: {
+        number_of(number, model.sequence): {
             storage_key: b"".join(value + b";" for value in values)
             for storage_key, values in held.items()
             if storage_key[:2] in wanted
