@@ -276,10 +276,10 @@ class MovingMachine(NodeMachine):
             assert copy.is_complete  # S1: no half copy is ever in sync
         self.copies = held
         for key_group, since in ((g.key_group, g.since) for g in work.joining):
-            copy = copies.get(key_group)
-            if copy is None or copy.since != since:
-                copy = Copy(since=since, begun=self.position or 0)
-            self.copies[key_group] = copy
+            known = copies.get(key_group)
+            if known is None or known.since != since:
+                known = Copy(since=since, begun=self.position or 0)
+            self.copies[key_group] = known
 
     def complete(self, work: FinishCopy) -> None:
         """Apply what was kept; S2: then there is every entry, and nothing twice."""
