@@ -6,6 +6,7 @@ from nameservice import CommitTimeoutError, StagedDataMissingError
 from queryablestate.commit_verification import verify_id_of
 from queryablestate.control_effects import AnswerWriter
 from queryablestate.control_events import Link
+from queryablestate.job_changes import JobChange
 from queryablestate.messages import BatchCommitted
 from queryablestate.node_messages import (
     ApplyEntries,
@@ -20,6 +21,7 @@ from tests.queryablestate.control_plane import (
     EPOCH,
     SECOND,
     WALL_US,
+    commit,
     refusal,
     stage,
     verified,
@@ -182,6 +184,45 @@ class TestMoved:
         assert plane.sent(effects, "c") == []
         more = plane.told(CollectStages, plane.collected(command, "c", 1), "c")
         assert (more.assignment_version, more.sources) == (3, (source("a", 1),))
+
+    def test_a_batch_that_was_decided_meanwhile(self) -> None:
+        """W4: a repetition is acknowledged; nothing is collected for it."""
+        plane = MovingPlane()
+        plane.come("c")
+        effects = plane.ask(ONLY_A)
+        node = plane.control.nodes.present("a")
+        assert node is not None
+        said = verified("a", plane.told(VerifyStages, effects, "a").verify_id)
+        waiting = plane.commits.verified(node, said, WALL_US)
+        job = plane.control.job(APP)
+        request = commit(1, 0, ONLY_A)
+        change = job.decide(request, decided_at_us=WALL_US, pruned=())
+        assert isinstance(change, JobChange)
+        job.adopt(change)
+        plane.assign(assignment(2, "abc", "a a b b", joining="c - - -"))
+        assert plane.perform(waiting) == []
+        plane.applied("b", 1)
+        (answer,) = plane.applied("a", 1)
+        message = BatchCommitted(request_id=3, batch_id=0, is_repeated=True)
+        assert answer == AnswerWriter(link=DRIVER, message=message)
+
+    def test_another_job_moves(self) -> None:
+        """Jobs have assignments of their own."""
+        plane = MovingPlane()
+        plane.ask(ONLY_A)
+        plane.plane.draw(job_id="other")
+        other = plane.control.job("other")
+        assert plane.commits.assignment_changed(other) == []
+
+    def test_an_answer_to_another_command_is_none(self) -> None:
+        """S2: what was collected for other key groups does not make up for these."""
+        plane = MovingPlane()
+        plane.come("c")
+        plane.assign(assignment(2, "abc", "a a b b", joining="c - - -"))
+        first = plane.told(CollectStages, plane.ask(ONLY_A), "c")
+        plane.assign(assignment(3, "abc", "a a b b", joining="- c - -"))
+        assert plane.collected(first, "c", 1) == []
+        assert plane.decided == []
 
     def test_a_version_that_is_not_kept_any_more(self) -> None:
         """W4: nobody can say where its rows were sent; the batch is run again."""

@@ -59,7 +59,9 @@ from tests.queryablestate.control_plane import (
     node_register,
     refusal,
     sent,
+    told,
 )
+from tests.queryablestate.moving_plane import MovingPlane, assignment
 
 
 OWNERS = ((0,), (0,), (1,), (1,))
@@ -91,6 +93,17 @@ def drawn(ticket: int, version: int = 1) -> AnswerWriter:
         owners=OWNERS,
     )
     return AnswerWriter(link=DRIVER, message=message)
+
+
+def test_who_makes_copies_is_brought_rows() -> None:
+    """S2: whoever writes sends rows to all who have, or make, a copy."""
+    moving = MovingPlane()
+    moving.come("c")
+    moving.assign(assignment(2, "abc", "a ab b b", joining="c - c -"))
+    answer = told(TicketDrawn, moving.plane.ask(draw()))
+    assert answer.assignment_version == 2
+    assert [node.node_id for node in answer.nodes] == ["a", "b", "c"]
+    assert answer.owners == ((0, 2), (0, 1), (1, 2), (1,))
 
 
 class TestLimits:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from haservices import open_ha_services
 from nameservice import (
@@ -228,6 +229,21 @@ class TestPlanAndBind:
             assert caught.value.key_groups == (1, 3)
         else:
             assert plan() == (AT, None)
+
+    def test_a_node_whose_rows_others_get_is_not_waited_for(
+        self, writer: StateWriter, proxy: ScriptedProxy
+    ) -> None:
+        """S4: who stages gives it up if it stays away; the batch goes on."""
+
+        def handle(request: msgspec.Struct, payload: bytes) -> Reply:
+            if isinstance(request, DrawTicket):
+                return replace(
+                    drawn(request, AT, None), owners=((0, 1), (1, 0), (0,), (0, 1))
+                )
+            return as_wanted(request, payload)
+
+        proxy.handle = handle
+        assert bound(writer).plan.nodes[1].address is None
 
     def test_a_zombie_is_told(self, writer: StateWriter, proxy: ScriptedProxy) -> None:
         """A run that is not the newest cannot even bind (W1)."""

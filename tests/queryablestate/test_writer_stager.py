@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import pickle
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
 
 from nameservice import (
+    NS_PER_SECOND,
     ConfigurationError,
     LocalProtocolError,
     StaleWriterError,
     StateUnavailableError,
 )
+from queryablestate import writer_nodes, writer_stager
 from queryablestate.messages import NodeAddress
 from queryablestate.node_messages import ChunkRefused, ChunkStaged, StageChunk
 from queryablestate.writer import StageMessage, WriteOrigin, WritePlan, WriteRun
@@ -286,6 +289,25 @@ class TestTrouble:
         indexes = [chunk.chunk_index for chunk, _ in second.chunks]
         assert indexes == sorted(set(indexes))
         assert set(indexes) | set(answered) == set(range(count))
+
+    def test_a_machine_that_says_nothing_is_not_waited_for(
+        self, connections: WriterConnections, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One that is gone refuses no connection; its node may be elsewhere by now."""
+        for module in (writer_nodes, writer_stager):
+            monkeypatch.setattr(module, "OPEN_TIMEOUT_NS", NS_PER_SECOND // 10)
+        with socket.create_server(("127.0.0.1", 0)) as mute, staging_node() as node:
+            run = write_run([f"tcp://127.0.0.1:{mute.getsockname()[1]}"], [(0,)] * 4)
+            with Stager(
+                run,
+                0,
+                connections=connections,
+                limits=LIMITS,
+                find_node=lambda _: node.address,
+            ) as stager:
+                stager.add(1, some_rows(10), is_list=False)
+                stager.finish()
+            assert len(node.chunks) == 1
 
     def test_a_row_that_no_frame_can_hold_is_refused(
         self, connections: WriterConnections
