@@ -173,7 +173,7 @@ def _pages(
         ends = list(accumulate(map(add, map(len, block_keys), map(len, block_values))))
         begin = taken = 0
         while begin < len(ends):
-            end = bisect_right(ends, taken + size_left)
+            end = bisect_right(ends, taken + size_left, begin)
             if end == begin and keys:
                 yield keys, values
                 keys, values, size_left = [], [], size_bytes_max
