@@ -290,6 +290,11 @@ class Enrolment:
         effects.append(SendToNode(link=link, message=registered))
         for job in jobs:
             effects += catch_up(control, job, node)
+            job_id = job.record.job_id
+            if job_id not in node.sequences:
+                # It is to begin anew.  What it says of copies until it has heard that
+                # is of those from before: it begins them anew in another version.
+                node.lost_jobs.add(job_id)
             effects += self._tell_address(job, node)
             control.routes.locate(job)
         return effects + self._commits.node_registered(node)

@@ -225,7 +225,10 @@ class Moves:
             self._queued.add(job_id)
             return self._write(job, assignment)
         for node in self._control.nodes:
-            node.lost_jobs.discard(job_id)  # nobody else has what it had
+            if job_id in node.lost_jobs:
+                # Nobody else has what it had, and it may be given more.
+                node.lost_jobs.discard(job_id)
+                self._control.touch(job_id)
         self._take_time(job, is_new=False)
         return []
 
