@@ -14,6 +14,7 @@ _NAMES = (
     "failover",
     "state_reads",
     "state_publish",
+    "state_move",
 )
 
 

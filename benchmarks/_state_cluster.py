@@ -61,6 +61,7 @@ class StateCluster:
         self._proxy_toml = proxy_toml
         self._resources = ExitStack()
         self.url = ""
+        self._directory = Path()
         self.node_pids: list[int] = []
 
     def __enter__(self) -> Self:
@@ -93,19 +94,25 @@ class StateCluster:
             path.write_text(self._proxy_toml)
             options = ["--config-file", str(path)]
         self._spawn("proxy", "--url", self.url, *options)
-        for number in range(self._node_count):
-            process, _ = self._spawn(
-                "node",
-                "--url",
-                self.url,
-                "--node-id",
-                f"node-{number}",
-                "--data-dir",
-                str(directory / f"node-{number}"),
-                "--drain-timeout",
-                "0",  # all of them end: there is nobody to take anything over
-            )
-            self.node_pids.append(process.pid)
+        self._directory = directory
+        for _ in range(self._node_count):
+            self.add_node()
+
+    def add_node(self) -> None:
+        """Start one more node, and return when it serves."""
+        node_id = f"node-{len(self.node_pids)}"
+        process, _ = self._spawn(
+            "node",
+            "--url",
+            self.url,
+            "--node-id",
+            node_id,
+            "--data-dir",
+            str(self._directory / node_id),
+            "--drain-timeout",
+            "0",  # all of them end: there is nobody to take anything over
+        )
+        self.node_pids.append(process.pid)
 
     def _spawn(self, *arguments: str) -> tuple[subprocess.Popen[str], str]:
         """Start one verb; return it, and the line that says that it serves."""
