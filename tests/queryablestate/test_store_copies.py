@@ -151,6 +151,23 @@ class TestCopy:
         assert target.state(2) == source.state(2)
         assert values(target, 0, 1, number=2) == [b"2", b"2"]
 
+    def test_states_of_before_are_known_from_the_source(
+        self, source: StateStore, target: StateStore
+    ) -> None:
+        """No entry that the store will apply says what they are (S2, Q1)."""
+        write_all(source, b"1")
+        target.reset_job(JOB, 1, [])
+        target.hold(JOB, [], joining({1: 1}))
+        write_all(source, b"2", batch_state=state(2))
+        sequence = fetched(source, target, [1])
+        target.hold(JOB, [], joining({1: 1}))
+        assert target.state(1) is None
+        write_all(target, b"2", batch_state=state(2))
+        assert finished(target, [1], sequence) == (1,)
+        assert [target.state(one) for one in (1, 2)] == [
+            source.state(one) for one in (1, 2)
+        ]
+
     def test_a_state_that_was_dropped_does_not_come_back(
         self, source: StateStore, target: StateStore
     ) -> None:
@@ -163,10 +180,10 @@ class TestCopy:
             pages = list(reader.pages(1))
             assert [page.state_number for page in pages] == [1, 2, 3]
             target.apply(JOB, StateDropped(sequence=4, state_number=3))
+            target.hold(JOB, [], joining({1: 3}))
             target.put_copied(JOB, reader.states, pages[0])
             target.put_copied(JOB, reader.states, pages[1])
             target.apply(JOB, StateDropped(sequence=5, state_number=2))
-            target.hold(JOB, [], joining({1: 3}))
             target.put_copied(JOB, reader.states, pages[1])
             target.put_copied(JOB, reader.states, pages[2])
         assert finished(target, [1], 3) == (1,)
