@@ -20,10 +20,7 @@ that one, and nobody goes back in time (rule S3).
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, TypeAlias, assert_never, final
-
-from attrs import define, field, frozen
+from typing import TYPE_CHECKING, final
 
 from queryablestate.node_effects import (
     ApplyEntry,
@@ -32,14 +29,14 @@ from queryablestate.node_effects import (
     ResetJobRows,
     SendToProxy,
 )
-from queryablestate.node_messages import EntriesApplied, JobPosition, ResetJob
-from queryablestate.records import (
-    BatchDecided,
-    Entry,
-    SnapshotMarked,
-    SnapshotRestored,
-    StateDropped,
+from queryablestate.node_job import (
+    NodeJob,
+    ServedJob,
+    found_by,
+    has_part,
+    served_job,
 )
+from queryablestate.node_messages import EntriesApplied, JobPosition, ResetJob
 
 
 if TYPE_CHECKING:
@@ -50,138 +47,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["JobTable", "ServedJob"]
-
-_Task: TypeAlias = Entry | ResetJob
-
-
-@final
-@frozen(kw_only=True)
-class ServedJob:
-    """
-    What a node answers for.
-
-    Attributes:
-        job_id: The job.
-        assignment_version: The assignment that says so.
-        key_groups: Those of which the node is the primary, sorted; other copies that it
-            holds are not asked.
-        prefixes: The same as storage keys begin with them.
-    """
-
-    job_id: str
-    assignment_version: int
-    key_groups: tuple[int, ...]
-    prefixes: frozenset[bytes]
-
-
-def _served(job: JobAssignment) -> ServedJob:
-    return ServedJob(
-        job_id=job.job_id,
-        assignment_version=job.assignment_version,
-        key_groups=job.key_groups,
-        prefixes=frozenset(group.to_bytes(2, "big") for group in job.key_groups),
-    )
-
-
-def _found_by(entry: Entry) -> frozenset[int]:
-    """Return the states of which nothing is lost any more after *entry*."""
-    match entry:
-        case BatchDecided(states=states):
-            return frozenset(s.state_number for s in states if s.is_replaced)
-        case StateDropped(state_number=state_number):
-            return frozenset({state_number})
-        case SnapshotRestored(state_numbers=state_numbers):
-            return frozenset(state_numbers)
-        case SnapshotMarked():
-            return frozenset()
-        case _:
-            assert_never(entry)
-
-
-def _has_part(job: JobAssignment) -> bool:
-    return bool(job.key_groups or job.copies or job.joining)
-
-
-@final
-@define(kw_only=True)
-class _Job:
-    """
-    One job.
-
-    Attributes:
-        job_id: Its name.
-        position: The last entry that the store has; None for a job it knows nothing of.
-        lost: The states whose rows are lost (rule W7).
-        received: The last entry that has arrived.
-        assigned: The entry after which the assignment was made.
-        promised: The entry from which on the node answers.
-        has_part: Whether the node has a part in it, as far as is known.
-        is_missed_coming: Whether that may still rise.
-        served: What it answers for, or None.
-        tasks: What has arrived and not gone to the store; a reset only as the first.
-        current: What has gone to the store.
-        is_void: Whether what the store has is to be reset, and counts for nothing.
-        is_incomplete: Whether something between what has arrived is missing.
-        failure: Why it cannot go on, or None.
-        retry_at_ns: When to ask for the rest again, or None.
-    """
-
-    job_id: str
-    position: int | None = None
-    lost: frozenset[int] = frozenset()
-    received: int = 0
-    assigned: int = 0
-    promised: int = 0
-    has_part: bool = True
-    is_missed_coming: bool = False
-    served: ServedJob | None = None
-    tasks: deque[_Task] = field(factory=deque)
-    current: _Task | None = None
-    is_void: bool = False
-    is_incomplete: bool = False
-    failure: str | None = None
-    retry_at_ns: int | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        return self.current is not None
-
-    @property
-    def is_reset_waiting(self) -> bool:
-        return bool(self.tasks) and isinstance(self.tasks[0], ResetJob)
-
-    @property
-    def is_unsettled(self) -> bool:
-        if self.position is None:
-            return self.is_busy
-        return self.is_reset_waiting or isinstance(self.current, ResetJob)
-
-    @property
-    def is_caught_up(self) -> bool:
-        return (
-            not self.is_missed_coming
-            and not self.is_void
-            and (self.position or 0) >= self.promised
-        )
-
-    @property
-    def has_applied_all(self) -> bool:
-        return not self.has_part or (
-            self.is_caught_up
-            and not self.is_busy
-            and not self.is_incomplete
-            and self.failure is None
-        )
-
-    def leave(self) -> None:
-        """Have no part in it any more: nobody waits for what has not come."""
-        self.has_part = False
-        self.assigned = 0
-        self.promised = 0
-        self.is_missed_coming = False
-        self.is_incomplete = False
-        self.failure = None
-        self.retry_at_ns = None
 
 
 @final
@@ -210,7 +75,7 @@ class JobTable:
         self._entries_waiting_max = entries_waiting_max
         self._retry_ns = retry_ns
         self._jobs = {
-            job_id: _Job(
+            job_id: NodeJob(
                 job_id=job_id,
                 position=position,
                 lost=frozenset(lost.get(job_id, ())),
@@ -302,8 +167,8 @@ class JobTable:
     def assign(self, assignment: JobAssignment) -> None:
         """Answer for what *assignment* says of one job, when what was missed came."""
         job = self._job(assignment.job_id)
-        job.served = _served(assignment)
-        if not _has_part(assignment):
+        job.served = served_job(assignment)
+        if not has_part(assignment):
             job.leave()
             return
         job.has_part = True
@@ -369,7 +234,7 @@ class JobTable:
         assert job.current == event.entry
         job.current = None
         if event.failure is None:
-            job.lost -= _found_by(event.entry)
+            job.lost -= found_by(event.entry)
             return self._moved(job, event.entry.sequence)
         if job.is_reset_waiting:
             return self._go_on(job)  # what failed does not matter any more
@@ -401,13 +266,13 @@ class JobTable:
 
     # -- parts ---------------------------------------------------------------------
 
-    def _job(self, job_id: str) -> _Job:
+    def _job(self, job_id: str) -> NodeJob:
         job = self._jobs.get(job_id)
         if job is None:
-            job = self._jobs[job_id] = _Job(job_id=job_id)
+            job = self._jobs[job_id] = NodeJob(job_id=job_id)
         return job
 
-    def _go_on(self, job: _Job) -> list[NodeEffect]:
+    def _go_on(self, job: NodeJob) -> list[NodeEffect]:
         """Give the store the next thing to do, if it has nothing of this job."""
         if job.current is not None or not job.tasks:
             return []
@@ -422,13 +287,13 @@ class JobTable:
             ]
         return [ApplyEntry(job_id=job.job_id, entry=task)]
 
-    def _moved(self, job: _Job, sequence: int) -> list[NodeEffect]:
+    def _moved(self, job: NodeJob, sequence: int) -> list[NodeEffect]:
         job.position = sequence
         job.failure = None
         job.retry_at_ns = None
         return [self._report(job), *self._go_on(job)]
 
-    def _failed(self, job: _Job, failure: str, now_ns: int) -> list[NodeEffect]:
+    def _failed(self, job: NodeJob, failure: str, now_ns: int) -> list[NodeEffect]:
         job.tasks.clear()
         job.received = job.position or 0
         if not job.has_part:
@@ -445,7 +310,7 @@ class JobTable:
             )
         return effects
 
-    def _report(self, job: _Job) -> NodeEffect:
+    def _report(self, job: NodeJob) -> NodeEffect:
         return SendToProxy(
             message=EntriesApplied(
                 registration_id=self._registration_id,

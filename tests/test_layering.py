@@ -94,6 +94,7 @@ PURE_FILES = frozenset(
         "node_effects",
         "node_events",
         "node_information",
+        "node_job",
         "node_jobs",
         "node_limits",
         "node_refusals",
