@@ -367,6 +367,7 @@ class NodeSnapshots:
             for keys, values in directory.read_rows(file, command.key_groups):
                 task.run(writer, partial(area.put, restore_id, number, keys, values))
                 row_count += len(keys)
+        task.run(writer, partial(area.finish, restore_id))
         return row_count
 
     def _drop(self, store: StateStore, restore_id: str) -> None:

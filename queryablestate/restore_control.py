@@ -80,6 +80,7 @@ __all__ = ["Restores"]
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_SECOND: Final = 1_000_000_000
 _RUNNING_COUNT_MAX: Final = 4
+_SEPARATOR: Final = "-"
 
 
 class _Phase(Enum):
@@ -102,6 +103,8 @@ class _Restore:
         deadline_ns: Until when all must be loaded.
         waiters: Who is to be told; those who have left may come again.
         phase: How far it is.
+        load_id: What nodes call what they load: another one for each attempt, for what
+            is said of an earlier one may come late.
         numbers: The state numbers from now on, by those of the snapshot.
         links: The connections of the nodes that have a part in it.
         assignment: Who loads what; its version and its sequence are none yet.
@@ -113,6 +116,7 @@ class _Restore:
     deadline_ns: int
     waiters: list[Waiter] = field(factory=list)
     phase: _Phase = _Phase.RESERVING
+    load_id: str = ""
     numbers: dict[int, int] = field(factory=dict)
     links: dict[str, Link] = field(factory=dict)
     assignment: AssignmentRecord | None = None
@@ -181,9 +185,10 @@ class Restores:
 
     def loaded(self, node: PresentNode, message: SnapshotLoaded) -> list[Outcome]:
         """Take note of what a node has loaded."""
-        restore = self._running.get(message.restore_id)
+        restore = self._running.get(message.restore_id.partition(_SEPARATOR)[0])
         if (
             restore is None
+            or restore.load_id != message.restore_id
             or restore.phase is not _Phase.LOADING
             or node.node_id not in restore.awaited
         ):
@@ -242,7 +247,7 @@ class Restores:
         for entry in job.entries.values():
             if (
                 isinstance(entry, SnapshotRestored)
-                and entry.restore_id == request.restore_id
+                and entry.restore_id.partition(_SEPARATOR)[0] == request.restore_id
             ):
                 return _answer(request.request_id, job.assignment, entry.sequence)
         return None
@@ -302,6 +307,9 @@ class Restores:
         self._check_empty(restore.request.job_id)
         del now_ns
         counters = self._control.counters
+        # Numbers of states are never given out twice, and so this is not either.
+        attempt = counters.state_number + 1
+        restore.load_id = f"{restore.request.restore_id}{_SEPARATOR}{attempt}"
         for number, each in enumerate(
             restore.request.states, counters.state_number + 1
         ):
@@ -343,7 +351,7 @@ class Restores:
             restore.awaited.add(node_id)
             message = LoadSnapshot(
                 leader_epoch=control.leader_epoch,
-                restore_id=request.restore_id,
+                restore_id=restore.load_id,
                 job_id=request.job_id,
                 uri=request.uri,
                 manifest_checksum=request.manifest_checksum,
@@ -418,7 +426,7 @@ class Restores:
             states=states,
             entry=SnapshotRestored(
                 sequence=sequence,
-                restore_id=request.restore_id,
+                restore_id=restore.load_id,
                 state_numbers=tuple(
                     one.state_number for one in progress if one.batch_id is not None
                 ),
@@ -462,7 +470,7 @@ class Restores:
             return effects  # the job may be there, and need what was loaded
         message = DropLoaded(
             leader_epoch=self._control.leader_epoch,
-            restore_id=restore.request.restore_id,
+            restore_id=restore.load_id,
         )
         for node_id in sorted(restore.links):
             node = self._control.nodes.present(node_id)

@@ -220,7 +220,8 @@ class LoadSnapshot(
 
     Attributes:
         leader_epoch: Who says so.
-        restore_id: Names what is loaded.
+        restore_id: Names what is loaded, and this attempt: the id of the request and a
+            number.
         job_id: The job that is to have them; what was loaded for it before is dropped.
         uri: The directory of the snapshot.
         manifest_checksum: Of the manifest there; another one is not used.

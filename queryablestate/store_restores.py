@@ -57,11 +57,13 @@ class LoadMark(Struct, frozen=True, array_like=True):
         restore_id: Names it.
         job_id: The job that is to have it.
         began_at_us: When it was begun to load.
+        is_complete: Whether all of it is here.
     """
 
     restore_id: str
     job_id: str
     began_at_us: int
+    is_complete: bool = False
 
 
 _MARK: Final = msgspec.msgpack.Decoder(LoadMark)
@@ -129,6 +131,20 @@ class RestoreArea:
             rows: Iterator[tuple[bytes, bytes]] = zip(keys, values, strict=True)
             cursor.putmulti(rows)
 
+    def finish(self, restore_id: str) -> None:
+        """
+        Note that all is here; only then does an entry show it.
+
+        Raises:
+            StorageError: If what was begun has been dropped.
+        """
+        with self._environment.writing() as transaction:
+            mark = self._mark(transaction, restore_id)
+            if mark is None:
+                raise StorageError("what was being loaded has been dropped")
+            complete = msgspec.structs.replace(mark, is_complete=True)
+            transaction.put(_key(restore_id), encode_record(complete), db=self._meta)
+
     def drop(self, is_unwanted: Callable[[LoadMark], bool]) -> int:
         """Drop what is loaded and not wanted; return how many restores that were."""
         with self._environment.reading() as transaction:
@@ -152,11 +168,17 @@ class RestoreArea:
         Raises:
             StorageError: If it is not here.
         """
+        load = self._mark(transaction, entry.restore_id)
         owner = _owner(entry.restore_id)
         others = row_ranges(difference(ALL_GROUPS, admitted(holding)))
         for number in entry.state_numbers:
             mark = state_mark(transaction, self._meta, number)
-            if mark is None or mark.job_id != owner:
+            if (
+                load is None
+                or not load.is_complete
+                or mark is None
+                or mark.job_id != owner
+            ):
                 raise StorageError(
                     f"the rows of the snapshot that job {job_id!r} was restored from "
                     "are not here: drop its states, and restore it again"
@@ -170,6 +192,12 @@ class RestoreArea:
         self._drop(transaction, entry.restore_id)
 
     # -- parts ---------------------------------------------------------------------
+
+    def _mark(
+        self, transaction: Transaction[bytes], restore_id: str
+    ) -> LoadMark | None:
+        stored = transaction.get(_key(restore_id), db=self._meta)
+        return None if stored is None else _decoded(stored)
 
     def _marks(self, transaction: Transaction[bytes]) -> list[LoadMark]:
         return [

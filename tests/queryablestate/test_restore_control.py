@@ -79,7 +79,7 @@ def state_of(
     number: int, name: str, schema: str, batch_id: int | None
 ) -> SnapshotState:
     """Return a state that a query wrote up to *batch_id*, in run 900."""
-    queries = ()
+    queries: tuple[QueryProgress, ...] = ()
     if batch_id is not None:
         queries = (
             QueryProgress(
@@ -130,12 +130,16 @@ def asked(
 
 
 def loaded(
-    node_id: str, *, failure: str | None = None, restore_id: str = ID
+    node_id: str,
+    *,
+    failure: str | None = None,
+    restore_id: str = ID,
+    attempt: int = 1,
 ) -> NodeSpoke:
     """Return that a node has loaded its part, or has not."""
     message = SnapshotLoaded(
         registration_id=f"process-{node_id}",
-        restore_id=restore_id,
+        restore_id=f"{restore_id}-{attempt}",
         row_count=3,
         failure=failure,
     )
@@ -154,9 +158,17 @@ def restore(
     plane: Plane, *, restore_id: str = ID, job_id: str = APP
 ) -> list[ControlEffect]:
     """Restore a job, and return what is done once both nodes have loaded."""
-    plane.settle(asked(restore_id=restore_id, job_id=job_id))
-    plane.settle(loaded("b", restore_id=restore_id))
-    return plane.settle(loaded("a", restore_id=restore_id))
+    effects = plane.settle(asked(restore_id=restore_id, job_id=job_id))
+    attempt = attempt_of(effects)
+    plane.settle(loaded("b", restore_id=restore_id, attempt=attempt))
+    return plane.settle(loaded("a", restore_id=restore_id, attempt=attempt))
+
+
+def attempt_of(effects: list[ControlEffect]) -> int:
+    """Return the number of the attempt that node ``a`` is told of."""
+    command = sent(effects, LINK_A)[-1]
+    assert isinstance(command, LoadSnapshot)
+    return int(command.restore_id.partition("-")[2])
 
 
 def kinds_of(messages: Sequence[object]) -> list[type]:
@@ -215,7 +227,7 @@ class TestRestoring:
             assert (reset.sequence, reset.state_numbers) == (SEQUENCE, ())
             assert entries.entries == (
                 SnapshotRestored(
-                    sequence=SEQUENCE + 1, restore_id=ID, state_numbers=(1,)
+                    sequence=SEQUENCE + 1, restore_id=f"{ID}-1", state_numbers=(1,)
                 ),
             )
 
@@ -319,7 +331,24 @@ class TestFailing:
         assert kinds_of(sent(effects, LINK_B)) == [DropLoaded]
         assert plane.core.job_ids() == []
         plane.hear(LINK_A, node_register("a"))
-        assert told(JobRestored, restore(plane, restore_id="0c" * 16))
+        answer = told(JobRestored, restore(plane, restore_id="0c" * 16))
+        assert answer.sequence == SEQUENCE + 1
+
+    def test_what_is_said_of_an_earlier_attempt_counts_for_nothing(
+        self, plane: Plane
+    ) -> None:
+        """A node drops what it had loaded when it begins anew, and may say so late."""
+        plane.settle(asked())
+        plane.next_leader()
+        plane.start_nodes()
+        attempt = attempt_of(plane.settle(asked()))
+        assert attempt != 1
+        plane.settle(loaded("a", attempt=1))
+        plane.settle(loaded("b", attempt=1))
+        assert plane.core.job_ids() == []
+        plane.settle(loaded("a", attempt=attempt))
+        effects = plane.settle(loaded("b", attempt=attempt))
+        assert told(JobRestored, effects).node_ids == ("a", "b")
 
     def test_a_node_that_begins_anew_has_left(self, plane: Plane) -> None:
         """Another process of it may have begun with another disk."""

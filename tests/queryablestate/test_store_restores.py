@@ -49,6 +49,7 @@ def fill(store: StateStore, restore_id: str = ID, *, number: int = 1) -> None:
     """Load a row into each of two key groups."""
     store.restores.begin(mark_of(restore_id), [loaded(number)])
     store.restores.put(restore_id, number, [key(0), key(3)], [b"zero", b"three"])
+    store.restores.finish(restore_id)
 
 
 def restored(sequence: int, restore_id: str = ID, number: int = 1) -> SnapshotRestored:
@@ -126,6 +127,18 @@ class TestShowing:
         assert store.positions() == {JOB: 40}
         assert values(store) is None
 
+    def test_what_is_here_in_part_is_not_shown(self, store: StateStore) -> None:
+        """A load that was begun, and is not over, is no rows of a job."""
+        store.restores.begin(mark_of(), [loaded()])
+        store.restores.put(ID, 1, [key(0)], [b"zero"])
+        store.reset_job(JOB, 40, ())
+        with pytest.raises(StorageError, match="are not here"):
+            store.apply(JOB, restored(41))
+        assert values(store) is None
+        store.restores.drop(lambda _: True)
+        with pytest.raises(StorageError, match="has been dropped"):
+            store.restores.finish(ID)
+
 
 class TestDropping:
     """What comes to nothing leaves nothing."""
@@ -144,6 +157,7 @@ class TestDropping:
         fill(store)
         assert store.restores.drop(lambda mark: mark.job_id == JOB) == 1
         store.restores.begin(mark_of(OTHER_ID), [loaded(2)])
+        store.restores.finish(OTHER_ID)
         store.reset_job(JOB, 40, ())
         store.apply(JOB, restored(41, OTHER_ID, number=2))
         assert values(store, 2) == [None, None]
