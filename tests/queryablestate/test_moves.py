@@ -618,7 +618,8 @@ class TestDrain:
 
     def test_a_node_that_leaves(self) -> None:
         """S1: it ends when the others have what it had."""
-        plane, _ = start("ab")
+        plane, epoch = start("ab")
+        plane.ask(commit(epoch, 0))
         effects = plane.hear(LINK_B, leave("b"))
         assert emptied("empty") not in sent(effects, LINK_B)
         (one,) = [n for n in plane.core.node_summaries(now_ns=0) if n.is_draining]
@@ -636,7 +637,8 @@ class TestDrain:
 
     def test_an_operator_drains_a_node(self) -> None:
         """O6: it is told like one that leaves."""
-        plane, _ = start("ab")
+        plane, epoch = start("ab")
+        plane.ask(commit(epoch, 0))
         join(plane, "c")
         assert told(DrainStarted, plane.ask(drain("b"))) == DrainStarted(
             request_id=6, node_id="b", job_ids=(APP,)
@@ -644,6 +646,20 @@ class TestDrain:
         assert assignment(plane).node_ids == ("a", "b", "c")
         effects = plane.hear(LINK_C, copied("c", 2, 2, 3))
         assert emptied("empty") in sent(effects, LINK_B)
+
+    def test_a_node_that_a_batch_may_need_stays(self) -> None:
+        """S2: its rows may be there only, until it is decided."""
+        plane, epoch = start("ab")
+        plane.hear(LINK_B, leave("b"))
+        effects = plane.hear(LINK_A, copied("a", 2, 2, 3))
+        assert owners(plane) == ["a"] * 4
+        assert emptied("empty") not in sent(effects, LINK_B)
+        (one,) = [n for n in plane.core.node_summaries(now_ns=0) if n.is_draining]
+        assert (one.copy_counts, one.is_needed) == ({}, True)
+        effects = plane.ask(commit(epoch, 0, assignment_version=1))
+        assert emptied("empty") in sent(effects, LINK_B)
+        (one,) = [n for n in plane.core.node_summaries(now_ns=0) if n.is_draining]
+        assert not one.is_needed
 
     def test_a_drain_is_taken_back(self) -> None:
         """O6: it takes part again."""
@@ -656,7 +672,8 @@ class TestDrain:
 
     def test_nobody_can_take_over(self) -> None:
         """S1: a node need not wait for what cannot be."""
-        plane, _ = start("ab")
+        plane, epoch = start("ab")
+        plane.ask(commit(epoch, 0))
         plane.hear(LINK_B, leave("b"))
         effects = plane.hear(LINK_A, leave("a"))
         assert emptied("nobody") in sent(effects, LINK_A)

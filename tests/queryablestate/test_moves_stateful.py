@@ -401,8 +401,13 @@ class World:
             self.replace_disk(node)
         elif number < 0.95:
             self.ask()
-        elif number < 0.96:
+        elif number < 0.955:
             self.next_leader()
+        elif number < 0.96:
+            # Nobody sees the node go: the new leader finds an empty disk.
+            self.next_leader()
+            self.replace_disk(node)
+            self.start(node)
         elif number < 0.98:
             self.plane.now_ns += random.choice([1, TIMEOUT_NS // 4])
             self.beat()
@@ -487,9 +492,10 @@ class World:
         asked = Counter(owners[0] for owners in assignment.owners)
         assert max(asked.values()) - min(asked[n] for n in range(count)) <= 1
         for key_group, owners in enumerate(assignment.owners):
-            for index in owners:
-                node = self.nodes[assignment.node_ids[index]]
-                assert key_group in node.disk.complete
+            disks = [self.nodes[assignment.node_ids[index]].disk for index in owners]
+            assert all(key_group in disk.complete for disk in disks)
+            # Rows are lost to all or to nobody: whoever lost them alone copies them.
+            assert len({key_group in disk.lost for disk in disks}) == 1
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -52,3 +52,22 @@ def test_the_silent_are_found() -> None:
     assert table.silent_since(4) == []
     assert table.silent_since(5) == [b]
     assert table.silent_since(6) == [a, b]
+
+
+def test_who_is_being_emptied() -> None:
+    """O6: the process that is named, or a node that is away; no new process."""
+    record = NodeRecord(node_id="a", store_id="disk", draining_id="process-a")
+    table = NodeTable([record])
+    assert table.record_of("a") is record
+    assert table.is_draining("a")
+    assert table.registration_id_of("a") is None
+    node = table.register(node_register("a"), link=LINK_A, now_ns=0)
+    assert table.is_draining("a")
+    assert set(table.present_ids) == {"a"}
+    table.remove(node)
+    assert table.is_draining("a")
+    assert table.registration_id_of("a") == "process-a"
+    table.register(node_register("a", registration_id="later"), link=LINK_B, now_ns=1)
+    assert not table.is_draining("a")
+    assert not table.is_draining("b")
+    assert table.record_of("b") is None

@@ -36,6 +36,12 @@ from queryablestate.messages import (
     StateDescribed,
     StatesListed,
 )
+from queryablestate.operation_messages import (
+    DrainNode,
+    ListRescalings,
+    RescaleJob,
+    RescalingsListed,
+)
 from queryablestate.proxy_requests import ChangeRequest, LookupRequest, RequestDesk
 from tests.queryablestate.control_plane import (
     APP,
@@ -106,6 +112,16 @@ def change(plane: Plane, who: str, request: ChangeRequest) -> NameServiceError |
     except NameServiceError as error:
         return error
     return None
+
+
+def rescale() -> RescaleJob:
+    """Return a request."""
+    return RescaleJob(request_id=1, session=SESSION, job_id=APP, node_count=1)
+
+
+def drain() -> DrainNode:
+    """Return a request."""
+    return DrainNode(request_id=1, session=SESSION, node_id="a")
 
 
 def describe(job_id: str, state_name: str) -> DescribeState:
@@ -184,12 +200,32 @@ class TestLookups:
         assert [node.address for node in told.nodes] == ["tcp://a:1", "tcp://b:1"]
         assert all(not node.key_group_counts for node in told.nodes)
         assert all(not node.behind_counts for node in told.nodes)
+        assert all(not node.copy_counts for node in told.nodes)
 
     def test_nobody_else_finds_nodes(self, plane: Plane) -> None:
         """C1: who reads is routed, and needs no addresses."""
         for name in ("reader", "machine"):
             told = answer(plane, name, ListNodes(request_id=1, session=SESSION))
             assert told == refusal_of(AccessDeniedError("list nodes"), 1)
+
+    def test_operators_see_how_jobs_are_rescaled(self, plane: Plane) -> None:
+        """O6: all of them, or one that there must be."""
+        for job_id in (None, APP):
+            request = ListRescalings(request_id=1, session=SESSION, job_id=job_id)
+            told = answer(plane, "operator", request)
+            assert isinstance(told, RescalingsListed)
+            assert [one.job_id for one in told.rescalings] == [APP]
+        request = ListRescalings(request_id=1, session=SESSION, job_id="none")
+        told = answer(plane, "operator", request)
+        assert told == refusal_of(UnknownJobError("none"), 1)
+
+    def test_nobody_else_sees_how_jobs_are_rescaled(self, plane: Plane) -> None:
+        """C1: not even whether there is a job."""
+        denied = refusal_of(AccessDeniedError("list how jobs are rescaled"), 1)
+        for name in ("reader", "writer", "stranger", "machine"):
+            for job_id in (None, APP, "none"):
+                request = ListRescalings(request_id=1, session=SESSION, job_id=job_id)
+                assert answer(plane, name, request) == denied
 
 
 class TestChanges:
@@ -198,7 +234,8 @@ class TestChanges:
         for request in (draw(), bind(1), commit(1, 0, stage(1, a=1))):
             assert change(plane, "writer", request) is None
             assert change(plane, "operator", request) is None
-        assert change(plane, "operator", drop()) is None
+        for operation in (drop(), rescale(), drain()):
+            assert change(plane, "operator", operation) is None
 
     def test_who_has_not_may_not(self, plane: Plane) -> None:
         """C1: each of the states must be allowed, and dropping takes an operator."""
@@ -215,6 +252,8 @@ class TestChanges:
             ("machine", commit(1, 0), "write flights/*"),
             ("reader", commit(1, 0), "write flights/aircraft"),
             ("filler", drop(), "drop flights/aircraft"),
+            ("filler", rescale(), "rescale flights"),
+            ("machine", drain(), "drain a"),
             ("stranger", drop("none"), "drop flights/none"),
         ):
             error = change(plane, who, request)
