@@ -7,12 +7,20 @@ import time
 from typing import TYPE_CHECKING, Any, Final, final
 
 from queryablestate.key_codec import KeyCodec
+from queryablestate.operator_states import (
+    OPERATOR_STATE_SCHEMA,
+    published_name,
+    published_rows,
+    published_states,
+)
 from queryablestate.proxy_connection import ProxyConnection
 from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
 from queryablestate.value_codec import ValueCodec
 from queryablestate.writer import StateWriter
 from queryablestate.writer_rows import StateRows
 from queryablestate.writer_stager import Stager
+from rescaling.operator_state import encode_snapshot
+from rescaling.redistribution import RedistributionMode
 
 
 if TYPE_CHECKING:
@@ -52,7 +60,8 @@ ALL_KINDS: Final[Mapping[str, StateSchema]] = {
     ),
 }
 COMPLETE: Final[Mapping[str, StateSchema]] = {
-    "totals": StateSchema(kind=StateKind.VALUE, key=_KEY, value=_NUMBER)
+    "totals": StateSchema(kind=StateKind.VALUE, key=_KEY, value=_NUMBER),
+    published_name("offsets"): OPERATOR_STATE_SCHEMA,
 }
 
 
@@ -107,7 +116,9 @@ class Query:
                 for name, schema in self._states.items():
                     stager.add(
                         numbers[name],
-                        _rows_of(name, schema, batch_id),
+                        _offsets_of(batch_id, run.origin.writer_epoch)
+                        if schema is OPERATOR_STATE_SCHEMA
+                        else _rows_of(name, schema, batch_id),
                         is_list=schema.kind is StateKind.LIST,
                     )
                 message = stager.finish()
@@ -142,6 +153,23 @@ def _rows_of(name: str, schema: StateSchema, batch_id: int) -> StateRows:
     return StateRows(keys=keys, values=values)
 
 
+def _offsets_of(batch_id: int, writer_epoch: int) -> StateRows:
+    """Return the operator state of two subtasks as it is after a batch."""
+    mode = RedistributionMode.SPLIT_DISTRIBUTE
+    (state,) = published_states(
+        [
+            encode_snapshot({"offsets": (mode, [offset])})
+            for offset in (batch_id, -batch_id)
+        ]
+    )
+    return published_rows(
+        state,
+        writer_epoch=writer_epoch,
+        batch_id=batch_id,
+        max_parallelism=MAX_PARALLELISM,
+    )
+
+
 def check_all_kinds(client: QueryableStateClient, job_id: str, batch_id: int) -> None:
     """Compare every state of `ALL_KINDS` with what it must hold after *batch_id*."""
     one: Any = {"number": batch_id}
@@ -158,9 +186,14 @@ def check_all_kinds(client: QueryableStateClient, job_id: str, batch_id: int) ->
 
 
 def check_complete(client: QueryableStateClient, job_id: str, batch_id: int) -> None:
-    """Compare the state of `COMPLETE` with what it must hold after *batch_id*."""
+    """Compare the states of `COMPLETE` with what it must hold after *batch_id*."""
     found = {key: value["number"] for key, value in client.scan(job_id, "totals")}
     assert found == dict.fromkeys(KEYS[batch_id % 3 :], batch_id)
+    offsets = client.operator_state(job_id, "offsets")
+    assert (offsets.batch_id, offsets.items) == (
+        batch_id,
+        ((0, batch_id), (1, -batch_id)),
+    )
 
 
 @final
