@@ -137,6 +137,8 @@ def drain_sentence(drain: DrainInformation) -> str:
     if drain.is_empty:
         state = "is empty" if drain.is_draining else "has no key groups"
         return f"{node} {state}"
+    if not drain.left_count:
+        return f"{node} has no key groups, and waits for batches that were begun before"
     return f"{node} is being emptied: {_jobs_text(drain.copy_counts)}"
 
 

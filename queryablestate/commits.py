@@ -371,6 +371,9 @@ class Commits:
         commit.batch_id = decided.batch_id
         commit.sequence = decided.sequence
         commit.is_repeated = is_repeated
+        self._control.open_batches.decided(
+            job_id=commit.request.job_id, query_id=commit.request.query_id
+        )
         self._forget_if_unwanted(commit)
         return self._finish_if_applied(commit)
 

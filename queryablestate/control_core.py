@@ -243,6 +243,7 @@ class ControlCore:
             behind_counts=behind,
             copy_counts=copies,
             is_draining=self._control.nodes.is_draining(node_id),
+            is_needed=bool(copies) or self._draining.is_needed(node_id),
         )
 
     def rescalings(self, request: ListRescalings, *, now_ns: int) -> RescalingsListed:
@@ -262,6 +263,7 @@ class ControlCore:
             self._snapshots.next_deadline_ns(),
             self._restores.next_deadline_ns(),
             self._moves.next_deadline_ns(),
+            self._control.open_batches.next_deadline_ns(),
         )
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
@@ -310,6 +312,8 @@ class ControlCore:
             return tuple(effects)
         effects += self._enrolment.expire(now_ns=now_ns)
         effects += self._commits.expire(now_ns=now_ns)
+        if self._control.open_batches.expire(now_ns=now_ns):
+            self._control.is_touched = True  # a node that is empty may end now
         effects += self._pump(now_ns)
         while outcomes := self._moves.look(now_ns=now_ns):
             effects += self._sequence(outcomes)
@@ -327,6 +331,7 @@ class ControlCore:
                 return self._enrolment.node_spoke(event, now_ns=now_ns)
             case LinkClosed(link=link):
                 self._commits.link_closed(link)
+                self._control.open_batches.link_closed(link, now_ns=now_ns)
                 self._snapshots.link_closed(link)
                 self._restores.link_closed(link)
                 return self._enrolment.link_closed(link)

@@ -12,6 +12,7 @@ from nameservice import UnknownJobError
 from queryablestate.control_limits import CONTROL_LIMITS, ControlLimits
 from queryablestate.location import RouteTable
 from queryablestate.node_table import NodeTable
+from queryablestate.open_batches import OpenBatches
 
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class ControlState:
         session_timeout_ns: As above.
         limits: As above; may be replaced at any time.
         settled_at_ns: When a node that is not here will not come by itself.
+        open_batches: Those that were begun and may not be over.
         touched: Jobs for whose assignment something may have changed (`touch`).
         is_touched: Whether anything at all may have.
     """
@@ -74,6 +76,7 @@ class ControlState:
         self.session_timeout_ns = session_timeout_ns
         self.limits = limits
         self.settled_at_ns = now_ns + session_timeout_ns
+        self.open_batches = OpenBatches(self.jobs, now_ns=now_ns)
         self.touched = set(self.jobs)
         self.is_touched = True
         for job in self.jobs.values():

@@ -3,8 +3,10 @@ Which nodes are being emptied, and when they may end; pure (rules S1 and O6).
 
 Theory of operation.  A node that is to be emptied is written down, by the process that
 it is now: the node gets no key groups any more, and those that it has go elsewhere like
-in any other rescale (`queryablestate.reassignment`).  When it has no part in any job it
-is told that it may end, and so it is if there is nobody who could take anything over.
+in any other rescale (`queryablestate.reassignment`).  When it has no part in any job,
+and no batch is under way that was begun when it had one
+(`queryablestate.open_batches`), it is told that it may end; and so it is if there is
+nobody who could take anything over.
 A new process of that name has been started for a purpose: it is not emptied.
 """
 
@@ -94,7 +96,7 @@ class Draining:
         effects: list[ControlEffect] = []
         for node in draining:
             reason = None
-            if not control.jobs_of(node.node_id):
+            if not self.is_needed(node.node_id):
                 reason = EMPTY
             elif not are_others:
                 reason = NOBODY
@@ -103,6 +105,13 @@ class Draining:
                 effects.append(SendToNode(link=node.link, message=message))
             node.emptied_reason = reason
         return effects
+
+    def is_needed(self, node_id: str) -> bool:
+        """Return whether a node has a part in a job, or may have rows of a batch."""
+        control = self._control
+        return bool(control.jobs_of(node_id)) or control.open_batches.may_need(
+            node_id, control.jobs
+        )
 
     # -- parts ---------------------------------------------------------------------
 

@@ -199,6 +199,8 @@ class NodeSummary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         behind_counts: For each job how many entries of the chain it has yet to apply.
         copy_counts: For each job how many in-sync copies it has, primaries included.
         is_draining: Whether it is being emptied.
+        is_needed: Whether it has a part in a job, or batches that were begun before may
+            have rows there: it is not to end yet.
     """
 
     node_id: str
@@ -208,6 +210,7 @@ class NodeSummary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     behind_counts: dict[str, int]
     copy_counts: dict[str, int] = {}
     is_draining: bool = False
+    is_needed: bool = True
 
 
 class NodesListed(

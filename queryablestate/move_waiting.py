@@ -138,8 +138,14 @@ class DrainWaiting:
                 f"{self._node_id} is not being drained any more, and not empty: it "
                 "was started anew, or somebody lets it take part again"
             )
-        if not is_settled or any(
-            not each.is_done for each in rescalings if each.job_id in drain.copy_counts
+        if (
+            not is_settled
+            or not drain.left_count  # of copies; batches that were begun come to an end
+            or any(
+                not each.is_done
+                for each in rescalings
+                if each.job_id in drain.copy_counts
+            )
         ):
             self._idle_since_ns = None
             return None

@@ -108,12 +108,15 @@ class DrainInformation:
         is_away: Whether it is out of contact.
         copy_counts: For each job how many copies of key groups it still has; jobs of
             which it has none are left out.
+        is_needed: Whether it has some, or batches that were begun before may have rows
+            there that are fetched when they are committed.
     """
 
     node_id: str
     is_draining: bool
     is_away: bool
     copy_counts: Mapping[str, int] = field(factory=dict)
+    is_needed: bool = False
 
     @property
     def left_count(self) -> int:
@@ -122,8 +125,8 @@ class DrainInformation:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether it has none: it may end, and nobody will notice."""
-        return not self.copy_counts
+        """Return whether nobody needs it: it may end, and nobody will notice."""
+        return not self.copy_counts and not self.is_needed
 
 
 def rescaling_information(rescaling: JobRescaling) -> RescalingInformation:
@@ -169,6 +172,7 @@ def drain_information(node_id: str, node: NodeSummary | None) -> DrainInformatio
         copy_counts={
             job_id: count for job_id, count in sorted(node.copy_counts.items()) if count
         },
+        is_needed=node.is_needed,
     )
 
 

@@ -180,7 +180,6 @@ class TicketOffice:
         counters: CountersRecord,
         change: JobChange | None,
     ) -> list[ControlEffect]:
-        del now_ns
         control = self._control
         control.counters = counters
         ticket = control.ticket_next
@@ -194,6 +193,14 @@ class TicketOffice:
             effects += self._enrolment.tell_assignment(job, former)
         assignment = job.assignment
         assert assignment is not None
+        control.open_batches.drawn(
+            ticket,
+            job_id=request.job_id,
+            version=assignment.version,
+            state_names=frozenset(state.state_name for state in request.states),
+            link=link,
+            now_ns=now_ns,
+        )
         nodes = []
         for node_id in assignment.node_ids:
             node = control.nodes.present(node_id)
@@ -226,6 +233,7 @@ class TicketOffice:
         job = control.job(request.job_id)
         if not 0 < request.ticket < control.ticket_next:
             raise LocalProtocolError(f"ticket {request.ticket} was never given out")
+        shown = request.ticket
         request = replace(request, ticket=self._first_ticket(request, job))
         number = control.counters.state_number
         change = job.bind(request, state_number_next=number + 1)
@@ -237,7 +245,7 @@ class TicketOffice:
             operations += change.operations()
         if counters != control.counters:
             operations.append(Put(COUNTERS, encode_record(counters)))
-        adopt = partial(self._bound, link, request, change, counters)
+        adopt = partial(self._bound, link, request, change, counters, shown=shown)
         return Write(operations=operations, adopt=adopt)
 
     def _first_ticket(self, request: BindRun, job: Job) -> int:
@@ -266,8 +274,13 @@ class TicketOffice:
         change: JobChange,
         counters: CountersRecord,
         now_ns: int,
+        *,
+        shown: int,
     ) -> list[ControlEffect]:
         del now_ns
+        self._control.open_batches.bound(
+            shown, job_id=request.job_id, query_id=request.query_id
+        )
         job = self._control.job(request.job_id)
         earlier = job.run_of(request.query_id)
         self._control.counters = counters
