@@ -30,6 +30,7 @@ from examples.flights.job import (
 )
 from examples.flights.messages import Report
 from examples.flights.name_service import name_service
+from examples.flights.rescaling import Rescaling
 from examples.flights.state_processes import StateProcesses
 from examples.flights.states import (
     AIRCRAFT,
@@ -91,6 +92,11 @@ class DemoSettings:
     def disrupted_batch_id(self) -> int:
         """Return the batch in the middle."""
         return self.file_count // self.files_per_batch // 2
+
+    @property
+    def rescaled_batch_id(self) -> int:
+        """Return the batch before which a node joins: an early one."""
+        return 1
 
     @property
     def proxy_killed_batch_id(self) -> int:
@@ -236,16 +242,28 @@ class Demo:
                 self._deliver(spark, stack, disruption.begin_batch)
                 return
             asker = self._publish(spark, stack, config)
+            rescaling = Rescaling(
+                config,
+                state_processes,
+                self._timeline,
+                batch_id=settings.rescaled_batch_id,
+            )
+            stack.callback(rescaling.close)
 
             def begin_batch(batch_id: int) -> None:
                 disruption.begin_batch(batch_id)
+                rescaling.begin_batch(batch_id)
                 if batch_id == settings.proxy_killed_batch_id:
                     state_processes.kill_proxy_leader(f"before batch {batch_id}")
 
             self._deliver(spark, stack, begin_batch)
             for query in spark.streams.active:
                 self._await(query)
+            rescaling.close()
             asker.close()
+            if rescaling.problem is not None:
+                message = f"the nodes were not changed: {rescaling.problem}"
+                raise DemoFailedError(message)
             self._judge_states(spark, config, asker)
 
     def _deliver(

@@ -12,7 +12,7 @@ import argparse
 import contextlib
 import queue
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, final
 
@@ -38,7 +38,7 @@ class StateProcessFailedError(Exception):
 @final
 class StateProcesses:
     """
-    Two proxies, of which one leads, and two nodes.  A context manager.
+    Two proxies, of which one leads, and two nodes at first.  A context manager.
 
     Args:
         ha: The name service.
@@ -51,6 +51,8 @@ class StateProcesses:
         self._timeline = timeline
         self._directory = directory
         self._proxies: dict[str, ChildProcess] = {}
+        self._nodes: dict[str, ChildProcess] = {}
+        self._node_count = 0
         self._clock = SystemClock()
         self._stack = contextlib.ExitStack()
 
@@ -65,15 +67,27 @@ class StateProcesses:
                 self._proxies[address] = process
                 self._timeline.say(f"proxy {name}", f"serves at {address}")
                 self._retriever.wait_for_leader(_START_TIMEOUT_SECONDS)
-            for number in range(1, NODE_COUNT + 1):
-                _, address = self._spawn(stack, "node", f"node-{number}")
-                self._timeline.say(f"node-{number}", f"takes rows at {address}")
+            for _ in range(NODE_COUNT):
+                self._start_node(stack)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         """End them."""
         self._stack.close()
+
+    @property
+    def node_names(self) -> Sequence[str]:
+        """Return the names of the nodes that run, in the order of their start."""
+        return tuple(self._nodes)
+
+    def start_node(self) -> str:
+        """Start one more node; return its name once it is registered."""
+        return self._start_node(self._stack)
+
+    def end_node(self, name: str) -> None:
+        """End a node that has been emptied."""
+        self._nodes.pop(name).close()
 
     def kill_proxy_leader(self, when: str) -> None:
         """Kill the process of the proxy that leads by SIGKILL."""
@@ -86,6 +100,13 @@ class StateProcesses:
             f"the leading proxy (process {process.pid}) killed by SIGKILL {when}",
             at_ns,
         )
+
+    def _start_node(self, stack: contextlib.ExitStack) -> str:
+        self._node_count += 1
+        name = f"node-{self._node_count}"
+        self._nodes[name], address = self._spawn(stack, "node", name)
+        self._timeline.say(name, f"takes rows at {address}")
+        return name
 
     def _spawn(
         self, stack: contextlib.ExitStack, kind: str, name: str
