@@ -181,7 +181,7 @@ class _Dealer:
                         is_waiting[step.target] = True
                         waiting.append(step.target)
         reached = [
-            (cost, bin_) for bin_ in targets if (cost := costs[bin_]) is not None
+            (total, bin_) for bin_ in targets if (total := costs[bin_]) is not None
         ]
         assert reached, "there is no even deal"
         _, cheapest = min(reached)

@@ -158,9 +158,13 @@ def start(node_ids: str, *, replica_count: int = 1) -> tuple[Plane, int]:
     return plane, plane.bind(plane.draw())
 
 
-def join(plane: Plane, node_id: str, **facts: str) -> list[ControlEffect]:
+def join(
+    plane: Plane, node_id: str, *, registration_id: str | None = None
+) -> list[ControlEffect]:
     """Register one more node."""
-    return plane.hear(LINKS[node_id], node_register(node_id, **facts))
+    return plane.hear(
+        LINKS[node_id], node_register(node_id, registration_id=registration_id)
+    )
 
 
 class TestMove:
