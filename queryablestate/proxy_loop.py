@@ -69,7 +69,8 @@ from queryablestate.proxy_requests import ChangeRequest, LookupRequest, RequestD
 from queryablestate.proxy_sessions import SESSION_SIZE_BYTES, ProxySession, SessionTable
 from queryablestate.questions import Answer, Ask, Question, Refusal
 from queryablestate.rate_limit import RateLimiter
-from queryablestate.read_desk import Outgoing, ReadDesk, ReadLimits
+from queryablestate.read_answers import Outgoing
+from queryablestate.read_desk import ReadDesk, ReadLimits
 from queryablestate.snapshot_messages import (
     SnapshotLoaded,
     SnapshotReport,

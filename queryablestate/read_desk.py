@@ -39,7 +39,7 @@ from nameservice import (
     StateUnavailableError,
 )
 from queryablestate.access import AccessList, Caller, Right
-from queryablestate.failures import STALE_ROUTE, error_of, refusal_of
+from queryablestate.failures import STALE_ROUTE, error_of
 from queryablestate.questions import (
     Answer,
     Ask,
@@ -54,6 +54,14 @@ from queryablestate.questions import (
     ScanRows,
     Told,
 )
+from queryablestate.read_answers import (
+    Outgoing,
+    element_count,
+    failed,
+    nothing_committed,
+    refused,
+    unavailable,
+)
 from queryablestate.read_parking import AskedQuestion, ParkedQuestions
 
 
@@ -66,7 +74,7 @@ if TYPE_CHECKING:
     from queryablestate.rate_limit import RateLimiter
 
 
-__all__ = ["Outgoing", "ReadDesk", "ReadLimits", "element_count"]
+__all__ = ["ReadDesk", "ReadLimits"]
 
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_SECOND: Final = 1_000_000_000
@@ -77,7 +85,6 @@ _CACHED_KEYS_SIZE_BYTES_MAX: Final = 64 * 1024
 _CLIENT_PENDING_COUNT_MIN: Final = 1_000
 # A compaction is due when this many, and most, of the deadlines are of the past.
 _DEADLINES_STALE_MIN: Final = 1_000
-_RETRY_SECONDS: Final = 0.5
 _UNAVAILABLE: Final = "state-unavailable"
 
 
@@ -105,23 +112,6 @@ class ReadLimits:
     @client_pending_count_max.default
     def _a_tenth(self) -> int:
         return max(self.pending_count_max // 10, _CLIENT_PENDING_COUNT_MIN)
-
-
-@final
-@frozen
-class Outgoing:
-    """
-    A message that is to be sent.
-
-    Attributes:
-        link: To whom.
-        message: What.
-        payload: The second frame, or None.
-    """
-
-    link: Link
-    message: Question | Told | Refusal
-    payload: bytes | None = None
 
 
 _CacheableOperation: TypeAlias = GetValues | GetItems | GetEntries
@@ -190,12 +180,12 @@ class ReadDesk:
 
     def stop_leading(self, code: str) -> list[Outgoing]:
         """Answer nothing more: refuse all that waits with *code*."""
-        refused = [
-            _refused(pending.client, pending.request_id, code)
+        outgoing = [
+            refused(pending.client, pending.request_id, code)
             for pending in self._pending.values()
         ]
-        refused += [
-            _refused(parked.client, parked.ask.request_id, code)
+        outgoing += [
+            refused(parked.client, parked.ask.request_id, code)
             for parked in self._parked.take_all()
         ]
         self._locations = {}
@@ -204,7 +194,7 @@ class ReadDesk:
         self._of_client.clear()
         self._deadlines.clear()
         self._cache.clear()
-        return refused
+        return outgoing
 
     # -- questions -----------------------------------------------------------------
 
@@ -253,13 +243,13 @@ class ReadDesk:
             or location.assignment_version != ask.assignment_version
             or not 0 <= ask.node_index < len(location.links)
         ):
-            return [_refused(client, ask.request_id, STALE_ROUTE)]
+            return [refused(client, ask.request_id, STALE_ROUTE)]
         forbidden = self._forbidden(client, caller, ask, location)
         if forbidden is not None:
             return [forbidden]
         problem = self._problem_of(client, ask, keys)
         if problem is not None:
-            return [_failed(client, ask.request_id, problem)]
+            return [failed(client, ask.request_id, problem)]
         decision = self._limiter.take(
             caller.name,
             f"{location.job_id}/{location.state_name}",
@@ -270,7 +260,7 @@ class ReadDesk:
             error = RateLimitedError(
                 decision.retry_after_ns / _NS_PER_SECOND, decision.limit
             )
-            return [_failed(client, ask.request_id, error)]
+            return [failed(client, ask.request_id, error)]
         limits = self.limits
         deadline_ns = now_ns + (
             limits.deadline_ns_default
@@ -281,7 +271,7 @@ class ReadDesk:
         if location.batch_id is None:  # no node knows of it yet
             if ask.min_batch_id is not None and self._parked.park(asked):
                 return []
-            return [_empty(client, ask.request_id, location, ask.node_index)]
+            return [nothing_committed(client, ask.request_id, location, ask.node_index)]
         cache_key = self._cache_key(location, ask, keys)
         if cache_key is not None:
             told = self._from_cache(asked, location, cache_key, now_ns)
@@ -292,7 +282,7 @@ class ReadDesk:
                 not is_settled or not location.sole_key_groups[ask.node_index]
             )
             if not is_waited_for or not self._parked.park(asked):
-                return [_unavailable(client, ask.request_id, location, ask.node_index)]
+                return [unavailable(client, ask.request_id, location, ask.node_index)]
             return []
         return [self._pass_on(asked, location, cache_key, now_ns)]
 
@@ -306,7 +296,7 @@ class ReadDesk:
                 location is None
                 or location.assignment_version != ask.assignment_version
             ):
-                outgoing.append(_refused(parked.client, ask.request_id, STALE_ROUTE))
+                outgoing.append(refused(parked.client, ask.request_id, STALE_ROUTE))
                 continue
             forbidden = self._forbidden(parked.client, parked.caller, ask, location)
             if forbidden is not None:
@@ -318,9 +308,7 @@ class ReadDesk:
                 outgoing.append(self._pass_on(parked, location, cache_key, now_ns))
             elif is_settled and location.sole_key_groups[ask.node_index]:
                 outgoing.append(
-                    _unavailable(
-                        parked.client, ask.request_id, location, ask.node_index
-                    )
+                    unavailable(parked.client, ask.request_id, location, ask.node_index)
                 )
             else:
                 self._parked.park(parked)
@@ -388,7 +376,7 @@ class ReadDesk:
                 outgoing.append(self._answer_for(pending, None))
             else:  # whoever asks again waits for those that are late
                 client, request_id = pending.client, pending.request_id
-                outgoing.append(_refused(client, request_id, STALE_ROUTE))
+                outgoing.append(refused(client, request_id, STALE_ROUTE))
         return outgoing
 
     def client_left(self, client: Link) -> None:
@@ -411,14 +399,14 @@ class ReadDesk:
             error = DeadlineExceededError(
                 waited_ns / _NS_PER_SECOND, f"node {node_id} did not answer"
             )
-            outgoing.append(_failed(pending.client, pending.request_id, error))
+            outgoing.append(failed(pending.client, pending.request_id, error))
         for parked in self._parked.take_late(now_ns=now_ns):
             waited_ns = now_ns - parked.asked_at_ns
             error = DeadlineExceededError(
                 waited_ns / _NS_PER_SECOND,
                 "its node, or the batch it waits for, did not come",
             )
-            outgoing.append(_failed(parked.client, parked.ask.request_id, error))
+            outgoing.append(failed(parked.client, parked.ask.request_id, error))
         return outgoing
 
     # -- parts ---------------------------------------------------------------------
@@ -433,10 +421,10 @@ class ReadDesk:
             or location.assignment_version != asked.assignment_version
             or not location.sole_key_groups[pending.node_index]
         ):
-            return _refused(client, request_id, STALE_ROUTE)
+            return refused(client, request_id, STALE_ROUTE)
         if refusal is not None:
             return _passed_on(pending, refusal)
-        return _unavailable(client, request_id, location, pending.node_index)
+        return unavailable(client, request_id, location, pending.node_index)
 
     def _forbidden(
         self, client: Link, caller: Caller, ask: Ask, location: KvStateLocation
@@ -448,8 +436,8 @@ class ReadDesk:
         if may(caller, Right.WRITE, location.job_id, location.state_name):
             # It may have the state described, and would come again by the same route.
             error = AccessDeniedError(f"read {location.job_id}/{location.state_name}")
-            return _failed(client, ask.request_id, error)
-        return _refused(client, ask.request_id, STALE_ROUTE)
+            return failed(client, ask.request_id, error)
+        return refused(client, ask.request_id, STALE_ROUTE)
 
     def _problem_of(
         self, client: Link, ask: Ask, keys: bytes
@@ -586,18 +574,6 @@ class ReadDesk:
         return pending
 
 
-def element_count(keys: bytes) -> int:
-    """Return how many elements the MessagePack array *keys* says it has, or -1."""
-    first = keys[0] if keys else 0
-    if 0x90 <= first <= 0x9F:
-        return first - 0x90
-    if first == 0xDC and len(keys) >= 3:
-        return int.from_bytes(keys[1:3], "big")
-    if first == 0xDD and len(keys) >= 5:
-        return int.from_bytes(keys[1:5], "big")
-    return -1
-
-
 def _batch_id_known(location: KvStateLocation, min_batch_id: int | None) -> int:
     known = -1 if location.batch_id is None else location.batch_id
     return known if min_batch_id is None else max(known, min_batch_id)
@@ -614,51 +590,3 @@ def _passed_on(pending: _Pending, refusal: Refusal) -> Outgoing:
         request_id=pending.request_id, code=refusal.code, data=refusal.data
     )
     return Outgoing(pending.client, passed)
-
-
-def _refused(client: Link, request_id: int, code: str) -> Outgoing:
-    return Outgoing(client, Refusal(request_id=request_id, code=code))
-
-
-def _failed(
-    client: Link,
-    request_id: int,
-    error: (
-        AccessDeniedError
-        | RemoteProtocolError
-        | DidNotHappenError
-        | RateLimitedError
-        | DeadlineExceededError
-        | StateUnavailableError
-    ),
-) -> Outgoing:
-    return Outgoing(client, refusal_of(error, request_id))
-
-
-def _empty(
-    client: Link, request_id: int, location: KvStateLocation, node_index: int
-) -> Outgoing:
-    """Refuse a question about a state that a query has bound, and not written yet."""
-    error = StateUnavailableError(
-        location.job_id,
-        location.state_name,
-        location.key_groups[node_index],
-        _RETRY_SECONDS,
-        "no batch has been committed to it yet",
-    )
-    return _failed(client, request_id, error)
-
-
-def _unavailable(
-    client: Link, request_id: int, location: KvStateLocation, node_index: int
-) -> Outgoing:
-    """Refuse a question to a node that is away, for what nobody else has."""
-    node_id = location.node_ids[node_index]
-    error = StateUnavailableError(
-        location.job_id,
-        location.state_name,
-        location.sole_key_groups[node_index] or location.key_groups[node_index],
-        _RETRY_SECONDS,
-        f"node {node_id} is away",
-    )
-    return _failed(client, request_id, error)

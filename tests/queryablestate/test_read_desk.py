@@ -32,7 +32,8 @@ from queryablestate.questions import (
     Told,
 )
 from queryablestate.rate_limit import RateLimiter, RateLimitRule, RateLimitScope
-from queryablestate.read_desk import Outgoing, ReadDesk, ReadLimits, element_count
+from queryablestate.read_answers import Outgoing, element_count
+from queryablestate.read_desk import ReadDesk, ReadLimits
 
 
 CLIENT: Final = Link(1)

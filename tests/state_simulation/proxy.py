@@ -48,7 +48,8 @@ from queryablestate.node_messages import (
 )
 from queryablestate.questions import Answer, Ask, Question, Refusal, Told
 from queryablestate.rate_limit import RateLimiter
-from queryablestate.read_desk import Outgoing, ReadDesk, ReadLimits
+from queryablestate.read_answers import Outgoing
+from queryablestate.read_desk import ReadDesk, ReadLimits
 from queryablestate.records import CountersRecord
 from tests.simulation.timeline import MS
 from tests.state_simulation.checkers import RunBooks
