@@ -66,6 +66,19 @@ class CopyCaller:
         self.clock = clock
         self.limits = limits
 
+    def call(
+        self,
+        address: str | None,
+        request: OpenCopy | ReadStages,
+        *,
+        on_message: Callable[[FromCopySource, zmq.Frame | None], None],
+        on_failed: Callable[[str], None],
+    ) -> CopyCall:
+        """Ask a node; see `CopyCall`."""
+        return CopyCall(
+            self, address, request, on_message=on_message, on_failed=on_failed
+        )
+
     def post(self, action: Callable[[], None]) -> None:
         """Have *action* called in the thread, from any; not while it ends."""
         try:

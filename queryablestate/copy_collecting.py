@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from nameservice import RemoteProtocolError, get_logger
 from queryablestate.codec import decode_rows
-from queryablestate.copy_calls import COPY_ID, CopyCall
+from queryablestate.copy_calls import COPY_ID
 from queryablestate.copy_messages import (
     CopyContinues,
     ReadStages,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import zmq
 
-    from queryablestate.copy_calls import CopyCaller
+    from queryablestate.copy_calls import CopyCall, CopyCaller
     from queryablestate.copy_messages import FromCopySource
     from queryablestate.node_messages import CollectStages, CopySource
     from queryablestate.node_threads import StoreWriter
@@ -167,8 +167,7 @@ class _Attempt:
             key_groups=runs_of(source.key_groups),
             page_count=self._caller.limits.pages_ahead_count,
         )
-        call = CopyCall(
-            self._caller,
+        call = self._caller.call(
             source.address,
             request,
             on_message=partial(self._receive, len(self._sources)),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 
 from nameservice import RemoteProtocolError, get_logger
 from queryablestate.codec import decode_copied_rows
-from queryablestate.copy_calls import COPY_ID, CopyCall
+from queryablestate.copy_calls import COPY_ID
 from queryablestate.copy_messages import (
     CopiedRows,
     CopyContinues,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import zmq
 
-    from queryablestate.copy_calls import CopyCaller
+    from queryablestate.copy_calls import CopyCall, CopyCaller
     from queryablestate.copy_messages import CopiedStates, FromCopySource
     from queryablestate.node_effects import FetchKeyGroups
     from queryablestate.node_threads import StoreWriter
@@ -132,8 +132,7 @@ class RowsFetch:
             page_count=caller.limits.pages_ahead_count,
             page_size_bytes=caller.limits.page_size_bytes,
         )
-        self._call = CopyCall(
-            caller,
+        self._call = caller.call(
             effect.source.address,
             request,
             on_message=self._receive,
