@@ -204,7 +204,8 @@ class MovingMachine(NodeMachine):
             assert copy.is_complete
             assert copy.since == joined.pop(group)
         # W7: and nothing that is about to throw it away is on its way.
-        assert not any(isinstance(one, ResetJob) for one in self.to_node)
+        resets = [one for one in self.to_node if isinstance(one, ResetJob)]
+        assert not any(one.leader_epoch == self.proxy.epoch for one in resets)
         assert not any(isinstance(work, ResetJobRows) for work in self.work)
         primary, secondary = set(self.present.primary), set(self.present.secondary)
         (primary if is_primary else secondary).update(self.reported)
