@@ -25,7 +25,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 from election import Put
-from queryablestate.assignment import held_by, key_groups_of, source_of
 from queryablestate.chains import catch_up, declare_lost
 from queryablestate.commit_verification import verify_id_of
 from queryablestate.control_changes import Change, Write
@@ -33,12 +32,9 @@ from queryablestate.control_effects import ForgetNode, SendToNode
 from queryablestate.control_state import has_node
 from queryablestate.node_messages import (
     AssignJob,
-    CopySource,
     EntriesApplied,
     FenceWriters,
     HeartbeatAcknowledged,
-    JobAssignment,
-    JoiningGroup,
     KeyGroupsCopied,
     LeaveNode,
     NodeHeartbeat,
@@ -50,6 +46,7 @@ from queryablestate.node_messages import (
     VerifyStages,
     WriterFence,
 )
+from queryablestate.node_parts import job_assignment, joiner_ids
 from queryablestate.node_table import CopyReport
 from queryablestate.paths import encode_record, node_path
 from queryablestate.records import BatchDecided, NodeRecord
@@ -188,27 +185,18 @@ class Enrolment:
     def _assign(self, job: Job, node: PresentNode) -> ControlEffect:
         message = AssignJob(
             leader_epoch=self._control.leader_epoch,
-            job=self._job_assignment(job, node.node_id),
+            job=job_assignment(job, node.node_id, self._control.nodes),
         )
         return SendToNode(link=node.link, message=message)
 
     def _tell_address(self, job: Job, source: PresentNode) -> list[ControlEffect]:
         """Tell those who can copy from a node that is back where it is now."""
-        assignment = job.assignment
-        assert assignment is not None
-        index = assignment.node_ids.index(source.node_id)
-        joiner_ids = {
-            assignment.node_ids[copy.node_index]
-            for owners, joining in zip(
-                assignment.owners, assignment.joining, strict=False
-            )
-            if index in owners
-            for copy in joining
-        }
+        assert job.assignment is not None
+        joining = joiner_ids(job.assignment, source.node_id)
         return [
             self._assign(job, node)
             for node in self._control.nodes
-            if node.node_id in joiner_ids
+            if node.node_id in joining
         ]
 
     def tell_fence(self, job: Job, fence: WriterFence) -> list[ControlEffect]:
@@ -285,7 +273,9 @@ class Enrolment:
             leader_epoch=control.leader_epoch,
             control_id=control.counters.control_id,
             session_timeout_ms=control.session_timeout_ns // _NS_PER_MS,
-            jobs=tuple(self._job_assignment(job, node.node_id) for job in jobs),
+            jobs=tuple(
+                job_assignment(job, node.node_id, control.nodes) for job in jobs
+            ),
         )
         effects.append(SendToNode(link=link, message=registered))
         for job in jobs:
@@ -401,57 +391,6 @@ class Enrolment:
         for job in self._control.jobs_of(node.node_id):
             self._control.routes.locate(job)
         return ForgetNode(link=node.link, node_id=node.node_id)
-
-    def _job_assignment(self, job: Job, node_id: str) -> JobAssignment:
-        """Return what a node has to do with a job; nothing if it has no part in it."""
-        assignment = job.assignment
-        assert assignment is not None
-        key_groups = tuple(key_groups_of(assignment, node_id))
-        primary = set(key_groups)
-        joining = tuple(
-            JoiningGroup(key_group=key_group, since=copy.since)
-            for key_group, copies in enumerate(assignment.joining)
-            for copy in copies
-            if assignment.node_ids[copy.node_index] == node_id
-        )
-        return JobAssignment(
-            job_id=job.record.job_id,
-            assignment_version=assignment.version,
-            max_parallelism=job.record.max_parallelism,
-            key_groups=key_groups,
-            fences=tuple(
-                WriterFence(query_id=run.query_id, writer_epoch=run.writer_epoch)
-                for run in job.record.runs
-            ),
-            sequence=assignment.sequence,
-            copies=tuple(
-                key_group
-                for key_group in held_by(assignment, node_id)
-                if key_group not in primary
-            ),
-            joining=joining,
-            sources=self._sources(assignment, [group.key_group for group in joining]),
-        )
-
-    def _sources(
-        self, assignment: AssignmentRecord, key_groups: Sequence[int]
-    ) -> tuple[CopySource, ...]:
-        """Return where each of these key groups can be had, by name."""
-        nodes = self._control.nodes
-        by_source: dict[str, list[int]] = {}
-        for key_group in key_groups:
-            index = source_of(assignment, key_group, nodes.present_ids)
-            by_source.setdefault(assignment.node_ids[index], []).append(key_group)
-        sources = []
-        for node_id in sorted(by_source):
-            node = nodes.present(node_id)
-            source = CopySource(
-                node_id=node_id,
-                address=None if node is None else node.address,
-                key_groups=tuple(by_source[node_id]),
-            )
-            sources.append(source)
-        return tuple(sources)
 
 
 def _pass_over(node: PresentNode, message: SnapshotReport) -> list[Outcome]:
