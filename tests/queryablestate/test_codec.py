@@ -64,7 +64,33 @@ from queryablestate.questions import (
     ScanRows,
     Told,
 )
-from queryablestate.records import BatchDecided, BatchState, StateDropped
+from queryablestate.records import (
+    BatchDecided,
+    BatchState,
+    QueryProgress,
+    SnapshotMarked,
+    SnapshotRestored,
+    StateDropped,
+    StateProgress,
+    StateRecord,
+)
+from queryablestate.snapshot_manifest import (
+    SnapshotFile,
+    SnapshotManifest,
+    SnapshotState,
+)
+from queryablestate.snapshot_messages import (
+    DropLoaded,
+    JobRestored,
+    LoadedState,
+    LoadSnapshot,
+    RestoreJob,
+    SnapshotLoaded,
+    SnapshotTaken,
+    SnapshotWritten,
+    TakeSnapshot,
+    WriteSnapshot,
+)
 from tests.queryablestate.control_plane import (
     APP,
     SESSION,
@@ -80,6 +106,7 @@ from tests.queryablestate.control_plane import (
 )
 
 
+DRAWN_ID = "0a" * 16
 READING = Reading(generation=1, batch_id=None, age_ms=5)
 JOB = JobAssignment(
     job_id=APP,
@@ -122,6 +149,8 @@ ENTRIES = (
         stages=(stage(1, a=2),),
     ),
     StateDropped(sequence=2, state_number=1),
+    SnapshotMarked(sequence=3, snapshot_id=DRAWN_ID),
+    SnapshotRestored(sequence=4, restore_id="r-1", state_numbers=(1, 2)),
 )
 
 
@@ -140,7 +169,52 @@ def ask(operation: Operation) -> Ask:
     )
 
 
+FILE = SnapshotFile(
+    name=f"data-{DRAWN_ID}/at-2/node-0/0.arrow",
+    state_number=1,
+    key_group_first=0,
+    key_group_last=3,
+    row_count=4,
+    size_bytes=5,
+    checksum="ab" * 32,
+)
+SNAPSHOT_STATE = SnapshotState(
+    state=StateRecord(state_name="log", state_number=1, schema="{}"),
+    progress=StateProgress(
+        state_number=1,
+        query_id="q",
+        owner_epoch=1,
+        generation=1,
+        batch_id=None,
+        decided_at_us=0,
+        queries=(QueryProgress(query_id="q", batch_id=2, writer_epoch=3, sequence=4),),
+    ),
+)
 TO_PROXY: list[Struct] = [
+    TakeSnapshot(
+        request_id=1,
+        session=SESSION,
+        job_id=APP,
+        snapshot_id=DRAWN_ID,
+        uri="/s",
+        timeout_ms=2,
+    ),
+    RestoreJob(
+        request_id=1,
+        session=SESSION,
+        job_id=APP,
+        restore_id=DRAWN_ID,
+        uri="/s",
+        manifest_checksum="ab",
+        max_parallelism=4,
+        sequence=2,
+        states=(SNAPSHOT_STATE,),
+        timeout_ms=3,
+    ),
+    SnapshotWritten(
+        registration_id="p", snapshot_id=DRAWN_ID, sequence=2, files=(FILE,)
+    ),
+    SnapshotLoaded(registration_id="p", restore_id="r-1", row_count=3, failure="no"),
     Hello(request_id=1, token="t"),
     draw(),
     bind(1),
@@ -169,6 +243,20 @@ TO_PROXY: list[Struct] = [
     Refusal(request_id=1, code="stale-route"),
 ]
 TO_CLIENT: list[Struct] = [
+    SnapshotTaken(
+        request_id=1,
+        manifest=SnapshotManifest(
+            format=1,
+            snapshot_id=DRAWN_ID,
+            job_id=APP,
+            max_parallelism=4,
+            sequence=2,
+            taken_at_us=3,
+            states=(SNAPSHOT_STATE,),
+            files=(FILE,),
+        ),
+    ),
+    JobRestored(request_id=1, node_ids=("a", "b"), sequence=3),
     Welcome(
         request_id=1,
         session=SESSION,
@@ -210,6 +298,35 @@ TO_CLIENT: list[Struct] = [
     Refusal(request_id=1, code="rate-limited", data=(0.5, "caller")),
 ]
 TO_NODE: list[Struct] = [
+    WriteSnapshot(
+        leader_epoch=1,
+        snapshot_id=DRAWN_ID,
+        job_id=APP,
+        sequence=2,
+        uri="/s",
+        directory="d",
+        key_groups=(0, 3),
+    ),
+    LoadSnapshot(
+        leader_epoch=1,
+        restore_id="r-1",
+        job_id=APP,
+        uri="/s",
+        manifest_checksum="ab",
+        key_groups=(0, 3),
+        states=(
+            LoadedState(
+                snapshot_number=1,
+                state_number=2,
+                kind="list",
+                has_ttl=False,
+                generation=1,
+                batch_id=2,
+                decided_at_us=3,
+            ),
+        ),
+    ),
+    DropLoaded(leader_epoch=1, restore_id="r-1"),
     NodeRegistered(leader_epoch=1, control_id="c", session_timeout_ms=5, jobs=(JOB,)),
     NodeRefused(reason="unknown", detail="register first"),
     HeartbeatAcknowledged(leader_epoch=1, number=2),
