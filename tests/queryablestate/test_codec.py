@@ -39,16 +39,32 @@ from queryablestate.node_messages import (
     AssignJob,
     ChunkRefused,
     ChunkStaged,
+    CollectStages,
+    CopySource,
     FenceWriters,
     HeartbeatAcknowledged,
     JobAssignment,
+    KeyGroupsCopied,
+    LeaveNode,
+    NodeEmptied,
     NodeRefused,
     NodeRegistered,
     ResetJob,
     StageChunk,
     StagedRows,
+    StagesCollected,
     VerifyStages,
     WriterFence,
+)
+from queryablestate.operation_messages import (
+    DrainNode,
+    DrainStarted,
+    JobRescaling,
+    KeyGroupMoves,
+    ListRescalings,
+    RescaleJob,
+    RescaleStarted,
+    RescalingsListed,
 )
 from queryablestate.questions import (
     Answer,
@@ -190,7 +206,44 @@ SNAPSHOT_STATE = SnapshotState(
         queries=(QueryProgress(query_id="q", batch_id=2, writer_epoch=3, sequence=4),),
     ),
 )
+RESCALING = JobRescaling(
+    job_id=APP,
+    assignment_version=1,
+    node_count=2,
+    replica_count=1,
+    key_group_counts={"a": 4},
+    copy_counts={"a": 4},
+    planned_count=2,
+    left_count=1,
+    surplus_count=0,
+    missing_count=0,
+    moves=(
+        KeyGroupMoves(
+            node_id="b",
+            source_ids=("a",),
+            waiting_count=0,
+            copying_count=1,
+            row_count=2,
+            size_bytes=3,
+        ),
+    ),
+)
 TO_PROXY: list[Struct] = [
+    RescaleJob(request_id=1, session=SESSION, job_id=APP, node_count=2),
+    ListRescalings(request_id=1, session=SESSION),
+    DrainNode(request_id=1, session=SESSION, node_id="a"),
+    StagesCollected(
+        registration_id="p", verify_id=1, chunk_counts=(0, 2), missing=(bytes(16),)
+    ),
+    KeyGroupsCopied(
+        registration_id="p",
+        job_id=APP,
+        assignment_version=1,
+        key_groups=(1, 2),
+        row_count=3,
+        size_bytes=4,
+    ),
+    LeaveNode(registration_id="p"),
     TakeSnapshot(
         request_id=1,
         session=SESSION,
@@ -243,6 +296,9 @@ TO_PROXY: list[Struct] = [
     Refusal(request_id=1, code="stale-route"),
 ]
 TO_CLIENT: list[Struct] = [
+    RescaleStarted(request_id=1, rescaling=RESCALING),
+    RescalingsListed(request_id=1, rescalings=(RESCALING,), is_settled=True),
+    DrainStarted(request_id=1, node_id="a", job_ids=(APP,)),
     SnapshotTaken(
         request_id=1,
         manifest=SnapshotManifest(
@@ -298,6 +354,19 @@ TO_CLIENT: list[Struct] = [
     Refusal(request_id=1, code="rate-limited", data=(0.5, "caller")),
 ]
 TO_NODE: list[Struct] = [
+    CollectStages(
+        leader_epoch=1,
+        verify_id=2,
+        job_id=APP,
+        query_id="q",
+        writer_epoch=3,
+        batch_id=4,
+        assignment_version=5,
+        stages=(stage(1, a=1),),
+        sources=(CopySource(node_id="a", address=None, key_groups=(1,)),),
+        timeout_ms=6,
+    ),
+    NodeEmptied(leader_epoch=1, reason="empty"),
     WriteSnapshot(
         leader_epoch=1,
         snapshot_id=DRAWN_ID,
