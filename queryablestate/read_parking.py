@@ -1,8 +1,10 @@
 """
 `ParkedQuestions`: what is asked of nodes that are only late; pure.
 
-While a new proxy leader settles (rule S2), a node that is not here may come any moment.
-Its questions wait here, so many and so big at most: all of them are somebody's memory.
+While a new proxy leader settles (rule S2), a node that is not here may come any moment;
+and when a node is away whose key groups others have, too (rule S4), one of these is
+asked in a moment.  Questions wait here for that, so many and so big at most: all of
+them are somebody's memory.
 """
 
 from __future__ import annotations

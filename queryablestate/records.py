@@ -119,7 +119,8 @@ class BatchDecided(
         query_id: The streaming query.
         writer_epoch: The run of it that won.
         batch_id: Spark's number of the batch.
-        assignment_version: The assignment by which its rows were sent.
+        assignment_version: The assignment under which it was decided: its nodes have
+            the rows, by whatever assignment these were sent.
         decided_at_us: The proxy leader's wall clock, microseconds since 1970 UTC; for
             the age of answers only.
         states: The states it writes.
