@@ -78,6 +78,13 @@ def kept_sequences(store: StateStore, job_id: str = JOB) -> list[int]:
     return sorted({*kept, *staged} - {0})
 
 
+def state_numbers(store: StateStore, job_id: str = JOB) -> list[int]:
+    """Return the states that there is a mark of, also those that are not shown."""
+    environment = store._environment
+    with environment.reading() as transaction:
+        return list(job_states(transaction, environment.meta, job_id))
+
+
 def rows_by_group(
     store: StateStore, job_id: str, key_groups: Iterable[int]
 ) -> dict[int, dict[int, Rows]]:

@@ -40,7 +40,12 @@ from tests.queryablestate.store_batches import (
     stage_id,
     state,
 )
-from tests.queryablestate.store_copying import Rows, joining, rows_by_group
+from tests.queryablestate.store_copying import (
+    Rows,
+    joining,
+    rows_by_group,
+    state_numbers,
+)
 
 
 GROUPS = range(4)
@@ -91,6 +96,7 @@ class Fetch:
     pages: Iterator[CopiedRows]
     source: StateStore
     lost: set[tuple[int, int]]
+    is_whole: bool
     is_over: bool = False
 
 
@@ -384,10 +390,7 @@ class CopyMachine(RuleBasedStateMachine):
         absent = held - node.held - set(node.complete)
         node.lost = {one for one in node.lost if one[1] in held or one[1] in complete}
         node.lost |= {
-            (number, group)
-            for number in range(1, self.number + 1)
-            for group in absent
-            if node.store.state(number) is not None
+            (number, group) for number in state_numbers(node.store) for group in absent
         }
         node.good |= absent
         answer = node.store.hold(JOB, held, joining(told))
@@ -478,9 +481,15 @@ class CopyMachine(RuleBasedStateMachine):
         self.cancel(node)
         reader = source.copy_reader(JOB, groups)
         assert reader.sequence == at
-        lost = set() if source is self.whole else set(other.lost)
-        pages = reader.pages(size_bytes)
-        node.fetch = Fetch(groups, reader, pages, source, lost)
+        is_other = source is not self.whole
+        node.fetch = Fetch(
+            groups,
+            reader,
+            reader.pages(size_bytes),
+            source,
+            lost=set(other.lost) if is_other else set(),
+            is_whole=other.is_whole or not is_other,
+        )
 
     @rule(index=NODES, count=st.integers(1, 20))
     def put(self, index: int, count: int) -> None:
@@ -523,7 +532,7 @@ class CopyMachine(RuleBasedStateMachine):
             node.complete[group] = since
             if node.roles.get(group) == since:
                 node.good.add(group)
-                node.is_whole = True
+                node.is_whole |= fetch.is_whole
         node.lost |= {
             (number, group)
             for number, group in fetch.lost
