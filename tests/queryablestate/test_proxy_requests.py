@@ -43,6 +43,7 @@ from queryablestate.operation_messages import (
     RescalingsListed,
 )
 from queryablestate.proxy_requests import ChangeRequest, LookupRequest, RequestDesk
+from queryablestate.snapshot_messages import RestoreJob, TakeSnapshot
 from tests.queryablestate.control_plane import (
     APP,
     VALUE,
@@ -228,13 +229,41 @@ class TestLookups:
                 assert answer(plane, name, request) == denied
 
 
+def take(job_id: str = APP) -> TakeSnapshot:
+    """Return a request for a snapshot."""
+    return TakeSnapshot(
+        request_id=1,
+        session=SESSION,
+        job_id=job_id,
+        snapshot_id="0a" * 16,
+        uri="/snapshots",
+        timeout_ms=1,
+    )
+
+
+def restore(job_id: str = APP) -> RestoreJob:
+    """Return a request to restore a job, which has no state yet."""
+    return RestoreJob(
+        request_id=1,
+        session=SESSION,
+        job_id=job_id,
+        restore_id="0a" * 16,
+        uri="/snapshots",
+        manifest_checksum="00",
+        max_parallelism=4,
+        sequence=1,
+        states=(),
+        timeout_ms=1,
+    )
+
+
 class TestChanges:
     def test_who_has_the_right_may_write(self, plane: Plane) -> None:
         """For the very states that it names."""
         for request in (draw(), bind(1), commit(1, 0, stage(1, a=1))):
             assert change(plane, "writer", request) is None
             assert change(plane, "operator", request) is None
-        for operation in (drop(), rescale(), drain()):
+        for operation in (drop(), rescale(), drain(), take(), restore()):
             assert change(plane, "operator", operation) is None
 
     def test_who_has_not_may_not(self, plane: Plane) -> None:
@@ -254,6 +283,9 @@ class TestChanges:
             ("filler", drop(), "drop flights/aircraft"),
             ("filler", rescale(), "rescale flights"),
             ("machine", drain(), "drain a"),
+            ("filler", take(), "take or restore snapshots of flights"),
+            ("machine", restore(), "take or restore snapshots of flights"),
+            ("stranger", take("none"), "take or restore snapshots of none"),
             ("stranger", drop("none"), "drop flights/none"),
         ):
             error = change(plane, who, request)
