@@ -152,6 +152,7 @@ def _reset(
 ) -> ControlEffect:
     # Until the node says how far it is, it is nowhere.
     node.sequences.pop(job.record.job_id, None)
+    node.copies.pop(job.record.job_id, None)
     message = ResetJob(
         leader_epoch=control.leader_epoch,
         job_id=job.record.job_id,
