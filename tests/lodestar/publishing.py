@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, final
 
 from haservices import HAConfig, HAServices
@@ -12,7 +13,7 @@ from queryablestate.key_codec import KeyCodec
 from queryablestate.proxy_connection import ProxyConnection
 from queryablestate.schema import StateKind, StateSchema
 from queryablestate.value_codec import ValueCodec
-from queryablestate.writer import StateWriter
+from queryablestate.writer import StateWriter, WritePlan
 from queryablestate.writer_rows import StateRows
 from queryablestate.writer_stager import Stager
 
@@ -73,7 +74,12 @@ class Publisher:
                 run_id=self._run_id,
                 timeout_seconds=TIMEOUT_SECONDS,
             )
-            with Stager(run, self._batch_id, credentials=self._credentials) as stager:
+            with Stager(
+                run,
+                self._batch_id,
+                credentials=self._credentials,
+                find_node=partial(_find_node, writer, plan),
+            ) as stager:
                 numbers = dict(zip(self._states, run.origin.state_numbers, strict=True))
                 for name, schema in self._states.items():
                     is_list = schema.kind is StateKind.LIST
@@ -94,6 +100,10 @@ class Publisher:
             proxy.close()
         self._batch_id += 1
         return self._batch_id - 1
+
+
+def _find_node(writer: StateWriter, plan: WritePlan, node_id: str) -> str | None:
+    return writer.find_node(plan, node_id, timeout_seconds=TIMEOUT_SECONDS)
 
 
 def _encoded(schema: StateSchema, rows: Sequence[tuple[Any, ...]]) -> StateRows:
