@@ -24,15 +24,18 @@ from nameservice import (
 from queryablestate import (
     AsyncQueryableStateClient,
     Credentials,
+    DrainInformation,
     LocalStateCluster,
     NodeConfig,
     PartialResult,
     ProxyConfig,
     QueryableStateClient,
     QueryStateProxyServer,
+    RescalingInformation,
     StateEntry,
     StateInformation,
     StateNode,
+    StateOperations,
 )
 from sparkpipeline import (
     AttachedState,
@@ -91,6 +94,20 @@ def serve(ha: HAServices) -> None:
         assert_type(proxy.address, str)
         assert_type(node.node_id, str)
         assert_type(cluster.nodes[0], StateNode)
+        assert_type(cluster.add_node(), StateNode)
+        assert_type(cluster.remove_node("node-1"), str | None)
+
+
+def operate(config: HAConfig) -> None:
+    """Move key groups."""
+    with StateOperations(config, Credentials(token="t")) as operations:
+        begun = operations.rescale("flights", node_count=2, replica_count=1)
+        assert_type(begun, RescalingInformation)
+        assert_type(begun.seconds_left, float | None)
+        operations.wait_until_rescaled("flights", since=begun, timeout_seconds=60)
+        drained = operations.drain("node-1")
+        assert_type(drained, DrainInformation)
+        assert_type(operations.wait_until_drained("node-1"), DrainInformation)
 
 
 def publish(frame: DataFrame, config: HAConfig) -> None:
