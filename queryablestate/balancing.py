@@ -213,20 +213,17 @@ class _Dealer:
 
     def _move_along(self, path: Sequence[_Step], bound: int) -> None:
         """Move as many items along *path* as can be moved at once."""
-        kinds = [step.kind for step in path]
+        # No kind is in it twice.  A path that takes one from 1 to 2 and later one like
+        # it from 3 to 4 costs no less than to take it from 1 to 4 at once (what lies
+        # between is a cycle, and none costs less than nothing), which is found first.
+        assert len({step.kind for step in path}) == len(path)
         count = min(
             self._loads[path[0].source] - bound,
             bound - self._loads[path[-1].target],
-            *(len(self._items[kind]) for kind in kinds),
+            *(len(self._items[step.kind]) for step in path),
         )
-        if len(set(kinds)) < len(kinds):
-            count = 1
-        moved: dict[_Kind, _Kind] = {}
         for step in path:
-            kind = step.kind
-            while not self._items.get(kind):
-                kind = moved[kind]  # the last one of its kind went a step before
-            moved[kind] = self._move(_Step(kind, step.source, step.target), count)
+            self._move(step, count)
 
     def _move_directly(self, cost: int, bound: int) -> None:
         """Move what can be moved at that cost from too much to too little."""
@@ -255,8 +252,8 @@ class _Dealer:
                     break
             targets = [bin_ for bin_ in targets if loads[bin_] < bound]
 
-    def _move(self, step: _Step, count: int) -> _Kind:
-        """Move the last *count* items of a kind; return of which kind they are then."""
+    def _move(self, step: _Step, count: int) -> None:
+        """Move the last *count* items of a kind."""
         prices, bins = step.kind
         items = self._items[step.kind]
         moved = items[-count:]
@@ -268,7 +265,6 @@ class _Dealer:
         self._stack(kind).extend(moved)
         self._loads[step.source] -= count
         self._loads[step.target] += count
-        return kind
 
     # -- kinds ---------------------------------------------------------------------
 

@@ -105,8 +105,8 @@ def test_what_is_moved_together_is_consecutive() -> None:
     assert found == [(0,)] * 4 + [(1,)] * 4
 
 
-def test_an_item_may_be_pushed_on_twice_by_one_path() -> None:
-    """Items that are alike, and only one of them, on both steps of a path."""
+def test_items_make_way_for_each_other() -> None:
+    """Bins whose items can go elsewhere at no cost."""
     items: list[Prices] = [
         ((0, 0), (1, 0), (2, 0), (3, 0)),
         ((0, 0), (1, 0)),

@@ -20,6 +20,7 @@ from queryablestate.control_events import (
 from queryablestate.control_limits import ControlLimits
 from queryablestate.node_messages import (
     ApplyEntries,
+    AssignJob,
     FromNode,
     HeartbeatAcknowledged,
     JobAssignment,
@@ -319,6 +320,23 @@ class TestLost:
         plane.hear(LINK_A, applied("a", 2))
         missing = verified("a", probe.verify_id, stage(1, a=1))
         assert plane.hear(LINK_A, missing) == []
+
+    def test_a_node_that_has_no_part_any_more_has_lost_nothing(self) -> None:
+        """S1: it was taken out when it said that it cannot go on."""
+        plane = Plane()
+        plane.core.limit(ControlLimits(replica_count=2))
+        epoch = plane.start_job()
+        plane.decide(commit(epoch, 0))
+        one = stage(1, a=1, b=1)
+        (asked,) = sent(plane.ask(commit(epoch, 1, one)), LINK_A)
+        assert isinstance(asked, VerifyStages)
+        plane.hear(LINK_A, verified("a", asked.verify_id))
+        plane.hear(LINK_B, verified("b", asked.verify_id))
+        told = sent(plane.hear(LINK_A, applied("a", 1, failure="gone")), LINK_A)
+        (probe,) = [each for each in told if isinstance(each, VerifyStages)]
+        (assigned,) = [each for each in told if isinstance(each, AssignJob)]
+        assert assigned.job.key_groups == assigned.job.copies == ()
+        assert plane.hear(LINK_A, verified("a", probe.verify_id, one)) == []
 
     def test_a_drop_that_fails_lacks_no_rows(self) -> None:
         """There is nothing to ask: it is the node's own matter."""

@@ -639,6 +639,18 @@ class TestDrain:
         # It has not heard, and is told again.
         assert sent(plane.hear(LINK_B, leave("b")), LINK_B) == [emptied("empty")]
 
+    def test_leaving_that_is_not_written_down(self) -> None:
+        """The node asks again by itself, and is not told anything before."""
+        plane, _ = start("ab")
+        said = NodeSpoke(link=LINK_B, message=leave("b"), wall_clock_us=WALL_US)
+        (write,) = plane.step(said)
+        assert isinstance(write, WriteStore)
+        failed = StoreFailed(error=DidNotHappenError("no"), is_certain=True)
+        assert plane.step(failed) == ()
+        assert not any(one.is_draining for one in plane.core.node_summaries(now_ns=0))
+        (write,) = plane.step(said)
+        assert isinstance(write, WriteStore)
+
     def test_an_operator_drains_a_node(self) -> None:
         """O6: it is told like one that leaves."""
         plane, epoch = start("ab")
