@@ -107,6 +107,7 @@ class RowsFetch:
         )
         self._call: CopyCall | None = None
         self._states: CopiedStates | None = None
+        self._no_rows = CopiedRows(state_number=0, keys=[], values=[])
         self._page_count = self._unwritten_count = 0
         self._is_last_here = False
         self._began_ns = self._told_ns = 0
@@ -162,14 +163,20 @@ class RowsFetch:
                     raise RemoteProtocolError(
                         "malformed", f"a copy at entry {states.sequence} is too old"
                     )
+                if states.key_groups != runs_of(self.effect.source.key_groups):
+                    raise RemoteProtocolError(
+                        "malformed", "a copy of other key groups than were asked for"
+                    )
                 self._states = states
                 # The store learns of states that have no rows, too.
-                self._add(CopiedRows(state_number=0, keys=[], values=[]), 0)
+                self._add(self._no_rows, 0)
             case CopyPage(page_index=index, is_last=is_last) if (
                 self._states is not None and payload is not None
             ):
                 if index != self._page_count:
                     raise RemoteProtocolError("malformed", f"page {index} is not next")
+                if self._unwritten_count > self._caller.limits.pages_ahead_count:
+                    raise RemoteProtocolError("malformed", "more pages than allowed")
                 rows = decode_copied_rows(payload.buffer)
                 if len(rows.keys) != len(rows.values):
                     raise RemoteProtocolError("malformed", "keys without values")
@@ -193,12 +200,12 @@ class RowsFetch:
         self._bytes_untold += size_bytes
         self._writing.add(rows, size_bytes)
 
-    def _written(self, count: int) -> None:
+    def _written(self, count: int, page_count: int) -> None:
         if self.is_over:
             return
         self._unwritten_count -= count
-        if self._call is not None:
-            self._call.allow(count)
+        if self._call is not None and page_count:
+            self._call.allow(page_count)
         now_ns = self._caller.clock.now_ns()
         is_done = self._is_last_here and not self._unwritten_count
         if is_done or now_ns - self._told_ns >= self._caller.limits.advance_ns:
@@ -246,7 +253,8 @@ class RowsFetch:
             self._store.put_copied(self.effect.job_id, self._states, rows)
 
     def _written_there(self, pages: Sequence[CopiedRows]) -> None:
-        self._caller.post(partial(self._written, len(pages)))
+        page_count = sum(page is not self._no_rows for page in pages)
+        self._caller.post(partial(self._written, len(pages), page_count))
 
     def _failed_there(self, reason: str) -> None:
         self._caller.post(partial(self._fail, reason))

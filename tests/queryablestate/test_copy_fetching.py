@@ -112,6 +112,11 @@ def descriptor_count() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+def is_copied(node: CopyingNode) -> bool:
+    """Return whether a node that was to copy has nothing left to copy."""
+    return node.node.status()["key_groups_copying"] == 0
+
+
 def wait_for_window(node: CopyingNode) -> None:
     """Wait until a node whose writer is held has got all it has allowed."""
     assert wait_until(lambda: pages_received(node) == WINDOW)
@@ -187,7 +192,7 @@ class TestWholeCopies:
         join(b, a, since=1)
         a.write(2, rows(x=b"2"))
         b.write(2, rows(x=b"2"))
-        b.copied(*ALL_GROUPS)
+        assert wait_until(lambda: is_copied(b))
         a.write(3, rows(y=None))
         b.write(3, rows(y=None))
         assert content(b.store, ALL_GROUPS) == content(a.store, ALL_GROUPS)
@@ -205,7 +210,7 @@ class TestWholeCopies:
         assert said.key_groups == ()
         b.write(2, rows(x=b"2"))
         b.write(3, rows(x=b"3"))
-        b.copied(*ALL_GROUPS)
+        assert wait_until(lambda: is_copied(b))
         assert content(b.store, ALL_GROUPS) == content(a.store, ALL_GROUPS)
 
     def test_a_source_that_is_behind_is_waited_for(
@@ -241,7 +246,7 @@ class TestWholeCopies:
         stage = b.stage(2, rows(2, x=b"1"))
         b.proxy.apply(batch(2, stages=(stage,), state_number=2), drop(3, 2))
         a.apply(drop(3, 2))
-        b.copied(*ALL_GROUPS)
+        assert wait_until(lambda: is_copied(b))
         assert content(b.store, ALL_GROUPS) == content(a.store, ALL_GROUPS)
         assert [one[0] for one in content(b.store, ALL_GROUPS)[1]] == [1]
 
@@ -272,7 +277,7 @@ class TestWhatGoesWrong:
                 b.assignment(joining=ALL_GROUPS, since=1, source=again, sequence=1)
             )
             b.write(2, rows(new=b"2"))
-            b.copied(*ALL_GROUPS)
+            assert wait_until(lambda: is_copied(b))
             assert content(b.store, ALL_GROUPS) == content(again.store, ALL_GROUPS)
 
     def test_a_source_that_has_not_all_of_it_refuses(

@@ -28,8 +28,6 @@ from queryablestate.copy_messages import (
     ReadStages,
     StagesPage,
     StagesRead,
-    key_groups_of,
-    runs_of,
 )
 from queryablestate.copy_serving import CopyServer
 from queryablestate.records import StageRecord
@@ -40,7 +38,12 @@ from tests.queryablestate.copying_nodes import (
     CopyingNode,
     wait_until,
 )
-from tests.queryablestate.proxy_for_nodes import TIMEOUT_SECONDS, rows, storage_key
+from tests.queryablestate.proxy_for_nodes import (
+    TIMEOUT_SECONDS,
+    rows,
+    rows_of,
+    storage_key,
+)
 from tests.queryablestate.store_batches import key, write
 from transport import parse_endpoint
 
@@ -118,7 +121,7 @@ def a(tmp_path: Path) -> Iterator[CopyingNode]:
     with CopyingNode("a", tmp_path) as one:
         one.register(one.assignment(held=ALL_GROUPS))
         values: dict[str, bytes | None] = {f"{i:04}": bytes(100) for i in range(200)}
-        one.write(1, rows(**values))
+        one.write(1, rows_of(values))
         yield one
 
 
@@ -433,7 +436,8 @@ def test_a_flood_of_bad_frames_has_no_effect(tmp_path: Path) -> None:
         CopyingNode("a", tmp_path) as a,
     ):
         a.register(a.assignment(held=ALL_GROUPS))
-        a.write(1, rows(a=b"1", **{f"{i:04}": bytes(100) for i in range(200)}))
+        values: dict[str, bytes | None] = {f"{i:04}": bytes(100) for i in range(200)}
+        a.write(1, rows_of({"a": b"1", **values}))
         flood = threading.Thread(target=send_all, args=(a.node.address, problems))
         flood.start()
         page_counts = set()
@@ -462,23 +466,3 @@ def test_a_flood_of_bad_frames_has_no_effect(tmp_path: Path) -> None:
         assert a.node.status()["failures_total"] == 0
     assert len(logs) < 200
     assert not [log for log in logs if log["log_level"] == "error"]
-
-
-@pytest.mark.parametrize(
-    ("key_groups", "runs"),
-    [((), ()), ((5,), ((5, 5),)), ((0, 1, 2, 7, 8), ((0, 2), (7, 8)))],
-)
-def test_key_groups_travel_as_runs(
-    key_groups: tuple[int, ...], runs: tuple[tuple[int, int], ...]
-) -> None:
-    """Thousands of key groups side by side are two numbers."""
-    assert runs_of(key_groups) == runs
-    assert key_groups_of(runs) == key_groups
-
-
-@pytest.mark.parametrize(
-    "runs", [((2, 1),), ((1, 2), (2, 3)), ((0, 1 << 15),), ((-1, 0),)]
-)
-def test_runs_that_are_none_are_seen(runs: tuple[tuple[int, int], ...]) -> None:
-    """What a stranger sends is looked at before it is counted out."""
-    assert key_groups_of(runs) is None
