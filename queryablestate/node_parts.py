@@ -59,7 +59,7 @@ def job_assignment(job: Job, node_id: str, nodes: NodeTable) -> JobAssignment:
             if key_group not in primary
         ),
         joining=joining,
-        sources=_sources(assignment, [group.key_group for group in joining], nodes),
+        sources=_sources(job, [group.key_group for group in joining], nodes),
     )
 
 
@@ -75,12 +75,24 @@ def joiner_ids(assignment: AssignmentRecord, source_id: str) -> set[str]:
 
 
 def _sources(
-    assignment: AssignmentRecord, key_groups: Sequence[int], nodes: NodeTable
+    job: Job, key_groups: Sequence[int], nodes: NodeTable
 ) -> tuple[CopySource, ...]:
     """Return where each of these key groups can be had, by name."""
+    assignment, job_id = job.assignment, job.record.job_id
+    assert assignment is not None
+    # Who has lost its rows is the last to be asked for them.
+    sound_ids = {
+        node.node_id
+        for node in nodes
+        if job_id not in node.lost_jobs
+        and (node.node_id, node.store_id)
+        in zip(assignment.node_ids, assignment.store_ids, strict=True)
+    }
     by_source: dict[str, list[int]] = {}
     for key_group in key_groups:
-        index = source_of(assignment, key_group, nodes.present_ids)
+        index = source_of(assignment, key_group, sound_ids)
+        if assignment.node_ids[index] not in sound_ids:
+            index = source_of(assignment, key_group, nodes.present_ids)
         by_source.setdefault(assignment.node_ids[index], []).append(key_group)
     sources = []
     for node_id in sorted(by_source):

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, final
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 from msgspec.structs import replace
 
 from queryablestate.placement import copy_count, place
@@ -127,6 +127,7 @@ class _Draft:
         wanted: The copies that shall be.
         planned_count: How many were to be made for that.
         has_dropped: Whether in-sync copies were taken out.
+        paused: Key groups of which no copy is begun now.
     """
 
     before: AssignmentRecord
@@ -141,6 +142,7 @@ class _Draft:
     wanted: list[tuple[int, ...]]
     planned_count: int
     has_dropped: bool = False
+    paused: set[int] = field(factory=set)
 
     @classmethod
     def of(
@@ -180,12 +182,23 @@ class _Draft:
     def drop_dead(self) -> None:
         """Take out the copies that cannot be relied upon, where there are others."""
         reliable = [self._is_reliable(index) for index in range(len(self.node_ids))]
+        losers = {
+            index
+            for index, standing in enumerate(self.standings)
+            if standing.is_present
+            and (standing.is_lost or standing.store_id != self.store_ids[index])
+        }
         if not all(reliable):
             for key_group, owners in enumerate(self.owners):
                 left = tuple(index for index in owners if reliable[index])
                 if left and left != owners:
                     self.owners[key_group] = left
                     self.has_dropped = True
+                    if any(index in losers for index in set(owners) - set(left)):
+                        # Who copies may have copied what was lost: not in this
+                        # version, and anew in the next.
+                        self.joining[key_group] = ()
+                        self.paused.add(key_group)
                 joining = self.joining[key_group]
                 if joining:
                     self.joining[key_group] = tuple(
@@ -335,7 +348,7 @@ class _Draft:
                 if copy.node_index in wanted and copy.node_index not in owners
             )
             self.joining[key_group] = joining
-            if not has_source[key_group]:
+            if not has_source[key_group] or key_group in self.paused:
                 continue
             counts.update(copy.node_index for copy in joining)
             begun = {copy.node_index for copy in joining}

@@ -408,6 +408,13 @@ class World:
             self.next_leader()
             self.replace_disk(node)
             self.start(node)
+        elif number < 0.965:
+            for one in self.nodes.values():
+                self.start(one)
+            self.settle()
+            self.plane.now_ns += TIMEOUT_NS // 4  # a write that failed is tried again
+            self.beat()
+            self.settle()
         elif number < 0.98:
             self.plane.now_ns += random.choice([1, TIMEOUT_NS // 4])
             self.beat()
@@ -491,6 +498,11 @@ class World:
         assert {len(owners) for owners in assignment.owners} == {copies}
         asked = Counter(owners[0] for owners in assignment.owners)
         assert max(asked.values()) - min(asked[n] for n in range(count)) <= 1
+        self.check_rows()
+
+    def check_rows(self) -> None:
+        """Check that whoever lost rows that others have has copied them (S1)."""
+        assignment = self.assignment()
         for key_group, owners in enumerate(assignment.owners):
             disks = [self.nodes[assignment.node_ids[index]].disk for index in owners]
             assert all(key_group in disk.complete for disk in disks)
