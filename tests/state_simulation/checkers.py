@@ -15,10 +15,12 @@ from queryablestate.records import BatchDecided
 from tests.simulation.checkers import ViolationError
 from tests.state_simulation.content import rows_of
 from tests.state_simulation.model import JobModel
-from tests.state_simulation.scenario import MAX_PARALLELISM
+from tests.state_simulation.move_checks import MoveChecker
 
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from queryablestate.records import Entry
     from tests.state_simulation.content import Row
     from tests.state_simulation.disk import Disk
@@ -67,7 +69,7 @@ class Asked:
         state: Of which state.
         floor: The least version that it may be told, by index.
         was_dropped: Whether the state was known to be gone.
-        groups: The key groups of the node that was asked, sorted.
+        groups: The key groups that were asked for, sorted.
         min_batch_id: The batch that it waits for, or None.
     """
 
@@ -85,6 +87,7 @@ class Checker:
 
     Args:
         seed: Of the run.
+        is_in_use: Returns whether a data directory is the one that its node has now.
 
     Attributes:
         counts: How often each rule was checked.
@@ -92,15 +95,17 @@ class Checker:
         stages: By stage id.
         runs: By query and writer epoch.
         disks: Every data directory that there ever was, by store id.
+        moves: Books over assignments and copies.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, is_in_use: Callable[[str], bool]) -> None:
         self._seed = seed
         self.counts: Counter[str] = Counter()
         self.jobs: dict[str, JobModel] = {}
         self.stages: dict[bytes, StageBooks] = {}
         self.runs: dict[tuple[str, int], RunBooks] = {}
         self.disks: dict[str, Disk] = {}
+        self.moves = MoveChecker(self, is_in_use)
         self._bound_max: dict[tuple[str, str], int] = {}
         self._runs_of: dict[tuple[str, str], list[str]] = {}
         self._seen: dict[tuple[str, int, int], int] = {}
@@ -142,7 +147,17 @@ class Checker:
             self._check_run(job_id, entry)
             for written in entry.states:
                 self._check_state(job.states[written.state_number], entry)
-            self._check_stages(job, entry, registered)
+            expected = {
+                written.state_number: rows_of(
+                    self._seed,
+                    entry.query_id,
+                    entry.batch_id,
+                    job.states[written.state_number].plan,
+                )
+                for written in entry.states
+            }
+            self._check_stages(job, entry, expected)
+            self.moves.decided(job_id, entry, expected, registered)
         job.decided(entry)
 
     def _check_run(self, job_id: str, entry: BatchDecided) -> None:
@@ -199,10 +214,20 @@ class Checker:
         )
 
     def _check_stages(
-        self, job: JobModel, entry: BatchDecided, registered: dict[str, str]
+        self, job: JobModel, entry: BatchDecided, expected: dict[int, Sequence[Row]]
     ) -> None:
         staged: dict[int, list[Row]] = {}
+        named: set[bytes] = set()
         for stage in entry.stages:
+            original_id = self.moves.collected.get(stage.stage_id)
+            if original_id is not None:
+                self.require(
+                    "S2 what was collected comes after what it was collected of",
+                    original_id in named,
+                    entry,
+                )
+                continue
+            named.add(stage.stage_id)
             books = self.stages.get(stage.stage_id)
             self.require(
                 "W2 what wins was staged for that batch by that run",
@@ -215,28 +240,16 @@ class Checker:
             assert books is not None
             for number, rows in books.rows.items():
                 staged.setdefault(number, []).extend(rows)
-            for node_id, count in stage.chunk_counts.items():
-                disk = self.disks[registered[node_id]]
-                chunks = {(stage.stage_id, index) for index in range(count)}
-                self.require(
-                    "W3 no decision names rows that nobody has",
-                    chunks <= disk.staged,
-                    node_id,
-                    "lacks chunks for",
-                    entry,
-                )
-        for written in entry.states:
-            plan = job.states[written.state_number].plan
-            expected = rows_of(self._seed, entry.query_id, entry.batch_id, plan)
-            got = staged.get(written.state_number, [])
+        for number, rows_due in expected.items():
+            got = staged.get(number, [])
             self.require(
                 "W3 a decision holds each row of its batch once",
-                sorted(got, key=repr) == sorted(expected, key=repr),
-                plan.state_name,
+                sorted(got, key=repr) == sorted(rows_due, key=repr),
+                job.states[number].plan.state_name,
                 entry,
                 got,
                 "instead of",
-                expected,
+                rows_due,
             )
 
     # -- what writers are told ---------------------------------------------------------
@@ -272,7 +285,7 @@ class Checker:
         query_id: str,
         batch_id: int,
         state_numbers: tuple[int, ...],
-        owners: list[Disk | None],
+        owners: Mapping[str, Disk | None],
     ) -> None:
         """
         Take note that a writer is told that every owner has applied a batch.
@@ -282,7 +295,7 @@ class Checker:
             query_id: The query.
             batch_id: The batch.
             state_numbers: What it writes.
-            owners: The data directory of each node of the job.
+            owners: The data directory of each node with an in-sync copy.
         """
         states = self.job(job_id).states
         for number in state_numbers:
@@ -301,10 +314,13 @@ class Checker:
                 found,
             )
             sequence = state.versions[found[0]].sequence
-            for disk in owners:
+            record = self.moves.present[job_id]
+            for disk in owners.values():
+                # Who became one after the decision answers only when it has applied it.
                 self.require(
                     "W3 what is acknowledged is applied by every owner",
-                    disk is not None and disk.position(job_id) >= sequence,
+                    (disk is not None and disk.position(job_id) >= sequence)
+                    or record.sequence >= sequence,
                     query_id,
                     batch_id,
                     "entry",
@@ -414,67 +430,14 @@ class Checker:
                 "instead of",
                 whole,
             )
-        seen = (reader, state.number, asked.groups[0])
-        self.require(
-            "Q1 no reader goes back within a key group",
-            index >= self._seen.get(seen, -1),
-            name,
-            version,
-            "after",
-            self._seen.get(seen),
-        )
-        self._seen[seen] = index
-
-    def answered_by(self, disk: Disk, number: int) -> None:
-        """Take note of which data directory an answer came from."""
-        self.require(
-            "W7 rows that were lost are not answered for",
-            number not in disk.lost,
-            number,
-            disk,
-        )
-
-    def begun_anew(self, disk: Disk, job_id: str, lost: set[int]) -> None:
-        """Take note that a node is told that rows of its data directory are lost."""
-        self.require(
-            "W7 rows are given up only if a disk was lost or exchanged",
-            not lost or disk.is_suspect(job_id),
-            disk,
-            lost,
-        )
-
-    # -- at the end --------------------------------------------------------------------
-
-    def check_disk(self, disk: Disk, job_id: str, key_groups: tuple[int, ...]) -> None:
-        """Compare what a node has with what it must have, to the last row."""
-        job = self.job(job_id)
-        self.require(
-            "W3 everything decided is applied everywhere",
-            disk.position(job_id) == job.sequence,
-            disk,
-            disk.position(job_id),
-            "of",
-            job.sequence,
-        )
-        assert max(key_groups, default=0) < MAX_PARALLELISM
-        for number, state in sorted(job.states.items()):
-            if number in disk.lost:
-                continue
-            contents = disk.contents(number, state.plan, key_groups)
-            if state.dropped_at is not None or not state.versions:
-                self.require("W5 what was dropped is gone", contents is None, number)
-                continue
-            expected = {
-                key: values
-                for key, values in state.versions[-1].contents.items()
-                if int.from_bytes(key[:2], "big") in key_groups
-            }
+        for key_group in asked.groups:
+            seen = (reader, state.number, key_group)
             self.require(
-                "W3 a node holds what the chain says, whole and once",
-                (contents or {}) == expected,
-                state.plan.state_name,
-                disk,
-                contents,
-                "instead of",
-                expected,
+                "Q1 no reader goes back within a key group",
+                index >= self._seen.get(seen, -1),
+                name,
+                version,
+                "after",
+                self._seen.get(seen),
             )
+            self._seen[seen] = index

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from queryablestate.records import BatchDecided
+from queryablestate.codec import decode_rows
 from queryablestate.store import StateStore
+from queryablestate.store_groups import groups_in
+from queryablestate.store_holdings import admitted
+from queryablestate.store_layout import decode_kept, kept_prefix
+from queryablestate.store_marks import hold_mark, records
+from tests.state_simulation.scenario import MAX_PARALLELISM
 
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from queryablestate.node_messages import StageChunk, WriterFence
+    from queryablestate.node_messages import (
+        JoiningGroup,
+        StageChunk,
+        StagedRows,
+        WriterFence,
+    )
     from queryablestate.records import Entry
+    from queryablestate.store_holdings import Held
     from tests.state_simulation.model import JobModel
     from tests.state_simulation.scenario import StatePlan
 
@@ -34,7 +45,6 @@ class Disk:
         name: For traces: the node, and how many directories it had before.
         store: It is open while a process has it, and while the books are looked at.
         staged: Chunks that were ever made durable here, by stage id and index.
-        lost: States whose rows are not all here, by number.
     """
 
     def __init__(self, directory: Path, node_id: str, number: int) -> None:
@@ -43,8 +53,7 @@ class Disk:
         self.name = f"{node_id}/disk-{number}"
         self._directory = directory
         self._node_id = node_id
-        self.staged: set[tuple[bytes, int]] = set()
-        self.lost: set[int] = set()
+        self.staged: dict[tuple[bytes, int], StagedRows] = {}
         self.store = self._open()
         self.reader = self.store.reader()
         self._positions: dict[str, int] = {}
@@ -93,7 +102,16 @@ class Disk:
     def stage(self, chunk: StageChunk, payload: bytes, *, now_us: int) -> None:
         """Keep a chunk."""
         self.store.stage([(chunk, payload)], now_us)
-        self.staged.add((chunk.stage_id, chunk.chunk_index))
+        key = (chunk.stage_id, chunk.chunk_index)
+        self.staged.setdefault(key, decode_rows(payload))
+
+    def discard(
+        self, job_id: str, writer_epoch: int, batch_id: int, stage_ids: Sequence[bytes]
+    ) -> None:
+        """Remove what was collected in an attempt that came to nothing."""
+        self.store.discard_stages(job_id, writer_epoch, batch_id, stage_ids)
+        for key in [key for key in self.staged if key[0] in stage_ids]:
+            del self.staged[key]
 
     def fence(self, fences: Sequence[WriterFence]) -> None:
         """Refuse older runs."""
@@ -103,10 +121,6 @@ class Disk:
         """Apply an entry."""
         self.store.apply(job_id, entry)
         self._positions[job_id] = self.store.positions()[job_id]
-        if isinstance(entry, BatchDecided):
-            for state in entry.states:
-                if state.is_replaced:
-                    self.lost.discard(state.state_number)
 
     def reset(
         self, job_id: str, sequence: int, numbers: Sequence[int], job: JobModel
@@ -118,11 +132,12 @@ class Disk:
             # From here on it has everything; an earlier beginning may still turn out
             # to lack what another disk has.
             self._cleared.add(job_id)
-        self.lost |= {
-            number
-            for number, state in job.states.items()
-            if state.has_rows_at(sequence)
-        }
+
+    def hold(
+        self, job_id: str, key_groups: Sequence[int], joining: Sequence[JoiningGroup]
+    ) -> Held:
+        """Hold these key groups."""
+        return self.store.hold(job_id, key_groups, joining)
 
     # -- what the books look at ------------------------------------------------------
 
@@ -141,3 +156,33 @@ class Disk:
                 full = group.to_bytes(2, "big") + bare
                 found[full] = (*found.get(full, ()), value)
         return found if is_there else None
+
+    def lost(self, number: int, key_groups: Sequence[int]) -> tuple[int, ...]:
+        """Return which of these key groups have lost the rows of a state."""
+        page = self.reader.scan(number, key_groups, b"", None, 1, 1)
+        return () if page.view is None else groups_in(page.view.lost, key_groups)
+
+    def complete(self, job_id: str) -> tuple[int, ...]:
+        """Return the key groups that are held, or copied completely."""
+        environment = self.store._environment
+        with environment.reading() as transaction:
+            mark = hold_mark(transaction, environment.meta, job_id)
+        return tuple(groups_in(admitted(mark), range(MAX_PARALLELISM)))
+
+    def copying(self, job_id: str) -> int:
+        """Return how many copies there are, begun or complete, that are not held."""
+        environment = self.store._environment
+        with environment.reading() as transaction:
+            mark = hold_mark(transaction, environment.meta, job_id)
+        return 0 if mark is None else len(mark.copies)
+
+    def kept_entries(self, job_id: str) -> list[int]:
+        """Return the entries that are kept for copies."""
+        environment = self.store._environment
+        with environment.reading() as transaction:
+            return [
+                decode_kept(stored).sequence
+                for _, stored in records(
+                    transaction, environment.meta, kept_prefix(job_id)
+                )
+            ]

@@ -19,6 +19,7 @@ from nameservice import (
     LocalProtocolError,
     NameServiceError,
     SchemaMismatchError,
+    StagedDataMissingError,
     StaleWriterError,
     StateOwnedError,
 )
@@ -36,7 +37,12 @@ from queryablestate.schema import AtomicType, Field, StateKind, StateSchema, sch
 from tests.simulation.timeline import MS
 from tests.state_simulation.calls import Call
 from tests.state_simulation.content import rows_of
-from tests.state_simulation.scenario import COMMIT_TIMEOUT_NS, MAX_PARALLELISM
+from tests.state_simulation.scenario import (
+    COMMIT_TIMEOUT_NS,
+    MAX_PARALLELISM,
+    RETENTION_NS,
+    Profile,
+)
 from tests.state_simulation.tasks import Batch, Execution
 
 
@@ -229,6 +235,7 @@ class Run:
         self.is_alive = True
         self._paused: list[Callable[[], None]] | None = None
         self._partition_count = world.rng.choice((1, 2, 3))
+        self._began_ns = world.timeline.now_ns
         world.counts["runs"] += 1
         self._plan_batch()
 
@@ -262,8 +269,28 @@ class Run:
         self._world.trace(self._run_id, "ends:", error)
         if error is not None:
             self._world.counts[f"runs ended by {type(error).__name__}"] += 1
+            self._check_failure(error)
         self.kill()
         self._query.ended(self, error)
+
+    def _check_failure(self, error: NameServiceError) -> None:
+        """See to it that no batch fails because of a move (rule S2)."""
+        world = self._world
+        age_ns = world.timeline.now_ns - self._began_ns
+        is_old = age_ns >= RETENTION_NS // 2
+        if isinstance(error, StagedDataMissingError):
+            world.checker.require(
+                "S2 rows of a batch are missing only if a disk was lost, or too old",
+                world.has_lost_disks or is_old,
+                self._run_id,
+                error,
+            )
+        world.checker.require(
+            "S2 no batch fails because of a move",
+            world.scenario.profile is not Profile.MOVES,
+            self._run_id,
+            error,
+        )
 
     def _call(
         self,
@@ -283,6 +310,7 @@ class Run:
 
     def _plan_batch(self) -> None:
         """Write down what the next batch holds, and draw a ticket for it."""
+        self._began_ns = self._world.timeline.now_ns
         batch_id = self._checkpoint.next_batch()
         self._checkpoint.offsets.add(batch_id)
         declarations = tuple(map(_declaration, self._query.plan.states))
@@ -302,8 +330,9 @@ class Run:
             self._ended(drawn)
             return
         assert isinstance(drawn, TicketDrawn)
-        if any(node.address is None for node in drawn.nodes):
-            # `StateWriter.plan` draws again while a node is away.
+        away = {i for i, node in enumerate(drawn.nodes) if node.address is None}
+        if any(away.issuperset(holders) for holders in drawn.owners):
+            # `StateWriter.plan` draws again while nobody can be brought some rows.
             self._world.timeline.after(150 * MS, partial(self._then, self._plan_batch))
             return
         self._bind(drawn, partial(self._bound, batch_id, drawn))

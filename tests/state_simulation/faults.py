@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, final
 from queryablestate.messages import DropState
 from tests.simulation.timeline import MS
 from tests.state_simulation.calls import Call
-from tests.state_simulation.scenario import FAULT_NAMES, SESSION_TIMEOUT_NS
+from tests.state_simulation.move_faults import MoveFaults
+from tests.state_simulation.scenario import FAULT_NAMES, SESSION_TIMEOUT_NS, Profile
 
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["Faults"]
 
 _SESSION: Final = b"session"
+_SETTLED_NS: Final = 4 * SESSION_TIMEOUT_NS
+_NEEDS_ALL: Final = ("kill node", "lose disk", "isolate node")
+_CHANGES_LEADER: Final = ("change leader", "restart leader")
 
 
 @final
@@ -31,6 +35,8 @@ class Faults:
     def __init__(self, world: World) -> None:
         self._world = world
         self._rng = Random(f"{world.seed}/faults")
+        moves = MoveFaults(world, self._rng, self._within)
+        self._leader_changed_at_ns = -_SETTLED_NS
         self._actions: dict[str, Callable[[], bool]] = {
             "change leader": self._change_leader,
             "restart leader": self._restart_leader,
@@ -52,6 +58,12 @@ class Faults:
             "drop state": self._drop_state,
             "skip batch": self._skip_batch,
             "storm": self._storm,
+            "rescale": moves.rescale,
+            "drain node": moves.drain_node,
+            "leave node": moves.leave_node,
+            "join node": moves.join_node,
+            "slow copies": moves.slow_copies,
+            "cut off copies": moves.cut_off_copies,
         }
         assert tuple(self._actions) == FAULT_NAMES
 
@@ -66,10 +78,23 @@ class Faults:
         if world.network.is_calm:
             return
         (name,) = self._rng.choices(FAULT_NAMES, world.scenario.fault_weights)
-        if self._actions[name]():
+        if self._may(name) and self._actions[name]():
             world.counts[f"fault: {name}"] += 1
             world.trace("world", f"fault: {name}")
         self.begin()
+
+    def _may(self, name: str) -> bool:
+        """Return whether that may happen now: see `Profile.ONE_AWAY`."""
+        if self._world.scenario.profile is not Profile.ONE_AWAY:
+            return True
+        if name in _NEEDS_ALL:
+            return self._world.is_whole()
+        if name in _CHANGES_LEADER:
+            now_ns = self._world.timeline.now_ns
+            if now_ns - self._leader_changed_at_ns < _SETTLED_NS:
+                return False
+            self._leader_changed_at_ns = now_ns
+        return True
 
     def _within(self, duration_ns: int) -> int:
         """Return a random duration, over before faults must stop."""

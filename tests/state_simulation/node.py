@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, assert_never, final
+from typing import TYPE_CHECKING, Final, assert_never, cast, final
 
 from attrs import define
 
@@ -16,9 +16,16 @@ from queryablestate.node_effects import (
     ApplyEntry,
     AskAgain,
     BindStore,
+    CancelFetch,
     CheckStages,
+    CollectRows,
     ConnectProxy,
     DropOldStages,
+    EndProcess,
+    FetchKeyGroups,
+    FinishCopy,
+    HandleSnapshot,
+    HoldKeyGroups,
     NodeEffect,
     RaiseFences,
     ReportBehind,
@@ -36,7 +43,10 @@ from queryablestate.node_events import (
     ChunkFinished,
     ChunkReceived,
     CommandReceived,
+    CopyFinished,
     EntryFinished,
+    KeyGroupsHeld,
+    LeaveAsked,
     NodeEvent,
     ProxyConnected,
     ProxyDisconnected,
@@ -48,7 +58,11 @@ from queryablestate.node_events import (
     Wait,
 )
 from queryablestate.node_jobs import ServedJob
-from queryablestate.node_messages import ChunkStaged, StagesVerified
+from queryablestate.node_messages import (
+    ChunkStaged,
+    StagesCollected,
+    StagesVerified,
+)
 from queryablestate.node_reads import (
     Found,
     answer_of,
@@ -59,8 +73,10 @@ from queryablestate.node_reads import (
 )
 from queryablestate.node_registration import NodeIdentity
 from queryablestate.questions import Question, Refusal
+from queryablestate.store_groups import groups_in
 from queryablestate.store_rows import check_chunk
 from tests.simulation.timeline import MS
+from tests.state_simulation.copying import NodeCopying, ThreadQueue
 from tests.state_simulation.network import Connection
 from tests.state_simulation.scenario import RETENTION_NS
 
@@ -70,7 +86,13 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from queryablestate.node_messages import StageChunk, ToNode, VerifyStages
+    from queryablestate.node_messages import (
+        CollectStages,
+        StageChunk,
+        ToNode,
+        VerifyStages,
+    )
+    from queryablestate.node_threads import StoreWriter
     from tests.state_simulation.disk import Disk
     from tests.state_simulation.world import World
 
@@ -79,11 +101,15 @@ __all__ = ["Node"]
 
 _NS_PER_US: Final = 1_000
 _ANSWER_SIZE_BYTES_MAX: Final = 1 << 20
+_COMMANDED: Final = (ResetJobRows, HoldKeyGroups, CollectRows, EndProcess, ApplyEntry)
 _LIMITS: Final = NodeLimits(
     pause_ns=50 * MS,
     pause_ns_max=400 * MS,
     answer_timeout_ns=600 * MS,
     retry_ns=800 * MS,
+    copy_retry_ns=100 * MS,
+    copy_retry_ns_max=600 * MS,
+    copy_report_ns=100 * MS,
     drop_stages_ns=150 * MS,
 )
 
@@ -95,6 +121,27 @@ class _Arrived:
     chunk: StageChunk
     payload: bytes
     reply: Callable[[Struct], None]
+
+
+@final
+class _Writer:
+    """`StoreWriter.run` for those who copy."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def run(self, task: Callable[[], None]) -> None:
+        """Have *task* done by the thread that writes."""
+
+        def do() -> Callable[[], None]:
+            task()
+            return _do_nothing
+
+        self._node.write(do)
+
+
+def _do_nothing() -> None:
+    """Tell nothing."""
 
 
 @final
@@ -128,7 +175,18 @@ class Node:
         self._pending: deque[NodeEvent] = deque()
         self._is_stepping = False
         self._timer_ns: int | None = None
+        self._epoch_max = 0
+        self._end_reason: str | None = None
         disk.reopen()
+        self._loop = ThreadQueue(world, lambda: self.is_alive)
+        self.copying = NodeCopying(
+            world,
+            node_id,
+            disk,
+            writer=cast("StoreWriter", _Writer(self)),
+            loop=self._loop,
+            is_alive=lambda: self.is_alive,
+        )
         self._core = NodeCore(
             NodeIdentity(
                 node_id=node_id,
@@ -154,7 +212,12 @@ class Node:
         """End the process; the disk keeps what it has."""
         self.is_alive = False
         self._tasks.clear()
+        self.copying.end()
         self._leave()
+
+    def leave(self) -> None:
+        """Ask to be emptied, and end when that is done."""
+        self._step(LeaveAsked())
 
     # -- the proxy -------------------------------------------------------------------
 
@@ -305,9 +368,28 @@ class Node:
         elif is_too_early(question, found):
             self._not_now(asked, Wait.BATCH, job_id, connection)
         else:
-            self._world.checker.answered_by(self.disk, question.state_number)
+            self._check_answer(question, found, admitted)
             answer = answer_of(question, found, self._world.wall_clock_us)
             self._send(answer, found.payload, connection)
+
+    def _check_answer(
+        self, question: Question, found: Found, admitted: ServedJob
+    ) -> None:
+        """Let the books know that an answer is given, at that moment."""
+        key_groups = tuple(admitted.key_groups)
+        if found.keys:
+            key_groups = tuple(
+                sorted({int.from_bytes(key[:2], "big") for key in found.keys})
+            )
+        assert found.view is not None
+        self._world.moves.answered(
+            admitted.job_id,
+            self.node_id,
+            self.disk,
+            version=question.assignment_version,
+            key_groups=key_groups,
+            lost=groups_in(found.view.lost, key_groups),
+        )
 
     def _not_now(
         self,
@@ -350,10 +432,27 @@ class Node:
         self._is_stepping = True
         while self._pending:
             event = self._pending.popleft()
-            for effect in self._core.step(event, now_ns=self._now_ns):
+            effects = self._core.step(event, now_ns=self._now_ns)
+            self._check_epoch(event, effects)
+            for effect in effects:
                 self._perform(effect)
         self._is_stepping = False
         self._arm()
+
+    def _check_epoch(self, event: NodeEvent, effects: Sequence[NodeEffect]) -> None:
+        """See to it that nothing is done that an earlier leader says (rule S2)."""
+        if not isinstance(event, CommandReceived):
+            return
+        epoch = getattr(event.command, "leader_epoch", self._epoch_max)
+        if epoch < self._epoch_max:
+            self._world.checker.require(
+                "S2 nodes refuse commands of earlier epochs",
+                not any(isinstance(effect, _COMMANDED) for effect in effects),
+                self.node_id,
+                event,
+                effects,
+            )
+        self._epoch_max = max(self._epoch_max, epoch)
 
     def _arm(self) -> None:
         due_ns = max(self._core.next_deadline_ns(), self._now_ns)
@@ -382,20 +481,34 @@ class Node:
                 self._replies.pop(writer)(message)
             case StageRows(writer=writer):
                 assert self._arrived is not None
-                self._write(partial(self._stage, writer, self._arrived))
+                self.write(partial(self._stage, writer, self._arrived))
             case ApplyEntry():
-                self._write(partial(self._apply, effect))
+                self.write(partial(self._apply, effect))
             case ResetJobRows():
-                self._write(partial(self._reset, effect))
+                self.write(partial(self._reset, effect))
+            case HoldKeyGroups():
+                self.write(partial(self._hold, effect))
+            case FetchKeyGroups():
+                self.copying.fetch(effect, self._step)
+            case CancelFetch(job_id=job_id):
+                self.copying.cancel(job_id)
+            case FinishCopy():
+                self.write(partial(self._finish_copy, effect))
+            case CollectRows(command=command):
+                self._collect(command)
+            case EndProcess(reason=reason):
+                self._world.emptied(self, reason)
+            case HandleSnapshot():
+                raise AssertionError("nobody takes snapshots")
             case RaiseFences(fences=fences):
-                self._write(partial(self._quietly, partial(self.disk.fence, fences)))
+                self.write(partial(self._quietly, partial(self.disk.fence, fences)))
             case BindStore(control_id=control_id):
                 bind = partial(self.disk.store.bind_control, control_id)
-                self._write(partial(self._quietly, bind))
+                self.write(partial(self._quietly, bind))
             case DropOldStages():
                 before_us = self._world.wall_clock_us - RETENTION_NS // _NS_PER_US
                 drop = partial(self.disk.store.drop_stages_older_than, before_us)
-                self._write(partial(self._quietly, drop))
+                self.write(partial(self._quietly, drop))
             case CheckStages(command=command):
                 self._check(command)
             case AskAgain(asked=asked):
@@ -412,7 +525,7 @@ class Node:
 
     # -- the store -------------------------------------------------------------------
 
-    def _write(self, task: Callable[[], Callable[[], None]]) -> None:
+    def write(self, task: Callable[[], Callable[[], None]]) -> None:
         """Have the writer's thread do *task*, and tell what it returns in the loop."""
         self._tasks.append(task)
         if not self._is_writing:
@@ -427,16 +540,9 @@ class Node:
     def _written(self) -> None:
         if not self.is_alive:
             return
-        tell = self._tasks.popleft()()
         # The loop hears of it a moment later; a process may die in between.
-        self._world.timeline.after(
-            self._world.rng.randrange(MS), partial(self._tell, tell)
-        )
+        self._loop.post(self._tasks.popleft()())
         self._write_next()
-
-    def _tell(self, tell: Callable[[], None]) -> None:
-        if self.is_alive:
-            tell()
 
     def _stage(self, writer: bytes, arrived: _Arrived) -> Callable[[], None]:
         chunk, payload = arrived.chunk, arrived.payload
@@ -462,13 +568,63 @@ class Node:
         except NameServiceError as error:
             failure = str(error)
         event = EntryFinished(job_id=job_id, entry=entry, failure=failure)
+        self.copying.advance()
         return partial(self._step, event)
+
+    def _hold(self, effect: HoldKeyGroups) -> Callable[[], None]:
+        held = self.disk.hold(effect.job_id, effect.key_groups, effect.joining)
+        event = KeyGroupsHeld(
+            job_id=effect.job_id,
+            assignment_version=effect.assignment_version,
+            copied=held.copied,
+            missing=held.missing,
+            sequence_min=held.sequence_min,
+        )
+        self._world.trace(self.node_id, "holds", effect, held)
+        return partial(self._step, event)
+
+    def _finish_copy(self, effect: FinishCopy) -> Callable[[], None]:
+        key_groups: tuple[int, ...] | None = None
+        failure = None
+        try:
+            key_groups = self.disk.store.finish_copy(
+                effect.job_id, effect.key_groups, effect.sequence
+            )
+        except NameServiceError as error:
+            failure = str(error)
+        if failure is None and key_groups is None:
+            self._world.counts["kept entries replayed"] += 1
+            self.write(partial(self._finish_copy, effect))
+            return _do_nothing
+        self._world.counts["copies finished"] += failure is None
+        self._world.trace(self.node_id, "finished", effect, key_groups, failure)
+        event = CopyFinished(
+            job_id=effect.job_id,
+            fetch_id=effect.fetch_id,
+            key_groups=key_groups or (),
+            failure=failure,
+        )
+        return partial(self._step, event)
+
+    def _collect(self, command: CollectStages) -> None:
+        """Fetch staged rows from others, and tell the proxy."""
+
+        def tell(counts: tuple[int, ...], missing: tuple[bytes, ...]) -> None:
+            self._world.counts["collections"] += 1
+            message = StagesCollected(
+                registration_id=self._registration_id,
+                verify_id=command.verify_id,
+                chunk_counts=counts,
+                missing=missing,
+            )
+            self._send(message, b"", self._connection)
+
+        self._world.moves.collects(command)
+        self.copying.collect(command, tell)
 
     def _reset(self, effect: ResetJobRows) -> Callable[[], None]:
         self._world.counts["jobs begun anew"] += 1
-        self._world.checker.begun_anew(
-            self.disk, effect.job_id, set(effect.state_numbers)
-        )
+        self._world.moves.begun_anew(self.node_id, self.disk, effect)
         self.disk.reset(
             effect.job_id,
             effect.sequence,

@@ -28,6 +28,7 @@ from queryablestate.control_events import (
     TimePassed,
     WriterAsked,
 )
+from queryablestate.control_limits import ControlLimits
 from queryablestate.failures import NOT_LEADER
 from queryablestate.messages import (
     BatchCommitted,
@@ -41,11 +42,15 @@ from queryablestate.messages import (
 from queryablestate.node_messages import (
     EntriesApplied,
     HeartbeatAcknowledged,
+    KeyGroupsCopied,
+    LeaveNode,
     NodeHeartbeat,
     NodeRefused,
     RegisterNode,
+    StagesCollected,
     StagesVerified,
 )
+from queryablestate.operation_messages import DrainNode, RescaleJob
 from queryablestate.questions import Answer, Ask, Question, Refusal, Told
 from queryablestate.rate_limit import RateLimiter
 from queryablestate.read_answers import Outgoing
@@ -57,7 +62,7 @@ from tests.state_simulation.scenario import SESSION_TIMEOUT_NS
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from msgspec import Struct
 
@@ -68,9 +73,19 @@ if TYPE_CHECKING:
 
 __all__ = ["NodeMessage", "Proxy", "WriterRequest"]
 
-WriterRequest: TypeAlias = DrawTicket | BindRun | CommitBatch | DropState
+WriterRequest: TypeAlias = (
+    DrawTicket | BindRun | CommitBatch | DropState | RescaleJob | DrainNode
+)
 NodeMessage: TypeAlias = (
-    RegisterNode | NodeHeartbeat | StagesVerified | EntriesApplied | Answer | Refusal
+    RegisterNode
+    | NodeHeartbeat
+    | StagesVerified
+    | EntriesApplied
+    | StagesCollected
+    | KeyGroupsCopied
+    | LeaveNode
+    | Answer
+    | Refusal
 )
 
 _SECOND_NS: Final = 1_000 * MS
@@ -105,6 +120,8 @@ class Proxy:
             tuple[Link, int], Callable[[Told | Refusal, bytes | None], None]
         ] = {}
         self._timer_ns: int | None = None
+        self._loaded_at_ns = 0
+        self._registered: set[str] = set()
         rules = [CacheRule(ttl_seconds=_CACHE_TTL_SECONDS)]
         self._reads = ReadDesk(
             access=open_access(),
@@ -129,6 +146,12 @@ class Proxy:
             and not self.is_suspended
             and self._world.names.leads(self.name, self.epoch)
         )
+
+    def is_settled(self, known: Mapping[str, str]) -> bool:
+        """Return whether all nodes that are known have come, or had time to (S2)."""
+        waited_ns = self._world.timeline.now_ns - self._loaded_at_ns
+        missing = {node_id for node_id, store_id in known.items() if store_id}
+        return waited_ns >= SESSION_TIMEOUT_NS or missing <= self._registered
 
     # -- leadership ------------------------------------------------------------------
 
@@ -169,7 +192,13 @@ class Proxy:
             leader_epoch=epoch,
             session_timeout_ns=SESSION_TIMEOUT_NS,
             now_ns=world.timeline.now_ns,
+            limits=ControlLimits(
+                replica_count=world.scenario.replica_count,
+                joining_key_groups_max=world.scenario.joining_count_max,
+            ),
         )
+        self._loaded_at_ns = world.timeline.now_ns
+        self._registered.clear()
         self._reads.lead(self.core.locations, leader_epoch=epoch)
         world.trace(self.name, f"leads, epoch {epoch}")
         world.counts["control planes loaded"] += 1
@@ -218,6 +247,8 @@ class Proxy:
                     refused = NodeRefused(reason="not-leader", detail="look for it")
                     self._tell_node(link, refused, b"")
                     return
+                if isinstance(message, RegisterNode):
+                    self._registered.add(message.node_id)
                 event = NodeSpoke(
                     link=link, message=message, wall_clock_us=world.wall_clock_us
                 )
@@ -315,6 +346,7 @@ class Proxy:
         self._arm()
 
     def _perform(self, effect: ControlEffect) -> None:
+        core = self.core
         match effect:
             case WriteStore():
                 self._write(effect)
@@ -331,7 +363,9 @@ class Proxy:
                     # What cannot be sent ends the connection: see `SendToNode`.
                     self._world.timeline.after(1, partial(self.link_closed, link))
             case ForgetNode(link=link):
-                self._send_reads(self._reads.node_left(link))
+                now_ns = self._world.timeline.now_ns
+                is_settled = core is not None and core.is_settled(now_ns=now_ns)
+                self._send_reads(self._reads.node_left(link, is_settled=is_settled))
             case StartOver():
                 self._world.counts["control planes started over"] += 1
                 self.core = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from random import Random
 from typing import Final
 
@@ -14,9 +15,11 @@ __all__ = [
     "COMMIT_TIMEOUT_NS",
     "FAULT_NAMES",
     "MAX_PARALLELISM",
+    "MOVE_NAMES",
     "RETENTION_NS",
     "SESSION_TIMEOUT_NS",
     "NetworkPlan",
+    "Profile",
     "QueryPlan",
     "Scenario",
     "StatePlan",
@@ -49,7 +52,40 @@ FAULT_NAMES: Final = (
     "drop state",
     "skip batch",
     "storm",
+    "rescale",
+    "drain node",
+    "leave node",
+    "join node",
+    "slow copies",
+    "cut off copies",
 )
+
+
+MOVE_NAMES: Final = FAULT_NAMES[FAULT_NAMES.index("rescale") :]
+
+# What may go wrong where it must not cost anybody an answer.
+_ONE_AWAY_NAMES: Final = (
+    "change leader",
+    "restart leader",
+    "kill node",
+    "lose disk",
+    "isolate node",
+    "slow disk",
+    *MOVE_NAMES,
+)
+
+
+class Profile(Enum):
+    """How much goes wrong, and what must hold all the same."""
+
+    STORM = "storm"
+    """Everything: nothing that was decided is lost, no answer is wrong."""
+
+    MOVES = "moves"
+    """Nothing but moves: no batch and no read fails (S2, S3)."""
+
+    ONE_AWAY = "one away"
+    """Two copies, and one node away at a time: no read fails (S4)."""
 
 
 @frozen(kw_only=True)
@@ -122,7 +158,12 @@ class Scenario:
 
     Attributes:
         seed: What it was made from.
-        node_count: How many state nodes.
+        profile: How much goes wrong.
+        node_count: How many state nodes at first.
+        host_count: How many there may be.
+        replica_count: How many copies of each key group a job has at first.
+        joining_count_max: Key groups that a node copies at once.
+        copy_ns: The mean time that a node takes to read a page for another.
         queries: What is written.
         reader_count: How many readers ask all the time.
         network: How bad the network is.
@@ -138,7 +179,12 @@ class Scenario:
     """
 
     seed: int
+    profile: Profile
     node_count: int
+    host_count: int
+    replica_count: int
+    joining_count_max: int
+    copy_ns: int
     queries: tuple[QueryPlan, ...]
     reader_count: int
     network: NetworkPlan
@@ -196,31 +242,59 @@ def _make_queries(rng: Random) -> tuple[QueryPlan, ...]:
     return tuple(queries)
 
 
+def _make_network(rng: Random, profile: Profile) -> NetworkPlan:
+    is_lossy = rng.random() < 0.7 and profile is Profile.STORM
+    return NetworkPlan(
+        latency_ns=rng.choice((MS // 2, 2 * MS, 10 * MS)),
+        loss=rng.choice((0.01, 0.05, 0.15)) if is_lossy else 0.0,
+        duplication=rng.choice((0.0, 0.05, 0.2)),
+        late=rng.choice((0.0, 0.02, 0.1)) if profile is Profile.STORM else 0.0,
+    )
+
+
+def _weights(rng: Random, profile: Profile) -> tuple[int, ...]:
+    """Return how often each fault comes."""
+    allowed: tuple[str, ...] = FAULT_NAMES
+    if profile is Profile.MOVES:
+        allowed = MOVE_NAMES
+    elif profile is Profile.ONE_AWAY:
+        allowed = _ONE_AWAY_NAMES
+    favourites = rng.sample(range(len(allowed)), 4)
+    weights = {
+        name: 6 if index in favourites else 1 for index, name in enumerate(allowed)
+    }
+    if rng.random() < 0.6:
+        weights["rescale"] += 4
+    return tuple(weights.get(name, 0) for name in FAULT_NAMES)
+
+
 def make_scenario(seed: int) -> Scenario:
     """Return what *seed* stands for; the same every time."""
     rng = Random(seed)
-    favourites = rng.sample(range(len(FAULT_NAMES)), 4)
-    is_lossy = rng.random() < 0.7
+    (profile,) = rng.choices(list(Profile), (7, 1, 2))
+    is_storm = profile is Profile.STORM
+    if profile is Profile.ONE_AWAY:
+        node_count, replica_count = rng.choice((2, 3)), 2
+    else:
+        node_count, replica_count = rng.choice((1, 2, 2, 3)), rng.choice((1, 1, 2))
     return Scenario(
         seed=seed,
-        node_count=rng.choice((1, 2, 2, 3)),
+        profile=profile,
+        node_count=node_count,
+        host_count=node_count + rng.choice((0, 1, 2)),
+        replica_count=replica_count,
+        joining_count_max=rng.choice((1, 2, 16)),
+        copy_ns=rng.choice((MS, 10 * MS, 60 * MS)),
         queries=_make_queries(rng),
         reader_count=rng.choice((1, 2)),
-        network=NetworkPlan(
-            latency_ns=rng.choice((MS // 2, 2 * MS, 10 * MS)),
-            loss=rng.choice((0.01, 0.05, 0.15)) if is_lossy else 0.0,
-            duplication=rng.choice((0.0, 0.05, 0.2)),
-            late=rng.choice((0.0, 0.02, 0.1)),
-        ),
+        network=_make_network(rng, profile),
         store_ns=rng.choice((MS, 5 * MS, 20 * MS)),
         leader_store_ns=rng.choice((MS, 10 * MS, 40 * MS)),
-        store_doubt=rng.choice((0.0, 0.0, 0.01, 0.05)),
-        task_failure=rng.choice((0.0, 0.05, 0.2)),
+        store_doubt=rng.choice((0.0, 0.0, 0.01, 0.05)) if is_storm else 0.0,
+        task_failure=rng.choice((0.0, 0.05, 0.2)) if is_storm else 0.0,
         caches=rng.random() < 0.5,
         entry_kept_count=rng.choice((1, 4, 100)),
         fault_interval_ns=round(rng.uniform(80, 900)) * MS,
-        faults_end_ns=round(rng.uniform(5_000, 12_000)) * MS,
-        fault_weights=tuple(
-            6 if index in favourites else 1 for index in range(len(FAULT_NAMES))
-        ),
+        faults_end_ns=round(rng.uniform(4_000, 9_000)) * MS,
+        fault_weights=_weights(rng, profile),
     )

@@ -43,6 +43,7 @@ __all__ = ["Batch", "Execution"]
 _ROWS_PER_CHUNK: Final = 2
 _PATIENCE_NS: Final = 250 * MS
 _TRY_COUNT_MAX: Final = 12
+_GIVE_UP_NS: Final = 400 * MS
 
 
 @frozen(kw_only=True)
@@ -116,6 +117,8 @@ class Execution:
         self._stage_id = world.rng.randbytes(STAGE_ID_SIZE_BYTES)
         self._rows = batch.rows_of(partition)
         self._addresses = {node.node_id: node.address for node in batch.plan.nodes}
+        self._away_since_ns: dict[str, int] = {}
+        self._given_up: set[str] = set()
         self._chunks = list(self._make_chunks())
         self._index = 0
         self._try_count = 0
@@ -166,7 +169,10 @@ class Execution:
         if self._fails_after is not None and self._index >= self._fails_after:
             self._on_done(DidNotHappenError("the task failed"))
             return
-        if self._index == len(self._chunks):
+        chunks = self._chunks
+        while self._index < len(chunks) and chunks[self._index][0] in self._given_up:
+            self._index += 1
+        if self._index == len(chunks):
             self._done()
             return
         self._try_count += 1
@@ -174,7 +180,7 @@ class Execution:
             self._on_done(DidNotHappenError("the node does not answer"))
             return
         world, index, number = self._world, self._index, self._try_count
-        node_id, chunk, payload = self._chunks[index]
+        node_id, chunk, payload = chunks[index]
         address = self._addresses[node_id]
         node = None if address is None else world.node_at(address)
         if node is not None:
@@ -192,8 +198,33 @@ class Execution:
         """Bring a chunk once more: to where its node is now."""
         if (index, number) == (self._index, self._try_count):
             node_id, _, _ = self._chunks[index]
-            self._addresses[node_id] = self._world.find_node(node_id)
+            address = self._world.find_node(node_id)
+            self._addresses[node_id] = address
+            self._look_at(node_id, is_away=address is None)
             self._go_on()
+
+    def _look_at(self, node_id: str, *, is_away: bool) -> None:
+        """Give a node up that is away, if others get its rows: as `Stager` does."""
+        if not is_away:
+            self._away_since_ns.pop(node_id, None)
+            return
+        now_ns = self._world.timeline.now_ns
+        since_ns = self._away_since_ns.setdefault(node_id, now_ns)
+        if now_ns - since_ns < _GIVE_UP_NS:
+            return
+        plan = self._batch.plan
+        index = [node.node_id for node in plan.nodes].index(node_id)
+        lacking = {
+            number
+            for number, node in enumerate(plan.nodes)
+            if node.node_id in self._given_up or number == index
+        }
+        if not any(
+            index in holders and lacking.issuperset(holders) for holders in plan.owners
+        ):
+            self._world.counts["nodes given up by writers"] += 1
+            self._given_up.add(node_id)
+            self._try_count = 0
 
     def _replied(self, index: int, message: Struct) -> None:
         if index != self._index or not self._is_alive():
@@ -214,17 +245,23 @@ class Execution:
 
     def _done(self) -> None:
         batch = self._batch
+        chunk_counts = {
+            node_id: count
+            for node_id, count in self._counts.items()
+            if node_id not in self._given_up
+        }
         self._world.checker.stages[self._stage_id] = StageBooks(
             query_id=batch.query_id,
             writer_epoch=batch.bound.writer_epoch,
             batch_id=batch.batch_id,
             rows=self._rows,
-            chunk_counts=self._counts,
+            chunk_counts=chunk_counts,
         )
         self._on_done(
             StageRecord(
                 stage_id=self._stage_id,
-                chunk_counts=self._counts,
+                chunk_counts=chunk_counts,
                 row_count=sum(map(len, self._rows.values())),
+                given_up=tuple(sorted(self._given_up)),
             )
         )

@@ -11,11 +11,13 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 
+from structlog.testing import capture_logs
+
 from election import Put
 from nameservice import NameServiceError
-from queryablestate import chains, paths
-from queryablestate.assignment import key_groups_of
+from queryablestate import chains, paths, store_copy_reader
 from queryablestate.failures import refusal_of
+from queryablestate.operation_messages import ListRescalings
 from tests.simulation.timeline import MS, Timeline
 from tests.state_simulation.checkers import Checker
 from tests.state_simulation.disk import Disk
@@ -28,20 +30,22 @@ from tests.state_simulation.proxy import Proxy
 from tests.state_simulation.reader import Reader
 from tests.state_simulation.scenario import (
     COMMIT_TIMEOUT_NS,
+    MAX_PARALLELISM,
     SESSION_TIMEOUT_NS,
+    Profile,
     Scenario,
 )
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from msgspec import Struct
 
     from election import StoreOperation
     from queryablestate.control_events import Link
     from queryablestate.questions import Refusal
-    from queryablestate.records import AssignmentRecord
+    from tests.state_simulation.copying import CopyLink, NodeCopying
     from tests.state_simulation.scenario import QueryPlan
 
 
@@ -54,7 +58,10 @@ _PROGRESS_COUNT: Final = 2
 # out, a run that must be told that it is over, a node that must find out what it lost.
 _BOUND_NS: Final = 3 * COMMIT_TIMEOUT_NS + 4 * SESSION_TIMEOUT_NS + 4_000 * MS
 _STEP_NS: Final = 100 * MS
-_KEPT: Final = "ENTRY_KEPT_COUNT"
+_PAGE_DELAY_NS_MAX: Final = 300 * MS
+# Constants of the shipped code that are too large for runs of this size.
+_KEPT: Final = (chains, "ENTRY_KEPT_COUNT")
+_BLOCK: Final = (store_copy_reader, "_BLOCK_ROW_COUNT")
 
 
 @final
@@ -66,6 +73,7 @@ class Host:
         node_id: The node's name.
         disks: Every data directory that it ever had.
         node: The process, or None while there is none.
+        has_left: Whether the last one was emptied before it ended.
     """
 
     def __init__(self, world: World, node_id: str) -> None:
@@ -74,6 +82,7 @@ class Host:
         self.disks: list[Disk] = []
         self.disk = self._new_disk()
         self.node: Node | None = None
+        self.has_left = False
         self._start_count = 0
 
     @property
@@ -92,8 +101,9 @@ class Host:
     def start(self) -> None:
         """Start a process, unless one runs."""
         if self.node is None:
+            self.has_left = False
             self._start_count += 1
-            address = f"{self.node_id}:{self._start_count}"
+            address = f"tcp://{self.node_id}:{self._start_count}"
             self._world.trace(self.node_id, f"starts on {self.disk}")
             self.node = Node(self._world, self.node_id, address, self.disk)
             self._world.tell_leader(self.node)
@@ -108,11 +118,15 @@ class Host:
     def replace_disk(self) -> None:
         """Lose the data directory: the next process begins with an empty one."""
         self.disk = self._new_disk()
+        self._world.has_lost_disks = True
+        self._world.moves.look_for_losses()
 
     def exchange_disk(self, number: int) -> None:
         """Begin the next process with a data directory that it had before."""
         self.disk = self.disks[number]
         self.disk.suspect()
+        self._world.has_lost_disks = True
+        self._world.moves.look_for_losses()
 
 
 @final
@@ -134,7 +148,8 @@ class World:
         self.rng = Random(f"{scenario.seed}/world")
         self.connection_rng = Random(f"{scenario.seed}/connections")
         self.timeline = Timeline()
-        self.checker = Checker(scenario.seed)
+        self.checker = Checker(scenario.seed, self._is_in_use)
+        self.moves = self.checker.moves
         self.counts: Counter[str] = Counter()
         self.network = Network(
             scenario.network, self.timeline, Random(f"{scenario.seed}/network")
@@ -142,6 +157,10 @@ class World:
         self.names = NameService(self._committed)
         self.connections: dict[Link, tuple[Node, Proxy]] = {}
         self.isolated: set[str] = set()
+        self.copy_links: dict[Link | None, CopyLink] = {}
+        self.cut_off: set[str] = set()
+        self.copy_slowness = 1
+        self.has_lost_disks = False
         self.plans: dict[str, QueryPlan] = {}
         self.zombies: list[Run | None] = []
         self.store_doubt = 0.0
@@ -160,9 +179,11 @@ class World:
         self._numbers = itertools.count(1)
         self._proxies: list[Proxy] = []
         self._known_leader: Proxy | None = None
-        self._assignments: dict[int, AssignmentRecord] = {}
         self._jobs: dict[int, str] = {}
         self.progress_after_ns = 0
+        self.moves_after_ns = 0
+        self.answered_at: dict[tuple[int, int], int] = {}
+        self._lines: Sequence[Mapping[str, object]] = ()
 
     # -- the run -----------------------------------------------------------------------
 
@@ -170,14 +191,20 @@ class World:
         """Run until everything is applied; raise if a rule does not hold."""
         root = "/dev/shm" if Path("/dev/shm").is_dir() else None
         self.directory = Path(tempfile.mkdtemp(prefix="state-simulation-", dir=root))
-        kept_count = getattr(chains, _KEPT)
+        kept_count, block_count = getattr(*_KEPT), getattr(*_BLOCK)
         # Few enough for a run to be long: what is not kept any more must not be needed.
-        setattr(chains, _KEPT, self.scenario.entry_kept_count)
+        setattr(*_KEPT, self.scenario.entry_kept_count)
+        setattr(*_BLOCK, 2)  # a copy has more than one page
         try:
-            self._run()
+            with capture_logs() as lines:
+                self._lines = lines
+                self._run()
         finally:
-            setattr(chains, _KEPT, kept_count)
+            setattr(*_KEPT, kept_count)
+            setattr(*_BLOCK, block_count)
             for host in self.hosts:
+                if host.node is not None:
+                    host.node.copying.end()
                 for disk in host.disks:
                     disk.close()
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -186,10 +213,11 @@ class World:
         scenario = self.scenario
         self._proxies = [Proxy(self, "proxy-a"), Proxy(self, "proxy-b")]
         self.change_leader()
-        for number in range(scenario.node_count):
+        for number in range(scenario.host_count):
             host = Host(self, f"node-{number}")
             self.hosts.append(host)
-            self.timeline.after(self.rng.randrange(20 * MS), host.start)
+            if number < scenario.node_count:
+                self.timeline.after(self.rng.randrange(20 * MS), host.start)
         for plan in scenario.queries:
             query = Query(self, plan)
             self.queries.append(query)
@@ -202,21 +230,28 @@ class World:
         self.timeline.run_until(scenario.faults_end_ns)
         self._calm_down()
         self._await_progress()
+        self._await_moves()
+        self._await_answers()
         self._await_rest()
         self._compare()
         self.counts.update(self.network.counts)
+        self.counts.update(self.moves.counts)
 
     def _calm_down(self) -> None:
         self.trace("world", "faults stop")
         self.network.is_calm = True
         self.network.storm_loss = 0.0
         self.store_doubt = 0.0
+        self.copy_slowness = 1
         self.isolated.clear()
+        self.cut_off.clear()
         for run in self.zombies:
             if run is not None:
                 run.kill()
         for host in self.hosts:
-            host.start()
+            # Who was emptied is not needed any more; everybody else comes back.
+            if not host.has_left or self.rng.random() < 0.5:
+                host.start()
             if host.node is not None:
                 host.node.slowness = 1
         for proxy in self._proxies:
@@ -226,17 +261,74 @@ class World:
 
     def _await_progress(self) -> None:
         """Wait until every query has written a few more batches."""
-        began_ns = self.timeline.now_ns
         due = {query: query.committed_count + _PROGRESS_COUNT for query in self.queries}
-        while any(query.committed_count < count for query, count in due.items()):
-            waited_ns = self.timeline.now_ns - began_ns
-            self.checker.require(
-                "W3 a running driver makes progress once faults have stopped",
-                waited_ns <= _BOUND_NS,
-                {q.query_id: (q.committed_count, count) for q, count in due.items()},
+        self.progress_after_ns = self._await(
+            "W3 a running driver makes progress once faults have stopped",
+            lambda: [
+                (query.query_id, query.committed_count, count)
+                for query, count in due.items()
+                if query.committed_count < count
+            ],
+        )
+
+    def _await_moves(self) -> None:
+        """Wait until nothing moves any more."""
+        self.moves_after_ns = self._await(
+            "S3 moves come to an end once faults have stopped", self._unfinished
+        )
+
+    def _unfinished(self) -> list[object]:
+        """Return the jobs whose assignment is not what it should be."""
+        proxy = self._known_leader
+        if proxy is None or proxy.core is None or not proxy.leads:
+            return ["nobody leads"]
+        request = ListRescalings(request_id=0, session=b"s")
+        listed = proxy.core.rescalings(request, now_ns=self.timeline.now_ns)
+        if not listed.is_settled:
+            return ["the leader is not settled"]
+        ready_count = len(self.ready_ids())
+        return [
+            one
+            for one in listed.rescalings
+            if one.left_count
+            or one.surplus_count
+            or (
+                one.missing_count
+                and min(one.node_count, ready_count) >= one.replica_count
             )
-            self.timeline.run_until(self.timeline.now_ns + _STEP_NS)
-        self.progress_after_ns = self.timeline.now_ns - began_ns
+            or len(one.copy_counts) != min(one.node_count, ready_count, MAX_PARALLELISM)
+        ]
+
+    def ready_ids(self) -> list[str]:
+        """Return the nodes that can have key groups, as the control plane has it."""
+        proxy = self._known_leader
+        if proxy is None or proxy.core is None:
+            return []
+        return [
+            node.node_id
+            for node in proxy.core.node_summaries(now_ns=self.timeline.now_ns)
+            if node.address is not None and not node.is_draining
+        ]
+
+    def _await_answers(self) -> None:
+        """Wait until somebody has been answered for each key group that has rows."""
+        began_ns = self.timeline.now_ns
+
+        def unanswered() -> list[object]:
+            return [
+                (job_id, number, key_group)
+                for job_id, record in self.moves.present.items()
+                for number, state in self.checker.job(job_id).states.items()
+                if state.versions and state.dropped_at is None
+                for key_group in range(len(record.owners))
+                if (job_id, key_group) not in self.moves.losable
+                and self.answered_at.get((number, key_group), -1) < began_ns
+            ]
+
+        self._await(
+            "S3 every key group is answered for again once faults have stopped",
+            unanswered,
+        )
 
     def _await_rest(self) -> None:
         """Stop the drivers, and wait until everything decided is applied."""
@@ -244,36 +336,54 @@ class World:
             if query.run is not None:
                 query.run.kill()
             query.is_over = True
-        began_ns = self.timeline.now_ns
-        while True:
-            self.timeline.run_until(self.timeline.now_ns + 10 * _STEP_NS)
-            behind = [
+        self.timeline.run_until(self.timeline.now_ns + 10 * _STEP_NS)
+        self._await(
+            "W3 everything decided is applied once faults have stopped",
+            lambda: [
                 disk
-                for job_id, disk, _ in self._owners()
+                for job_id in self.moves.present
+                for disk in self.owners_of(job_id).values()
                 if disk is not None
                 and disk.position(job_id) < self.checker.job(job_id).sequence
-            ]
-            if not behind:
-                break
-            self.checker.require(
-                "W3 everything decided is applied once faults have stopped",
-                self.timeline.now_ns - began_ns <= _BOUND_NS,
-                behind,
-            )
+            ],
+        )
         self.timeline.run_until(self.timeline.now_ns + 10 * _STEP_NS)
         self.is_over = True
 
+    def _await(self, rule: str, left: Callable[[], Sequence[object]]) -> int:
+        """Wait until nothing is *left*, and return how long that took."""
+        began_ns = self.timeline.now_ns
+        while missing := left():
+            self.checker.require(
+                rule, self.timeline.now_ns - began_ns <= _BOUND_NS, missing
+            )
+            self.timeline.run_until(self.timeline.now_ns + _STEP_NS)
+        return self.timeline.now_ns - began_ns
+
     def _compare(self) -> None:
         """Compare every node with the books, to the last row."""
-        for job_id, disk, key_groups in self._owners():
-            assert disk is not None
-            self.checker.check_disk(disk, job_id, key_groups)
+        ready_count = len(self.ready_ids())
+        for job_id in self.moves.present:
+            self.moves.check_balance(job_id, ready_count)
+            for host in self.hosts:
+                if host.node is not None:
+                    self.moves.check_disk(host.node_id, host.disk, job_id)
+            for node_id, disk in self.owners_of(job_id).items():
+                self.checker.require(
+                    "S1 who has a copy is there",
+                    disk is not None and self._is_in_use(disk.store_id),
+                    node_id,
+                    disk,
+                )
+        failed = [line for line in self._lines if line["event"] == "loop.failed"]
+        self.checker.require("no thread meets a mistake of ours", not failed, failed)
 
     # -- the leader store --------------------------------------------------------------
 
     def _committed(self, operations: Sequence[StoreOperation]) -> None:
         """Take note of what the leader store took: that is the truth."""
         entries: list[tuple[int, bytes]] = []
+        assignments: list[tuple[int, bytes]] = []
         for operation in operations:
             if not isinstance(operation, Put):
                 continue
@@ -282,9 +392,7 @@ class World:
                     job = paths.decode_job(operation.value)
                     self._jobs[int(number)] = job.job_id
                 case ["jobs", number, "assignment"]:
-                    self._assignments[int(number)] = paths.decode_assignment(
-                        operation.value
-                    )
+                    assignments.append((int(number), operation.value))
                 case ["jobs", number, "states", _]:
                     state = paths.decode_state(operation.value)
                     (plan,) = (
@@ -310,19 +418,45 @@ class World:
             self.trace("store", entry)
             self.counts["entries decided"] += 1
             self.checker.entry_decided(self._jobs[job_number], entry, registered)
+        for job_number, value in assignments:
+            record = paths.decode_assignment(value)
+            self.trace("store", record)
+            leader = self.leader
+            self.moves.written(
+                self._jobs[job_number],
+                record,
+                is_settled=leader is not None and leader.is_settled(registered),
+                registered=registered,
+            )
 
-    def owners_of(self, job_id: str) -> list[Disk | None]:
-        """Return the data directory of each node of a job, as the books have it."""
-        return [disk for owned, disk, _ in self._owners() if owned == job_id]
+    def _is_in_use(self, store_id: str) -> bool:
+        return any(host.disk.store_id == store_id for host in self.hosts)
 
-    def _owners(self) -> list[tuple[str, Disk | None, tuple[int, ...]]]:
-        found: list[tuple[str, Disk | None, tuple[int, ...]]] = []
-        for number, assignment in self._assignments.items():
-            job_id = self._jobs[number]
-            for node_id in assignment.node_ids:
-                disk = self.checker.disks.get(self.names.store_id_of(node_id) or "")
-                found.append((job_id, disk, tuple(key_groups_of(assignment, node_id))))
-        return found
+    def owners_of(self, job_id: str) -> dict[str, Disk | None]:
+        """Return who has in-sync copies, with the data directory in the books."""
+        record = self.moves.present[job_id]
+        indexes = sorted({index for owners in record.owners for index in owners})
+        node_ids = [record.node_ids[index] for index in indexes]
+        return {
+            node_id: self.checker.disks.get(self.names.store_id_of(node_id) or "")
+            for node_id in node_ids
+        }
+
+    def is_whole(self) -> bool:
+        """Return whether each node is there, and each key group has two copies."""
+        proxy = self._known_leader
+        if proxy is None or proxy.core is None or not proxy.leads:
+            return False
+        running = {host.node_id for host in self.hosts if host.is_up}
+        summaries = proxy.core.node_summaries(now_ns=self.timeline.now_ns)
+        present = {node.node_id for node in summaries if node.address is not None}
+        return running <= present and all(
+            len(set(owners)) > 1
+            and not record.joining
+            and all(record.node_ids[index] in running for index in owners)
+            for record in self.moves.present.values()
+            for owners in record.owners
+        )
 
     # -- leadership --------------------------------------------------------------------
 
@@ -440,6 +574,31 @@ class World:
                 return host.node
         return None
 
+    def copying_at(self, address: str | None) -> NodeCopying | None:
+        """Return what copies at an address, if a process runs there."""
+        node = None if address is None else self.node_at(address)
+        return None if node is None else node.copying
+
+    def emptied(self, node: Node, reason: str) -> None:
+        """Let a node end in a while: it was told that it may."""
+        self.counts[f"nodes that may end: {reason}"] += 1
+        delay_ns = self.rng.choice((MS, 300 * MS, 1_500 * MS))
+        if self.scenario.profile is not Profile.STORM:
+            delay_ns = 2 * COMMIT_TIMEOUT_NS  # what was begun before is over by then
+        for host in self.hosts:
+            if host.node is node:
+                self.timeline.after(delay_ns, partial(self._end, host, node, reason))
+
+    def _end(self, host: Host, node: Node, reason: str) -> None:
+        if host.node is not node:
+            return
+        if reason != "empty" and self.scenario.profile is not Profile.STORM:
+            return  # only it has what it has
+        host.stop()
+        host.has_left = reason == "empty"
+        if not self.network.is_calm:
+            self.timeline.after(self.rng.randrange(4_000 * MS), host.start)
+
     def find_node(self, node_id: str) -> str | None:
         """Return where a node is, as the proxy leader knows it."""
         proxy = self._known_leader
@@ -472,6 +631,13 @@ class World:
     def store_delay_ns(self) -> int:
         """Return how long a write to a node's store takes."""
         return 1 + round(self.rng.expovariate(1.0) * self.scenario.store_ns)
+
+    def copy_delay_ns(self, node_id: str) -> int:
+        """Return how long a node takes to read a page for another."""
+        del node_id
+        mean_ns = MS if self.network.is_calm else self.scenario.copy_ns
+        delay_ns = round(self.rng.expovariate(1.0) * mean_ns * self.copy_slowness)
+        return 1 + min(delay_ns, _PAGE_DELAY_NS_MAX)
 
     def leader_store_delay_ns(self) -> int:
         """Return how long half of a write to the leader store takes."""

@@ -1,0 +1,508 @@
+"""
+What must hold while key groups move: each check names its rule (S1 to S4).
+
+The books follow the assignments that the leader store takes, and look into the data
+directories; they trust nothing that a core says of itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, final
+
+from queryablestate.records import collected_stage_id
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from queryablestate.node_effects import ResetJobRows
+    from queryablestate.node_messages import CollectStages
+    from queryablestate.records import AssignmentRecord, BatchDecided
+    from tests.state_simulation.checkers import Checker
+    from tests.state_simulation.content import Row
+    from tests.state_simulation.disk import Disk
+    from tests.state_simulation.model import StateModel
+
+
+__all__ = ["MoveChecker"]
+
+
+@final
+class MoveChecker:
+    """
+    Books over assignments and copies.
+
+    Args:
+        checker: Counts what is checked, and has the books of jobs and disks.
+        is_in_use: Returns whether a data directory is the one that its node has now.
+
+    Attributes:
+        present: The assignment of each job.
+        losable: Key groups of which every in-sync copy was on a data directory that
+            was lost: only their rows may be missing.
+        answered_at: When each key group of each state was answered for last.
+        collected: Stages that nodes have collected rows of, by the id they are kept
+            under.
+    """
+
+    def __init__(self, checker: Checker, is_in_use: Callable[[str], bool]) -> None:
+        self._checker = checker
+        self._require = checker.require
+        self._is_in_use = is_in_use
+        self.present: dict[str, AssignmentRecord] = {}
+        self.losable: set[tuple[str, int]] = set()
+        self.collected: dict[bytes, bytes] = {}
+        self.counts: Counter[str] = Counter()
+        self._versions: dict[tuple[str, int], AssignmentRecord] = {}
+        self._primaries: dict[tuple[str, int, int], str] = {}
+
+    # -- assignments -----------------------------------------------------------------
+
+    def written(
+        self,
+        job_id: str,
+        record: AssignmentRecord,
+        *,
+        is_settled: bool,
+        registered: Mapping[str, str],
+    ) -> None:
+        """
+        Take note of an assignment that the leader store took.
+
+        Args:
+            job_id: Of which job.
+            record: The assignment.
+            is_settled: Whether the proxy leader may change one.
+            registered: The data directory of each node as the control plane has it.
+        """
+        require, former = self._require, self.present.get(job_id)
+        sequence = self._checker.job(job_id).sequence
+        require(
+            "S2 an assignment is ordered with decisions",
+            record.sequence == sequence,
+            record,
+            "after entry",
+            sequence,
+        )
+        count = len(record.node_ids)
+        for owners in record.owners:
+            require(
+                "S1 a key group has one primary, and copies on different nodes",
+                bool(owners)
+                and len(set(owners)) == len(owners)
+                and all(0 <= index < count for index in owners),
+                record,
+            )
+        self.present[job_id] = self._versions[job_id, record.version] = record
+        if former is not None:
+            require(
+                "S2 assignments have rising versions",
+                record.version == former.version + 1,
+                record,
+                "after",
+                former,
+            )
+            require(
+                "S2 a new leader waits before it changes an assignment",
+                is_settled,
+                record,
+            )
+            for key_group in range(len(record.owners)):
+                self._check_step(job_id, former, record, key_group, registered)
+            self._count(former, record)
+        self.look_for_losses(job_id)
+
+    def _check_step(
+        self,
+        job_id: str,
+        former: AssignmentRecord,
+        record: AssignmentRecord,
+        key_group: int,
+        registered: Mapping[str, str],
+    ) -> None:
+        require = self._require
+        sequence = self._checker.job(job_id).sequence
+        before = _owners(former, key_group)
+        after = _owners(record, key_group)
+        joining = _joining(former, key_group)
+        for node_id in after:
+            if node_id in before or sequence == 0:
+                continue  # of a job without an entry everybody has a whole copy
+            require(
+                "S1 only a copy that was being made is promoted",
+                node_id in joining,
+                node_id,
+                key_group,
+                record,
+                "after",
+                former,
+            )
+            store_id = _store_id(record, node_id)
+            self._check_promoted(job_id, self._checker.disks[store_id], key_group)
+        for node_id, since in _joining(record, key_group).items():
+            require(
+                "S2 whoever is to have rows is brought all that is decided since",
+                since == joining.get(node_id, record.sequence),
+                node_id,
+                key_group,
+                record,
+                "after",
+                former,
+            )
+        had = [n for n in before if self._is_in_use(_store_id(former, n))]
+        if had and not any(self._is_in_use(_store_id(record, n)) for n in after):
+            require(
+                "S1 a sound copy is not given up for one that is known to be lost",
+                any(registered.get(n) == _store_id(record, n) for n in after),
+                key_group,
+                record,
+                "after",
+                former,
+            )
+
+    def _check_promoted(self, job_id: str, disk: Disk, key_group: int) -> None:
+        """See to it that a copy that is in sync from now on is whole."""
+        require = self._require
+        require(
+            "S1 a copy is in sync only when it is complete",
+            key_group in disk.complete(job_id),
+            disk,
+            key_group,
+        )
+        position = disk.position(job_id)
+        for number, state in self._checker.job(job_id).states.items():
+            expected = contents_at(state, position)
+            if disk.lost(number, (key_group,)):
+                self._check_lost(job_id, key_group, disk)
+                continue
+            contents = disk.contents(number, state.plan, (key_group,))
+            require(
+                "S1 a copy holds what the chain says when it is put into use",
+                (contents or {}) == _part(expected, (key_group,)),
+                disk,
+                "at entry",
+                position,
+                state.plan.state_name,
+                contents,
+                "instead of",
+                _part(expected, (key_group,)),
+            )
+
+    def _check_lost(self, job_id: str, key_group: int, disk: Disk) -> None:
+        self._require(
+            "S1 rows are lost only if every copy of them is",
+            (job_id, key_group) in self.losable,
+            job_id,
+            key_group,
+            disk,
+        )
+
+    def _count(self, former: AssignmentRecord, record: AssignmentRecord) -> None:
+        counts = self.counts
+        counts["assignments changed"] += 1
+        for key_group in range(len(record.owners)):
+            before = set(_owners(former, key_group))
+            after = set(_owners(record, key_group))
+            joining = _joining(former, key_group)
+            counts["copies promoted"] += len(after - before)
+            counts["copies taken out"] += len(before - after)
+            counts["copies given up"] += len(
+                joining.keys() - after - _joining(record, key_group).keys()
+            )
+            moved = _owners(former, key_group)[0] != _owners(record, key_group)[0]
+            counts["primaries changed"] += moved
+
+    def look_for_losses(self, job_id: str | None = None) -> None:
+        """Take note of key groups of which every in-sync copy is lost now."""
+        for one in self.present if job_id is None else (job_id,):
+            record = self.present[one]
+            for key_group in range(len(record.owners)):
+                if not any(
+                    self._is_in_use(_store_id(record, node_id))
+                    for node_id in _owners(record, key_group)
+                ):
+                    self.losable.add((one, key_group))
+
+    # -- decisions -------------------------------------------------------------------
+
+    def decided(
+        self,
+        job_id: str,
+        entry: BatchDecided,
+        expected: Mapping[int, Sequence[Row]],
+        registered: Mapping[str, str],
+    ) -> None:
+        """
+        Take note of a batch, before it is in the books.
+
+        Args:
+            job_id: Of which job.
+            entry: The decision.
+            expected: All rows of the batch, by state number.
+            registered: The data directory of each node as the control plane has it.
+        """
+        record = self.present[job_id]
+        self._require(
+            "S2 a decision names the present assignment",
+            entry.assignment_version == record.version,
+            entry,
+            record,
+        )
+        for node_id in record.node_ids:
+            key_groups = {
+                key_group
+                for key_group in range(len(record.owners))
+                if node_id in _owners(record, key_group)
+                or node_id in _joining(record, key_group)
+            }
+            disk = self._checker.disks[registered[node_id]]
+            brought: dict[int, list[tuple[bytes, bytes | None]]] = {}
+            for stage in entry.stages:
+                for index in range(stage.chunk_counts.get(node_id, 0)):
+                    rows = disk.staged.get((stage.stage_id, index))
+                    self._require(
+                        "W3 no decision names rows that nobody has",
+                        rows is not None,
+                        node_id,
+                        "lacks chunks for",
+                        entry,
+                    )
+                    assert rows is not None
+                    brought.setdefault(rows.state_number, []).extend(
+                        (key, value)
+                        for key, value in zip(rows.keys, rows.values, strict=True)
+                        if int.from_bytes(key[:2], "big") in key_groups
+                    )
+            for number, all_rows in expected.items():
+                due = [(r.key, r.value) for r in all_rows if r.group in key_groups]
+                self._require(
+                    "S2 whoever has or makes a copy is brought its rows, once",
+                    sorted(brought.get(number, []), key=repr) == sorted(due, key=repr),
+                    node_id,
+                    sorted(key_groups),
+                    entry,
+                    brought.get(number),
+                    "instead of",
+                    due,
+                )
+
+    def collects(self, command: CollectStages) -> None:
+        """Take note that a node is to collect rows."""
+        groups = sorted({g for one in command.sources for g in one.key_groups})
+        for stage in command.stages:
+            kept_id = collected_stage_id(
+                stage.stage_id, command.assignment_version, groups
+            )
+            self.collected[kept_id] = stage.stage_id
+
+    # -- answers ---------------------------------------------------------------------
+
+    def answered(
+        self,
+        job_id: str,
+        node_id: str,
+        disk: Disk,
+        *,
+        version: int,
+        key_groups: Sequence[int],
+        lost: Sequence[int],
+    ) -> None:
+        """
+        Take note that a node answers.
+
+        Args:
+            job_id: For a state of which job.
+            node_id: Which node.
+            disk: Its data directory.
+            version: By which assignment it was asked.
+            key_groups: For which key groups.
+            lost: Those of them of which the store says that their rows are lost.
+        """
+        require = self._require
+        require("W7 rows that were lost are not answered for", not lost, disk, lost)
+        record = self._versions[job_id, version]
+        complete = disk.complete(job_id)
+        for key_group in key_groups:
+            require(
+                "S3 only the primary of a key group answers for it",
+                _owners(record, key_group)[0] == node_id,
+                node_id,
+                key_group,
+                record,
+            )
+            require(
+                "S1 only whole copies answer",
+                key_group in complete,
+                disk,
+                key_group,
+                complete,
+            )
+            primary = self._primaries.setdefault((job_id, version, key_group), node_id)
+            require(
+                "S3 one node at most answers for a key group under one assignment",
+                primary == node_id,
+                node_id,
+                "after",
+                primary,
+            )
+        require(
+            "S2 nobody answers before it has applied what its assignment came after",
+            disk.position(job_id) >= record.sequence,
+            disk,
+            disk.position(job_id),
+            record,
+        )
+
+    def begun_anew(self, node_id: str, disk: Disk, effect: ResetJobRows) -> None:
+        """Take note that a node is told to begin a job with nothing."""
+        record, job = self.present[effect.job_id], self._checker.job(effect.job_id)
+        holds = any(node_id in _owners(record, g) for g in range(len(record.owners)))
+        has_rows = any(
+            state.has_rows_at(effect.sequence) for state in job.states.values()
+        )
+        self._require(
+            "W7 rows are given up only if a disk was lost or exchanged",
+            not (holds and has_rows) or disk.is_suspect(effect.job_id),
+            disk,
+            effect,
+            record,
+        )
+
+    # -- at the end ------------------------------------------------------------------
+
+    def check_balance(self, job_id: str, node_count: int) -> None:
+        """
+        See to it that a job that is settled is as it should be.
+
+        Args:
+            job_id: The job.
+            node_count: How many nodes could have it.
+        """
+        record = self.present[job_id]
+        group_count = len(record.owners)
+        due_count = min(record.node_count, node_count, group_count)
+        copies: Counter[int] = Counter()
+        primaries: Counter[int] = Counter()
+        for owners in record.owners:
+            copies.update(owners)
+            primaries[owners[0]] += 1
+        require = self._require
+        require(
+            "S1 a job that is settled has the nodes that it shall have",
+            len(record.node_ids) == due_count and not any(record.joining),
+            record,
+            "of",
+            node_count,
+        )
+        degree = min(record.replica_count, due_count)
+        require(
+            "S4 each key group has the copies that it shall have",
+            all(len(owners) == degree for owners in record.owners),
+            record,
+        )
+        for counts in (copies, primaries):
+            every = [counts[index] for index in range(due_count)]
+            require(
+                "S1 copies are balanced to within one",
+                max(every) - min(every) <= 1,
+                record,
+                every,
+            )
+
+    def check_disk(self, node_id: str, disk: Disk, job_id: str) -> None:
+        """Compare what a node has with what it should have, to the last row."""
+        require, record = self._require, self.present[job_id]
+        held = tuple(
+            g for g in range(len(record.owners)) if node_id in _owners(record, g)
+        )
+        others = tuple(g for g in range(len(record.owners)) if g not in held)
+        job = self._checker.job(job_id)
+        if held:
+            require(
+                "W3 everything decided is applied everywhere",
+                disk.position(job_id) == job.sequence,
+                disk,
+                disk.position(job_id),
+                "of",
+                job.sequence,
+            )
+        if held or disk.position(job_id) >= 0:
+            require(
+                "S1 a node holds what it is assigned, and nothing else",
+                disk.complete(job_id) == held and disk.copying(job_id) == 0,
+                disk,
+                job_id,
+                disk.complete(job_id),
+                "instead of",
+                held,
+            )
+        require(
+            "S2 entries are kept for copies only as long as they are needed",
+            not disk.kept_entries(job_id),
+            disk,
+            disk.kept_entries(job_id),
+        )
+        for number, state in sorted(job.states.items()):
+            rest = disk.contents(number, state.plan, others)
+            require(
+                "S1 rows that a node gives away are gone",
+                not rest,
+                disk,
+                number,
+                rest,
+            )
+            lost = disk.lost(number, held)
+            for key_group in lost:
+                self._check_lost(job_id, key_group, disk)
+            sound = tuple(g for g in held if g not in lost)
+            if not sound:
+                continue
+            contents = disk.contents(number, state.plan, sound)
+            if state.dropped_at is not None or not state.versions:
+                require("W5 what was dropped is gone", contents is None, number)
+                continue
+            expected = _part(state.versions[-1].contents, sound)
+            require(
+                "W3 a node holds what the chain says, whole and once",
+                (contents or {}) == expected,
+                state.plan.state_name,
+                disk,
+                contents,
+                "instead of",
+                expected,
+            )
+
+
+def contents_at(state: StateModel, position: int) -> Mapping[bytes, tuple[bytes, ...]]:
+    """Return what a state holds once the entry *position* is applied."""
+    if state.dropped_at is not None and state.dropped_at <= position:
+        return {}
+    for version in reversed(state.versions):
+        if version.sequence <= position:
+            return version.contents
+    return {}
+
+
+def _part(
+    contents: Mapping[bytes, tuple[bytes, ...]], key_groups: Sequence[int]
+) -> dict[bytes, tuple[bytes, ...]]:
+    """Return the rows of some key groups."""
+    return {
+        key: values
+        for key, values in contents.items()
+        if int.from_bytes(key[:2], "big") in key_groups
+    }
+
+
+def _owners(record: AssignmentRecord, key_group: int) -> list[str]:
+    return [record.node_ids[index] for index in record.owners[key_group]]
+
+
+def _joining(record: AssignmentRecord, key_group: int) -> dict[str, int]:
+    copies = record.joining[key_group] if record.joining else ()
+    return {record.node_ids[copy.node_index]: copy.since for copy in copies}
+
+
+def _store_id(record: AssignmentRecord, node_id: str) -> str:
+    return record.store_ids[record.node_ids.index(node_id)]
