@@ -358,6 +358,23 @@ class TestOnlyCopies:
         cluster.check_done()
         assert cluster.made_count == 4
 
+    def test_who_may_have_copied_what_was_lost_copies_anew(self) -> None:
+        """S1: copies that were under way are given up, and begun in another write."""
+        cluster = Cluster(first("ab", replica_count=2), ready("abc"))
+        cluster.step(node_count=3)
+        begun = cluster.record
+        assert begun.joining
+        nodes = {**cluster.nodes, "a": standing("a", is_lost=True)}
+        nodes["c"] = standing("c", copied=range(4))
+        changed = next_assignment(begun, nodes, sequence=2, joining_count_max=16)
+        assert changed is not None
+        assert held_by(changed, "c") == ()
+        assert changed.joining == ()
+        nodes = ready("abc")
+        changed = next_assignment(changed, nodes, sequence=2, joining_count_max=16)
+        assert changed is not None
+        assert any(changed.joining)
+
     def test_a_copy_waits_for_its_source(self) -> None:
         """Copies without a source are not begun, and keep nobody from others."""
         cluster = Cluster(first("ab", groups=8), ready("abc"), joining_count_max=1)
