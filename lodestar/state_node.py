@@ -55,7 +55,6 @@ _LIMITS: Final = (
     ("questions_waiting_max", "questions that wait for a batch or for a scan's turn"),
     ("connections_max", "connections of writers and other nodes"),
     ("copies_max", "other nodes that may copy from this one at the same time"),
-    ("drain_linger_seconds", "how long it serves on when others have its key groups"),
 )
 
 

@@ -10,8 +10,8 @@ part* in what came before it joined: it begins there.  Or its rows are *lost* (a
 data directory, or entries that it needs are not kept any more): it begins at the head,
 and answers for no state that has rows until a batch replaces them (rule W7).
 
-A node that has no in-sync copy of any key group (rule S1) has nothing to lose: it begins
-wherever it can, and makes its copies anew from there.
+A node that has no in-sync copy of any key group (rule S1) has nothing to lose: it
+begins wherever it can, and makes its copies anew from there.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Self, final
+from typing import TYPE_CHECKING, Self, final
 
 from nameservice import (
     ConfigurationError,
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["LocalStateCluster"]
-
-_LINGER_SECONDS: Final = 1.0
-"""Batches of tests are short: what was begun before is over soon."""
 
 
 @final
@@ -236,11 +233,7 @@ class LocalStateCluster:
         node_id = f"node-{self._started_count}"
         node = StateNode(
             self._ha,
-            NodeConfig(
-                data_dir=self._directory / node_id,
-                node_id=node_id,
-                drain_linger_seconds=_LINGER_SECONDS,
-            ),
+            NodeConfig(data_dir=self._directory / node_id, node_id=node_id),
         )
         self._nodes.append(self._resources.enter_context(node))
         return node

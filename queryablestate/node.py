@@ -8,7 +8,7 @@ What its threads do is told in `queryablestate.node_loop` and
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Self, TypeVar, final
+from typing import TYPE_CHECKING, Self, TypeVar, final
 
 from nameservice import (
     QUERY_PROXY,
@@ -35,7 +35,6 @@ __all__ = ["StateNode"]
 
 T = TypeVar("T")
 
-_EMPTY: Final = "empty"
 """As in `NodeEmptied`."""
 
 
@@ -109,8 +108,8 @@ class StateNode:
         """
         Have other nodes take over what is here, as far as they can (rule S1).
 
-        It serves on meanwhile, and a little longer; then it may be closed without
-        anybody noticing.  `close`, from another thread, ends the wait.
+        It serves on meanwhile; then it may be closed without anybody noticing.
+        `close`, from another thread, ends the wait.
 
         Args:
             timeout_seconds: How long to wait; None for ``drain_timeout_seconds`` of the
@@ -121,15 +120,11 @@ class StateNode:
             take it; None: neither was the case in time.
         """
         running = self._started()
-        config = self._config
         if timeout_seconds is None:
-            timeout_seconds = config.drain_timeout_seconds
+            timeout_seconds = self._config.drain_timeout_seconds
         if timeout_seconds <= 0:
             return None
-        reason = running.leave(timeout_seconds)
-        if reason == _EMPTY:
-            running.loop.join(config.drain_linger_seconds)
-        return reason
+        return running.leave(timeout_seconds)
 
     def close(self) -> None:
         """

@@ -100,9 +100,7 @@ class NodeConfig:
             open files may be lower; the node then says so, and keeps to that.
         copies_max: Other nodes that may copy rows from this one at the same time.
         drain_timeout_seconds: How long `StateNode.leave` waits until others have what
-            is here; 0: do not ask them.
-        drain_linger_seconds: How long the node serves on after that: rows of batches
-            that were begun before may still be on their way here.
+            is here, and no batch needs the node any more; 0: do not ask them.
 
     Raises:
         ConfigurationError: On construction; says which setting to change, and how.
@@ -137,7 +135,6 @@ class NodeConfig:
     connections_max: int = field(default=10_000, validator=check_count)
     copies_max: int = field(default=8, validator=check_count)
     drain_timeout_seconds: float = field(default=60.0, validator=_CHECK_WAIT)
-    drain_linger_seconds: float = field(default=5.0, validator=_CHECK_WAIT)
 
     def __attrs_post_init__(self) -> None:
         self._check_credentials()

@@ -38,7 +38,6 @@ class TestOptions:
                 *("--answer-size-bytes-max", "70000", "--questions-waiting-max", "3"),
                 *("--connections-max", "4", "--curve-public-key-file", "other"),
                 *("--copies-max", "5", "--drain-timeout", "0"),
-                *("--drain-linger-seconds", "1.5"),
                 *ANY_URL,
             ]
         )
@@ -63,7 +62,6 @@ class TestOptions:
             connections_max=4,
             copies_max=5,
             drain_timeout_seconds=0.0,
-            drain_linger_seconds=1.5,
         )
 
 
@@ -81,10 +79,7 @@ class TestServing:
         self, at: tuple[str, ...], tmp_path: Path, number: signal.Signals
     ) -> None:
         """N5: it waits for a proxy as long as it takes, then prints its one line."""
-        node = (
-            *("node", "--data-dir", str(tmp_path / "d"), "--node-id", "n-1"),
-            *("--drain-linger-seconds", "0"),
-        )
+        node = ("node", "--data-dir", str(tmp_path / "d"), "--node-id", "n-1")
         with Running(*node, *at) as serving:
             serving.err.until("node.started")
             with Running("proxy", *at) as proxy:

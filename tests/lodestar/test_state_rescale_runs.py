@@ -104,7 +104,7 @@ class Cluster:
         """Start a node, and wait until it is registered."""
         node = self.resources.enter_context(
             Running(
-                *("node", "--node-id", node_id, "--drain-linger-seconds", "1"),
+                *("node", "--node-id", node_id),
                 *("--data-dir", str(self.directory / node_id), *self.at),
             )
         )

@@ -72,7 +72,6 @@ class CopyingNode:
             "data_dir": path / name,
             "node_id": name,
             "is_durable": False,
-            "drain_linger_seconds": 0.0,
             **settings,
         }
         self.version = 0
