@@ -287,7 +287,8 @@ class Run:
             )
         world.checker.require(
             "S2 no batch fails because of a move",
-            world.scenario.profile is not Profile.MOVES,
+            world.scenario.profile is not Profile.MOVES
+            or self._query.plan.job_id not in world.moves.present,
             self._run_id,
             error,
         )

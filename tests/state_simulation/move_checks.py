@@ -122,13 +122,14 @@ class MoveChecker:
         registered: Mapping[str, str],
     ) -> None:
         require = self._require
-        sequence = self._checker.job(job_id).sequence
+        job = self._checker.job(job_id)
+        has_rows = any(one.has_rows_at(job.sequence) for one in job.states.values())
         before = _owners(former, key_group)
         after = _owners(record, key_group)
         joining = _joining(former, key_group)
         for node_id in after:
-            if node_id in before or sequence == 0:
-                continue  # of a job without an entry everybody has a whole copy
+            if node_id in before or not has_rows:
+                continue  # of a job without rows everybody has a whole copy
             require(
                 "S1 only a copy that was being made is promoted",
                 node_id in joining,

@@ -47,7 +47,7 @@ __all__ = ["Reader"]
 _PATIENCE_NS: Final = 700 * MS
 _READ_DEADLINE_NS: Final = 6_000 * MS
 _RETRY_NS: Final = 60 * MS
-_SCAN_LIMIT: Final = 1_000
+_SCAN_LIMIT: Final = 100
 _UNAVAILABLE: Final = "state-unavailable"
 
 

@@ -17,8 +17,9 @@ from election import Put
 from nameservice import NameServiceError
 from queryablestate import chains, paths, store_copy_reader
 from queryablestate.failures import refusal_of
-from queryablestate.operation_messages import ListRescalings
+from queryablestate.operation_messages import DrainNode, ListRescalings
 from tests.simulation.timeline import MS, Timeline
+from tests.state_simulation.calls import Call
 from tests.state_simulation.checkers import Checker
 from tests.state_simulation.disk import Disk
 from tests.state_simulation.driver import Query, Run
@@ -258,6 +259,24 @@ class World:
             proxy.is_suspended = False
         if self.leader is None:
             self.change_leader()
+        if self.rng.random() < 0.5:
+            for host in self.hosts:
+                self._undo_drain(host.node_id)
+
+    def _undo_drain(self, node_id: str) -> None:
+        Call(
+            self,
+            self.network.new_link(),
+            lambda request_id, _: DrainNode(
+                request_id=request_id,
+                session=b"session",
+                node_id=node_id,
+                is_undone=True,
+            ),
+            lambda _: None,
+            timeout_ns=COMMIT_TIMEOUT_NS,
+            is_alive=lambda: True,
+        )
 
     def _await_progress(self) -> None:
         """Wait until every query has written a few more batches."""
@@ -364,7 +383,8 @@ class World:
         """Compare every node with the books, to the last row."""
         ready_count = len(self.ready_ids())
         for job_id in self.moves.present:
-            self.moves.check_balance(job_id, ready_count)
+            if ready_count:
+                self.moves.check_balance(job_id, ready_count)
             for host in self.hosts:
                 if host.node is not None:
                     self.moves.check_disk(host.node_id, host.disk, job_id)
@@ -592,7 +612,8 @@ class World:
     def _end(self, host: Host, node: Node, reason: str) -> None:
         if host.node is not node:
             return
-        if reason != "empty" and self.scenario.profile is not Profile.STORM:
+        is_storm = self.scenario.profile is Profile.STORM and not self.network.is_calm
+        if reason != "empty" and not is_storm:
             return  # only it has what it has
         host.stop()
         host.has_left = reason == "empty"
