@@ -324,9 +324,10 @@ class StateStore:
         """
         Put rows of key groups that are being copied; nobody sees them yet.
 
-        The first page of another entry than before removes what there was of these key
-        groups.  At least one page must be put, if it is without rows: `header` says
-        what states there are.
+        A page of no state, number 0, begins a fetch, and so does the first page of
+        another entry than before: it removes what there was of these key groups.  At
+        least one page must be put, if it is without rows: `header` says what states
+        there are.
 
         Args:
             header: What the source says (`CopyReader.states`).

@@ -11,8 +11,8 @@ States that are dropped meanwhile are remembered by their numbers.
 
 **Rows are put as they lie on another node**, as of one entry P of the chain: straight
 into the slots of the states, where nobody looks, since nobody asks for a key group that
-is not in sync.  The first page of a fetch removes what an earlier one has left of its
-key groups.  The store may be behind P then: entries up to P leave these rows alone,
+is not in sync.  The first page of a fetch, which is of no state, removes what an
+earlier one has left of its key groups.  The store may be behind P then: entries up to P leave these rows alone,
 also those that replace the whole state.
 
 **Then the kept entries after P are applied to these key groups alone**, one in a
@@ -172,7 +172,12 @@ class CopyMaker:
         numbers.update(one.state_number for one in header.states)
         open_slots(self._environment, len(numbers))
         with self._environment.writing() as transaction:
-            begun = [one for one in copies if one.fetched != header.sequence]
+            # Of the same entry another source may have lost what this one has, or have
+            # what that one has lost: every fetch says where it begins.
+            is_first = page.state_number == 0
+            begun = [
+                one for one in copies if is_first or one.fetched != header.sequence
+            ]
             if begun:
                 self._begin(transaction, mark, header, begun)
             groups = runs_from(one.key_group for one in copies)

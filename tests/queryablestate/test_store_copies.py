@@ -334,6 +334,23 @@ class TestLost:
         assert lost(target) == ()
 
 
+    def test_a_fetch_of_the_same_entry_may_find_it_lost(
+        self, source: StateStore, target: StateStore
+    ) -> None:
+        """Half of a sound copy is no copy, and not as good as a lost one (S2, W7)."""
+        write_all(source, b"1")
+        target.reset_job(JOB, 1, [])
+        target.hold(JOB, [], joining({1: 1}))
+        fetched(source, target, [1])
+        source.reset_job(JOB, 1, [1])  # its disk is another one now
+        with source.copy_reader(JOB, [1]) as reader:
+            begin = CopiedRows(state_number=0, keys=[], values=[])
+            target.put_copied(JOB, reader.states, begin)
+        assert copied(source, target, [1]) == (1,)
+        assert lost(target) == ((1, 1),)
+        assert values(target, 1) == [None]
+
+
 class TestReader:
     def test_all_pages_are_of_one_moment(
         self, source: StateStore, target: StateStore

@@ -73,8 +73,10 @@ class MoveFaults:
 
     def drain_node(self) -> bool:
         """Have a node emptied, or let it take part again."""
-        node_id = self._rng.choice(self._world.hosts).node_id
-        is_undone = self._rng.random() < 0.5
+        host = self._rng.choice(self._world.hosts)
+        node_id, is_undone = host.node_id, self._rng.random() < 0.5
+        if is_undone and host.node is not None and host.node.is_leaving:
+            return False  # it would end with what it is given
         self._ask(
             lambda request_id, _: DrainNode(
                 request_id=request_id,
@@ -116,7 +118,8 @@ class MoveFaults:
         world = self._world
         if world.copy_slowness > 1:
             return False
-        world.copy_slowness = self._rng.choice((10, 100))
+        is_storm = world.scenario.profile is Profile.STORM
+        world.copy_slowness = self._rng.choice((10, 100)) if is_storm else 5
 
         def end() -> None:
             world.copy_slowness = 1

@@ -155,6 +155,7 @@ class Node:
         disk: Its data directory.
         is_alive: Whether it runs.
         slowness: By what its writes take longer, for a while.
+        is_leaving: Whether it has asked to be emptied, and ends then.
     """
 
     def __init__(self, world: World, node_id: str, address: str, disk: Disk) -> None:
@@ -176,7 +177,7 @@ class Node:
         self._is_stepping = False
         self._timer_ns: int | None = None
         self._epoch_max = 0
-        self._end_reason: str | None = None
+        self.is_leaving = False
         disk.reopen()
         self._loop = ThreadQueue(world, lambda: self.is_alive)
         self.copying = NodeCopying(
@@ -217,6 +218,7 @@ class Node:
 
     def leave(self) -> None:
         """Ask to be emptied, and end when that is done."""
+        self.is_leaving = True
         self._step(LeaveAsked())
 
     # -- the proxy -------------------------------------------------------------------

@@ -284,7 +284,7 @@ def make_scenario(seed: int) -> Scenario:
         host_count=node_count + rng.choice((0, 1, 2)),
         replica_count=replica_count,
         joining_count_max=rng.choice((1, 2, 16)),
-        copy_ns=rng.choice((MS, 10 * MS, 60 * MS)),
+        copy_ns=rng.choice((MS, 10 * MS, 60 * MS if is_storm else 10 * MS)),
         queries=_make_queries(rng),
         reader_count=rng.choice((1, 2)),
         network=_make_network(rng, profile),

@@ -261,7 +261,8 @@ class World:
             self.change_leader()
         if self.rng.random() < 0.5:
             for host in self.hosts:
-                self._undo_drain(host.node_id)
+                if host.node is None or not host.node.is_leaving:
+                    self._undo_drain(host.node_id)
 
     def _undo_drain(self, node_id: str) -> None:
         Call(
@@ -306,6 +307,8 @@ class World:
         if not listed.is_settled:
             return ["the leader is not settled"]
         ready_count = len(self.ready_ids())
+        if not ready_count:
+            return []  # all of them are to be emptied: everything stays where it is
         return [
             one
             for one in listed.rescalings
@@ -315,7 +318,8 @@ class World:
                 one.missing_count
                 and min(one.node_count, ready_count) >= one.replica_count
             )
-            or len(one.copy_counts) != min(one.node_count, ready_count, MAX_PARALLELISM)
+            or len(one.copy_counts)
+            != max(1, min(one.node_count, ready_count, MAX_PARALLELISM))
         ]
 
     def ready_ids(self) -> list[str]:
