@@ -7,6 +7,7 @@ their ids; rows are written by the same `StateWriter` that Spark's tasks use.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -51,14 +52,22 @@ class StateCluster:
     """
     A name service, a proxy and *node_count* nodes on loopback; a context manager.
 
+    Args:
+        node_count: How many to begin with.
+        proxy_toml: The configuration file of the proxy, if it is to have one.
+        has_node_logs: Whether nodes write down what they copy, for `copied`.
+
     Attributes:
         url: Of the name service.
         node_pids: The processes of the nodes.
     """
 
-    def __init__(self, *, node_count: int, proxy_toml: str = "") -> None:
+    def __init__(
+        self, *, node_count: int, proxy_toml: str = "", has_node_logs: bool = False
+    ) -> None:
         self._node_count = node_count
         self._proxy_toml = proxy_toml
+        self._has_node_logs = has_node_logs
         self._resources = ExitStack()
         self.url = ""
         self._directory = Path()
@@ -101,6 +110,7 @@ class StateCluster:
     def add_node(self) -> None:
         """Start one more node, and return when it serves."""
         node_id = f"node-{len(self.node_pids)}"
+        log = self._directory / f"{node_id}.log" if self._has_node_logs else None
         process, _ = self._spawn(
             "node",
             "--url",
@@ -111,16 +121,33 @@ class StateCluster:
             str(self._directory / node_id),
             "--drain-timeout",
             "0",  # all of them end: there is nobody to take anything over
+            log=log,
         )
         self.node_pids.append(process.pid)
 
-    def _spawn(self, *arguments: str) -> tuple[subprocess.Popen[str], str]:
+    def copied(self) -> tuple[int, int]:
+        """Return how many rows nodes have copied from each other, and their size."""
+        row_count = size_bytes = 0
+        for path in self._directory.glob("*.log"):
+            for line in path.read_text().splitlines():
+                entry = json.loads(line)
+                if entry["event"] == "copy.completed":
+                    row_count += entry["row_count"]
+                    size_bytes += entry["size_bytes"]
+        return row_count, size_bytes
+
+    def _spawn(
+        self, *arguments: str, log: Path | None = None
+    ) -> tuple[subprocess.Popen[str], str]:
         """Start one verb; return it, and the line that says that it serves."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lodestar", *arguments, "--log-level", "warning"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        level = "warning" if log is None else "info"
+        with ExitStack() as opened:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "lodestar", *arguments, "--log-level", level],
+                stdout=subprocess.PIPE,
+                stderr=None if log is None else opened.enter_context(log.open("w")),
+                text=True,
+            )
 
         def stop() -> None:
             process.terminate()

@@ -1,17 +1,21 @@
 """
-How fast key groups move to a node that joins, and what readers notice of it.
+How fast key groups move, there and back, and what readers notice of it.
 
-Workload: one million keys of 100 bytes on one node, durably; a second node joins, and
-half of the key groups move to it.  A client asks for one key after the other all the
-while, on schedule, 200 a second; what it waits is counted from when it was to ask.
-Name service, proxy and nodes are processes of their own over loopback TCP.
+Workload: one million keys of 100 bytes on one node, durably, in 128 key groups; a
+second node joins.  Half of the key groups move to it, and back, three times.  Then,
+with two nodes, each gets a copy of what the other one has (``replicas=2``), three
+times.  A client asks for one key after the other all the while, on schedule, 200 a
+second; what it waits is counted from when it was to ask.  Name service, proxy and nodes
+are processes of their own over loopback TCP.  How much was moved is what nodes say that
+they have fetched: keys and values as stored, and some bytes for each row.
 
-Floors, with as many bytes as were moved: LMDB scanned by one thread, as a source does
-it; and pages of 1 MiB from a ROUTER to a DEALER, as a source sends them.  The move
-writes the rows besides, and waits for the disk.
+Floors, with as many rows as were moved: LMDB scanned by one thread, as a source does
+it; pages of 1 MiB from a ROUTER to a DEALER, as a source sends them; and sorted rows
+put into a fresh LMDB, 8 MiB in a transaction, each waiting for the disk, as a target
+does it.
 
-Bad: a question that fails; a p99 while rows move above 50 ms; less than a fifth of the
-bytes per second of the slower floor.
+Bad: a question that fails; a p99 while rows move above 50 ms; less than a third of the
+bytes per second of the slowest floor.
 """
 
 from __future__ import annotations
@@ -22,8 +26,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, final
 
+import lmdb
 import zmq
-from attrs import define, field
+from attrs import define, field, frozen
 
 from benchmarks._harness import Figure, figure, report
 from benchmarks._state_cluster import JOB, STATE, StateCluster, keys_of
@@ -38,17 +43,16 @@ from queryablestate.store import StateStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from queryablestate.move_progress import MoveFigures
-
-
 _KEY_COUNT: Final = 1_000_000
 _ROWS_PER_BATCH: Final = 50_000
 _VALUE: Final = "v" * 100
 _STEADY_SECONDS: Final = 5.0
+_ROUND_COUNT: Final = 3
 _TIMEOUT_SECONDS: Final = 300.0
 _ASK_PAUSE_SECONDS: Final = 0.005
 _GROUP_COUNT: Final = 64
 _PAGE_SIZE_BYTES: Final = 1 << 20
+_PAGES_PER_COMMIT: Final = 8
 _SEED: Final = 20_261_121
 
 
@@ -80,16 +84,42 @@ class _Reader:
                     self.errors.append(repr(error))
                 self.waited.append((due, time.perf_counter() - due))
 
-    def between(self, name: str, begin: float, end: float) -> Figure:
-        """Return how long questions waited that were due in that time."""
-        waited = [1_000 * long for due, long in self.waited if begin <= due < end]
+    def during(self, name: str, spans: Sequence[tuple[float, float]]) -> Figure:
+        """Return how long questions waited that were due then."""
+        waited = [
+            1_000 * long
+            for due, long in self.waited
+            if any(begin <= due < end for begin, end in spans)
+        ]
         return figure(f"get, {name}", "ms", waited)
+
+
+@final
+@frozen(kw_only=True)
+class _Moved:
+    """One move: when it was, and how much was copied for it."""
+
+    began: float
+    ended: float
+    row_count: int
+    size_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it took."""
+        return self.ended - self.began
+
+    @property
+    def megabytes_per_second(self) -> float:
+        """Return how fast it was."""
+        return self.size_bytes / 1e6 / self.seconds
 
 
 def run() -> None:
     """Measure and report."""
-    figures: list[Figure] = []
-    with StateCluster(node_count=1) as cluster:
+    moved: list[_Moved] = []
+    replicated: list[_Moved] = []
+    with StateCluster(node_count=1, has_node_logs=True) as cluster:
         keys = list(keys_of(_KEY_COUNT))
         cluster.write(keys, _VALUE, rows_per_batch=_ROWS_PER_BATCH)
         reader = _Reader(cluster.url, keys)
@@ -98,44 +128,73 @@ def run() -> None:
         try:
             began = time.perf_counter()
             time.sleep(_STEADY_SECONDS)  # noqa: TID251 (a steady state is time)
-            cluster.add_node()
             before = time.perf_counter()
-            size_bytes = _move(cluster.url)
-            moved = time.perf_counter()
-            time.sleep(_STEADY_SECONDS)  # noqa: TID251 (a steady state is time)
+            cluster.add_node()
+            for _ in range(_ROUND_COUNT):
+                moved.append(_move(cluster, node_count=2))
+                moved.append(_move(cluster, node_count=1))
+            _move(cluster, node_count=2)
+            for _ in range(_ROUND_COUNT):
+                replicated.append(_move(cluster, replica_count=2))
+                _move(cluster, replica_count=1)
             ended = time.perf_counter()
+            time.sleep(_STEADY_SECONDS)  # noqa: TID251 (a steady state is time)
+            after = time.perf_counter()
         finally:
             reader.stopping.set()
             thread.join()
-    figures += [
-        reader.between("before", began, before),
-        reader.between("while rows move", before, moved),
-        reader.between("after", moved, ended),
+    row_count = sorted(one.row_count for one in moved)[len(moved) // 2]
+    size_bytes = sorted(one.size_bytes for one in moved)[len(moved) // 2]
+    put = _put(row_count)
+    rate = figure("moved", "MB/s", [one.megabytes_per_second for one in moved])
+    slowest = figure("floor: LMDB put, durable", "MB/s", put)
+    figures = [
+        reader.during("before", [(began, before)]),
+        reader.during("while rows move", [(one.began, one.ended) for one in moved]),
+        reader.during(
+            "while copies are made", [(one.began, one.ended) for one in replicated]
+        ),
+        reader.during("after", [(ended, after)]),
         figure("questions that failed", "", [float(len(reader.errors))]),
-        figure(f"half of {_KEY_COUNT:,} keys moved", "s", [moved - before]),
-        figure("moved", "MB/s", [size_bytes / 1e6 / (moved - before)]),
+        figure("rows in a move", "", [float(one.row_count) for one in moved]),
+        figure("half of the keys moved", "s", [one.seconds for one in moved]),
+        rate,
+        figure("a second copy of all keys", "s", [one.seconds for one in replicated]),
+        figure("copied", "MB/s", [one.megabytes_per_second for one in replicated]),
         figure("floor: LMDB scan", "MB/s", _scan()),
         figure("floor: ROUTER to DEALER", "MB/s", _stream(size_bytes)),
+        slowest,
+        figure("moved by LMDB put", "x", [rate.median / slowest.median]),
     ]
     report("state_move", figures)
     if reader.errors:
         print(f"the first that failed: {reader.errors[0]}")
 
 
-def _move(url: str) -> int:
-    """Rescale to two nodes, wait until that is done; return how much was copied."""
-    size_bytes = 0
-
-    def look(_: object, figures: MoveFigures) -> None:
-        nonlocal size_bytes
-        size_bytes = max(size_bytes, figures.size_bytes)
-
-    with StateOperations(HAConfig(url=url)) as operations:
-        begun = operations.rescale(JOB, node_count=2)
-        operations.wait_until_rescaled(
-            JOB, timeout_seconds=_TIMEOUT_SECONDS, since=begun, on_progress=look
+def _move(
+    cluster: StateCluster,
+    *,
+    node_count: int | None = None,
+    replica_count: int | None = None,
+) -> _Moved:
+    """Rescale, and wait until all rows are where they shall be."""
+    rows_before, size_before_bytes = cluster.copied()
+    with StateOperations(HAConfig(url=cluster.url)) as operations:
+        began = time.perf_counter()
+        begun = operations.rescale(
+            JOB, node_count=node_count, replica_count=replica_count
         )
-    return size_bytes
+        operations.wait_until_rescaled(
+            JOB, timeout_seconds=_TIMEOUT_SECONDS, since=begun
+        )
+        ended = time.perf_counter()
+    row_count, size_bytes = cluster.copied()
+    return _Moved(
+        began=began,
+        ended=ended,
+        row_count=row_count - rows_before,
+        size_bytes=size_bytes - size_before_bytes,
+    )
 
 
 def _scan() -> list[float]:
@@ -156,12 +215,38 @@ def _scan() -> list[float]:
     return values
 
 
+def _put(row_count: int) -> list[float]:
+    """Return how fast so many rows are put into a fresh environment, in rounds."""
+    value = _VALUE.encode()
+    rows = [(key, value) for key in _row_keys(row_count)]
+    size_bytes = sum(len(key) + len(value) for key, _ in rows)
+    rows_per_commit = _PAGES_PER_COMMIT * _PAGE_SIZE_BYTES * row_count // size_bytes
+    values = []
+    for _ in range(5):
+        with tempfile.TemporaryDirectory() as directory:
+            environment = lmdb.open(directory, map_size=1 << 30)
+            began = time.perf_counter()
+            for first in range(0, row_count, rows_per_commit):
+                part = rows[first : first + rows_per_commit]
+                with environment.begin(write=True) as transaction:
+                    transaction.cursor().putmulti(part, append=True)
+            seconds = time.perf_counter() - began
+            environment.close()
+        values.append(size_bytes / 1e6 / seconds)
+    return values
+
+
+def _row_keys(count: int) -> list[bytes]:
+    """Return *count* sorted row keys."""
+    return sorted(
+        (number % _GROUP_COUNT).to_bytes(2, "big") + b"\1" + key.encode() + b"\0\0"
+        for number, key in enumerate(keys_of(count))
+    )
+
+
 def _fill(store: StateStore) -> None:
     """Put half of the keys into a store."""
-    keys = sorted(
-        (number % _GROUP_COUNT).to_bytes(2, "big") + b"\1" + key.encode() + b"\0\0"
-        for number, key in enumerate(keys_of(_KEY_COUNT // 2))
-    )
+    keys = _row_keys(_KEY_COUNT // 2)
     chunks = []
     for index, first in enumerate(range(0, len(keys), _ROWS_PER_BATCH)):
         part = keys[first : first + _ROWS_PER_BATCH]
