@@ -8,7 +8,9 @@ of it at once:
 
 1.  *Dead copies go.*  The in-sync copies of a node that is away, that has lost its rows
     or that reports a failure: but only those of which there is another one that can be
-    relied upon.  A copy that is being made goes in any case.
+    relied upon.  Lost rows also go where the other one is of a node that is away or
+    reports a failure: it has what nobody else has.  A copy that is being made goes in
+    any case.
 2.  *Finished copies are in sync.*
 3.  *The plan is made anew*, if the nodes that shall have the job are others now, or
     some are missing.
@@ -177,6 +179,11 @@ class _Draft:
             and standing.store_id == self.store_ids[index]
         )
 
+    def _has_lost(self, index: int) -> bool:
+        """Return whether that node has nothing of what it was assigned."""
+        standing = self.standings[index]
+        return standing.is_lost or standing.store_id != self.store_ids[index]
+
     # -- the steps -----------------------------------------------------------------
 
     def drop_dead(self) -> None:
@@ -185,12 +192,13 @@ class _Draft:
         losers = {
             index
             for index, standing in enumerate(self.standings)
-            if standing.is_present
-            and (standing.is_lost or standing.store_id != self.store_ids[index])
+            if standing.is_present and self._has_lost(index)
         }
         if not all(reliable):
             for key_group, owners in enumerate(self.owners):
-                left = tuple(index for index in owners if reliable[index])
+                left = tuple(index for index in owners if reliable[index]) or tuple(
+                    index for index in owners if not self._has_lost(index)
+                )
                 if left and left != owners:
                     self.owners[key_group] = left
                     self.has_dropped = True

@@ -316,6 +316,36 @@ class TestReplicas:
         assert cluster.record.node_ids == ("b",)
 
 
+    @pytest.mark.parametrize("fact", ["is_lost", "store_id"])
+    @pytest.mark.parametrize("other", ["is_present", "is_failing"])
+    def test_the_last_two_die_and_one_disk_with_them(
+        self, fact: str, other: str
+    ) -> None:
+        """
+        S4, W7: who is back first, and has lost everything, goes on without a copy.
+
+        The other one has it all: it is waited for, and copied from when it is back.
+        """
+        cluster = Cluster(first("ab", replica_count=2), ready("ab"))
+        facts: dict[str, object] = (
+            {"is_lost": True} if fact == "is_lost" else {"store_id": "another"}
+        )
+        cluster.nodes["a"] = standing("a", **facts)
+        cluster.nodes["b"] = standing("b", **{other: other == "is_failing"})
+        assert cluster.step()
+        names = cluster.record.node_ids
+        assert {names[i] for owned in cluster.record.owners for i in owned} == {"b"}
+        cluster.nodes["a"] = standing("a", store_id=cluster.nodes["a"].store_id)
+        if other == "is_present":
+            cluster.settle()
+            names = cluster.record.node_ids
+            assert {names[i] for owned in cluster.record.owners for i in owned} == {"b"}
+        cluster.nodes["b"] = standing("b")
+        cluster.settle()
+        cluster.check_done()
+        assert cluster.record.node_ids == ("a", "b")
+
+
 class TestOnlyCopies:
     """What is nowhere else (S1, W7)."""
 
