@@ -24,7 +24,13 @@ __all__ = ["Faults"]
 
 _SESSION: Final = b"session"
 _SETTLED_NS: Final = 4 * SESSION_TIMEOUT_NS
-_NEEDS_ALL: Final = ("kill node", "lose disk", "isolate node")
+_NEEDS_ALL: Final = (
+    "kill node",
+    "lose disk",
+    "isolate node",
+    "drain node",
+    "leave node",
+)
 _CHANGES_LEADER: Final = ("change leader", "restart leader")
 
 

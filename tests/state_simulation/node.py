@@ -221,6 +221,11 @@ class Node:
         self.is_leaving = True
         self._step(LeaveAsked())
 
+    @property
+    def is_connected(self) -> bool:
+        """Return whether messages flow between it and a proxy, both ways."""
+        return self._connection is not None and not self._connection.is_broken
+
     # -- the proxy -------------------------------------------------------------------
 
     def proxy_found(self, address: str, epoch: int) -> None:

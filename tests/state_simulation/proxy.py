@@ -13,6 +13,7 @@ from queryablestate.control_effects import (
     AnswerWriter,
     ControlEffect,
     ForgetNode,
+    NoteAssignment,
     RefuseWriter,
     SendToNode,
     StartOver,
@@ -366,6 +367,8 @@ class Proxy:
                 now_ns = self._world.timeline.now_ns
                 is_settled = core is not None and core.is_settled(now_ns=now_ns)
                 self._send_reads(self._reads.node_left(link, is_settled=is_settled))
+            case NoteAssignment():
+                pass
             case StartOver():
                 self._world.counts["control planes started over"] += 1
                 self.core = None

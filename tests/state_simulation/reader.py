@@ -14,7 +14,7 @@ from queryablestate.codec import (
     decode_values,
     encode_payload,
 )
-from queryablestate.failures import STALE_ROUTE
+from queryablestate.failures import STALE_ROUTE, error_of
 from queryablestate.questions import (
     Ask,
     CountKeys,
@@ -244,8 +244,11 @@ class Reader:
                     "S4 nothing is unavailable while there is a copy of it",
                     not question.asked.state.versions or question.asked.floor < 0,
                     self.name,
-                    question,
-                    message,
+                    self._wish,
+                    question.asked.groups,
+                    "by version",
+                    route.assignment_version,
+                    error_of(message),
                 )
             self._retry()
             return

@@ -259,10 +259,13 @@ class World:
             proxy.is_suspended = False
         if self.leader is None:
             self.change_leader()
-        if self.rng.random() < 0.5:
-            for host in self.hosts:
-                if host.node is None or not host.node.is_leaving:
-                    self._undo_drain(host.node_id)
+        # Somebody must be there who may have key groups.
+        if self.hosts[0].node is not None and self.hosts[0].node.is_leaving:
+            self.hosts[0].stop()
+        self.hosts[0].start()
+        for host in self.hosts[: 1 if self.rng.random() < 0.5 else None]:
+            if host.node is not None and not host.node.is_leaving:
+                self._undo_drain(host.node_id)
 
     def _undo_drain(self, node_id: str) -> None:
         Call(
@@ -471,7 +474,10 @@ class World:
         proxy = self._known_leader
         if proxy is None or proxy.core is None or not proxy.leads:
             return False
-        running = {host.node_id for host in self.hosts if host.is_up}
+        nodes = [host.node for host in self.hosts if host.node is not None]
+        if not all(node.is_connected for node in nodes):
+            return False
+        running = {node.node_id for node in nodes}
         summaries = proxy.core.node_summaries(now_ns=self.timeline.now_ns)
         present = {node.node_id for node in summaries if node.address is not None}
         return running <= present and all(
@@ -604,7 +610,9 @@ class World:
         return None if node is None else node.copying
 
     def emptied(self, node: Node, reason: str) -> None:
-        """Let a node end in a while: it was told that it may."""
+        """Let a node end in a while if it wants to: it was told that it may."""
+        if not node.is_leaving:
+            return
         self.counts[f"nodes that may end: {reason}"] += 1
         delay_ns = self.rng.choice((MS, 300 * MS, 1_500 * MS))
         if self.scenario.profile is not Profile.STORM:
