@@ -62,7 +62,7 @@ from queryablestate.writer_runs import current_run, run_with_ticket, runs_with
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from queryablestate.batch_order import Repeated
     from queryablestate.messages import BindRun, CommitBatch, StateDeclaration
@@ -87,7 +87,8 @@ ENTRY_KEPT_COUNT: Final = 100
 """Entries of a chain that are kept though everybody has applied them (rule W3)."""
 
 ASSIGNMENT_KEPT_COUNT: Final = 100
-"""Earlier assignments that are kept; a batch that was begun before them fails."""
+"""Earlier assignments that are kept, besides those of batches that are known to be
+open; a batch that was begun before them fails."""
 
 _QUERY_COUNT_MAX: Final = 32
 
@@ -427,12 +428,27 @@ class Job:
             entry=StateDropped(sequence=sequence, state_number=number),
         )
 
-    def assign(self, assignment: AssignmentRecord, max_parallelism: int) -> JobChange:
-        """Return what gives the job another assignment."""
+    def assign(
+        self,
+        assignment: AssignmentRecord,
+        max_parallelism: int,
+        *,
+        needed: Collection[int] = (),
+    ) -> JobChange:
+        """
+        Return what gives the job another assignment.
+
+        Args:
+            assignment: That one.
+            max_parallelism: The number of its key groups.
+            needed: Versions that are kept however old they are.
+        """
         record = replace(self.record, max_parallelism=max_parallelism)
         oldest = assignment.version - ASSIGNMENT_KEPT_COUNT
         forgotten = tuple(
-            version for version in sorted(self.assignments) if version < oldest
+            version
+            for version in sorted(self.assignments)
+            if version < oldest and version not in needed
         )
         return JobChange(record=record, assignment=assignment, forgotten=forgotten)
 

@@ -291,7 +291,8 @@ class Moves:
     ) -> Write:
         """Return what writes *assignment*; *then* says what follows that."""
         job_id = job.record.job_id
-        change = job.assign(assignment, job.record.max_parallelism)
+        needed = self._control.open_batches.versions_of(job_id)
+        change = job.assign(assignment, job.record.max_parallelism, needed=needed)
         lost = [node for node in self._control.nodes if job_id in node.lost_jobs]
         adopt = partial(self._adopt, job, change, lost, then)
         return Write(operations=change.operations(), adopt=adopt)

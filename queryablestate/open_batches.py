@@ -23,7 +23,8 @@ from queryablestate.assignment import destinations
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from queryablestate.control_events import Link
     from queryablestate.decisions import Job
@@ -92,6 +93,11 @@ class OpenBatches:
             if ticket.job_id in jobs
         )
 
+    def versions_of(self, job_id: str) -> AbstractSet[int]:
+        """Return the assignments by which the rows of open batches of a job go."""
+        tickets = self._tickets.values()
+        return {ticket.version for ticket in tickets if ticket.job_id == job_id}
+
     def drawn(
         self,
         ticket: int,
@@ -120,13 +126,18 @@ class OpenBatches:
         """
         Take note that a run shows a ticket: what its query showed before is over.
 
-        A run may show a ticket several times, once in each of its tasks.
+        A run may show a ticket several times, once in each of its tasks; one of these
+        may come when the run has shown a later ticket already, and ends nothing.
         """
-        shown = self._tickets.pop(ticket, None)
-        self.decided(job_id=job_id, query_id=query_id)
+        earlier = [
+            number
+            for number, one in self._tickets.items()
+            if number < ticket and (one.job_id, one.query_id) == (job_id, query_id)
+        ]
+        self._remove(earlier)
+        shown = self._tickets.get(ticket)
         if shown is not None:
             shown.query_id = query_id
-            self._tickets[ticket] = shown
 
     def decided(self, *, job_id: str, query_id: str) -> None:
         """Take note that the batch of a query is committed."""
@@ -153,10 +164,12 @@ class OpenBatches:
         return has_changed
 
     def _close(self, is_over: Callable[[_Ticket], bool]) -> None:
-        over = [number for number, one in self._tickets.items() if is_over(one)]
-        for number in over:
+        self._remove([number for number, one in self._tickets.items() if is_over(one)])
+
+    def _remove(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
             del self._tickets[number]
-        self._has_changed = self._has_changed or bool(over)
+        self._has_changed = self._has_changed or bool(numbers)
 
 
 def _is_destination(job: Job, version: int, node_id: str) -> bool:

@@ -97,6 +97,20 @@ class TestTickets:
         assert batches.count_at("a", jobs()) == 0
         assert batches.count_at("b", jobs()) == 1
 
+    def test_a_task_that_is_late_ends_no_later_batch(self) -> None:
+        """S2: it shows a ticket of its run whose batch is over."""
+        batches = informed()
+        draw(batches, 1)
+        batches.bound(1, job_id=JOB, query_id="query")
+        draw(batches, 2, link=OTHER)
+        batches.bound(2, job_id=JOB, query_id="query")
+        batches.bound(1, job_id=JOB, query_id="query")
+        assert batches.count_at("a", jobs()) == 1
+        assert batches.versions_of(JOB) == {1}
+        assert batches.versions_of("another") == set()
+        batches.decided(job_id=JOB, query_id="query")
+        assert batches.versions_of(JOB) == set()
+
     def test_a_ticket_that_is_shown_again_stays_open(self) -> None:
         """Each task of a batch shows it where Spark tells nobody else."""
         batches = informed()
