@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from attrs import frozen
@@ -24,6 +25,7 @@ __all__ = [
     "AnswerWriter",
     "ControlEffect",
     "ForgetNode",
+    "NoteAssignment",
     "RefuseWriter",
     "SendToNode",
     "StartOver",
@@ -96,6 +98,36 @@ class ForgetNode:
 
 
 @frozen(kw_only=True)
+class NoteAssignment:
+    """
+    Tell the log that a job has another assignment; whoever operates it wants to know.
+
+    It comes once for each version, when the leader store has it, and before nodes are
+    told of it.
+
+    Attributes:
+        job_id: The job.
+        version: Of the assignment.
+        replica_count: How many copies of each key group there shall be.
+        key_group_counts: For each node that has a part in the job, of how many key
+            groups it is asked.
+        joined: Nodes that have a part now, and had none before; sorted.
+        left: Nodes that had a part, and have none any more; sorted.
+        joining_count: Copies that are being made.
+        left_count: Copies that are still to be made, those among them.
+    """
+
+    job_id: str
+    version: int
+    replica_count: int
+    key_group_counts: Mapping[str, int]
+    joined: tuple[str, ...]
+    left: tuple[str, ...]
+    joining_count: int
+    left_count: int
+
+
+@frozen(kw_only=True)
 class StartOver:
     """
     Throw this core away, and make one from what the leader store holds.
@@ -107,5 +139,11 @@ class StartOver:
 
 
 ControlEffect: TypeAlias = (
-    WriteStore | AnswerWriter | RefuseWriter | SendToNode | ForgetNode | StartOver
+    WriteStore
+    | AnswerWriter
+    | RefuseWriter
+    | SendToNode
+    | ForgetNode
+    | NoteAssignment
+    | StartOver
 )

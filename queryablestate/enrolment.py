@@ -25,6 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 from election import Put
+from queryablestate.assignment_notes import note_of
 from queryablestate.chains import catch_up, declare_lost
 from queryablestate.commit_verification import verify_id_of
 from queryablestate.control_changes import Change, Write
@@ -167,11 +168,13 @@ class Enrolment:
         Those of *former* too, which may have no part any more.  Who has had a part, and
         has it from the same entry on, has been sent everything that it lacks.
         """
-        control = self._control
-        control.touch(job.record.job_id)
+        control, job_id = self._control, job.record.job_id
+        control.touch(job_id)
         begun = {} if former is None else _beginnings(former)
         begins = {} if job.assignment is None else _beginnings(job.assignment)
         effects: list[ControlEffect] = []
+        if job.assignment is not None and job.assignment != former:
+            effects.append(note_of(job_id, former, job.assignment))
         for node in control.nodes:
             if node.node_id not in begun and node.node_id not in begins:
                 continue

@@ -40,6 +40,7 @@ from queryablestate.control_effects import (
     AnswerWriter,
     ControlEffect,
     ForgetNode,
+    NoteAssignment,
     RefuseWriter,
     SendToNode,
     StartOver,
@@ -363,10 +364,26 @@ class ProxyControl:
             case ForgetNode(link=link, node_id=node_id):
                 self._log.warning("node.left", node_id=node_id)
                 self._on_node_left(link)
+            case NoteAssignment():
+                self._note(effect)
             case StartOver(reason=reason):
                 self._start_over(reason)
             case _:
                 assert_never(effect)
+
+    def _note(self, note: NoteAssignment) -> None:
+        self._log.info(
+            "assignment.changed",
+            job_id=note.job_id,
+            version=note.version,
+            node_count=len(note.key_group_counts),
+            replica_count=note.replica_count,
+            key_group_counts=dict(note.key_group_counts),
+            joined=note.joined,
+            left=note.left,
+            joining_count=note.joining_count,
+            left_count=note.left_count,
+        )
 
     def _answer(self, link: Link, request_id: int, message: msgspec.Struct) -> None:
         """Tell a writer what came of its request, unless that may be of the past."""

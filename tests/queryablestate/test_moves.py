@@ -15,6 +15,8 @@ from nameservice import (
 from queryablestate.control_effects import (
     AnswerWriter,
     ControlEffect,
+    NoteAssignment,
+    SendToNode,
     WriteStore,
 )
 from queryablestate.control_events import (
@@ -149,6 +151,11 @@ def parts(effects: Iterable[ControlEffect], link: Link) -> list[JobAssignment]:
     ]
 
 
+def notes(effects: Iterable[ControlEffect]) -> list[NoteAssignment]:
+    """Return what the log is told of assignments."""
+    return [effect for effect in effects if isinstance(effect, NoteAssignment)]
+
+
 def start(node_ids: str, *, replica_count: int = 1) -> tuple[Plane, int]:
     """Start nodes and a job on all of them; return the writer epoch too."""
     plane = Plane()
@@ -207,6 +214,41 @@ class TestMove:
         assert (part.joining, part.sources) == ((), ())
         assert plane.core.locations[1].key_groups == ((0, 1), (2, 3))
         assert plane.core.next_deadline_ns() == TIMEOUT_NS  # nodes may fall silent
+
+    def test_the_log_is_told_of_each_version(self) -> None:
+        """O6: who has how much, who has come and gone, and how much is left to do."""
+        plane = Plane()
+        for node_id in "ab":
+            plane.hear(LINKS[node_id], node_register(node_id))
+        (first,) = notes(plane.ask(draw()))
+        assert first == NoteAssignment(
+            job_id=APP,
+            version=1,
+            replica_count=1,
+            key_group_counts={"a": 2, "b": 2},
+            joined=("a", "b"),
+            left=(),
+            joining_count=0,
+            left_count=0,
+        )
+        assert notes(plane.ask(draw())) == []  # the same assignment
+        plane.core.limit(ControlLimits(joining_key_groups_max=1))
+        join(plane, "c")
+        effects = plane.ask(drain("a"))
+        (began,) = notes(effects)
+        assert effects.index(began) < effects.index(
+            next(one for one in effects if isinstance(one, SendToNode))
+        )
+        assert (began.version, began.joined, began.left) == (2, ("c",), ())
+        assert began.key_group_counts == {"a": 2, "b": 2, "c": 0}
+        assert (began.joining_count, began.left_count) == (1, 2)
+        (half,) = notes(plane.hear(LINK_C, copied("c", 2, 0)))
+        assert half.key_group_counts == {"a": 1, "b": 2, "c": 1}
+        assert (half.joining_count, half.left_count) == (1, 1)
+        (done,) = notes(plane.hear(LINK_C, copied("c", 3, 1)))
+        assert (done.version, done.joined, done.left) == (4, (), ("a",))
+        assert done.key_group_counts == {"b": 2, "c": 2}
+        assert (done.joining_count, done.left_count) == (0, 0)
 
     def test_writers_bring_rows_to_who_copies(self) -> None:
         """S2: whatever is decided from then on is there already."""

@@ -287,6 +287,36 @@ class TestLeading:
         assert not proxy.control.is_settled(now_ns=0)
 
 
+class TestLog:
+    """What operators find in the log."""
+
+    def test_an_assignment_that_has_changed(self, proxy: Proxy) -> None:
+        """O6: one line for each version, when the store has it and not before."""
+        proxy.lead()
+        proxy.register()
+        proxy.register("b", LINK_B)
+        with capture_logs() as logs:
+            proxy.ask(draw(job_id="another"))
+            assert logs == []
+            proxy.run()
+        assert logs == [
+            {
+                "event": "assignment.changed",
+                "log_level": "info",
+                "component": "query-proxy",
+                "job_id": "another",
+                "version": 1,
+                "node_count": 2,
+                "replica_count": 1,
+                "key_group_counts": {"a": 2, "b": 2},
+                "joined": ("a", "b"),
+                "left": (),
+                "joining_count": 0,
+                "left_count": 0,
+            }
+        ]
+
+
 class TestUnreadableStore:
     def test_it_is_tried_again_after_a_pause(
         self, proxy: Proxy, store: FakeStore

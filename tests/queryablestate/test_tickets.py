@@ -14,7 +14,12 @@ from nameservice import (
     UnknownJobError,
     UnknownStateError,
 )
-from queryablestate.control_effects import AnswerWriter, SendToNode, WriteStore
+from queryablestate.control_effects import (
+    AnswerWriter,
+    NoteAssignment,
+    SendToNode,
+    WriteStore,
+)
 from queryablestate.control_events import StoreWritten, TimePassed, WriterAsked
 from queryablestate.control_limits import ControlLimits
 from queryablestate.messages import (
@@ -157,6 +162,16 @@ class TestTicket:
             COUNTERS,
         ]
         assert plane.step(StoreWritten()) == (
+            NoteAssignment(
+                job_id=APP,
+                version=1,
+                replica_count=1,
+                key_group_counts={"a": 2, "b": 2},
+                joined=("a", "b"),
+                left=(),
+                joining_count=0,
+                left_count=0,
+            ),
             SendToNode(link=LINK_A, message=assigned(0, 1)),
             SendToNode(link=LINK_B, message=assigned(2, 3)),
             drawn(1),
