@@ -232,7 +232,10 @@ class TestTicket:
         plane.hear(LINK_A, node_register("a"))
         plane.draw()
         plane.hear(LINK_B, node_register("b"))
-        assert plane.ask(draw()) == [
+        note, *others = plane.ask(draw())
+        assert isinstance(note, NoteAssignment)
+        assert (note.version, note.joined, note.left) == (2, ("b",), ())
+        assert others == [
             SendToNode(link=LINK_A, message=assigned(0, 1, version=2)),
             SendToNode(link=LINK_B, message=assigned(2, 3, version=2)),
             drawn(2, version=2),
