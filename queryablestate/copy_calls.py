@@ -118,6 +118,7 @@ class CopyCall:
         self._heard_ns = self._said_ns = caller.clock.now_ns()
         self._link: NodeLink | None = None
         self._is_asked = False
+        self._unsaid_count = 0  # pages that it was not told it may send
         self._problem: str | None = None  # told with the next tick
         if address is None:
             self._problem = "the node is away"
@@ -135,9 +136,13 @@ class CopyCall:
 
     def allow(self, page_count: int) -> None:
         """Let so many more pages be sent; 0 to be heard."""
-        if self._link is not None and self._is_asked:
+        if self._link is None or not self._is_asked:
+            return
+        self._unsaid_count += page_count
+        message = AllowPages(copy_id=COPY_ID, page_count=self._unsaid_count)
+        if self._link.send(encode(message)):
             self._said_ns = self._caller.clock.now_ns()
-            self._link.send(encode(AllowPages(copy_id=COPY_ID, page_count=page_count)))
+            self._unsaid_count = 0
 
     def let_time_pass(self, now_ns: int) -> None:
         """Say that we are there, or give up; for the caller, several times a second."""
@@ -149,7 +154,11 @@ class CopyCall:
         elif now_ns - self._heard_ns > limits.silence_ns:
             seconds = limits.silence_ns / 1_000_000_000
             self._fail(f"{self._link.address} has said nothing for {seconds:g} s")
-        elif now_ns - self._said_ns > limits.silence_ns // _ALIVE_COUNT:
+        elif not self._is_asked:
+            self._ask()
+        elif self._unsaid_count or (
+            now_ns - self._said_ns > limits.silence_ns // _ALIVE_COUNT
+        ):
             self.allow(0)
 
     def close(self) -> None:
@@ -171,8 +180,14 @@ class CopyCall:
             # What it said before is worth nothing without the rest.
             problem = link.problem
             self._fail(f"{link.address} is not there" if not problem else str(problem))
-        elif link.is_open and not self._is_asked:
-            self._is_asked = link.send(encode(self._request))
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
+        """Send the request, once the link is open."""
+        # libzmq tells its monitor before its socket: sending may not be possible yet.
+        if self._link is not None and not self._is_asked:
+            self._is_asked = self._link.send(encode(self._request))
 
     def _receive(self, frames: list[zmq.Frame]) -> None:
         self._heard_ns = self._caller.clock.now_ns()

@@ -184,6 +184,10 @@ class CopyDesk:
             reader = resources.enter_context(
                 self._store.copy_reader(request.job_id, copy.key_groups)
             )
+            if not reader.is_told:
+                # Its directory is new, as a rule: whoever asks means an earlier one.
+                self._refuse(key, "not-held", "nobody has told what is held here")
+                return
             if reader.sequence < request.sequence_min:
                 if now_ns - copy.began_ns > self._limits.behind_ns:
                     self._refuse(

@@ -100,7 +100,11 @@ class NodeDirectory:
         else:
             name = f"rows-{numbers[-1] + 1 if numbers else 1}"
             store = self._open(name, node_id)
-        self._select(name)
+        try:
+            self._select(name)
+        except BaseException:
+            store.close()  # it will be asked for again
+            raise
         self._log.warning("store.switched", control_id=control_id, sub_directory=name)
         return store
 

@@ -132,8 +132,9 @@ class JobTable:
         return None if job is None else job.served
 
     def is_caught_up(self, job_id: str) -> bool:
-        """Return whether the store has what was missed; *job_id* must be known."""
-        return self._jobs[job_id].is_caught_up
+        """Return whether the store has what was missed of a job."""
+        job = self._jobs.get(job_id)
+        return job is not None and job.is_caught_up
 
     def applied(self, job_id: str) -> int | None:
         """Return the last entry that the store has; None if what it has is void."""
@@ -230,8 +231,9 @@ class JobTable:
 
     def entry_finished(self, event: EntryFinished, *, now_ns: int) -> list[NodeEffect]:
         """Take note of how an `ApplyEntry` ended, and go on."""
-        job = self._jobs[event.job_id]
-        assert job.current == event.entry
+        job = self._jobs.get(event.job_id)
+        if job is None or job.current != event.entry:
+            return []  # of before the store was opened anew: it is applied, or will be
         job.current = None
         if event.failure is None:
             job.lost -= found_by(event.entry)
@@ -242,9 +244,10 @@ class JobTable:
 
     def reset_finished(self, event: ResetFinished, *, now_ns: int) -> list[NodeEffect]:
         """Take note of how a `ResetJobRows` ended, and go on."""
-        job = self._jobs[event.job_id]
+        job = self._jobs.get(event.job_id)
+        if job is None or not isinstance(job.current, ResetJob):
+            return []  # likewise
         reset, job.current = job.current, None
-        assert isinstance(reset, ResetJob)
         if job.is_reset_waiting:
             return self._go_on(job)
         if event.failure is not None:

@@ -301,15 +301,24 @@ class NodeStore:
             store = self._directory.open_for(control_id, self.opened.store.node_id)
         except StorageError as error:
             self._log.error("store.switch_failed", error=str(error))
-        else:
-            self._copying.forget()
-            self.snapshots.forget()
-            left = self.opened.close()
-            self.opened = self._open(store)
-            refusal = DidNotHappenError("the node serves another control plane now")
-            for task in left:
-                self._on_staged(task, refusal)
+            # The threads go on: what they were asked for before comes first, or the
+            # positions would be of the middle of it.
+            opened = self.opened
+            opened.writer.run(partial(self.post, partial(self._reopened, opened)))
+            return
+        self._copying.forget()
+        self.snapshots.forget()
+        left = self.opened.close()
+        self.opened = self._open(store)
+        refusal = DidNotHappenError("the node serves another control plane now")
+        for task in left:
+            self._on_staged(task, refusal)
         self._on_event(self.store_opened())
+
+    def _reopened(self, opened: OpenStore) -> None:
+        """Begin anew with the store that there was."""
+        if opened is self.opened:
+            self._on_event(self.store_opened())
 
     def _acknowledge(self, opened: OpenStore, results: _Staged) -> None:
         for task, error in results:

@@ -69,6 +69,8 @@ class CopyReader:
     Attributes:
         sequence: The last entry applied.
         states: The states of the job then, lost key groups only as far as asked for.
+        is_told: Whether the store was told what it holds of the job.  If not, it holds
+            all of it as far as it knows; what it has may be nothing.
 
     Raises:
         LocalProtocolError: If a key group is not held, and not completely copied.
@@ -93,6 +95,7 @@ class CopyReader:
                     "ask a node that has an in-sync copy"
                 )
             self._stack = stack.pop_all()
+        self.is_told = mark is not None
         self._slots = {number: mark.slot for number, mark in marks.items()}
         self.states = CopiedStates(
             sequence=self.sequence,

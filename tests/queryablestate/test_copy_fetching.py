@@ -10,14 +10,16 @@ from typing import Final
 import pytest
 from msgspec.structs import replace
 
+from nameservice import StorageError
 from queryablestate.codec import decode_count, decode_items
 from queryablestate.node_messages import (
+    ApplyEntries,
     KeyGroupsCopied,
     RegisterNode,
     StagedRows,
 )
 from queryablestate.questions import CountKeys, GetItems
-from queryablestate.records import BatchState
+from queryablestate.records import BatchState, Entry
 from queryablestate.store import StateStore
 from tests.queryablestate.copying_nodes import (
     ALL_GROUPS,
@@ -29,6 +31,7 @@ from tests.queryablestate.copying_nodes import (
 )
 from tests.queryablestate.node_entries import batch, drop
 from tests.queryablestate.proxy_for_nodes import (
+    TIMEOUT_SECONDS,
     rows,
     rows_of,
     storage_key,
@@ -343,6 +346,43 @@ class TestWhatGoesWrong:
         assert set(threading.enumerate()) == threads
         assert wait_until(lambda: served(a) == 0)
         assert wait_until(lambda: descriptor_count() <= descriptors)
+
+    def test_a_store_that_cannot_be_left_goes_on(
+        self, a: CopyingNode, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """W3: what it was at ends, counts, and is nobody's mistake."""
+        a.write(1, rows(x=b"1"))
+        go, begun = threading.Event(), threading.Event()
+        store = a.store
+        apply = store.apply
+
+        def apply_later(job_id: str, entry: Entry) -> None:
+            begun.set()
+            assert go.wait(TIMEOUT_SECONDS)
+            apply(job_id, entry)
+
+        def is_full(control_id: str, node_id: str) -> StateStore:
+            go.set()
+            raise StorageError(f"no room for {control_id} on {node_id}")
+
+        assert a.node._running is not None
+        directory = a.node._running._server._store._directory
+        monkeypatch.setattr(store, "apply", apply_later)
+        monkeypatch.setattr(directory, "open_for", is_full)
+        entry = batch(2, stages=(a.stage(2, rows(x=b"2")),))
+        a.proxy.send(
+            ApplyEntries(
+                leader_epoch=a.proxy.leader_epoch, job_id=JOB, entries=(entry,)
+            )
+        )
+        assert begun.wait(TIMEOUT_SECONDS)
+        a.change_proxy("another")
+        a.proxy.receive(RegisterNode)
+        a.proxy.take_in()
+        said, _ = a.proxy.receive(RegisterNode)  # it can but ask again
+        assert said.store_id == store.store_id
+        assert [(one.job_id, one.sequence) for one in said.positions] == [(JOB, 2)]
+        assert a.node.status()["failures_total"] == 0
 
     def test_another_control_plane_ends_what_was_begun(
         self, a: CopyingNode, b: CopyingNode

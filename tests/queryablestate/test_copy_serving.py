@@ -206,6 +206,8 @@ class TestConversation:
         ("request_", "reason"),
         [
             (open_copy(key_groups=((0, 64),)), "not-held"),
+            # A directory that is new has nothing, and does not say so (W7).
+            (open_copy(job_id="never assigned"), "not-held"),
             (open_copy(key_groups=((3, 2),)), "malformed"),
             (open_copy(key_groups=((3, 4), (4, 5))), "malformed"),
         ],
@@ -260,6 +262,7 @@ class Served:
     def __init__(self, path: Path, **limits: int) -> None:
         self.store = StateStore.open(path, node_id="node-1", is_durable=False)
         write(self.store, [(key(0, "x"), b"1")], job_id=JOB)
+        self.store.hold(JOB, ALL_GROUPS, [])
         self.sent: list[FromCopySource] = []
         self.arrived = threading.Condition()
         self.server = CopyServer(

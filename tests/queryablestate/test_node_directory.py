@@ -7,6 +7,7 @@ import pytest
 from nameservice import StorageError
 from queryablestate.node_config import NodeConfig
 from queryablestate.node_directory import NodeDirectory
+from queryablestate.store import StateStore
 
 
 @pytest.fixture
@@ -74,6 +75,20 @@ class TestControlPlanes:
             assert store.control_id is None
             with directory.open_for("b", "n") as other:
                 assert other.store_id != store.store_id
+
+    def test_one_that_cannot_be_chosen_is_not_kept_open(
+        self, directory: NodeDirectory, tmp_path: Path
+    ) -> None:
+        """Nobody could ever open it again while the node runs."""
+        with directory.open() as first:
+            first.bind_control("a")
+            pointer = tmp_path / "data" / "current"
+            pointer.unlink()
+            pointer.mkdir()
+            with pytest.raises(StorageError):
+                directory.open_for("b", "n")
+            with StateStore.open(tmp_path / "data" / "rows-2") as second:
+                assert second.node_id == "n"
 
 
 class TestDamage:

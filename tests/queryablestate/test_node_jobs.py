@@ -255,6 +255,18 @@ class TestReset:
         assert jobs.applied(batch(8), "disk full") == [rows(20)]
         assert jobs.table.failures() == {}
 
+    def test_what_another_table_has_asked_for_is_passed_over(self, jobs: Jobs) -> None:
+        """W3: a store that was opened anew may still end what it was at before."""
+        assert jobs.applied(batch(8)) == []
+        assert jobs.was_reset() == []
+        assert jobs.send(batch(8)) == ([apply(batch(8))], True)
+        assert jobs.applied(batch(9)) == []
+        assert jobs.was_reset() == []
+        assert jobs.applied(batch(8)) == [report(8)]
+        unknown = EntryFinished(job_id="unknown", entry=batch(1), failure=None)
+        assert jobs.table.entry_finished(unknown, now_ns=0) == []
+        assert not jobs.table.is_caught_up("unknown")
+
     def test_a_later_reset_replaces_one_that_is_under_way(self, jobs: Jobs) -> None:
         """The position of the earlier one is never told: it is void again."""
         jobs.reset(20)
