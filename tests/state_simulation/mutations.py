@@ -48,8 +48,8 @@ MUTATIONS: Final = (
         rule="W3: a node that was away fetches what it missed",
         module="queryablestate.enrolment",
         before="            effects += catch_up(control, job, node)\n"
-        "            control.routes.locate(job)\n",
-        after="            control.routes.locate(job)\n",
+        "            job_id = job.record.job_id\n",
+        after="            job_id = job.record.job_id\n",
     ),
     Mutation(
         name="served-behind",
