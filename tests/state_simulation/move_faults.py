@@ -94,6 +94,13 @@ class MoveFaults:
         node = host.node
         if node is None:
             return False
+        is_storm = world.scenario.profile is Profile.STORM
+        if not is_storm and not any(
+            one.node is not None and not one.node.is_leaving
+            for one in world.hosts
+            if one is not host
+        ):
+            return False  # nobody would be left in the end
         node.leave()
 
         def end() -> None:
@@ -101,7 +108,7 @@ class MoveFaults:
                 host.stop()
                 world.timeline.after(self._within(1_000 * MS), host.start)
 
-        if world.scenario.profile is Profile.STORM:
+        if is_storm:
             world.timeline.after(self._within(_LEAVE_NS), end)
         return True
 

@@ -260,12 +260,13 @@ class World:
         if self.leader is None:
             self.change_leader()
         # Somebody must be there who may have key groups.
-        if self.hosts[0].node is not None and self.hosts[0].node.is_leaving:
-            self.hosts[0].stop()
-        self.hosts[0].start()
-        for host in self.hosts[: 1 if self.rng.random() < 0.5 else None]:
-            if host.node is not None and not host.node.is_leaving:
-                self._undo_drain(host.node_id)
+        staying = [one for one in self.hosts if one.node and not one.node.is_leaving]
+        if not staying:
+            staying = self.hosts[:1]
+            staying[0].stop()
+            staying[0].start()
+        for host in staying[: 1 if self.rng.random() < 0.5 else None]:
+            self._undo_drain(host.node_id)
 
     def _undo_drain(self, node_id: str) -> None:
         Call(
@@ -477,6 +478,10 @@ class World:
         nodes = [host.node for host in self.hosts if host.node is not None]
         if not all(node.is_connected for node in nodes):
             return False
+        request = ListRescalings(request_id=0, session=b"s")
+        listed = proxy.core.rescalings(request, now_ns=self.timeline.now_ns)
+        if any(one.missing_count for one in listed.rescalings):
+            return False  # it may not have heard yet that it is
         running = {node.node_id for node in nodes}
         summaries = proxy.core.node_summaries(now_ns=self.timeline.now_ns)
         present = {node.node_id for node in summaries if node.address is not None}
