@@ -7,8 +7,9 @@ the rest at once, before anything else that the proxy has to say to it.
 
 A node can be behind in three ways.  It *missed* entries: it is sent them.  It has *no
 part* in what came before it joined: it begins there.  Or its rows are *lost* (another
-data directory, or entries that it needs are not kept any more): it begins at the head,
-and answers for no state that has rows until a batch replaces them (rule W7).
+data directory, one that is older than the copies that were made in it, or entries that
+it needs are not kept any more): it begins at the head, and answers for no state that
+has rows until a batch replaces them (rule W7).
 
 A node that has no in-sync copy of any key group (rule S1) has nothing to lose: it
 begins wherever it can, and makes its copies anew from there.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from queryablestate.assignment import held_by
 from queryablestate.control_effects import SendToNode
 from queryablestate.decisions import ENTRY_KEPT_COUNT
 from queryablestate.node_messages import ApplyEntries, ResetJob
@@ -76,10 +78,12 @@ def catch_up(control: ControlState, job: Job, node: PresentNode) -> list[Control
     if position is None and joined == 0 and is_as_assigned:
         position = 0  # an empty directory is all there ever was
     if position is None or position < joined:
-        if not is_as_assigned:
-            return declare_lost(control, job, node)
         entries = job.entries_after(joined)
-        if entries is None:
+        if (
+            not is_as_assigned
+            or entries is None
+            or _has_copied(job, node.node_id, joined)
+        ):
             return declare_lost(control, job, node)
         effects = [_reset(control, job, node, sequence=joined, lost=())]
     else:
@@ -140,6 +144,26 @@ def prunable_entries(control: ControlState, job: Job) -> Sequence[int]:
     last = min(*applied, record.sequence + 1 - ENTRY_KEPT_COUNT)
     end = min(last + 1, record.sequence_first + _PRUNED_COUNT_MAX)
     return range(record.sequence_first, end)
+
+
+def _has_copied(job: Job, node_id: str, joined: int) -> bool:
+    """
+    Return whether a node has in-sync copies that others had before it joined.
+
+    Whoever has them, and was given them when there were no rows, had them in the first
+    version that names the node.  If that is not kept any more, they may be copies.
+    """
+    if node_id not in job.holder_ids():
+        return False
+    earlier = None
+    for version, assignment in sorted(job.assignments.items()):
+        if node_id in assignment.node_ids:
+            index = assignment.node_ids.index(node_id)
+            if assignment.since_sequences[index] == joined:
+                is_first = version == 1 or earlier is not None
+                return not (is_first and held_by(assignment, node_id))
+        earlier = version
+    return True
 
 
 def _reset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from queryablestate.chains import (
@@ -51,7 +52,8 @@ def back(
     plane: Plane, position: int | None, *, store_id: str | None = None
 ) -> list[object]:
     """Let node ``a`` come back; return what it is told after it is registered."""
-    plane.settle(LinkClosed(link=LINK_A))
+    for link in (LINK_A, AGAIN):
+        plane.settle(LinkClosed(link=link))
     positions = {} if position is None else {APP: position}
     message = node_register("a", store_id=store_id, positions=positions)
     first, *rest = sent(plane.hear(AGAIN, message), AGAIN)
@@ -168,6 +170,27 @@ class TestCatchUp:
             assignment, since_sequences=(5, 5)
         )
         assert back(plane, 4) == [reset(9, 1)]
+
+    @pytest.mark.parametrize("position", [None, 1])
+    def test_that_it_lost_what_it_copied_if_it_is_older(
+        self, position: int | None
+    ) -> None:
+        """W7: a directory of before the only copy was made there is not an empty one."""
+        moving = MovingPlane()
+        plane = moving.plane
+        for batch_id in range(2):
+            plane.decide(commit(1, batch_id))
+        for record in (
+            assignment(2, "b", "b b b b"),
+            assignment(3, "ba", "b b b b", joining="- - a a", since=2, sequence=2),
+            assignment(4, "ba", "b b a a", since=2, sequence=2),
+        ):
+            moving.assign(replace(record, node_count=2))
+        assert back(plane, position)[0] == reset(2, 1)
+        # Nobody can say how it came to them if the first versions are not kept.
+        for version in (1, 2, 3):
+            del plane.core._control.job(APP).assignments[version]
+        assert back(plane, position)[0] == reset(2, 1)
 
     def test_messages_have_a_bounded_size(self) -> None:
         """A node that was away for long is not sent more than a frame may hold."""
