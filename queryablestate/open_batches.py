@@ -122,7 +122,7 @@ class OpenBatches:
             closes_at_ns=now_ns + _OPEN_NS,
         )
 
-    def bound(self, ticket: int, *, job_id: str, query_id: str) -> None:
+    def bound(self, ticket: int, *, job_id: str, query_id: str, now_ns: int) -> None:
         """
         Take note that a run shows a ticket: what its query showed before is over.
 
@@ -138,6 +138,8 @@ class OpenBatches:
         shown = self._tickets.get(ticket)
         if shown is not None:
             shown.query_id = query_id
+            # As long as tasks begin, the batch is not over.
+            shown.closes_at_ns = max(shown.closes_at_ns, now_ns + _OPEN_NS)
 
     def decided(self, *, job_id: str, query_id: str) -> None:
         """Take note that the batch of a query is committed."""

@@ -277,9 +277,8 @@ class TicketOffice:
         *,
         shown: int,
     ) -> list[ControlEffect]:
-        del now_ns
         self._control.open_batches.bound(
-            shown, job_id=request.job_id, query_id=request.query_id
+            shown, job_id=request.job_id, query_id=request.query_id, now_ns=now_ns
         )
         job = self._control.job(request.job_id)
         earlier = job.run_of(request.query_id)

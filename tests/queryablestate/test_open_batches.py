@@ -63,6 +63,11 @@ def draw(
     )
 
 
+def bind(batches: OpenBatches, ticket: int, *, now_ns: int = 0) -> None:
+    """Show a ticket."""
+    batches.bound(ticket, job_id=JOB, query_id="query", now_ns=now_ns)
+
+
 class TestTickets:
     """A ticket is open until its batch is over."""
 
@@ -78,7 +83,7 @@ class TestTickets:
         """S2: from then on its rows are where they must be."""
         batches = informed()
         draw(batches, 1)
-        batches.bound(1, job_id=JOB, query_id="query")
+        bind(batches, 1)
         batches.decided(job_id=JOB, query_id="another")
         assert batches.may_need("a", jobs())
         batches.decided(job_id=JOB, query_id="query")
@@ -90,10 +95,10 @@ class TestTickets:
         """A batch that failed is run again, by a ticket of its own."""
         batches = informed()
         draw(batches, 1)
-        batches.bound(1, job_id=JOB, query_id="query")
+        bind(batches, 1)
         draw(batches, 2, version=2, link=OTHER)
         assert batches.count_at("a", jobs()) == 1
-        batches.bound(2, job_id=JOB, query_id="query")
+        bind(batches, 2)
         assert batches.count_at("a", jobs()) == 0
         assert batches.count_at("b", jobs()) == 1
 
@@ -101,10 +106,10 @@ class TestTickets:
         """S2: it shows a ticket of its run whose batch is over."""
         batches = informed()
         draw(batches, 1)
-        batches.bound(1, job_id=JOB, query_id="query")
+        bind(batches, 1)
         draw(batches, 2, link=OTHER)
-        batches.bound(2, job_id=JOB, query_id="query")
-        batches.bound(1, job_id=JOB, query_id="query")
+        bind(batches, 2)
+        bind(batches, 1)
         assert batches.count_at("a", jobs()) == 1
         assert batches.versions_of(JOB) == {1}
         assert batches.versions_of("another") == set()
@@ -115,8 +120,8 @@ class TestTickets:
         """Each task of a batch shows it where Spark tells nobody else."""
         batches = informed()
         draw(batches, 1)
-        batches.bound(1, job_id=JOB, query_id="query")
-        batches.bound(1, job_id=JOB, query_id="query")
+        bind(batches, 1)
+        bind(batches, 1)
         assert batches.count_at("a", jobs()) == 1
 
     def test_who_plans_again_has_given_up_what_was_planned(self) -> None:
@@ -141,6 +146,17 @@ class TestTime:
         assert batches.expire(now_ns=610 * SECOND)
         assert not batches.may_need("a", jobs())
         assert batches.next_deadline_ns() is None
+
+    def test_a_batch_lasts_as_long_as_tasks_of_it_begin(self) -> None:
+        """S2: one that takes hours has its nodes for as long."""
+        batches = informed()
+        draw(batches, 1)
+        bind(batches, 1, now_ns=500 * SECOND)
+        batches.link_closed(DRIVER, now_ns=500 * SECOND)
+        bind(batches, 1, now_ns=550 * SECOND)
+        assert batches.next_deadline_ns() == 1_150 * SECOND
+        bind(batches, 1, now_ns=0)
+        assert batches.next_deadline_ns() == 1_150 * SECOND
 
     def test_a_driver_that_is_gone_has_a_minute_to_come_back(self) -> None:
         """Its connection may be over, and its batch may not."""
