@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, final
 from msgspec.structs import replace
 
 from election import Put
-from nameservice import ConfigurationError
+from nameservice import ConfigurationError, DidNotHappenError
 from queryablestate.control_changes import Change, Write
 from queryablestate.control_effects import AnswerWriter, SendToNode
 from queryablestate.node_messages import NodeEmptied
@@ -66,8 +66,8 @@ class Draining:
 
         Raises:
             ConfigurationError: If there is no such node.
+            DidNotHappenError: If it is only late: whoever asks tries again.
         """
-        del now_ns
         nodes = self._control.nodes
         record = nodes.record_of(request.node_id)
         if record is None:
@@ -77,7 +77,14 @@ class Draining:
             )
         draining_id = None
         if not request.is_undone:
-            draining_id = nodes.registration_id_of(request.node_id) or _AWAY
+            draining_id = nodes.registration_id_of(request.node_id)
+            if draining_id is None and not self._control.is_settled(now_ns=now_ns):
+                # Its process is not known yet, and would take part when it comes.
+                raise DidNotHappenError(
+                    f"this proxy leads since a moment ago, and {request.node_id!r} "
+                    "may still be coming"
+                )
+            draining_id = draining_id or _AWAY
         record = replace(record, draining_id=draining_id)
         adopt = partial(self._drained, link, request, record)
         return self._write(record, adopt=adopt)

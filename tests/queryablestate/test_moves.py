@@ -803,6 +803,18 @@ class TestDrain:
         plane.now_ns = TIMEOUT_NS
         told(DrainStarted, plane.ask(drain("b")))
 
+    def test_a_node_that_is_late_is_drained_when_it_is_here(self) -> None:
+        """O6: a new leader does not know which process of it is meant."""
+        plane, _ = start("ab")
+        plane.next_leader()
+        plane.hear(LINK_A, node_register("a", positions={APP: 0}))
+        assert isinstance(refusal(plane.ask(drain("b"))), DidNotHappenError)
+        told(DrainStarted, plane.ask(drain("b", is_undone=True)))
+        plane.hear(LINK_B, node_register("b", positions={APP: 0}))
+        told(DrainStarted, plane.ask(drain("b")))
+        (one,) = [n for n in plane.core.node_summaries(now_ns=0) if n.is_draining]
+        assert one.node_id == "b"
+
     def test_there_must_be_such_a_node(self) -> None:
         """The known ones are named."""
         plane, _ = start("ab")
