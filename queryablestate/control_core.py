@@ -114,6 +114,7 @@ class ControlCore:
         session_timeout_ns: Silence after which a node is taken for away.
         now_ns: The time.
         limits: How much it takes on.
+        copy_secret: What nodes that are taken in are given, to show each other.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class ControlCore:
         session_timeout_ns: int,
         now_ns: int,
         limits: ControlLimits = CONTROL_LIMITS,
+        copy_secret: bytes = b"",
     ) -> None:
         self._control = ControlState(
             counters=counters,
@@ -135,6 +137,7 @@ class ControlCore:
             session_timeout_ns=session_timeout_ns,
             now_ns=now_ns,
             limits=limits,
+            copy_secret=copy_secret,
         )
         self._commits = Commits(self._control)
         self._draining = Draining(self._control)

@@ -39,6 +39,7 @@ class ControlState:
         session_timeout_ns: Silence after which a node is taken for away.
         now_ns: The time.
         limits: How much it takes on.
+        copy_secret: What nodes that are taken in are given, to show each other.
 
     Attributes:
         counters: As the store has them.
@@ -49,6 +50,7 @@ class ControlState:
         leader_epoch: As above.
         session_timeout_ns: As above.
         limits: As above; may be replaced at any time.
+        copy_secret: As above.
         settled_at_ns: When a node that is not here will not come by itself.
         open_batches: Those that were begun and may not be over.
         touched: Jobs for whose assignment something may have changed (`touch`).
@@ -65,6 +67,7 @@ class ControlState:
         session_timeout_ns: int,
         now_ns: int,
         limits: ControlLimits = CONTROL_LIMITS,
+        copy_secret: bytes = b"",
     ) -> None:
         self.counters = counters
         # Whatever an earlier leader may have given out is passed over.
@@ -75,6 +78,7 @@ class ControlState:
         self.leader_epoch = leader_epoch
         self.session_timeout_ns = session_timeout_ns
         self.limits = limits
+        self.copy_secret = copy_secret
         self.settled_at_ns = now_ns + session_timeout_ns
         self.open_batches = OpenBatches(self.jobs, now_ns=now_ns)
         self.touched = set(self.jobs)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from msgspec.structs import replace
+
 from nameservice import LocalProtocolError, NameServiceError, RemoteProtocolError
 from queryablestate.codec import FRAME_COUNT_MAX, decode_from_copy_source, encode
 from queryablestate.copy_messages import AllowPages, CloseCopy, CopyRefused
@@ -47,6 +49,7 @@ class CopyCaller:
         socket_limits: Of each connection.
         clock: What silence is measured by.
         limits: How long it may last.
+        secret: What other nodes are shown; may be replaced at any time.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class CopyCaller:
         self.socket_limits = socket_limits
         self.clock = clock
         self.limits = limits
+        self.secret = b""
 
     def call(
         self,
@@ -76,7 +80,11 @@ class CopyCaller:
     ) -> CopyCall:
         """Ask a node; see `CopyCall`."""
         return CopyCall(
-            self, address, request, on_message=on_message, on_failed=on_failed
+            self,
+            address,
+            replace(request, secret=self.secret),
+            on_message=on_message,
+            on_failed=on_failed,
         )
 
     def post(self, action: Callable[[], None]) -> None:

@@ -8,6 +8,9 @@ more of them than it was allowed (`AllowPages`).  Several of them share a connec
 nothing else to say; who hears nothing for long gives up.
 
 Pages carry keys and values as they lie on disk: nothing is looked at on the way.
+
+Whoever may bring rows may not read them for that: who asks shows a secret, which the
+proxy leader draws and gives to the nodes that it takes in (`NodeRegistered`).
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
-from queryablestate.records import StageId, StageRecord
+from queryablestate.records import CopySecret, StageId, StageRecord
 
 
 __all__ = [
@@ -124,6 +127,7 @@ class OpenCopy(
         sequence_min: Not before this entry is applied there; it waits until it is.
         page_count: How many pages may be sent.
         page_size_bytes: About how big a page is.
+        secret: What the proxy leader gives to nodes only.
     """
 
     copy_id: CopyId
@@ -132,6 +136,7 @@ class OpenCopy(
     sequence_min: Sequence
     page_count: PageCount
     page_size_bytes: Annotated[int, Meta(ge=1 << 10, le=1 << 24)]
+    secret: CopySecret = b""
 
 
 class ReadStages(
@@ -151,6 +156,7 @@ class ReadStages(
             looked at.
         key_groups: Runs of them, sorted.
         page_count: How many pages may be sent.
+        secret: As in `OpenCopy`.
     """
 
     copy_id: CopyId
@@ -160,6 +166,7 @@ class ReadStages(
     stages: tuple[StageRecord, ...]
     key_groups: KeyGroupRuns
     page_count: PageCount
+    secret: CopySecret = b""
 
 
 class AllowPages(
@@ -255,7 +262,8 @@ class CopyRefused(
 
     Attributes:
         copy_id: Of which.
-        reason: ``not-held`` (not all of the key groups are here), ``behind`` (the entry
+        reason: ``not-allowed`` (the secret is another one, or there is none yet),
+            ``not-held`` (not all of the key groups are here), ``behind`` (the entry
             was not applied in time), ``busy`` (as many copies as are allowed are being
             made), ``unknown`` (it was not opened, or has been given up), ``storage`` or
             ``malformed``.

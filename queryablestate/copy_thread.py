@@ -90,6 +90,10 @@ class CopyThread:
         """Return how many mistakes of ours the thread has met."""
         return self._loop.failure_count
 
+    def show(self, secret: bytes) -> None:
+        """Show *secret* to the nodes that are asked from now on."""
+        self._caller.secret = secret
+
     def fetch(
         self,
         effect: FetchKeyGroups,

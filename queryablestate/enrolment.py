@@ -73,6 +73,8 @@ if TYPE_CHECKING:
 __all__ = ["Enrolment"]
 
 _NS_PER_MS: Final = 1_000_000
+_LATENESS_SHARE: Final = 5
+"""Who looks later than by that part of the session timeout has not been running."""
 
 
 @final
@@ -96,6 +98,7 @@ class Enrolment:
         self._commits = commits
         self._draining = draining
         self._registering: dict[Link, RegisterNode] = {}
+        self._due_ns: int | None = None
         self.on_snapshot: Callable[[PresentNode, SnapshotReport], list[Outcome]] = (
             _pass_over
         )
@@ -153,11 +156,25 @@ class Enrolment:
         return [] if node is None else [self._forget(node)]
 
     def expire(self, *, now_ns: int) -> list[ControlEffect]:
-        """Take those for away that have been silent for the session timeout."""
-        silent_ns = now_ns - self._control.session_timeout_ns
-        return [
-            self._forget(node) for node in self._control.nodes.silent_since(silent_ns)
+        """
+        Take those for away that have been silent for the session timeout.
+
+        Whoever looks much too late may have been paused, and has what nodes have said
+        meanwhile yet to hear: the pause costs no node its copies (rule S1).
+        """
+        timeout_ns = self._control.session_timeout_ns
+        tolerated_ns = timeout_ns // _LATENESS_SHARE
+        late_ns = 0 if self._due_ns is None else now_ns - self._due_ns
+        if late_ns > tolerated_ns:
+            for node in self._control.nodes:
+                forgiven_ns = node.heard_at_ns + late_ns + tolerated_ns
+                node.heard_at_ns = min(now_ns, forgiven_ns)
+        effects: list[ControlEffect] = [
+            self._forget(node)
+            for node in self._control.nodes.silent_since(now_ns - timeout_ns)
         ]
+        self._due_ns = self.next_deadline_ns()
+        return effects
 
     def tell_assignment(
         self, job: Job, former: AssignmentRecord | None
@@ -279,6 +296,7 @@ class Enrolment:
             jobs=tuple(
                 job_assignment(job, node.node_id, control.nodes) for job in jobs
             ),
+            copy_secret=control.copy_secret,
         )
         effects.append(SendToNode(link=link, message=registered))
         for job in jobs:

@@ -42,6 +42,7 @@ from queryablestate.node_effects import (
     DropOldStages,
     EndProcess,
     HandleSnapshot,
+    KeepCopySecret,
     NodeEffect,
     RaiseFences,
     SendToProxy,
@@ -151,6 +152,7 @@ class NodeCore:
             size_bytes_max=limits.chunks_size_bytes_max,
         )
         self._control_id: str | None = None
+        self._copy_secret = b""
         self._is_switching = False
         self._is_leaving = False
         self._drop_stages_due_ns = now_ns + limits.drop_stages_ns
@@ -421,6 +423,9 @@ class NodeCore:
         if self._control_id is None:
             self._control_id = message.control_id
             effects.append(BindStore(control_id=message.control_id))
+        if message.copy_secret != self._copy_secret:
+            self._copy_secret = message.copy_secret
+            effects.append(KeepCopySecret(secret=message.copy_secret))
         self._jobs.assign_all(message.jobs)
         for job in message.jobs:
             effects += self._fence(job)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from attrs import frozen
+from attrs import field, frozen
 
 from queryablestate.node_events import AskedQuestion
 from queryablestate.node_messages import (
@@ -41,6 +41,7 @@ __all__ = [
     "FinishCopy",
     "HandleSnapshot",
     "HoldKeyGroups",
+    "KeepCopySecret",
     "NodeEffect",
     "RaiseFences",
     "ReportBehind",
@@ -95,6 +96,13 @@ class ApplyEntry:
 
     job_id: str
     entry: Entry
+
+
+@frozen(kw_only=True)
+class KeepCopySecret:
+    """Show *secret* to other nodes from now on, and send rows to who shows it."""
+
+    secret: bytes = field(repr=False)
 
 
 @frozen(kw_only=True)
@@ -284,6 +292,7 @@ NodeEffect: TypeAlias = (
     | CancelFetch
     | FinishCopy
     | CollectRows
+    | KeepCopySecret
     | HandleSnapshot
     | EndProcess
     | RaiseFences

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from queryablestate.records import Entry, StageId, StageRecord
+from queryablestate.records import CopySecret, Entry, StageId, StageRecord
 from queryablestate.snapshot_messages import SnapshotCommand, SnapshotReport
 
 
@@ -158,12 +158,15 @@ class NodeRegistered(
             another one is not used.
         session_timeout_ms: How long the node may answer without an acknowledgement.
         jobs: What it answers for.
+        copy_secret: What nodes show each other that ask for rows: whoever has it was
+            taken in by this proxy leader.  Without one nobody is sent any.
     """
 
     leader_epoch: int
     control_id: str
     session_timeout_ms: int
     jobs: tuple[JobAssignment, ...]
+    copy_secret: CopySecret = b""
 
 
 class NodeRefused(

@@ -268,6 +268,10 @@ class NodeStore:
             command, store=opened.store, writer=opened.writer, on_collected=tell
         )
 
+    def show(self, secret: bytes) -> None:
+        """Show *secret* to the nodes that are asked from now on."""
+        self._copying.show(secret)
+
     def serve_copy(self, peer: bytes, message: ToCopySource) -> bool:
         """Take what another node asks for; return whether there is room for it."""
         return self.opened.copier.receive(peer, message)

@@ -23,7 +23,7 @@ as long as this proxy leads.
 from __future__ import annotations
 
 from functools import partial
-from secrets import randbits
+from secrets import randbits, token_bytes
 from typing import TYPE_CHECKING, Final, assert_never, final
 from uuid import uuid4
 
@@ -78,6 +78,7 @@ __all__ = ["ProxyControl"]
 _STATE_NUMBER_BIT_COUNT: Final = 40
 _STATE_COUNT_BIT_COUNT: Final = 20
 _RELOAD_PAUSE_NS: Final = 500_000_000
+_COPY_SECRET_SIZE_BYTES: Final = 32
 
 
 @final
@@ -226,6 +227,7 @@ class ProxyControl:
             session_timeout_ns=self._session_timeout_ns,
             now_ns=now_ns,
             limits=self._limits,
+            copy_secret=token_bytes(_COPY_SECRET_SIZE_BYTES),
         )
         self._settled_at_ns = now_ns + self._session_timeout_ns
         self.problem = None

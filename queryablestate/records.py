@@ -51,6 +51,10 @@ StageId: TypeAlias = Annotated[
 ]
 
 
+CopySecret: TypeAlias = Annotated[bytes, Meta(max_length=64)]
+"""What nodes show each other; in messages only."""
+
+
 class StageRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     What one execution of a task brought, as far as it counts.

@@ -3,7 +3,8 @@
 
 It has the store (`NodeStore`), answers questions about it (`QuestionDesk`), and listens
 on a ROUTER of its own.  Writers bring chunks of rows there, which go to the disk before
-they are acknowledged (rule W2); other nodes copy rows that they are to have (rule S2).
+they are acknowledged (rule W2); other nodes copy rows that they are to have (rule S2),
+and show that they are nodes: who may bring rows may not read them for that (rule C1).
 Whatever else comes in there is counted, logged within a budget, and answered.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from functools import partial
+from hmac import compare_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
@@ -25,12 +27,14 @@ from queryablestate.codec import (
     decode_to_copy_source,
     encode,
 )
+from queryablestate.copy_messages import CopyRefused, OpenCopy, ReadStages
 from queryablestate.node_chunks import chunk_refused
 from queryablestate.node_desk import QuestionDesk
 from queryablestate.node_effects import (
     CheckStages,
     CollectRows,
     HandleSnapshot,
+    KeepCopySecret,
     SendToWriter,
     StageRows,
 )
@@ -76,7 +80,13 @@ if TYPE_CHECKING:
 __all__ = ["QueryableStateServer", "ServerEffect"]
 
 ServerEffect: TypeAlias = (
-    StoreEffect | StageRows | CheckStages | CollectRows | HandleSnapshot | SendToWriter
+    StoreEffect
+    | StageRows
+    | CheckStages
+    | CollectRows
+    | KeepCopySecret
+    | HandleSnapshot
+    | SendToWriter
 )
 """What of a node's effects concerns the store and the writers."""
 
@@ -134,6 +144,7 @@ class QueryableStateServer:
         self._budget = LogBudget()
         self._log = get_logger(component="state-node")
         self._counts: dict[str, int] = {}
+        self._copy_secret = b""
         self._rows_arrived: zmq.Frame | None = None
         self._resources = ExitStack()
         try:
@@ -255,6 +266,9 @@ class QueryableStateServer:
                 self._check(command)
             case CollectRows(command=command):
                 self._store.collect(command, partial(self._collected, command))
+            case KeepCopySecret(secret=secret):
+                self._copy_secret = secret
+                self._store.show(secret)
             case HandleSnapshot(command=command):
                 self._store.snapshots.handle(
                     command,
@@ -310,11 +324,23 @@ class QueryableStateServer:
         """Take what another node says of rows that it copies."""
         envelope = frames[1].bytes if len(frames) > 1 else b""
         message = decode_to_copy_source(envelope)
-        if self._store.serve_copy(peer, message):
+        if isinstance(message, OpenCopy | ReadStages) and not self._is_shown(message):
+            detail = "it does not show what the proxy gives to nodes"
+            self._drop("unauthorized", detail)
+            refused = CopyRefused(
+                copy_id=message.copy_id, reason="not-allowed", detail=detail
+            )
+            self._tell(peer, refused)
+        elif self._store.serve_copy(peer, message):
             self._count("copy_requests")
         else:
             # Whoever asked hears nothing, and asks again.
             self._drop("limit", "too many requests of other nodes wait")
+
+    def _is_shown(self, message: OpenCopy | ReadStages) -> bool:
+        """Return whether whoever asks was taken in by the proxy leader, as we were."""
+        secret = self._copy_secret
+        return bool(secret) and compare_digest(secret, message.secret)
 
     def _send_page(self, peer: bytes, frames: Sequence[bytes]) -> bool:
         """Send rows to another node, now; return whether that was possible."""

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_SECONDS: Final = 30.0
+COPY_SECRET: Final = b"only nodes know it"
 
 T = TypeVar("T")
 
@@ -169,6 +170,7 @@ class NodeProxy:
                 control_id=self.control_id,
                 session_timeout_ms=self.session_timeout_ms,
                 jobs=jobs,
+                copy_secret=COPY_SECRET,
             )
         )
 

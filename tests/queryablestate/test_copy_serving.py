@@ -11,6 +11,7 @@ from typing import Final, Self
 import msgspec
 import pytest
 import zmq
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from nameservice import SystemClock
@@ -39,6 +40,7 @@ from tests.queryablestate.copying_nodes import (
     wait_until,
 )
 from tests.queryablestate.proxy_for_nodes import (
+    COPY_SECRET,
     TIMEOUT_SECONDS,
     rows,
     rows_of,
@@ -63,6 +65,7 @@ def open_copy(
     key_groups: tuple[tuple[int, int], ...] = RUNS,
     sequence_min: int = 0,
     page_count: int = 100,
+    secret: bytes = COPY_SECRET,
 ) -> OpenCopy:
     """Return what a node asks for, in pages of a few rows."""
     return OpenCopy(
@@ -72,6 +75,7 @@ def open_copy(
         sequence_min=sequence_min,
         page_count=page_count,
         page_size_bytes=1 << 10,
+        secret=secret,
     )
 
 
@@ -208,6 +212,8 @@ class TestConversation:
             (open_copy(key_groups=((0, 64),)), "not-held"),
             # A directory that is new has nothing, and does not say so (W7).
             (open_copy(job_id="never assigned"), "not-held"),
+            (open_copy(secret=b""), "not-allowed"),
+            (open_copy(secret=COPY_SECRET[:-1]), "not-allowed"),
             (open_copy(key_groups=((3, 2),)), "malformed"),
             (open_copy(key_groups=((3, 4), (4, 5))), "malformed"),
         ],
@@ -225,6 +231,39 @@ class TestConversation:
         assert isinstance(refused, CopyRefused)
         assert refused.reason == reason
         assert served(a) == 0
+
+    def test_who_may_bring_rows_may_not_read_them(
+        self, a: CopyingNode, other: OtherNode
+    ) -> None:
+        """C1: rows that are staged are sent to nodes alone."""
+        stage = a.stage(2, rows(x=b"1"))
+        read = ReadStages(
+            copy_id=1,
+            job_id=JOB,
+            writer_epoch=1,
+            batch_id=2,
+            stages=(stage,),
+            key_groups=RUNS,
+            page_count=5,
+        )
+        other.say(read)
+        refused = other.hear()
+        assert isinstance(refused, CopyRefused)
+        assert refused.reason == "not-allowed"
+        other.say(replace(read, copy_id=2, secret=COPY_SECRET))
+        assert isinstance(other.hear(), StagesPage)
+        assert a.node.status()["frames_unauthorized_total"] == 1
+
+    def test_nothing_is_sent_before_there_is_a_secret(self, tmp_path: Path) -> None:
+        """C1: a node that no proxy has taken in yet knows nobody."""
+        with (
+            CopyingNode("a", tmp_path) as node,
+            OtherNode(node.node.address) as other,
+        ):
+            other.say(open_copy(secret=b""))
+            refused = other.hear()
+            assert isinstance(refused, CopyRefused)
+            assert refused.reason == "not-allowed"
 
     def test_a_name_is_used_once(self, other: OtherNode) -> None:
         """Otherwise nobody could tell what a page is of."""
@@ -248,6 +287,7 @@ class TestConversation:
                 stages=(missing, stage),
                 key_groups=((9, 9),),
                 page_count=5,
+                secret=COPY_SECRET,
             )
         )
         page = other.hear()

@@ -20,6 +20,7 @@ from queryablestate.node_effects import (
     FetchKeyGroups,
     FinishCopy,
     HoldKeyGroups,
+    KeepCopySecret,
     NodeEffect,
     RaiseFences,
     ReportBehind,
@@ -161,7 +162,7 @@ class Node:
         return self.step(ProxyConnected())
 
     def register(
-        self, *jobs: JobAssignment, control_id: str = "c"
+        self, *jobs: JobAssignment, control_id: str = "c", copy_secret: bytes = b""
     ) -> tuple[NodeEffect, ...]:
         """Answer what the node asks."""
         return self.tell(
@@ -170,6 +171,7 @@ class Node:
                 control_id=control_id,
                 session_timeout_ms=SESSION_TIMEOUT_MS,
                 jobs=jobs,
+                copy_secret=copy_secret,
             )
         )
 
@@ -363,6 +365,26 @@ class TestRegistering:
         )
         assert effects == (ReportStale(leader_epoch=EPOCH - 1, leader_epoch_max=EPOCH),)
         assert not node.core.is_registered
+
+    def test_each_leader_has_a_secret(self, node: Node) -> None:
+        """C1: what nodes show each other is the newest one's; it is in no log."""
+        node.connect()
+        kept = KeepCopySecret(secret=b"of the first")
+        assert kept in node.register(assignment(), copy_secret=b"of the first")
+        assert "of the first" not in repr(kept)
+        node.step(ProxyFound(address=ADDRESS, epoch=EPOCH + 1))
+        node.wait(1_000)
+        node.step(ProxyConnected())
+        effects = node.tell(
+            NodeRegistered(
+                leader_epoch=EPOCH + 1,
+                control_id="c",
+                session_timeout_ms=SESSION_TIMEOUT_MS,
+                jobs=(assignment(),),
+                copy_secret=b"of the second",
+            )
+        )
+        assert KeepCopySecret(secret=b"of the second") in effects
 
     def test_heartbeats_go_on(self, node: Node) -> None:
         """The node asks to be called when the next is due."""

@@ -200,7 +200,7 @@ class TestLeading:
 
     def test_the_first_leader_of_all_makes_a_control_plane(self) -> None:
         """With a name of its own: no data directory fits two of them."""
-        control_ids = set()
+        control_ids, secrets = set(), set()
         for _ in range(2):
             store = FakeStore()
             proxy = Proxy(store)
@@ -214,8 +214,10 @@ class TestLeading:
             assert isinstance(registered, NodeRegistered)
             assert registered.control_id.encode() in store.values["counters"]
             control_ids.add(registered.control_id)
+            assert len(registered.copy_secret) == 32  # C1: nobody can guess it
+            secrets.add(registered.copy_secret)
             proxy.control.close()
-        assert len(control_ids) == 2
+        assert len(control_ids) == len(secrets) == 2
 
     @pytest.mark.parametrize("has_happened", [True, False])
     def test_its_name_is_in_no_doubt(self, *, has_happened: bool) -> None:
