@@ -175,7 +175,7 @@ class TestCatchUp:
     def test_that_it_lost_what_it_copied_if_it_is_older(
         self, position: int | None
     ) -> None:
-        """W7: a directory of before the only copy was made there is not an empty one."""
+        """W7: a directory of before it copied, and is the only one to have it now."""
         moving = MovingPlane()
         plane = moving.plane
         for batch_id in range(2):
