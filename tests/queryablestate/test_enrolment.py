@@ -270,6 +270,31 @@ class TestPresence:
         assert plane.core.locations[1].links == (None, LINK_B)
         assert plane.step(LinkClosed(link=LINK_A)) == ()
 
+    @pytest.mark.parametrize("late_ns", [TIMEOUT_NS // 5 + 1, 100 * TIMEOUT_NS])
+    def test_a_leader_that_was_paused_hears_what_waits_first(
+        self, late_ns: int
+    ) -> None:
+        """S1: its own pause takes no copy from anybody; who is gone goes after it."""
+        plane = Plane()
+        plane.start_job()
+        plane.now_ns = TIMEOUT_NS + late_ns
+        effects = plane.hear(LINK_A, heartbeat("a", 1))
+        assert not any(isinstance(one, ForgetNode) for one in effects)
+        due_ns = plane.now_ns + TIMEOUT_NS // 5
+        assert plane.core.next_deadline_ns() == due_ns
+        plane.now_ns = due_ns - 1
+        assert plane.settle(TimePassed()) == []
+        plane.now_ns = due_ns
+        assert plane.settle(TimePassed()) == [ForgetNode(link=LINK_B, node_id="b")]
+
+    def test_a_leader_that_is_a_little_late_was_not_paused(self) -> None:
+        """Q4: silence for the timeout is silence."""
+        plane = Plane()
+        plane.start_job()
+        plane.now_ns = TIMEOUT_NS + TIMEOUT_NS // 5
+        effects = plane.hear(LINK_A, heartbeat("a", 1))
+        assert ForgetNode(link=LINK_B, node_id="b") in effects
+
 
 class TestLost:
     """A node that lacks rows of a decided batch (W7)."""
