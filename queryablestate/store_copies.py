@@ -12,8 +12,8 @@ States that are dropped meanwhile are remembered by their numbers.
 **Rows are put as they lie on another node**, as of one entry P of the chain: straight
 into the slots of the states, where nobody looks, since nobody asks for a key group that
 is not in sync.  The first page of a fetch, which is of no state, removes what an
-earlier one has left of its key groups.  The store may be behind P then: entries up to P leave these rows alone,
-also those that replace the whole state.
+earlier one has left of its key groups.  The store may be behind P then: entries up to P
+leave these rows alone, also those that replace the whole state.
 
 **Then the kept entries after P are applied to these key groups alone**, one in a
 transaction, so that what else waits for the writing thread gets its turn.  The mark

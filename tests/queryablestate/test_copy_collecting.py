@@ -200,7 +200,8 @@ class TestCollecting:
             told = command(b, stage, sources=((c, (0,)),))
             bind = c.node.address
         b.proxy.send(told)
-        with CopyingNode("c", tmp_path, bind=bind):
+        with CopyingNode("c", tmp_path, bind=bind) as back:
+            back.register(back.assignment(held=ALL_GROUPS))
             said, _ = b.proxy.receive(StagesCollected)
         assert said.chunk_counts == (1,)
 
