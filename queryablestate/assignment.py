@@ -70,7 +70,8 @@ def first_assignment(
         since_sequences=(sequence,) * len(node_ids),
         owners=tuple(owners),
         sequence=sequence,
-        node_count=len(node_ids),
+        # With fewer nodes than copies, the next ones to come are missed already.
+        node_count=max(len(node_ids), min(replica_count, max_parallelism)),
         replica_count=replica_count,
     )
 

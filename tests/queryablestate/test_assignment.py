@@ -91,6 +91,8 @@ def test_every_copy_is_on_another_node(
     )
     check_assignment(assignment)
     assert assignment.replica_count == replica_count
+    # Nodes that copies lack are wanted from the start.
+    assert assignment.node_count >= min(replica_count, max_parallelism)
     copies = min(replica_count, len(assignment.node_ids))
     assert {len(owners) for owners in assignment.owners} == {copies}
     for part_of in (held_by, key_groups_of):

@@ -391,6 +391,18 @@ class TestReplicas:
         (part,) = parts(effects, LINK_C)
         assert len(part.joining) == 4
 
+    def test_a_job_that_began_with_too_few_nodes_has_its_copies_later(self) -> None:
+        """S4: the first batch may come before the second node."""
+        plane, _ = start("a", replica_count=2)
+        assert owners(plane) == ["a"] * 4
+        effects = join(plane, "b")
+        (part,) = parts(effects, LINK_B)
+        assert len(part.joining) == 4
+        plane.hear(LINK_B, copied("b", part.assignment_version, *GROUPS))
+        assert sorted(owners(plane)) == ["ab", "ab", "ba", "ba"]
+        # A third one is for whoever asks for it.
+        assert parts(join(plane, "c"), LINK_C) == []
+
     def test_a_source_that_goes_is_replaced(self) -> None:
         """S3: whoever copies from it goes on with another one."""
         plane, _ = start("ab", replica_count=2)
