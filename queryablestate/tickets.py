@@ -143,12 +143,14 @@ class TicketOffice:
     def _assignment(self, job: Job, max_parallelism: int) -> JobChange | None:
         """Return what assigns a job without state anew, or None if that stands."""
         present = job.assignment
+        # Copies that an operator has asked for are not taken away with the last state.
+        copies = 1 if present is None else present.replica_count
         assignment = first_assignment(
             self._stores(),
             max_parallelism=max_parallelism,
             version=1 if present is None else present.version + 1,
             sequence=job.record.sequence,
-            replica_count=self._control.limits.replica_count,
+            replica_count=max(copies, self._control.limits.replica_count),
         )
         if (
             present is not None

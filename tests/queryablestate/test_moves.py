@@ -65,6 +65,7 @@ from tests.queryablestate.control_plane import (
     applied,
     commit,
     draw,
+    drop,
     node_register,
     refusal,
     sent,
@@ -390,6 +391,17 @@ class TestReplicas:
         effects = plane.settle(LinkClosed(link=LINK_B))
         (part,) = parts(effects, LINK_C)
         assert len(part.joining) == 4
+
+    def test_copies_that_were_asked_for_outlive_the_states(self) -> None:
+        """S4: who drops the last state, and begins anew, has as many as before."""
+        plane, _ = start("ab")
+        plane.ask(rescale(replica_count=2))
+        plane.ask(drop())
+        join(plane, "c")
+        plane.draw()
+        assert assignment(plane).node_ids == ("a", "b", "c")
+        assert assignment(plane).replica_count == 2
+        assert {len(nodes) for nodes in owners(plane)} == {2}
 
     def test_a_job_that_began_with_too_few_nodes_has_its_copies_later(self) -> None:
         """S4: the first batch may come before the second node."""
