@@ -315,7 +315,6 @@ class TestReplicas:
         cluster.settle()
         assert cluster.record.node_ids == ("b",)
 
-
     @pytest.mark.parametrize("fact", ["is_lost", "store_id"])
     @pytest.mark.parametrize("other", ["is_present", "is_failing"])
     def test_the_last_two_die_and_one_disk_with_them(
