@@ -117,13 +117,18 @@ class BarReport:
         title: str,
         figures: MoveFigures,
         documents: Mapping[str, Mapping[str, Any]],
+        *,
+        sentence: str | None = None,
     ) -> None:
         """Draw how far it is; nothing at all as long as there is nothing to be done."""
-        if not (figures.planned_count or self._drawn):
+        if not (figures.planned_count or self._drawn or sentence):
             return
         # The last column stays free: some terminals begin a new line when it is used.
         width = max(1, _terminal_width(self._out) - 1)
-        line = bar_line(title, figures, width=width)
+        if sentence is None:
+            line = bar_line(title, figures, width=width)
+        else:
+            line = _cut(sentence, width)
         if line == self._drawn:
             return
         blank = max(0, min(cell_count(self._drawn), width) - cell_count(line))
@@ -150,7 +155,7 @@ class LineReport:
     def __init__(self, out: TextIO, clock: Clock) -> None:
         self._out = out
         self._clock = clock
-        self._shown: tuple[str, int, int] | None = None
+        self._shown: tuple[str, int, int, str | None] | None = None
         self._due_ns = clock.now_ns()
 
     def show(
@@ -158,15 +163,19 @@ class LineReport:
         title: str,
         figures: MoveFigures,
         documents: Mapping[str, Mapping[str, Any]],
+        *,
+        sentence: str | None = None,
     ) -> None:
         """Write how far it is, if that is news."""
-        state = (title, figures.done_count, figures.planned_count)
+        state = (title, figures.done_count, figures.planned_count, sentence)
         now_ns = self._clock.now_ns()
-        if not figures.planned_count or state == self._shown or now_ns < self._due_ns:
+        is_news = state != self._shown and (figures.planned_count or sentence)
+        if not is_news or now_ns < self._due_ns:
             return
         self._shown = state
         self._due_ns = now_ns + _INTERVAL_NS
-        write(f"{printable(title)}: {details_text(figures)}", self._out)
+        line = sentence or f"{printable(title)}: {details_text(figures)}"
+        write(line, self._out)
 
     def end(self) -> None:
         """Do nothing: every line is whole."""
@@ -194,6 +203,8 @@ class JSONReport:
         title: str,
         figures: MoveFigures,
         documents: Mapping[str, Mapping[str, Any]],
+        *,
+        sentence: str | None = None,
     ) -> None:
         """Write the documents that are new."""
         self._waiting = {
@@ -222,6 +233,8 @@ class MoveReport(Protocol):
         title: str,
         figures: MoveFigures,
         documents: Mapping[str, Mapping[str, Any]],
+        *,
+        sentence: str | None = None,
     ) -> None:
         """
         Show how far it is now.
@@ -230,6 +243,7 @@ class MoveReport(Protocol):
             title: What is moved.
             figures: How far that is.
             documents: The same for programs, by job or node.
+            sentence: What to tell people instead, where there is nothing to count.
         """
 
     def end(self) -> None:

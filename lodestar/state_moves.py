@@ -78,6 +78,7 @@ def drain_document(drain: DrainInformation) -> dict[str, Any]:
         "is_away": drain.is_away,
         "copy_counts": dict(drain.copy_counts),
         "left_count": drain.left_count,
+        "is_needed": drain.is_needed,
     }
 
 
@@ -132,11 +133,11 @@ def shortage_sentences(rescaling: RescalingInformation) -> list[str]:
 def drain_sentence(drain: DrainInformation) -> str:
     """Return in one line how far a node is from being empty."""
     node = printable(drain.node_id)
-    if not drain.is_draining and not drain.is_empty:
-        return f"{node} takes part, with {_jobs_text(drain.copy_counts)}"
+    if not drain.is_draining:
+        what = _jobs_text(drain.copy_counts) or "no key groups yet"
+        return f"{node} takes part, with {what}"
     if drain.is_empty:
-        state = "is empty" if drain.is_draining else "has no key groups"
-        return f"{node} {state}"
+        return f"{node} is empty"
     if not drain.left_count:
         return f"{node} has no key groups, and waits for batches that were begun before"
     return f"{node} is being emptied: {_jobs_text(drain.copy_counts)}"

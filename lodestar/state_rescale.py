@@ -223,7 +223,9 @@ def _drain(arguments: Namespace) -> ExitCode:
 
         def show(drain: DrainInformation, figures: MoveFigures) -> None:
             document = drain_document(drain) | figures_document(figures)
-            report.show(node, figures, {node: document})
+            is_waiting = drain.is_needed and not drain.left_count
+            sentence = drain_sentence(drain) if is_waiting else None
+            report.show(node, figures, {node: document}, sentence=sentence)
 
         ended = _waited(
             arguments,

@@ -191,6 +191,25 @@ class TestBarReport:
         report.show("flights", figures(10), {})
         assert len(os.read(ours, 4_096).decode().lstrip("\r")) < 20
 
+    def test_what_cannot_be_counted_is_told_in_words(
+        self, terminal: tuple[int, TextIO]
+    ) -> None:
+        """O6: no full bar whose pace falls, while something else is awaited."""
+        ours, out = terminal
+        set_width(out, 40)
+        report = BarReport(out)
+        sentence = "n-1 waits for batches"
+        for done_count, told in ((64, None), (64, sentence), (64, sentence)):
+            report.show("n-1", figures(done_count), {}, sentence=told)
+        report.end()
+        shown = os.read(ours, 4_096).decode()
+        while not shown.endswith("\n"):
+            shown += os.read(ours, 4_096).decode()
+        bar, words = shown.rstrip("\r\n").split("\r")[1:]
+        assert "64 of 64" in bar
+        assert words.rstrip() == sentence
+        assert len(words) == len(bar)
+
     def test_nothing_to_do_shows_nothing(self, terminal: tuple[int, TextIO]) -> None:
         """O6: no bar flashes up for a move that there is not."""
         ours, out = terminal
@@ -234,6 +253,17 @@ class TestLineReport:
             f"flights: {details_text(figures(count))}" for count in (1, 2, 64)
         ]
         assert out.getvalue().isascii()
+
+    def test_what_cannot_be_counted_is_told_in_words(self) -> None:
+        """O6: once, be there something to count besides or not."""
+        for planned_count in (0, 64):
+            out, clock = io.StringIO(), ManualClock(5)
+            report = LineReport(out, clock)
+            for _ in range(3):
+                done = figures(planned_count, planned_count)
+                report.show("n-1", done, {}, sentence="n-1 waits")
+                clock.advance(NS_PER_SECOND)
+            assert out.getvalue() == "n-1 waits\n"
 
 
 class TestJSONReport:

@@ -147,7 +147,11 @@ class TestDrain:
             "n-1 takes part, with 64 key groups of flights, 1 key group of orders"
         )
         assert drain_sentence(evolve(undone, copy_counts={})) == (
-            "n-1 has no key groups"
+            "n-1 takes part, with no key groups yet"
+        )
+        needed = evolve(self.DRAIN, copy_counts={}, is_needed=True)
+        assert drain_sentence(needed) == (
+            "n-1 has no key groups, and waits for batches that were begun before"
         )
 
     def test_the_document(self) -> None:
@@ -159,4 +163,5 @@ class TestDrain:
             "is_away": False,
             "copy_counts": {"flights": 64, "orders": 1},
             "left_count": 65,
+            "is_needed": False,
         }
