@@ -10,6 +10,7 @@ from queryablestate.paths import (
     encode_record,
     entry_path,
     job_path,
+    past_assignment_path,
     state_path,
 )
 from queryablestate.records import JobRecord, StateDropped, StateRecord
@@ -28,7 +29,7 @@ RECORD = JobRecord(
 
 
 def test_all_that_changes_is_written_at_once() -> None:
-    """One commit of the leader store holds record, states, entry and pruning."""
+    """One commit of the leader store holds all of it, versions of assignments too."""
     assignment = first_assignment({"a": "x"}, max_parallelism=4, version=2, sequence=0)
     state = StateRecord(state_name="log", state_number=5, schema=LIST)
     entry = StateDropped(sequence=9, state_number=6)
@@ -38,6 +39,7 @@ def test_all_that_changes_is_written_at_once() -> None:
         dropped=(6,),
         entry=entry,
         assignment=assignment,
+        forgotten=(1,),
         pruned=(1, 2),
     )
     assert change.operations() == [
@@ -46,6 +48,8 @@ def test_all_that_changes_is_written_at_once() -> None:
         Delete(state_path(3, 6)),
         Put(entry_path(3, 9), encode_record(entry)),
         Put(assignment_path(3), encode_record(assignment)),
+        Put(past_assignment_path(3, 2), encode_record(assignment)),
+        Delete(past_assignment_path(3, 1)),
         Delete(entry_path(3, 1)),
         Delete(entry_path(3, 2)),
     ]
