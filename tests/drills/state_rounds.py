@@ -31,6 +31,7 @@ from queryablestate import (
     QueryableStateClient,
     QueryStateProxyServer,
     StateNode,
+    StateOperations,
 )
 from queryablestate.writer_links import close_writer_connections
 from tests.drills.state_writing import JOB, KEYS, ROWS, DrillQuery
@@ -180,6 +181,14 @@ def _node(stage: Stage) -> _Remembered:
     return [weakref.ref(node)]
 
 
+def _moves(stage: Stage) -> _Remembered:
+    with StateOperations(stage.config) as operations:
+        for node_count in (1, 2):
+            operations.rescale(JOB, node_count=node_count)
+            operations.wait_until_rescaled(JOB, timeout_seconds=30.0)
+    return [weakref.ref(operations)]
+
+
 def _cluster_on(config: HAConfig) -> _Remembered:
     with open_ha_services(config) as ha:
         with (
@@ -210,6 +219,7 @@ ROUNDS: Final[Mapping[str, _Round]] = {
     "writer": _writer,
     "standby proxy": _standby_proxy,
     "node": _node,
+    "moves": _moves,
     "embedded cluster": _embedded_cluster,
     "cluster": _cluster,
 }
