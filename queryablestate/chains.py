@@ -151,19 +151,21 @@ def _has_copied(job: Job, node_id: str, joined: int) -> bool:
     Return whether a node has in-sync copies that others had before it joined.
 
     Whoever has them, and was given them when there were no rows, had them in the first
-    version that names the node.  If that is not kept any more, they may be copies.
+    version that names the node.  If nobody knows any more which one that was, they may
+    be copies.
     """
+    assert job.assignment is not None
     if node_id not in job.holder_ids():
         return False
-    earlier = None
-    for version, assignment in sorted(job.assignments.items()):
-        if node_id in assignment.node_ids:
-            index = assignment.node_ids.index(node_id)
-            if assignment.since_sequences[index] == joined:
-                is_first = version == 1 or earlier is not None
-                return not (is_first and held_by(assignment, node_id))
-        earlier = version
-    return True
+    known = {**job.assignments, job.assignment.version: job.assignment}
+    first = min(
+        version
+        for version, assignment in known.items()
+        if (node_id, joined)
+        in zip(assignment.node_ids, assignment.since_sequences, strict=True)
+    )
+    is_known = first == 1 or first - 1 in known
+    return not (is_known and held_by(known[first], node_id))
 
 
 def _reset(
