@@ -15,15 +15,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast, final
 
 import zmq
+from msgspec.structs import replace
 
 from nameservice import NameServiceError
-from queryablestate.codec import decode_from_copy_source
+from queryablestate.codec import decode_from_copy_source, encode
 from queryablestate.copy_calls import COPY_ID, CopyCaller
 from queryablestate.copy_collecting import CollectedStages, RowsCollection
 from queryablestate.copy_desk import CopyDesk
 from queryablestate.copy_fetching import FetchTotals, RowsFetch
 from queryablestate.copy_limits import CopyLimits
-from queryablestate.copy_messages import AllowPages, CloseCopy, CopyRefused
+from queryablestate.copy_messages import (
+    AllowPages,
+    CloseCopy,
+    CopyRefused,
+    OpenCopy,
+    ReadStages,
+)
 from queryablestate.node_events import KeyGroupsFetched
 from tests.simulation.timeline import MS
 from tests.state_simulation.network import Connection
@@ -37,8 +44,6 @@ if TYPE_CHECKING:
         CopiedRows,
         CopiedStates,
         FromCopySource,
-        OpenCopy,
-        ReadStages,
         ToCopySource,
     )
     from queryablestate.node_effects import FetchKeyGroups
@@ -193,7 +198,7 @@ class CopyLink:
         )
         source.peers[self._peer] = self
         world.copy_links[self._connection.link] = self
-        self._say(self._request)
+        self._say(replace(self._request, secret=self._copying.secret))
 
     @property
     def _peer(self) -> bytes:
@@ -319,6 +324,7 @@ class NodeCopying:
     Attributes:
         fetcher: The thread that asks others.
         peers: Who asks for copies, over which connection.
+        secret: What the proxy leader gives to nodes, to show each other.
     """
 
     def __init__(
@@ -338,6 +344,7 @@ class NodeCopying:
         self._is_alive = is_alive
         self.fetcher = ThreadQueue(world, is_alive)
         self.peers: dict[bytes, CopyLink] = {}
+        self.secret = b""
         self._store = cast("StateStore", _CopyStore(world, disk))
         clock = _Clock(world)
         self._caller = cast("CopyCaller", _Caller(self, clock))
@@ -475,9 +482,20 @@ class NodeCopying:
 
     def receive(self, peer: bytes, message: ToCopySource) -> None:
         """Take what another node says."""
-        if self.is_alive:
+        if not self.is_alive:
+            return
+        if isinstance(message, OpenCopy | ReadStages) and not self._is_shown(message):
+            refused = CopyRefused(
+                copy_id=message.copy_id, reason="not-allowed", detail="another secret"
+            )
+            self._send(peer, [encode(refused)])
+        else:
             self._inbox.append((peer, message))
             self._turn_soon()
+
+    def _is_shown(self, message: OpenCopy | ReadStages) -> bool:
+        """Return whether whoever asks was taken in by the same proxy leader."""
+        return bool(self.secret) and self.secret == message.secret
 
     def lose(self, peer: bytes) -> None:
         """Notice that another node is not there."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.simulation import mutations
 from tests.simulation.mutations import Mutation
+from tests.state_simulation.move_mutations import MOVE_MUTATIONS
 
 
 if TYPE_CHECKING:
@@ -175,6 +176,7 @@ MUTATIONS: Final = (
         before="            index = index_first + count\n",
         after="            index = count\n",
     ),
+    *MOVE_MUTATIONS,
 )
 
 

@@ -26,6 +26,7 @@ from queryablestate.node_effects import (
     FinishCopy,
     HandleSnapshot,
     HoldKeyGroups,
+    KeepCopySecret,
     NodeEffect,
     RaiseFences,
     ReportBehind,
@@ -503,6 +504,8 @@ class Node:
                 self.write(partial(self._finish_copy, effect))
             case CollectRows(command=command):
                 self._collect(command)
+            case KeepCopySecret(secret=secret):
+                self.copying.secret = secret
             case EndProcess(reason=reason):
                 self._world.emptied(self, reason)
             case HandleSnapshot():

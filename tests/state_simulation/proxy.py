@@ -193,6 +193,7 @@ class Proxy:
             leader_epoch=epoch,
             session_timeout_ns=SESSION_TIMEOUT_NS,
             now_ns=world.timeline.now_ns,
+            copy_secret=world.rng.randbytes(16),
             limits=ControlLimits(
                 replica_count=world.scenario.replica_count,
                 joining_key_groups_max=world.scenario.joining_count_max,

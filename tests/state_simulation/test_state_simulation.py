@@ -17,13 +17,15 @@ SEEDS_PER_TEST = 25
 
 @pytest.mark.parametrize("first", range(0, 200, SEEDS_PER_TEST))
 def test_every_rule_holds_whatever_happens(first: int) -> None:
-    """W1 to W7, Q1, Q2: no seed breaks a rule; ``make simulate`` runs more."""
+    """W1 to W7, Q1, Q2, S1 to S4: no seed breaks a rule (``make simulate``)."""
     summary = Summary()
     for seed in range(first, first + SEEDS_PER_TEST):
         summary.add(run_seed(seed))
     assert summary.failures == []
     assert summary.counts["entries decided"] > SEEDS_PER_TEST
     assert summary.counts["readers told"] > SEEDS_PER_TEST
+    assert summary.counts["copies promoted"] > SEEDS_PER_TEST
+    assert summary.counts["primaries changed"] > SEEDS_PER_TEST
 
 
 def test_a_seed_replays() -> None:
