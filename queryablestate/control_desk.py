@@ -126,11 +126,8 @@ def _to_jobs(job_paths: Sequence[str], values: Sequence[bytes]) -> Sequence[Job]
         if job is None:
             raise StorageError(f"the leader store of the proxies lacks jobs/{number}")
         match rest:
-            case ["assignment"]:
-                job.assignment = paths.decode_assignment(value)
             case ["assignments", _]:
-                assignment = paths.decode_assignment(value)
-                job.assignments[assignment.version] = assignment
+                job.keep_assignment(paths.decode_assignment(value))
             case ["states", _]:
                 state = paths.decode_state(value)
                 job.states[state.state_number] = state
@@ -155,7 +152,7 @@ def _check_whole(number: int, job: Job) -> None:
             "not fit each other: did somebody else write there?"
         ) from error
     if job.assignment is None:
-        raise StorageError(f"the leader store lacks jobs/{number}/assignment")
+        raise StorageError(f"the leader store lacks jobs/{number}/assignments")
 
 
 @final

@@ -452,6 +452,12 @@ class Job:
         )
         return JobChange(record=record, assignment=assignment, forgotten=forgotten)
 
+    def keep_assignment(self, assignment: AssignmentRecord) -> None:
+        """Take a version of the assignment for true; the newest one is the present."""
+        self.assignments[assignment.version] = assignment
+        if self.assignment is None or assignment.version > self.assignment.version:
+            self.assignment = assignment
+
     def adopt(self, change: JobChange) -> None:
         """Take *change*, which has been written, for true."""
         assert change.record.sequence >= self.record.sequence
@@ -463,8 +469,7 @@ class Job:
         if change.entry is not None:
             self.entries[change.entry.sequence] = change.entry
         if change.assignment is not None:
-            self.assignment = change.assignment
-            self.assignments[change.assignment.version] = change.assignment
+            self.keep_assignment(change.assignment)
         for version in change.forgotten:
             del self.assignments[version]
         for sequence in change.pruned:

@@ -16,7 +16,6 @@ from queryablestate.paths import (
     encode_record,
     entry_path,
     job_path,
-    past_assignment_path,
     state_path,
 )
 
@@ -71,13 +70,10 @@ class JobChange:
             path = entry_path(number, self.entry.sequence)
             operations.append(Put(path, encode_record(self.entry)))
         if self.assignment is not None:
-            path = assignment_path(number)
-            encoded = encode_record(self.assignment)
-            operations.append(Put(path, encoded))
-            path = past_assignment_path(number, self.assignment.version)
-            operations.append(Put(path, encoded))
+            path = assignment_path(number, self.assignment.version)
+            operations.append(Put(path, encode_record(self.assignment)))
         operations += [
-            Delete(past_assignment_path(number, version)) for version in self.forgotten
+            Delete(assignment_path(number, version)) for version in self.forgotten
         ]
         operations += [Delete(entry_path(number, pruned)) for pruned in self.pruned]
         return operations

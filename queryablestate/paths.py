@@ -7,8 +7,8 @@ Where the control plane keeps its records in the leader store of ``QUERY_PROXY``
     counters                        CountersRecord
     nodes/DIGEST                    NodeRecord, by a digest of the node's id
     jobs/NUMBER                     JobRecord
-    jobs/NUMBER/assignment          AssignmentRecord
-    jobs/NUMBER/assignments/NUMBER  AssignmentRecord: earlier versions that are kept
+    jobs/NUMBER/assignments/NUMBER  AssignmentRecord: the newest, and those before it
+                                    that a batch may be pinned to
     jobs/NUMBER/states/NUMBER       StateRecord
     jobs/NUMBER/entries/SEQUENCE    Entry
 
@@ -48,7 +48,6 @@ __all__ = [
     "entry_path",
     "job_path",
     "node_path",
-    "past_assignment_path",
     "state_path",
 ]
 
@@ -76,13 +75,8 @@ def job_path(job_number: int) -> str:
     return f"jobs/{job_number}"
 
 
-def assignment_path(job_number: int) -> str:
-    """Return where the job's `AssignmentRecord` is."""
-    return f"jobs/{job_number}/assignment"
-
-
-def past_assignment_path(job_number: int, version: int) -> str:
-    """Return where an earlier version of the job's `AssignmentRecord` is."""
+def assignment_path(job_number: int, version: int) -> str:
+    """Return where that version of the job's `AssignmentRecord` is."""
     return f"jobs/{job_number}/assignments/{version:016d}"
 
 

@@ -271,11 +271,8 @@ def load(
                 nodes.append(paths.decode_node(value))
             case ["jobs", number]:
                 jobs[number] = Job(record=paths.decode_job(value))
-            case ["jobs", number, "assignment"]:
-                jobs[number].assignment = paths.decode_assignment(value)
             case ["jobs", number, "assignments", _]:
-                past = paths.decode_assignment(value)
-                jobs[number].assignments[past.version] = past
+                jobs[number].keep_assignment(paths.decode_assignment(value))
             case ["jobs", number, "states", _]:
                 state = paths.decode_state(value)
                 jobs[number].states[state.state_number] = state

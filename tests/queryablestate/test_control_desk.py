@@ -19,10 +19,13 @@ from nameservice import (
     VersionMismatchError,
 )
 from queryablestate.control_desk import ControlDesk, StoredControl, load_control
+from queryablestate.paths import assignment_path
 from tests.queryablestate.control_plane import APP, VALUE, Plane, commit
 from tests.queryablestate.stored_control import FakeStore, leader_session
 from tests.recording import WAIT_SECONDS, Record
 
+
+ASSIGNMENT: Final = assignment_path(1, 1)
 
 SESSION: Final = leader_session()
 
@@ -66,12 +69,12 @@ class TestLoading:
             ("counters", b"rubbish"),
             ("nodes/x", b"rubbish"),
             ("jobs/1", b"rubbish"),
-            ("jobs/1/assignment", b""),
+            (ASSIGNMENT, b""),
             ("jobs/1/states/1", b"\xc1"),
             ("jobs/1/entries/0000000000000002", b"\x80"),
             ("jobs/x", b""),
             ("jobs/٣", b""),
-            ("jobs/9/assignment", None),
+            (ASSIGNMENT.replace("1", "9", 1), None),
             ("jobs/1/other", b""),
             ("jobs/1/states/1/more", b""),
         ],
@@ -80,15 +83,13 @@ class TestLoading:
         self, filled: FakeStore, path: str, value: bytes | None
     ) -> None:
         """It names what it is about, and nothing else escapes."""
-        filled.values[path] = (
-            filled.values["jobs/1/assignment"] if value is None else value
-        )
+        filled.values[path] = filled.values[ASSIGNMENT] if value is None else value
         with pytest.raises(StorageError):
             load_control(filled.store)
 
     @pytest.mark.parametrize(
         "path",
-        ["jobs/1/assignment", "jobs/1/entries/0000000000000002", "jobs/1/states/1"],
+        [ASSIGNMENT, "jobs/1/entries/0000000000000002", "jobs/1/states/1"],
     )
     def test_records_that_do_not_fit_are_an_error(
         self, filled: FakeStore, path: str

@@ -10,7 +10,6 @@ from queryablestate.paths import (
     encode_record,
     entry_path,
     job_path,
-    past_assignment_path,
     state_path,
 )
 from queryablestate.records import JobRecord, StateDropped, StateRecord
@@ -47,9 +46,8 @@ def test_all_that_changes_is_written_at_once() -> None:
         Put(state_path(3, 5), encode_record(state)),
         Delete(state_path(3, 6)),
         Put(entry_path(3, 9), encode_record(entry)),
-        Put(assignment_path(3), encode_record(assignment)),
-        Put(past_assignment_path(3, 2), encode_record(assignment)),
-        Delete(past_assignment_path(3, 1)),
+        Put(assignment_path(3, 2), encode_record(assignment)),
+        Delete(assignment_path(3, 1)),
         Delete(entry_path(3, 1)),
         Delete(entry_path(3, 2)),
     ]

@@ -127,7 +127,7 @@ def test_every_path_is_one_of_the_store() -> None:
         paths.COUNTERS,
         paths.node_path("n/\n" * 255),
         paths.job_path(10**18),
-        paths.assignment_path(10**18),
+        paths.assignment_path(10**18, 10**15),
         paths.state_path(10**18, 10**18),
         paths.entry_path(10**18, 10**18),
     ):

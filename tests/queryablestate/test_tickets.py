@@ -41,7 +41,6 @@ from queryablestate.paths import (
     COUNTERS,
     assignment_path,
     job_path,
-    past_assignment_path,
     state_path,
 )
 from queryablestate.records import StateDropped
@@ -157,8 +156,7 @@ class TestTicket:
         assert isinstance(write, WriteStore)
         assert [operation.path for operation in write.operations] == [
             job_path(1),
-            assignment_path(1),
-            past_assignment_path(1, 1),
+            assignment_path(1, 1),
             COUNTERS,
         ]
         assert plane.step(StoreWritten()) == (

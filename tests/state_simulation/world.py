@@ -419,7 +419,7 @@ class World:
                 case ["jobs", number]:
                     job = paths.decode_job(operation.value)
                     self._jobs[int(number)] = job.job_id
-                case ["jobs", number, "assignment"]:
+                case ["jobs", number, "assignments", _]:
                     assignments.append((int(number), operation.value))
                 case ["jobs", number, "states", _]:
                     state = paths.decode_state(operation.value)
