@@ -16,7 +16,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
-from nameservice import ConfigurationError, StateUnavailableError
+from nameservice import (
+    ConfigurationError,
+    StateUnavailableError,
+    UnknownJobError,
+)
 from queryablestate.control_changes import Change, Write
 from queryablestate.control_effects import AnswerWriter
 from queryablestate.control_state import has_node
@@ -130,11 +134,11 @@ class Moves:
         Give a job another number of nodes, or of copies.
 
         Raises:
-            UnknownJobError: If there is no such job.
+            UnknownJobError: If there is no state of such a job.
             StateUnavailableError: If nodes may still be coming.
             ConfigurationError: If there are not so many nodes.
         """
-        job = self._control.job(request.job_id)
+        job = self._job_with_state(request.job_id)
         self._check_settled(request.job_id, now_ns)
         self._check_counts(job, request)
         assignment = self._next_assignment(
@@ -151,18 +155,25 @@ class Moves:
         Return how far the jobs are.
 
         Raises:
-            UnknownJobError: If there is no such job.
+            UnknownJobError: If there is no state of such a job.
         """
         control = self._control
         if request.job_id is not None:
-            jobs = [control.job(request.job_id)]
+            jobs = [self._job_with_state(request.job_id)]
         else:
-            jobs = [control.jobs[job_id] for job_id in sorted(control.jobs)]
+            jobs = [job for _, job in sorted(control.jobs.items()) if job.states]
         return RescalingsListed(
             request_id=request.request_id,
             rescalings=tuple(self._rescaling(job, now_ns) for job in jobs),
             is_settled=control.is_settled(now_ns=now_ns),
         )
+
+    def _job_with_state(self, job_id: str) -> Job:
+        """Return a job, unless all of its states were dropped: nobody misses it."""
+        job = self._control.job(job_id)
+        if not job.states:
+            raise UnknownJobError(job_id)
+        return job
 
     def _rescaling(self, job: Job, now_ns: int) -> JobRescaling:
         started_at_ns = self._started_at_ns.get(job.record.job_id)

@@ -625,6 +625,18 @@ class TestRescale:
                 ListRescalings(request_id=1, session=SESSION, job_id="x"), now_ns=0
             )
 
+    def test_a_job_whose_states_were_dropped_is_none(self) -> None:
+        """O6: nobody is shown, or can move, key groups that nothing is in."""
+        plane, _ = start("a")
+        plane.ask(drop())
+        assert isinstance(refusal(plane.ask(rescale(1))), UnknownJobError)
+        for_all = ListRescalings(request_id=1, session=SESSION)
+        assert plane.core.rescalings(for_all, now_ns=0).rescalings == ()
+        with pytest.raises(UnknownJobError):
+            plane.core.rescalings(
+                ListRescalings(request_id=1, session=SESSION, job_id=APP), now_ns=0
+            )
+
     def test_what_is_so_already_is_answered(self) -> None:
         """No version is spent on it."""
         plane, _ = start("ab")
