@@ -102,7 +102,10 @@ class SnapshotDirectory:
                 "which is written when all else is"
             )
         stored = self._read(MANIFEST_NAME, _MANIFEST_SIZE_BYTES_MAX)
-        return decode_manifest(stored), checksum_of(stored)
+        try:
+            return decode_manifest(stored), checksum_of(stored)
+        except StorageError as error:
+            raise StorageError(f"in {self._uri}: {error}") from error
 
     def write_manifest(self, manifest: SnapshotManifest) -> None:
         """
