@@ -297,13 +297,20 @@ def _left(node: StateNode, drain_seconds: float) -> str:
         held = _held_text(node)
         if held != shown:
             shown = held
-            write(f"leaving, {held}")
+            write(f"leaving, {held}{_waiting_text(node)}")
         now_ns = clock.now_ns()
         if node.is_registered:
             alone_ns = now_ns
         elif now_ns - alone_ns >= seconds_to_ns(_ALONE_SECONDS):
             return f"left, {held}: no proxy leads"
     return f"left, {_held_text(node)}: --drain-timeout is over"
+
+
+def _waiting_text(node: StateNode) -> str:
+    """Return what a node that holds nothing any more waits for."""
+    if node.status()["key_groups_held"]:
+        return ""
+    return "; batches that were begun before may have rows here"
 
 
 def _held_text(node: StateNode) -> str:
