@@ -80,6 +80,22 @@ class TestFlights:
             # Read committed (W3, Q1, Q3): nobody noticed but for a pause.
             assert "killed by SIGKILL before batch 4" in done.stdout
             assert " answers, 0 failures" in done.stdout
+            # A node joins and another one leaves while the flights stream (S1, O6).
+            shown = re.findall(
+                r"^ +[\d.]+ s  RESCALED +(node-\d \S+) .*key groups: (.*)$",
+                done.stdout,
+                re.MULTILINE,
+            )
+            assert shown == [
+                ("node-3 joined", "node-1 43, node-2 43, node-3 42"),
+                ("node-1 was", "node-2 64, node-3 64"),
+            ]
+            assert re.search(
+                r"^Meanwhile node-3 joined in [\d.]+ s"
+                r" and node-1 was drained and ended in [\d.]+ s$",
+                done.stdout,
+                re.MULTILINE,
+            )
             for state in ("aircraft", "routes"):
                 assert re.search(rf"all [\d,]+ {state}: EQUAL", done.stdout)
 

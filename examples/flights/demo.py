@@ -129,8 +129,8 @@ class Demo:
         Run it, and print what happens.
 
         Raises:
-            DemoFailedError: If the totals are not what they should be, or nobody took
-                over from a leader that was lost.
+            DemoFailedError: If totals or states are not what they should be, nobody
+                took over from a leader that was lost, or no node joined and left.
         """
         self._replay_directory.mkdir()
         flight_count = write_replay(
@@ -261,9 +261,11 @@ class Demo:
                 self._await(query)
             rescaling.close()
             asker.close()
-            if rescaling.problem is not None:
-                message = f"the nodes were not changed: {rescaling.problem}"
+            if not rescaling.is_done:
+                why = rescaling.problem or "that did not end"
+                message = f"no node has joined and left as it should: {why}"
                 raise DemoFailedError(message)
+            print(f"\n{rescaling.summary()}")
             self._judge_states(spark, config, asker)
 
     def _deliver(
@@ -328,7 +330,7 @@ class Demo:
         self, spark: SparkSession, config: HAConfig, asker: Asker
     ) -> None:
         """Ask for every aircraft and every route, and compare with a batch job."""
-        print(f"\n{asker.summary()}")
+        print(asker.summary())
         with QueryableStateClient(config.url, deadline_seconds=30.0) as client:
             for state in (AIRCRAFT, ROUTES):
                 computed = compute_state(spark, self._replay_directory, state)

@@ -7,7 +7,11 @@ import time
 from typing import Final, final
 
 from examples.flights.collector import JOB_ID
-from examples.flights.state_processes import NODE_COUNT, StateProcesses
+from examples.flights.state_processes import (
+    NODE_COUNT,
+    StateProcesses,
+    StateProcessFailedError,
+)
 from examples.flights.states import AIRCRAFT
 from examples.flights.timeline import Timeline
 from haservices import HAConfig
@@ -18,6 +22,7 @@ from queryablestate import QueryableStateClient, StateOperations
 __all__ = ["Rescaling"]
 
 _TIMEOUT_SECONDS: Final = 120.0
+_STEP_COUNT: Final = 2  # one node joins, another one leaves
 
 
 @final
@@ -33,6 +38,7 @@ class Rescaling:
 
     Attributes:
         problem: What went wrong, or None.
+        steps: What was done, in order.
     """
 
     def __init__(
@@ -50,6 +56,16 @@ class Rescaling:
         self._thread = threading.Thread(target=self._run, name="rescaling", daemon=True)
         self._has_begun = False
         self.problem: Exception | None = None
+        self.steps: list[str] = []
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether all of it was done."""
+        return len(self.steps) == _STEP_COUNT
+
+    def summary(self) -> str:
+        """Return what it came to."""
+        return f"Meanwhile {' and '.join(self.steps)}"
 
     def begin_batch(self, batch_id: int) -> None:
         """Begin if this is the batch."""
@@ -65,7 +81,7 @@ class Rescaling:
     def _run(self) -> None:
         try:
             self._rescale()
-        except NameServiceError as error:
+        except (NameServiceError, StateProcessFailedError) as error:
             self.problem = error
             self._timeline.say("RESCALING", f"failed: {error}")
 
@@ -79,21 +95,20 @@ class Rescaling:
             began = time.monotonic()
             operations.rescale(JOB_ID, node_count=NODE_COUNT + 1)
             operations.wait_until_rescaled(JOB_ID, timeout_seconds=_TIMEOUT_SECONDS)
-            self._say(operations, f"{joiner} has joined", began)
+            self._say(operations, f"{joiner} joined", began)
             leaver = self._state_processes.node_names[0]
             began = time.monotonic()
             operations.drain(leaver)
             operations.wait_until_drained(leaver, timeout_seconds=_TIMEOUT_SECONDS)
             self._state_processes.end_node(leaver)
-            self._say(operations, f"{leaver} is drained and has ended", began)
+            self._say(operations, f"{leaver} was drained and ended", began)
 
     def _say(self, operations: StateOperations, what: str, began: float) -> None:
-        seconds = time.monotonic() - began
+        step = f"{what} in {time.monotonic() - began:.2f} s"
         counts = ", ".join(
             f"{node.node_id} {count}"
             for node in operations.nodes()
             if (count := node.key_group_counts.get(JOB_ID, 0))
         )
-        self._timeline.say(
-            "RESCALED", f"{what} in {seconds:.2f} s; key groups: {counts}"
-        )
+        self._timeline.say("RESCALED", f"{step}; key groups: {counts}")
+        self.steps.append(step)
