@@ -44,7 +44,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store_copies",
         before="is_first = page.state_number == 0",
         after="is_first = False",
-        is_rare=True,
+        is_rare=True,  # seed 154
     ),
     Mutation(
         name="lost-rows-copied-as-sound",
@@ -54,27 +54,11 @@ MOVE_MUTATIONS: Final = (
         after="lost = state.lost",
     ),
     Mutation(
-        name="old-copy-trusted",
-        rule="S1: a copy that was begun under another *since* is begun anew",
-        module="queryablestate.store_holdings",
-        before="if copy is None or copy.since != one.since:",
-        after="if copy is None:",
-        is_rare=True,
-    ),
-    Mutation(
         name="rows-given-away-kept",
         rule="S1: a node holds what it is assigned, and nothing else",
         module="queryablestate.store_holdings",
         before="        self._remove_others(job_id, difference(ALL_GROUPS, sound))\n",
         after="",
-    ),
-    Mutation(
-        name="copies-ahead-cleared",
-        rule="S2: an entry that replaces leaves copies alone that are ahead of it",
-        module="queryablestate.store_apply",
-        before="        if copying:\n            others",
-        after="        if copying is None:\n            others",
-        is_rare=True,
     ),
     Mutation(
         name="unfinished-copy-promoted",
@@ -98,14 +82,6 @@ MOVE_MUTATIONS: Final = (
         after="                if left and left is None:",
     ),
     Mutation(
-        name="another-disk-trusted",
-        rule="S1: what comes back with another disk has no copies",
-        module="queryablestate.reassignment",
-        before="            and standing.store_id == self.store_ids[index]\n",
-        after="",
-        is_rare=True,
-    ),
-    Mutation(
         name="unsettled-leader-moves",
         rule="S2: a new leader changes nothing before those who are late have come",
         module="queryablestate.moves",
@@ -126,7 +102,6 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.node_jobs",
         before="job.promised = max(job.promised, assignment.sequence)",
         after="job.promised = max(job.promised, 0)",
-        is_rare=True,
     ),
     Mutation(
         name="collected-rows-dropped",
@@ -136,28 +111,11 @@ MOVE_MUTATIONS: Final = (
         after="                if counts is None:\n",
     ),
     Mutation(
-        name="collected-rows-repeated",
-        rule="S2: what was collected counts only where nothing was sent",
-        module="queryablestate.commit_rows",
-        before="            lacks = sorted(due[node_id] - there)\n",
-        after="            lacks = sorted(due[node_id])\n",
-    ),
-    Mutation(
         name="given-up-ignored",
         rule="S4: whom a writer gave up has to fetch what it lacks",
         module="queryablestate.commit_rows",
         before=".union(*(stage.given_up for stage in stages))",
         after="",
-    ),
-    Mutation(
-        name="earlier-leader-obeyed",
-        rule="S2: nodes refuse commands of earlier epochs",
-        module="queryablestate.node_registration",
-        before="        if self.is_stale(leader_epoch):\n"
-        "            return [self._stale(leader_epoch)], False\n"
-        "        if leader_epoch == self.leader_epoch:",
-        after="        if leader_epoch <= self.leader_epoch:",
-        is_rare=True,
     ),
     Mutation(
         name="failing-copy-is-no-reason",

@@ -24,8 +24,8 @@ def test_every_rule_holds_whatever_happens(first: int) -> None:
     assert summary.failures == []
     assert summary.counts["entries decided"] > SEEDS_PER_TEST
     assert summary.counts["readers told"] > SEEDS_PER_TEST
-    assert summary.counts["copies promoted"] > SEEDS_PER_TEST
-    assert summary.counts["primaries changed"] > SEEDS_PER_TEST
+    assert summary.counts["copies promoted"] > SEEDS_PER_TEST // 2
+    assert summary.counts["primaries changed"] > SEEDS_PER_TEST // 2
 
 
 def test_a_seed_replays() -> None:
