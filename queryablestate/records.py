@@ -55,9 +55,11 @@ CopySecret: TypeAlias = Annotated[bytes, Meta(max_length=64)]
 """What nodes show each other; in messages only."""
 
 
-class StageRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StageRecord(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, array_like=True
+):
     """
-    What one execution of a task brought, as far as it counts.
+    What one execution of a task brought, as far as it counts; a decision has many.
 
     Attributes:
         stage_id: Drawn at random by that execution (rule W2), or made from one by
