@@ -153,12 +153,16 @@ class ControlCore:
         self._queue: deque[Change] = deque()
         self._writing: tuple[Change, Write] | None = None
         self._is_over = False
+        # The shell asks for it before every question that it waits for.
+        self._deadline_ns: int | None = None
+        self._is_deadline_known = False
         self._checked: dict[str, AssignmentRecord] = {}
 
     def limit(self, limits: ControlLimits) -> None:
         """Take on no more than *limits* from now on; what there is stays."""
         self._control.limits = limits
         self._control.touch()
+        self._is_deadline_known = False
 
     # -- questions -----------------------------------------------------------------
 
@@ -260,6 +264,12 @@ class ControlCore:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `step` must be called again, or None if it need not be."""
+        if not self._is_deadline_known:
+            self._deadline_ns = self._earliest_ns()
+            self._is_deadline_known = True
+        return self._deadline_ns
+
+    def _earliest_ns(self) -> int | None:
         times = (
             self._commits.next_deadline_ns(),
             self._enrolment.next_deadline_ns(),
@@ -310,6 +320,7 @@ class ControlCore:
         assert now_ns >= self._now_ns
         assert not self._is_over
         self._now_ns = now_ns
+        self._is_deadline_known = False
         effects = self._sequence(self._handle(event, now_ns))
         if self._is_over:
             return tuple(effects)

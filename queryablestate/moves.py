@@ -365,7 +365,7 @@ class Moves:
         control = self._control
         return [
             (node, job_id, failed_at_ns + control.session_timeout_ns)
-            for node in control.nodes
+            for node in control.nodes.failing()
             for job_id, failed_at_ns in node.failing.items()
             if not has_node(control.jobs[job_id], node.node_id)
         ]

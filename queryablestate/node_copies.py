@@ -157,6 +157,19 @@ class JobCopies:
         return len(self._missing)
 
     @property
+    def is_idle(self) -> bool:
+        """Return whether `advance` has nothing to do before something happens."""
+        return not (
+            self._is_hold_wanted
+            or self._told is not None
+            or self._missing
+            or self._fetch is not None
+            or self._finishing_id is not None
+            or self._is_report_due
+            or self._is_advanced
+        )
+
+    @property
     def _is_settled(self) -> bool:
         """Return whether the store holds what is assigned."""
         return not self._is_hold_wanted and self._told is None

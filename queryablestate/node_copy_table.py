@@ -41,12 +41,15 @@ class CopyTable:
         self._limits = limits
         self._fetch_ids = count(1)  # of all jobs, and of every store
         self._jobs: dict[str, JobCopies] = {}
+        # Those with something to do: most steps are about batches, and there may be a
+        # thousand jobs.
+        self._busy: dict[str, JobCopies] = {}
 
     # -- questions -----------------------------------------------------------------
 
     def next_deadline_ns(self) -> int | None:
         """Return when `advance` must be called, as far as that call could tell."""
-        moments = (copies.deadline_ns for copies in self._jobs.values())
+        moments = (copies.deadline_ns for copies in self._busy.values())
         return min((m for m in moments if m is not None), default=None)
 
     def figures(self) -> Mapping[str, int]:
@@ -74,10 +77,10 @@ class CopyTable:
 
     def assign(self, job: JobAssignment) -> list[NodeEffect]:
         """Hold what *job* says; go on fetching what is still to be had there."""
-        copies = self._jobs.get(job.job_id)
+        copies = self._wake(job.job_id)
         if copies is not None:
             return copies.assign(job)
-        self._jobs[job.job_id] = JobCopies(
+        self._jobs[job.job_id] = self._busy[job.job_id] = JobCopies(
             job, self._identity, self._limits, self._fetch_ids
         )
         return []
@@ -89,7 +92,7 @@ class CopyTable:
 
     def reset(self, job_id: str) -> list[NodeEffect]:
         """Take note that the rows of a job are thrown away, all of them."""
-        copies = self._jobs.get(job_id)
+        copies = self._wake(job_id)
         return [] if copies is None else copies.reset()
 
     def forget(self) -> list[NodeEffect]:
@@ -98,31 +101,32 @@ class CopyTable:
         for copies in self._jobs.values():
             effects += copies.reset()
         self._jobs.clear()
+        self._busy.clear()
         return effects
 
     # -- what happens --------------------------------------------------------------
 
     def held(self, event: KeyGroupsHeld, *, now_ns: int) -> None:
         """Take note of how a `HoldKeyGroups` ended."""
-        copies = self._jobs.get(event.job_id)
+        copies = self._wake(event.job_id)
         if copies is not None:
             copies.held(event, now_ns=now_ns)
 
     def advanced(self, event: CopyAdvanced) -> None:
         """Take note that rows have come."""
-        copies = self._jobs.get(event.job_id)
+        copies = self._wake(event.job_id)
         if copies is not None:
             copies.advanced(event)
 
     def fetched(self, event: KeyGroupsFetched, *, now_ns: int) -> None:
         """Take note of how a `FetchKeyGroups` ended."""
-        copies = self._jobs.get(event.job_id)
+        copies = self._wake(event.job_id)
         if copies is not None:
             copies.fetched(event, now_ns=now_ns)
 
     def finished(self, event: CopyFinished, *, now_ns: int) -> None:
         """Take note of how a `FinishCopy` ended."""
-        copies = self._jobs.get(event.job_id)
+        copies = self._wake(event.job_id)
         if copies is not None:
             copies.finished(event, now_ns=now_ns)
 
@@ -143,11 +147,20 @@ class CopyTable:
             now_ns: The time.
         """
         effects: list[NodeEffect] = []
-        for job_id, copies in self._jobs.items():
+        for job_id, copies in tuple(self._busy.items()):
             effects += copies.advance(applied(job_id), is_heard=is_heard, now_ns=now_ns)
+            if copies.is_idle:
+                del self._busy[job_id]
         return effects
 
     # -- parts ---------------------------------------------------------------------
+
+    def _wake(self, job_id: str) -> JobCopies | None:
+        """Return what the node holds of a job, which is about to have work to do."""
+        copies = self._jobs.get(job_id)
+        if copies is not None:
+            self._busy[job_id] = copies
+        return copies
 
     def _nothing(self, job_id: str) -> JobAssignment:
         """Return an assignment by which the node has no part in a job any more."""

@@ -180,6 +180,12 @@ class NodeTable:
         del self._present[node.node_id]
         del self._by_link[node.link]
 
+    def failing(self) -> Sequence[PresentNode]:
+        """Return the present nodes that cannot go on with some job, by name."""
+        nodes = self._present.values()
+        found = [node for node in nodes if node.failing]
+        return sorted(found, key=lambda node: node.node_id)
+
     def silent_since(self, heard_at_ns_max: int) -> Sequence[PresentNode]:
         """Return the present nodes that were last heard from at that time or before."""
         return [node for node in self if node.heard_at_ns <= heard_at_ns_max]
