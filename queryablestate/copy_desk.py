@@ -273,22 +273,18 @@ def _staged(
     copy_id, page_index = request.copy_id, 0
     missing: list[bytes] = []
     for stage_index, stage in enumerate(request.stages):
+        payloads = store.staged_payloads(
+            request.job_id, request.writer_epoch, request.batch_id, stage, key_groups
+        )
         try:
-            payloads = store.staged_payloads(
-                request.job_id,
-                request.writer_epoch,
-                request.batch_id,
-                stage,
-                key_groups,
-            )
+            for payload in payloads:
+                message = StagesPage(
+                    copy_id=copy_id, page_index=page_index, stage_index=stage_index
+                )
+                yield message, payload
+                page_index += 1
         except StagedDataMissingError:
+            # At once, or after some: they went while they were read.
             missing.append(stage.stage_id)
-            continue
-        for payload in payloads:
-            message = StagesPage(
-                copy_id=copy_id, page_index=page_index, stage_index=stage_index
-            )
-            yield message, payload
-            page_index += 1
     read = StagesRead(copy_id=copy_id, page_count=page_index, missing=tuple(missing))
     yield read, None

@@ -64,7 +64,7 @@ from queryablestate.store_staging import StagingArea
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -378,12 +378,13 @@ class StateStore:
         batch_id: int,
         stage: StageRecord,
         key_groups: Iterable[int],
-    ) -> list[bytes]:
+    ) -> Iterator[bytes]:
         """
-        Return what is staged here of these key groups, as encoded `StagedRows`.
+        Yield what is staged here of these key groups, as encoded `StagedRows`.
 
         From any thread.  Chunks are in their order; those without such rows are left
-        out.
+        out.  Each is read when it is asked for: a stage may be larger than memory, and
+        whoever takes it slowly keeps no snapshot.
 
         Args:
             stage: Of which only the count of this node is looked at.

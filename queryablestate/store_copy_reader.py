@@ -219,17 +219,20 @@ def staged_payloads(  # noqa: PLR0917 (a stage of a batch of a run of a job)
     batch_id: int,
     stage: StageRecord,
     key_groups: Iterable[int],
-) -> list[bytes]:
+) -> Iterator[bytes]:
     """See `queryablestate.store.StateStore.staged_payloads`."""
     ranges = row_ranges(runs_from(key_groups))
     prefix = batch_prefix(job_id, writer_epoch, batch_id)
-    selected: list[bytes] = []
     with environment.reading() as transaction:
-        if staging.missing(transaction, prefix, [stage]):
+        is_missing = bool(staging.missing(transaction, prefix, [stage]))
+    for chunk in staging.chunks(prefix, stage):
+        payload = b""
+        if not is_missing:
+            with environment.reading() as transaction:
+                payload = staging.payload(transaction, chunk)
+        if not payload:
             raise StagedDataMissingError(batch_id, (environment.identity.node_id,))
-        for payload in staging.payloads(transaction, prefix, [stage]):
-            rows = decode_rows(payload)
-            some = selected_rows(rows, ranges)
-            if some is not None:
-                selected.append(payload if some is rows else encode_payload(some))
-    return selected
+        rows = decode_rows(payload)
+        some = selected_rows(rows, ranges)
+        if some is not None:
+            yield payload if some is rows else encode_payload(some)

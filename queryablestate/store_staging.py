@@ -95,7 +95,7 @@ class StagingArea:
             for stage in stages
             if not all(
                 not is_old and cursor.set_key(piece_key(chunk, 0))
-                for chunk in self._chunks(prefix, stage)
+                for chunk in self.chunks(prefix, stage)
             )
         )
 
@@ -106,20 +106,25 @@ class StagingArea:
         stages: Sequence[StageRecord],
     ) -> Iterator[bytes]:
         """Yield the chunks of *stages*, none of which is missing, in their order."""
-        cursor = transaction.cursor(self._database)
         for stage in stages:
-            for chunk in self._chunks(prefix, stage):
-                yield b"".join(piece for _, piece in prefix_rows(cursor, chunk))
+            for chunk in self.chunks(prefix, stage):
+                yield self.payload(transaction, chunk)
+
+    def payload(self, transaction: Transaction[bytes], chunk: bytes) -> bytes:
+        """Return the chunk with the prefix *chunk*; nothing if it is not there."""
+        cursor = transaction.cursor(self._database)
+        return b"".join(piece for _, piece in prefix_rows(cursor, chunk))
+
+    def chunks(self, prefix: bytes, stage: StageRecord) -> Iterator[bytes]:
+        """Yield the prefixes of the chunks of *stage* that are to be here."""
+        for chunk_index in range(stage.chunk_counts.get(self._node_id, 0)):
+            yield chunk_prefix(prefix, stage.stage_id, chunk_index)
 
     def _head(
         self, transaction: Transaction[bytes], prefix: bytes
     ) -> StagedBatch | None:
         stored = transaction.get(prefix, db=self._database)
         return None if stored is None else decode_staged_batch(stored)
-
-    def _chunks(self, prefix: bytes, stage: StageRecord) -> Iterator[bytes]:
-        for chunk_index in range(stage.chunk_counts.get(self._node_id, 0)):
-            yield chunk_prefix(prefix, stage.stage_id, chunk_index)
 
     def keep(
         self, transaction: Transaction[bytes], prefix: bytes, sequence: int

@@ -333,7 +333,6 @@ class TestLost:
         assert copied(source, target, [1]) == (1,)
         assert lost(target) == ()
 
-
     def test_a_fetch_of_the_same_entry_may_find_it_lost(
         self, source: StateStore, target: StateStore
     ) -> None:
@@ -439,7 +438,7 @@ class TestStagedPayloads:
             NOW_US,
         )
         (stage,) = decided(1, {"a": 3}).stages
-        payloads = source.staged_payloads(JOB, 1, 0, stage, [1, 3])
+        payloads = list(source.staged_payloads(JOB, 1, 0, stage, [1, 3]))
         first, second = (decode_rows(payload) for payload in payloads)
         assert (first.keys, first.values) == ([key(1), key(3)], [b"1", b"1"])
         assert first.orders == [b"1", b"3"]
@@ -447,7 +446,17 @@ class TestStagedPayloads:
         assert (second.keys, second.values) == ([key(1), key(3)], [b"2", None])
         (more,) = decided(1, {"a": 4}).stages
         with pytest.raises(StagedDataMissingError):
-            source.staged_payloads(JOB, 1, 0, more, [1])
+            next(source.staged_payloads(JOB, 1, 0, more, [1]))
         elsewhere = replace(stage, chunk_counts={"other": 3})
-        assert source.staged_payloads(JOB, 1, 0, elsewhere, [1]) == []
+        assert list(source.staged_payloads(JOB, 1, 0, elsewhere, [1])) == []
         assert stage.stage_id == stage_id("a")
+
+    def test_chunks_are_read_one_by_one(self, source: StateStore) -> None:
+        """S2: a stage may be larger than memory; what goes meanwhile is missing."""
+        source.stage([chunk([(key(1), b"1")], index=i) for i in range(3)], NOW_US)
+        (stage,) = decided(1, {"a": 3}).stages
+        payloads = source.staged_payloads(JOB, 1, 0, stage, [1])
+        assert decode_rows(next(payloads)).keys == [key(1)]
+        source.discard_stages(JOB, 1, 0, [stage.stage_id])
+        with pytest.raises(StagedDataMissingError):
+            next(payloads)

@@ -308,7 +308,7 @@ class CopyMachine(RuleBasedStateMachine):
         entry = decided(sequence, whole, batch_id=sequence)
         for name, stage in zip(whole, entry.stages, strict=True):
             counts[name] = here.get(name, 0)
-            payloads = source.staged_payloads(JOB, 1, sequence, stage, groups)
+            payloads = list(source.staged_payloads(JOB, 1, sequence, stage, groups))
             assert stage.stage_id == stage_id(name)
             for index, payload in enumerate(payloads):
                 rows = decode_rows(payload)
