@@ -49,6 +49,8 @@ class CopyTable:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `advance` must be called, as far as that call could tell."""
+        if not self._busy:
+            return None
         moments = (copies.deadline_ns for copies in self._busy.values())
         return min((m for m in moments if m is not None), default=None)
 
