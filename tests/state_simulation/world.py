@@ -372,7 +372,8 @@ class World:
                 for disk in self.owners_of(job_id).values()
                 if disk is not None
                 and disk.position(job_id) < self.checker.job(job_id).sequence
-            ],
+            ]
+            + self._unfinished(),
         )
         self.timeline.run_until(self.timeline.now_ns + 10 * _STEP_NS)
         self.is_over = True
