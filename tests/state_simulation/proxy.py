@@ -470,5 +470,9 @@ class Proxy:
                 continue
             key = (item.link, item.message.request_id)
             reply = self._readers.pop(key, None)
-            if reply is not None:
+            if reply is None:
+                continue
+            if self.leads:
                 reply(item.message, item.payload)
+            else:  # what it knows may be of the past
+                reply(Refusal(request_id=key[1], code=NOT_LEADER), None)
