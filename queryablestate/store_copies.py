@@ -175,8 +175,11 @@ class CopyMaker:
             # Of the same entry another source may have lost what this one has, or have
             # what that one has lost: every fetch says where it begins.
             is_first = page.state_number == 0
+            # Rows that were brought further are not to be mixed with older ones.
             begun = [
-                one for one in copies if is_first or one.fetched != header.sequence
+                one
+                for one in copies
+                if is_first or not one.fetched == one.applied == header.sequence
             ]
             if begun:
                 self._begin(transaction, mark, header, begun)

@@ -118,6 +118,26 @@ class TestCopy:
         assert kept_sequences(target) == []
         assert target.finish_copy(JOB, [1], sequence) == (1,)
 
+    def test_what_was_brought_further_is_not_mixed_with_older_rows(
+        self, source: StateStore, target: StateStore
+    ) -> None:
+        """S2: the same entry is fetched again after a replay that went half way."""
+        write_all(source, b"1", target)
+        target.hold(JOB, [], joining({1: 1}))
+        with source.copy_reader(JOB, [1]) as reader:
+            (page,) = reader.pages()
+            target.put_copied(JOB, reader.states, page)
+            for value in (b"2", b"3"):
+                replaced = state(is_replaced=True)
+                for store in (source, target):
+                    write(
+                        store, [(key(1, value.decode()), value)], batch_state=replaced
+                    )
+            assert target.finish_copy(JOB, [1], 1) is None
+            target.put_copied(JOB, reader.states, page)
+        assert finished(target, [1], 1) == (1,)
+        assert rows_by_group(target, JOB, [1]) == rows_by_group(source, JOB, [1])
+
     def test_a_source_that_is_ahead_is_caught_up_with(
         self, source: StateStore, target: StateStore
     ) -> None:
