@@ -42,7 +42,7 @@ class Faults:
         self._world = world
         self._rng = Random(f"{world.seed}/faults")
         moves = MoveFaults(world, self._rng, self._within)
-        self._leader_changed_at_ns = -_SETTLED_NS
+        self._leader_changed_at_ns = self._taken_away_at_ns = -_SETTLED_NS
         self._actions: dict[str, Callable[[], bool]] = {
             "change leader": self._change_leader,
             "restart leader": self._restart_leader,
@@ -94,7 +94,12 @@ class Faults:
         if self._world.scenario.profile is not Profile.ONE_AWAY:
             return True
         if name in _NEEDS_ALL:
-            return self._world.is_whole()
+            # What was begun a moment ago is not written down yet.
+            now_ns = self._world.timeline.now_ns
+            is_over = now_ns - self._taken_away_at_ns >= SESSION_TIMEOUT_NS
+            if not is_over or not self._world.is_whole():
+                return False
+            self._taken_away_at_ns = now_ns
         if name in _CHANGES_LEADER:
             now_ns = self._world.timeline.now_ns
             if now_ns - self._leader_changed_at_ns < _SETTLED_NS:
