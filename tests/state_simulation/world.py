@@ -636,7 +636,14 @@ class World:
         host.stop()
         host.has_left = reason == "empty"
         if not self.network.is_calm:
-            self.timeline.after(self.rng.randrange(4_000 * MS), host.start)
+            delay_ns = self.rng.randrange(4_000 * MS)
+            self.timeline.after(delay_ns, partial(self._return, host))
+
+    def _return(self, host: Host) -> None:
+        # Later `_calm_down` has said who comes back: who comes after what is awaited
+        # then would be found in the middle of copying.
+        if not self.network.is_calm:
+            host.start()
 
     def find_node(self, node_id: str) -> str | None:
         """Return where a node is, as the proxy leader knows it."""
