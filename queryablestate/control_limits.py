@@ -37,7 +37,7 @@ class ControlLimits:
     state_count_max: int = field(default=1_000, validator=validators.ge(1))
     node_count_max: int = field(default=1_000, validator=validators.ge(1))
     replica_count: int = field(default=1, validator=validators.ge(1))
-    joining_key_groups_max: int = field(default=16, validator=validators.ge(1))
+    joining_key_groups_max: int = field(default=64, validator=validators.ge(1))
 
     def joining_count_max(self, max_parallelism: int) -> int:
         """

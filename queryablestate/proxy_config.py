@@ -233,11 +233,14 @@ class ProxyConfig:
         ),
     )
     joining_key_groups_max: int = field(
-        default=16,
+        default=64,
         validator=check_count,
         metadata=_about(
             "How many key groups of a job a node copies at once, while the job moves. "
-            "Of a job with more than 64 times as many, up to a 64th are.",
+            "Of a job with more than 64 times as many, up to a 64th are. Fewer make a "
+            "move longer, since nodes remove what has left between the copies; but "
+            "what a copy that fails costs, and how long a node keeps batches for it, "
+            "is less too.",
             is_reloadable=True,
         ),
     )
