@@ -334,6 +334,7 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
+        self._listed_nodes()  # else a proxy that is not there is awaited for as long
 
         def call(expected: type[SnapshotTaken], build: Build) -> SnapshotTaken:
             return self._call(expected, build, timeout_seconds=timeout_seconds)
@@ -370,6 +371,7 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
+        self._listed_nodes()  # as in `snapshot`
 
         def call(expected: type[JobRestored], build: Build) -> JobRestored:
             return self._call(expected, build, timeout_seconds=timeout_seconds)

@@ -86,6 +86,18 @@ class TestSnapshot:
         assert restored.exit_code == 0
         assert "restored people on node-1, node-2" in restored.out
 
+    def test_a_proxy_that_is_away_is_not_awaited_for_an_hour(
+        self, ask: Ask, tmp_path: Path
+    ) -> None:
+        """N5: exit code 5 within the deadline, however long the snapshot may take."""
+        whole = tmp_path / "whole"
+        assert ask("snapshot", "flights", str(whole)).exit_code == 0
+        elsewhere = ("--cluster-id", f"nobody-{uuid.uuid4()}", "--deadline", "0.5")
+        for verb, place in (("snapshot", tmp_path / "other"), ("restore", whole)):
+            result = ask(verb, "flights", str(place), *elsewhere)
+            assert (result.exit_code, result.out) == (5, "")
+            assert "no proxy serves queryable state" in result.err
+
     def test_what_cannot_be_has_its_exit_code(self, ask: Ask, tmp_path: Path) -> None:
         """No such job, a directory that is taken, no snapshot, a job that is there."""
         assert ask("snapshot", "nothing", str(tmp_path / "a")).exit_code == 3
