@@ -366,14 +366,16 @@ class World:
         self.timeline.run_until(self.timeline.now_ns + 10 * _STEP_NS)
         self._await(
             "W3 everything decided is applied once faults have stopped",
-            lambda: [
-                disk
-                for job_id in self.moves.present
-                for disk in self.owners_of(job_id).values()
-                if disk is not None
-                and disk.position(job_id) < self.checker.job(job_id).sequence
-            ]
-            + self._unfinished(),
+            lambda: (
+                [
+                    disk
+                    for job_id in self.moves.present
+                    for disk in self.owners_of(job_id).values()
+                    if disk is not None
+                    and disk.position(job_id) < self.checker.job(job_id).sequence
+                ]
+                + self._unfinished()
+            ),
         )
         self.timeline.run_until(self.timeline.now_ns + 10 * _STEP_NS)
         self.is_over = True
