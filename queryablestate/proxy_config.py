@@ -238,9 +238,8 @@ class ProxyConfig:
         metadata=_about(
             "How many key groups of a job a node copies at once, while the job moves. "
             "Of a job with more than 64 times as many, up to a 64th are. Fewer make a "
-            "move longer, since nodes remove what has left between the copies; but "
-            "what a copy that fails costs, and how long a node keeps batches for it, "
-            "is less too.",
+            "move dearer; but what a copy that fails costs, and how long a node "
+            "keeps batches for it, is less then.",
             is_reloadable=True,
         ),
     )
