@@ -135,6 +135,7 @@ PURE_FILES = frozenset(
         "writer_runs",
         "location",
         "assignment",
+        "assignment_notes",
         "decisions",
         "access",
         "rate_limit",
