@@ -17,8 +17,10 @@ there too, the store applies to them what it has kept since, and then they are c
 
 **What the store is told, and when.**  It is told to hold something else only when it
 has answered to the last time, and when it finishes no copy: so whatever it says is
-about what it was told last.  From when a job is told to begin anew until it has, it is
-told nothing, and then everything again.
+about what it was told last.  Unless key groups are in sync here that were not to be
+copied before: a job without rows is assigned like that, and the first entry after that
+must find them held, or their rows are passed over.  From when a job is told to begin
+anew until it has, the store is told nothing, and then everything again.
 
 **What the proxy is told** makes it put copies into use.  So nothing is called copied
 that may be about to be thrown away: not before all has come that the proxy sent along
@@ -292,9 +294,10 @@ class JobCopies:
         return effects
 
     def _hold(self, now_ns: int) -> list[NodeEffect]:
-        if not self._is_hold_wanted or self._told is not None:
+        if not self._is_hold_wanted:
             return []
-        if self._finishing_id is not None:
+        is_busy = self._told is not None or self._finishing_id is not None
+        if is_busy and not self._is_hold_urgent():
             return []
         if self._hold_pause.until_ns > now_ns:
             self._wake(self._hold_pause.until_ns)
@@ -310,6 +313,15 @@ class JobCopies:
                 joining=job.joining,
             )
         ]
+
+    def _is_hold_urgent(self) -> bool:
+        """Return whether key groups are in sync that the store knows nothing of."""
+        last = self._told or self._held
+        known: set[int] = set()
+        if last is not None:
+            known.update(last.key_groups, last.copies)
+            known.update(group.key_group for group in last.joining)
+        return not known.issuperset(self.assignment.key_groups + self.assignment.copies)
 
     def _finish(self, position: int) -> list[NodeEffect]:
         fetch = self._fetch

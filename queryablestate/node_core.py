@@ -264,6 +264,8 @@ class NodeCore:
                 return self._entry_finished(event, now_ns)
             case ResetFinished(job_id=job_id):
                 effects = self._jobs.reset_finished(event, now_ns=now_ns)
+                # An entry that has come meanwhile applies to what is held by then.
+                effects = self._advance_copies(now_ns) + effects
                 return effects + self._ask_again(self._waiting.take_job(job_id))
             case KeyGroupsHeld():
                 self._copies.held(event, now_ns=now_ns)
@@ -311,19 +313,22 @@ class NodeCore:
             self._drop_stages_due_ns = now_ns + self._limits.drop_stages_ns // pauses
             if may_drop:
                 effects.append(DropOldStages())
-        registration = self._registration
-        effects += self._copies.advance(
-            self._jobs.applied,
-            is_heard=registration.is_registered and not registration.is_asking,
-            now_ns=now_ns,
-        )
-        effects += registration.advance(
+        effects += self._advance_copies(now_ns)
+        effects += self._registration.advance(
             self._jobs.positions,
             token=self._token,
             is_held=self._is_held(),
             now_ns=now_ns,
         )
         return effects
+
+    def _advance_copies(self, now_ns: int) -> list[NodeEffect]:
+        registration = self._registration
+        return self._copies.advance(
+            self._jobs.applied,
+            is_heard=registration.is_registered and not registration.is_asking,
+            now_ns=now_ns,
+        )
 
     # -- the store -----------------------------------------------------------------
 

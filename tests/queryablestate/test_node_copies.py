@@ -217,6 +217,19 @@ class TestHolding:
         assert copies.assign(NO_PART) == []
         assert copies.held(2, copied=(1,)) == [hold(3, ())]
 
+    def test_who_is_in_sync_at_once_is_held_at_once(self, copies: Copies) -> None:
+        """S1: the next entry must find it held, though the store be at something."""
+        copies.come_to_fetch()
+        copies.position = 12
+        assert copies.fetched() == [finish(1)]
+        assert copies.assign(assignment(version=3, key_groups=(5,))) == [hold(3, (5,))]
+        assert copies.assign(assignment(version=4, key_groups=(6,))) == [hold(4, (6,))]
+        assert copies.held(version=3) == []
+        assert copies.finished(1) == []
+        assert copies.job.held_count == 2
+        assert copies.held(version=4) == []
+        assert copies.job.held_count == 1
+
     def test_an_answer_to_something_else_does_not_count(self, copies: Copies) -> None:
         """It cannot say what is held now."""
         copies.job.missed_came()
@@ -538,15 +551,15 @@ class TestReset:
         assert copies.held(1, 2)[-1] == copied()
 
     def test_what_was_being_completed_does_not_count(self, copies: Copies) -> None:
-        """S1: and the store is told again when that is over."""
+        """S1: the store is told again, and fetches when that is over."""
         copies.come_to_fetch()
         copies.position = 12
         copies.fetched()
         assert copies.job.reset() == []
         copies.position = 20
-        assert copies.advance() == []
-        assert copies.finished(1) == [hold(2, (0, 3), {1: 7, 2: 9})]
-        assert copies.held(1, 2)[-1] == copied()
+        assert copies.advance() == [hold(2, (0, 3), {1: 7, 2: 9})]
+        assert copies.held(1, 2, sequence_min=20) == [copied()]
+        assert copies.finished(1) == [fetch(2, "a", 1, sequence_min=20)]
 
 
 class TestReporting:

@@ -634,9 +634,23 @@ class TestMoving:
         rows = ResetJobRows(job_id="job", sequence=9, state_numbers=())
         assert node.tell(reset) == (CancelFetch(job_id="job"), rows)
         effects = node.step(ResetFinished(job_id="job", failure=None))
-        assert effects[0] == report(9)
-        assert isinstance(effects[1], HoldKeyGroups)
+        assert isinstance(effects[0], HoldKeyGroups)
+        assert effects[1] == report(9)
         assert node.held(2) == (fetch(2, sequence_min=9), copied())
+
+    def test_entries_after_a_reset_find_what_is_held(self, node: Node) -> None:
+        """S1: rows of what is not held yet would be passed over, and lost."""
+        node.serve()
+        node.held()
+        job = assignment(version=2, key_groups=(3,))
+        node.tell(AssignJob(leader_epoch=EPOCH, job=job))
+        node.tell(
+            ResetJob(leader_epoch=EPOCH, job_id="job", sequence=9, state_numbers=())
+        )
+        node.held(version=2)
+        assert node.send(batch(10)) == ()
+        effects = node.step(ResetFinished(job_id="job", failure=None))
+        assert effects == (hold(2, (3,)), report(9), apply(batch(10)))
 
     def test_a_reset_that_failed_leaves_nothing_to_hold(self, node: Node) -> None:
         """W7: what is there counts for nothing until the proxy says what holds."""
