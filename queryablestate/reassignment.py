@@ -257,6 +257,7 @@ class _Draft:
             not is_broken
             and {index for nodes in self.wanted for index in nodes} == set(chosen)
             and all(len(nodes) == degree for nodes in self.wanted)
+            and self._is_wanted_even(chosen)
         )
         if is_as_planned:
             if self.has_dropped:
@@ -281,6 +282,21 @@ class _Draft:
         )
         self.wanted = [tuple(chosen[number] for number in nodes) for nodes in wanted]
         self.planned_count = copy_count(self.owners, self.wanted)
+
+    def _is_wanted_even(self, chosen: Sequence[int]) -> bool:
+        """
+        Return whether no node is to have more than another.
+
+        It may be that one has: a plan is forgotten when nobody is there any more.
+        """
+        copies = Counter(index for nodes in self.wanted for index in nodes)
+        primaries = Counter(nodes[0] for nodes in self.wanted)
+        return all(
+            max(counts[index] for index in chosen)
+            - min(counts[index] for index in chosen)
+            <= 1
+            for counts in (copies, primaries)
+        )
 
     def _chosen(self) -> list[int]:
         """

@@ -460,6 +460,24 @@ class TestDraining:
         assert not cluster.step()
         assert (cluster.record.joining, cluster.record.wanted) == ((), ())
 
+    def test_nobody_could_take_the_rest(self) -> None:
+        """S1: what was left uneven is made even when somebody is there again."""
+        cluster = Cluster(first("ab", groups=8), ready("ab"), joining_count_max=1)
+        cluster.nodes["b"] = standing("b", is_draining=True)
+        for _ in range(3):
+            cluster.step()
+        cluster.nodes = {
+            "a": standing("a", is_draining=True),
+            "b": standing("b", is_draining=True, is_present=False),
+        }
+        cluster.settle()
+        assert held_by(cluster.record, "a") == (0, 1, 2, 3, 4, 5)
+        assert (cluster.record.joining, cluster.record.wanted) == ((), ())
+        cluster.nodes = ready("ab")
+        cluster.settle()
+        cluster.check_done()
+        assert cluster.made_count == 4
+
 
 def random_event(random: Random, cluster: Cluster, node_ids: list[str]) -> None:
     """Let something happen to the nodes, or let an operator ask for something."""
