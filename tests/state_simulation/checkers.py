@@ -279,6 +279,10 @@ class Checker:
         self._bound_max[key] = writer_epoch
         self.runs[query_id, writer_epoch] = books
 
+    def is_superseded(self, job_id: str, query_id: str, run_id: str) -> bool:
+        """Return whether another run of the query was bound after that one."""
+        return run_id in self._runs_of.get((job_id, query_id), [])[:-1]
+
     def batch_acknowledged(
         self,
         job_id: str,

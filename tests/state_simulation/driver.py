@@ -278,7 +278,11 @@ class Run:
         world = self._world
         age_ns = world.timeline.now_ns - self._began_ns
         is_old = age_ns >= RETENTION_NS // 2
-        if isinstance(error, StagedDataMissingError):
+        # What an older run has staged of a batch is gone when a newer one commits it.
+        is_superseded = world.checker.is_superseded(
+            self._query.plan.job_id, self._query_id, self._run_id
+        )
+        if isinstance(error, StagedDataMissingError) and not is_superseded:
             world.checker.require(
                 "S2 rows of a batch are missing only if a disk was lost, or too old",
                 world.has_lost_disks or is_old,
