@@ -40,6 +40,7 @@ class Mutation:
         before: Text that occurs there exactly once.
         after: What it becomes.
         is_rare: Whether a few hundred seeds are too few to find it.
+        seed: The first one that was seen to find it: a good one to begin with.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Mutation:
     before: str
     after: str
     is_rare: bool = False
+    seed: int = 0
 
 
 MUTATIONS: Final = (

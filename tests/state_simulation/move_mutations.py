@@ -16,6 +16,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store_copies",
         before="return entry, not cursor.next() or cursor.key() >= end",
         after="return entry, True",
+        seed=9,
     ),
     Mutation(
         name="replay-skips-an-entry",
@@ -44,7 +45,8 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store_copies",
         before="is_first = page.state_number == 0",
         after="is_first = False",
-        is_rare=True,  # seed 154
+        is_rare=True,
+        seed=154,
     ),
     Mutation(
         name="lost-rows-copied-as-sound",
@@ -52,6 +54,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store_copies",
         before="lost = union(state.lost, intersection(copied.lost, groups))",
         after="lost = state.lost",
+        seed=29,
     ),
     Mutation(
         name="rows-given-away-kept",
@@ -59,6 +62,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store_holdings",
         before="        self._remove_others(job_id, difference(ALL_GROUPS, sound))\n",
         after="",
+        seed=5,
     ),
     Mutation(
         name="unfinished-copy-promoted",
@@ -80,6 +84,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.reassignment",
         before="                if left and left != owners:",
         after="                if left and left is None:",
+        seed=35,
     ),
     Mutation(
         name="unsettled-leader-moves",
@@ -88,6 +93,7 @@ MOVE_MUTATIONS: Final = (
         before="        if not control.is_settled(now_ns=now_ns):\n"
         "            return []\n",
         after="",
+        seed=5,
     ),
     Mutation(
         name="joining-node-not-brought-rows",
@@ -102,6 +108,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.node_jobs",
         before="job.promised = max(job.promised, assignment.sequence)",
         after="job.promised = max(job.promised, 0)",
+        seed=15,
     ),
     Mutation(
         name="collected-rows-dropped",
@@ -116,6 +123,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.commit_rows",
         before=".union(*(stage.given_up for stage in stages))",
         after="",
+        seed=9,
     ),
     Mutation(
         name="failing-copy-is-no-reason",
@@ -123,5 +131,23 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.read_desk",
         before="            or not location.sole_key_groups[pending.node_index]\n",
         after="",
+        seed=22,
+    ),
+    Mutation(
+        name="collected-rows-repeated",
+        rule="S2: what was collected counts only where nothing was sent",
+        module="queryablestate.commit_rows",
+        before="            lacks = sorted(due[node_id] - there)\n",
+        after="            lacks = sorted(due[node_id])\n",
+        seed=24,
+    ),
+    Mutation(
+        name="uneven-plan-kept",
+        rule="S1: what was left uneven is made even",
+        module="queryablestate.reassignment",
+        before="            and self._is_wanted_even(chosen)\n",
+        after="",
+        is_rare=True,
+        seed=2453,
     ),
 )

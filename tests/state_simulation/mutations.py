@@ -51,6 +51,7 @@ MUTATIONS: Final = (
         before="            effects += catch_up(control, job, node)\n"
         "            job_id = job.record.job_id\n",
         after="            job_id = job.record.job_id\n",
+        seed=4,
     ),
     Mutation(
         name="served-behind",
@@ -66,6 +67,7 @@ MUTATIONS: Final = (
         module="queryablestate.node_reads",
         before="if found.view.lost:",
         after="if found.view is None:",
+        seed=29,
     ),
     Mutation(
         name="older-run-bound",
@@ -80,6 +82,7 @@ MUTATIONS: Final = (
         module="queryablestate.writer_runs",
         before="epoch = dict(run.superseded).get(run_id, ticket)",
         after="epoch = ticket",
+        seed=4,
     ),
     Mutation(
         name="superseded-run-commits",
@@ -88,6 +91,7 @@ MUTATIONS: Final = (
         before="if (run.run_id, run.writer_epoch) != (request.run_id, "
         "request.writer_epoch):",
         after="if run.writer_epoch < request.writer_epoch:",
+        seed=3,
     ),
     Mutation(
         name="repetition-decided",
@@ -102,6 +106,7 @@ MUTATIONS: Final = (
         module="queryablestate.batch_order",
         before="    if last > batch_id:\n        raise",
         after="    if last < -1:\n        raise",
+        seed=4,
     ),
     Mutation(
         name="dropped-state-forgets-others",
@@ -117,6 +122,7 @@ MUTATIONS: Final = (
         module="queryablestate.decisions",
         before="if on_new_query == REFUSE or run.writer_epoch <= owned.owner_epoch:",
         after="if run.writer_epoch <= owned.owner_epoch:",
+        seed=8,
     ),
     Mutation(
         name="replaced-state-kept",
@@ -124,6 +130,7 @@ MUTATIONS: Final = (
         module="queryablestate.store_apply",
         before="            if state.is_replaced:\n",
         after="            if state.generation < 0:\n",
+        seed=3,
     ),
     Mutation(
         name="write-in-doubt-taken-for-failed",
@@ -160,6 +167,8 @@ MUTATIONS: Final = (
         module="queryablestate.enrolment",
         before="        if job is None or not message.missing:\n",
         after="        if job is None or message.missing:\n",
+        is_rare=True,
+        seed=1319,
     ),
     Mutation(
         name="pruned-too-early",

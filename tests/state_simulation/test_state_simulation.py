@@ -52,7 +52,8 @@ def test_what_is_broken_on_purpose_is_found(mutation: Mutation) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "tests.state_simulation"),
-            *("--mutation", mutation.name, "--seeds", "300", "--jobs", "1"),
+            *("--mutation", mutation.name, "--jobs", "1"),
+            *("--first", str(mutation.seed), "--seeds", "300"),
         ],
         cwd=ROOT,
         capture_output=True,
