@@ -126,7 +126,13 @@ class MoveChecker:
         has_rows = any(one.has_rows_at(job.sequence) for one in job.states.values())
         before = _owners(former, key_group)
         after = _owners(record, key_group)
-        joining = _joining(former, key_group)
+        # What is begun on another data directory is another copy.
+        joining = {
+            node_id: since
+            for node_id, since in _joining(former, key_group).items()
+            if node_id in record.node_ids
+            and _store_id(record, node_id) == _store_id(former, node_id)
+        }
         for node_id in after:
             if node_id in before or not has_rows:
                 continue  # of a job without rows everybody has a whole copy

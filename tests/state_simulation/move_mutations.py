@@ -134,15 +134,6 @@ MOVE_MUTATIONS: Final = (
         seed=22,
     ),
     Mutation(
-        name="old-copy-trusted",
-        rule="S1: a copy that was begun under another *since* is begun anew",
-        module="queryablestate.store_holdings",
-        before="if copy is None or copy.since != one.since:",
-        after="if copy is None:",
-        is_rare=True,
-        seed=1786,
-    ),
-    Mutation(
         name="collected-rows-repeated",
         rule="S2: what was collected counts only where nothing was sent",
         module="queryablestate.commit_rows",
