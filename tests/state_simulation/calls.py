@@ -43,6 +43,7 @@ class Call:
         on_done: Is told the answer, or the error.
         timeout_ns: How long to try.
         is_alive: Whether the process still runs.
+        arrives: Whether what is under way still arrives.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Call:
         *,
         timeout_ns: int,
         is_alive: Callable[[], bool],
+        arrives: Callable[[], bool] = lambda: True,
     ) -> None:
         self._world = world
         self._link = link
@@ -61,6 +63,7 @@ class Call:
         self._on_done = on_done
         self._deadline_ns = world.timeline.now_ns + timeout_ns
         self._is_alive = is_alive
+        self._arrives = arrives
         self._attempt = 0
         self._is_over = False
         self._try()
@@ -86,12 +89,16 @@ class Call:
                 request,
                 lambda message: world.network.letter(partial(reply, message)),
             )
-            world.network.letter(send)
+            world.network.letter(partial(self._arrive, send))
         # The connection closes, or a better leader is heard of: it asks again.
         patience_ns = _PAUSE_NS if proxy is None else _PATIENCE_NS
         patience_ns += world.rng.randrange(_PAUSE_NS)
         patience_ns = min(patience_ns, max(left_ns, _PAUSE_NS))
         world.timeline.after(patience_ns, partial(self._lose_patience, attempt))
+
+    def _arrive(self, send: Callable[[], None]) -> None:
+        if self._arrives():
+            send()
 
     def _lose_patience(self, attempt: int) -> None:
         if attempt == self._attempt:

@@ -42,13 +42,16 @@ class MoveFaults:
         self._within = within
 
     def _ask(self, build: Callable[[int, int], WriterRequest]) -> None:
+        network = self._world.network
+        # Faults end when they must: a node that is drained later would stay drained.
         Call(
             self._world,
-            self._world.network.new_link(),
+            network.new_link(),
             build,
             lambda _: None,
             timeout_ns=1_000 * MS,
-            is_alive=lambda: True,
+            is_alive=lambda: not network.is_calm,
+            arrives=lambda: not network.is_calm,
         )
 
     def rescale(self) -> bool:
