@@ -328,6 +328,7 @@ class TestFailures:
     def test_there_is_nothing_to_restore(self, ha: HAServices, tmp_path: Path) -> None:
         """A directory without a manifest."""
         with (
+            LocalStateCluster(ha, nodes=1),
             StateOperations(ha) as operations,
             pytest.raises(StorageError, match="there is no snapshot"),
         ):
