@@ -207,7 +207,7 @@ class TestCatchUp:
         plane = Plane()
         epoch = plane.start_job()
         for batch_id in range(3):
-            stages = [_empty_stage(batch_id * 100_000 + n) for n in range(20_000)]
+            stages = [_empty_stage(batch_id * 100_000 + n) for n in range(40_000)]
             plane.decide(commit(epoch, batch_id, *stages))
         assert [sequences(message) for message in back(plane, 0)] == [[1], [2], [3]]
 
