@@ -17,7 +17,7 @@ from nameservice import (
     CommitTimeoutError,
     StateUnavailableError,
 )
-from queryablestate import QueryableStateClient
+from queryablestate import QueryableStateClient, StateOperations
 from queryablestate.writer_links import close_writer_connections
 from sparkpipeline import close_ha_services, publish_state
 from tests.drills.processes import ROOT, now_ns
@@ -25,6 +25,7 @@ from tests.drills.state_answers import Outage, judge
 from tests.drills.state_processes import Driver, StateProcesses
 from tests.drills.state_readers import Readers, check_contents
 from tests.drills.state_writing import JOB, KEYS, LOG, ROWS, DrillQuery
+from tests.recording import wait_until
 from tests.sparkpipeline.state_cluster import Feed
 
 
@@ -228,6 +229,17 @@ def test_spark_waits_for_a_killed_node_and_then_says_so(
             assert items == [{"n": number} for number in range(3)]
 
 
+def wait_until_away(processes: StateProcesses, node_id: str) -> None:
+    """Return once the proxy has noticed that a node is gone."""
+    with StateOperations(processes.config) as operations:
+        wait_until(
+            lambda: any(
+                node.node_id == node_id and node.address is None
+                for node in operations.nodes()
+            )
+        )
+
+
 @pytest.mark.shells
 def test_batch_waits_for_its_nodes_and_fails_clearly(
     tmp_path: Path, report: Report
@@ -247,6 +259,7 @@ def test_batch_waits_for_its_nodes_and_fails_clearly(
 
         # Before it is planned.
         away.kill()
+        wait_until_away(processes, away.name)
         began_ns = now_ns()
         with pytest.raises(
             StateUnavailableError, match="start them again"
