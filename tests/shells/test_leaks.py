@@ -13,7 +13,7 @@ import os
 import threading
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -99,24 +99,6 @@ def figures(harness: Harness) -> dict[str, object]:
     return client_figures() | server_figures(harness)
 
 
-def left_over(
-    after: Mapping[str, object], before: Mapping[str, object]
-) -> dict[str, tuple[object, object]]:
-    """
-    Return the figures that are not as they were.
-
-    Threads and files of this process may have become fewer: an earlier test may have
-    had one that ended meanwhile.  What a round leaves behind, it leaves so many times.
-    """
-    own = client_figures().keys()
-    return {
-        name: (before[name], value)
-        for name, value in after.items()
-        if value != before[name]
-        and not (name in own and cast("int", value) < cast("int", before[name]))
-    }
-
-
 def assert_left_nothing(
     harness: Harness,
     round_count: int,
@@ -135,8 +117,8 @@ def assert_left_nothing(
     gc.collect()
     # The server hears of closed connections a little later.
     with contextlib.suppress(AssertionError):  # the next line says what is left
-        wait_until(lambda: left_over(figures(harness), before) == {})
-    assert left_over(figures(harness), before) == {}, threading.enumerate()
+        wait_until(lambda: figures(harness) == before)
+    assert figures(harness) == before, threading.enumerate()
     assert not [item for item in remembered if item() is not None]
 
 
