@@ -22,17 +22,10 @@ from pyspark import InheritableThread
 
 from haservices import HAConfig
 from nameservice import (
-    AccessDeniedError,
-    AuthenticationError,
-    CheckpointRewoundError,
     ConfigurationError,
     DeadlineExceededError,
-    KeyTooLargeError,
     LocalProtocolError,
     NameServiceError,
-    SchemaMismatchError,
-    StaleWriterError,
-    StateOwnedError,
     SystemClock,
     get_logger,
     seconds_to_ns,
@@ -41,6 +34,7 @@ from queryablestate.credentials import Credentials, as_credentials
 from sparkpipeline.attach_checkpoint import Checkpoint
 from sparkpipeline.attach_follower import StateFollower
 from sparkpipeline.attach_layout import attached_layout, find_source
+from sparkpipeline.lasting_errors import LASTING_ERRORS
 from sparkpipeline.state_options import (
     COMMIT_TIMEOUT_SECONDS_DEFAULT,
     MAX_PARALLELISM_DEFAULT,
@@ -75,19 +69,6 @@ _PAUSE_SECONDS: Final = 0.5
 _PAUSE_SECONDS_MAX: Final = 30.0
 _STOP_TIMEOUT_SECONDS: Final = 60.0
 _MS_PER_SECOND: Final = 1_000
-
-_LASTING_ERRORS: Final = (
-    AccessDeniedError,
-    AuthenticationError,
-    CheckpointRewoundError,
-    ConfigurationError,
-    KeyTooLargeError,
-    LocalProtocolError,
-    SchemaMismatchError,
-    StaleWriterError,
-    StateOwnedError,
-)
-"""What trying again would not mend."""
 
 
 def attach_state(
@@ -410,7 +391,7 @@ class AttachedState:
                 self._checkpoint.check_running()
                 try:
                     published = self._follower.advance()
-                except _LASTING_ERRORS:
+                except LASTING_ERRORS:
                     raise
                 except NameServiceError as error:
                     if self._stopping.is_set():

@@ -23,21 +23,14 @@ from typing import TYPE_CHECKING, Final, final
 from attrs import define
 
 from nameservice import (
-    AccessDeniedError,
-    AuthenticationError,
-    CheckpointRewoundError,
-    ConfigurationError,
     DeadlineExceededError,
-    KeyTooLargeError,
     LocalProtocolError,
     NameServiceError,
-    SchemaMismatchError,
-    StaleWriterError,
-    StateOwnedError,
     SystemClock,
     get_logger,
     seconds_to_ns,
 )
+from sparkpipeline.lasting_errors import LASTING_ERRORS
 from sparkpipeline.operator_publication import publish_batch
 
 
@@ -54,19 +47,6 @@ _PAUSE_SECONDS: Final = 0.5
 _PAUSE_SECONDS_MAX: Final = 30.0
 _TRY_SECONDS_MAX: Final = 3_600.0
 """How long one batch is tried, if no other comes: the query may have ended."""
-
-_LASTING_ERRORS: Final = (
-    AccessDeniedError,
-    AuthenticationError,
-    CheckpointRewoundError,
-    ConfigurationError,
-    KeyTooLargeError,
-    LocalProtocolError,
-    SchemaMismatchError,
-    StaleWriterError,
-    StateOwnedError,
-)
-"""What trying again would not mend."""
 
 
 @final
@@ -143,7 +123,7 @@ class OperatorStatePublisher:
             if offer.is_over and error is None:
                 return
             is_first = self._run_id != offer.batch.run_id
-            fails = is_required or (is_first and isinstance(error, _LASTING_ERRORS))
+            fails = is_required or (is_first and isinstance(error, LASTING_ERRORS))
             if fails:
                 self._end(offer)  # it comes again with its batch
             is_behind_now = not self._is_behind
@@ -216,7 +196,7 @@ class OperatorStatePublisher:
         """Return whether *offer* need not be tried again.  Under the lock."""
         fails_batch = (
             self._publication.is_required or self._run_id != offer.batch.run_id
-        ) and isinstance(error, _LASTING_ERRORS)
+        ) and isinstance(error, LASTING_ERRORS)
         age_ns = self._clock.now_ns() - offer.offered_ns
         if not fails_batch and age_ns < seconds_to_ns(_TRY_SECONDS_MAX):
             return False

@@ -1,0 +1,33 @@
+"""Errors of publishing that trying again would not mend."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nameservice import (
+    AccessDeniedError,
+    AuthenticationError,
+    CheckpointRewoundError,
+    ConfigurationError,
+    KeyTooLargeError,
+    LocalProtocolError,
+    SchemaMismatchError,
+    StaleWriterError,
+    StateOwnedError,
+)
+
+
+__all__ = ["LASTING_ERRORS"]
+
+LASTING_ERRORS: Final = (
+    AccessDeniedError,
+    AuthenticationError,
+    CheckpointRewoundError,
+    ConfigurationError,
+    KeyTooLargeError,
+    LocalProtocolError,
+    SchemaMismatchError,
+    StaleWriterError,
+    StateOwnedError,
+)
+"""What trying again would not mend."""
