@@ -13,7 +13,6 @@ import ctypes
 import gc
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,7 +34,7 @@ from queryablestate import (
 )
 from queryablestate.writer_links import close_writer_connections
 from tests.drills.state_writing import JOB, KEYS, ROWS, DrillQuery
-from tests.recording import wait_until
+from tests.leaks import assert_back_at, process_figures, settled
 
 
 if TYPE_CHECKING:
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["ROUNDS", "Stage", "growth_by_rounds"]
-
-_EQUAL_COUNT: Final = 20
 
 
 @final
@@ -95,8 +92,7 @@ class Stage:
         """Return everything that must be after the rounds as it was before."""
         server, proxy = self._server.status(), self._cluster.proxies[0].status()
         return {
-            "threads": threading.active_count(),
-            "file descriptors": len(os.listdir("/dev/fd")),  # noqa: PTH208 - one entry may vanish while it is listed
+            **process_figures(),
             **{
                 f"name service: {name}": server[name]
                 for name in ("sessions", "connections", "contenders", "subscriptions")
@@ -109,14 +105,7 @@ class Stage:
 
     def settled_figures(self) -> Mapping[str, object]:
         """Return them once whoever was closed is closed at the other end, too."""
-        known: list[Mapping[str, object]] = []
-
-        def is_settled() -> bool:
-            known.append(self.figures())
-            return known[-_EQUAL_COUNT:] == known[-1:] * _EQUAL_COUNT
-
-        wait_until(is_settled)
-        return known[-1]
+        return settled(self.figures)
 
 
 _Remembered: TypeAlias = "list[weakref.ref[object]]"
@@ -251,9 +240,7 @@ def growth_by_rounds(
     one_round(stage)  # a thread that waits may still hold what it worked on last
     gc.collect()
     # Others hear of closed connections a little later.
-    with contextlib.suppress(AssertionError):  # the next line says what is left
-        wait_until(lambda: stage.figures() == before)
-    assert stage.figures() == before, threading.enumerate()
+    assert_back_at(before, stage.figures)
     assert not [item for item in remembered if item() is not None]
     return _resident_size_bytes() - size_bytes
 

@@ -7,10 +7,7 @@ On the server: no session, connection, contender, subscription, topic or watch.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
-import threading
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,11 +19,14 @@ from nameservice import UnreachableError
 from tests.conformance.backends import BACKENDS, LeaderServerBackend, ZooKeeperBackend
 from tests.conformance.candidates import JOB
 from tests.conformance.harness import Harness
+from tests.leaks import assert_back_at, process_figures, settled
 from tests.recording import ConfirmingContender, RecordingListener, wait_until
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from tests.leaks import Figures
 
 
 pytestmark = [pytest.mark.shells, pytest.mark.timeout(900)]
@@ -69,14 +69,6 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]
     backend.close()
 
 
-def client_figures() -> dict[str, int]:
-    """Return how many threads and file descriptors this process has."""
-    return {
-        "threads": threading.active_count(),
-        "file descriptors": len(os.listdir("/dev/fd")),  # noqa: PTH208 - one entry may vanish while it is listed
-    }
-
-
 def server_figures(harness: Harness) -> dict[str, object]:
     """Return what the name service counts that must not grow."""
     backend = harness.backend
@@ -96,7 +88,7 @@ def server_figures(harness: Harness) -> dict[str, object]:
 
 def figures(harness: Harness) -> dict[str, object]:
     """Return everything that must be after the rounds as it was before."""
-    return client_figures() | server_figures(harness)
+    return process_figures() | server_figures(harness)
 
 
 def assert_left_nothing(
@@ -116,18 +108,16 @@ def assert_left_nothing(
     one_round()  # a thread that waits may still hold what it worked on last
     gc.collect()
     # The server hears of closed connections a little later.
-    with contextlib.suppress(AssertionError):  # the next line says what is left
-        wait_until(lambda: figures(harness) == before)
-    assert figures(harness) == before, threading.enumerate()
+    assert_back_at(before, lambda: figures(harness))
     assert not [item for item in remembered if item() is not None]
 
 
-def settled_figures(harness: Harness) -> dict[str, object]:
+def settled_figures(harness: Harness) -> Figures:
     """Return the figures once every connection of a service is made."""
     if isinstance(harness.backend, LeaderServerBackend):
         status = harness.backend.server.status
         wait_until(lambda: status()["connections"] == status()["subscribers"])
-    return figures(harness)
+    return settled(lambda: figures(harness))
 
 
 class TestLeaks:

@@ -118,6 +118,7 @@ class TestOffsets:
                 held = log.published(batch_id, "offsets")
                 assert held == log.offset(batch_id)
                 assert len(held) == parallelism
+            attached.wait_for_batch(3, TIMEOUT_SECONDS)  # readers see it before we do
             assert attached.status().batch_id == 3
         # Another driver goes on from where the proxy says that this one was.
         log.append("b")

@@ -1,0 +1,69 @@
+"""
+What a process holds that closing must give back: its threads and file descriptors.
+
+Other threads of the process change both for moments, and what was told to end takes a
+while.  So figures are taken as "before" once they have settled, and whether they are
+back is said by the very figures that were read to find out.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from tests.recording import wait_until
+
+
+__all__ = ["Figures", "assert_back_at", "process_figures", "settled"]
+
+Figures: TypeAlias = Mapping[str, object]
+
+_EQUAL_COUNT: Final = 20
+
+
+def process_figures() -> dict[str, object]:
+    """Return how many threads and file descriptors this process has."""
+    return {
+        "threads": threading.active_count(),
+        "file descriptors": len(os.listdir("/dev/fd")),  # noqa: PTH208 - one entry may vanish while it is listed
+    }
+
+
+def settled(figures: Callable[[], Figures]) -> Figures:
+    """Return them once they have been the same for a while."""
+    known: list[Figures] = []
+
+    def is_settled() -> bool:
+        known.append(figures())
+        return known[-_EQUAL_COUNT:] == known[-1:] * _EQUAL_COUNT
+
+    wait_until(is_settled)
+    return known[-1]
+
+
+def assert_back_at(before: Figures, figures: Callable[[], Figures]) -> None:
+    """Wait until *figures* are what they were before; say what is left if never."""
+    seen: Figures = {}
+
+    def are_back() -> bool:
+        nonlocal seen
+        seen = figures()
+        return seen == before
+
+    try:
+        wait_until(are_back)
+    except AssertionError:
+        assert seen == before, f"{threading.enumerate()}, {_descriptors()}"
+
+
+def _descriptors() -> dict[str, str]:
+    """Return what is open, by its number."""
+    found = {}
+    for name in os.listdir("/dev/fd"):  # noqa: PTH208 - one entry may vanish while it is listed
+        try:
+            found[name] = os.readlink(f"/dev/fd/{name}")  # noqa: PTH115
+        except OSError:
+            continue  # has been closed meanwhile, such as the one of the listing
+    return found
