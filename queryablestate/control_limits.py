@@ -26,7 +26,8 @@ class ControlLimits:
     Attributes:
         job_count_max: Jobs that are known; one whose states were dropped is one.
         state_count_max: States of all jobs together.
-        node_count_max: Nodes that are known; one that is away is one.
+        node_count_max: Nodes that are known; one that is away is one, and makes room
+            for another if it has nothing.
         replica_count: How many copies the key groups of a new job have, as far as there
             are nodes (rule S4).
         joining_key_groups_max: Key groups of one job that a node copies at once; see

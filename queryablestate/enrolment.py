@@ -12,6 +12,10 @@ copies of others, and copies others still.  It is told all of that at once, with
 it can copy from; and again whenever the assignment has another version, though its own
 part be the same, and whenever a node that it copies from has another address.
 
+**Nodes that are gone.**  A name stays known, so that a new leader waits for it.  Names
+that are drawn for each start would fill the table: once it is full, one that is away
+and has nothing makes room for the next.
+
 **A node that cannot go on.**  A node that reports a failure may lack rows of a batch
 that was decided: its disk was exchanged for an older one, or somebody removed what was
 staged.  It is asked whether it does.  If so, waiting helps nobody, and its rows are
@@ -24,7 +28,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never, final
 
-from election import Put
+from election import Delete, Put
 from queryablestate.assignment_notes import note_of
 from queryablestate.chains import catch_up, declare_lost
 from queryablestate.commit_verification import verify_id_of
@@ -57,6 +61,7 @@ from queryablestate.snapshot_messages import SnapshotLoaded, SnapshotWritten
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from election import StoreOperation
     from nameservice import NameServiceError
     from queryablestate.commits import Commits
     from queryablestate.control_changes import Outcome
@@ -245,37 +250,64 @@ class Enrolment:
                 "give this one another name",
             )
             return [SendToNode(link=link, message=refused)]
-        nodes, limits = self._control.nodes, self._control.limits
-        known_count = len(nodes.known_ids)
-        if (
-            nodes.record_of(message.node_id) is None
-            and known_count >= limits.node_count_max
-        ):
-            del self._registering[link]
-            refused = NodeRefused(
-                reason="limit",
-                detail=f"this proxy knows {known_count:,} nodes, and takes "
-                f"{limits.node_count_max:,}: raise its node_count_max, or start a "
-                "node with the name and the data directory of one that is gone",
-            )
-            return [SendToNode(link=link, message=refused)]
-        known = nodes.record_of(message.node_id)
+        known = self._control.nodes.record_of(message.node_id)
+        given_up = None
+        if known is None and self._is_full():
+            given_up = self._idle_node()
+            if given_up is None:
+                del self._registering[link]
+                return [SendToNode(link=link, message=self._too_many())]
         is_draining = known is not None and known.draining_id == message.registration_id
         record = NodeRecord(
             node_id=message.node_id,
             store_id=message.store_id,
             draining_id=message.registration_id if is_draining else None,
         )
-        operations = []
+        operations: list[StoreOperation] = []
+        if given_up is not None:
+            operations.append(Delete(node_path(given_up)))
         if known != record:
             operations.append(Put(node_path(record.node_id), encode_record(record)))
-        adopt = partial(self._registered, link, message, record)
+        adopt = partial(self._registered, link, message, record, given_up)
         return Write(operations=operations, adopt=adopt)
 
+    def _is_full(self) -> bool:
+        """Return whether another node can only take the place of one that is known."""
+        control = self._control
+        return len(control.nodes.known_ids) >= control.limits.node_count_max
+
+    def _idle_node(self) -> str | None:
+        """
+        Return a node that nobody would miss, or None.
+
+        One that is away, and has nothing: if it is back one day, it is a new one.
+        """
+        for node_id in self._control.nodes.known_ids:
+            is_away = self._control.nodes.present(node_id) is None
+            if is_away and not self._draining.is_needed(node_id):
+                return node_id
+        return None
+
+    def _too_many(self) -> NodeRefused:
+        limit = self._control.limits.node_count_max
+        return NodeRefused(
+            reason="limit",
+            detail=f"this proxy takes {limit:,} nodes, and there are as many that are "
+            "present or have a part in a job: raise its node_count_max, or start a "
+            "node with the name and the data directory of one that is gone",
+        )
+
     def _registered(
-        self, link: Link, message: RegisterNode, record: NodeRecord, now_ns: int
+        self,
+        link: Link,
+        message: RegisterNode,
+        record: NodeRecord,
+        given_up: str | None,
+        now_ns: int,
     ) -> list[ControlEffect]:
         control = self._control
+        if given_up is not None:
+            control.nodes.forget(given_up)
         control.nodes.record(record)
         control.touch()
         if self._registering.get(link) is not message:

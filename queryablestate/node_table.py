@@ -1,9 +1,9 @@
 """
 The state nodes as the proxy leader knows them: who is there, and how far; pure.
 
-A node is *known* once it has been recorded in the leader store, and *present* while its
-registration holds: its connection is open and it was heard from within the session
-timeout.
+A node is *known* once it has been recorded in the leader store, until its place there
+is needed for another, and *present* while its registration holds: its connection is
+open and it was heard from within the session timeout.
 """
 
 from __future__ import annotations
@@ -146,6 +146,12 @@ class NodeTable:
     def record(self, record: NodeRecord) -> None:
         """Take note of what is recorded of a node."""
         self._records[record.node_id] = record
+
+    def forget(self, node_id: str) -> None:
+        """Know nothing any more of a node that is away."""
+        del self._records[node_id]
+        self._registration_ids.pop(node_id, None)
+        self._awaited.discard(node_id)
 
     def register(
         self, message: RegisterNode, *, link: Link, now_ns: int

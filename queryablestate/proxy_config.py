@@ -219,7 +219,9 @@ class ProxyConfig:
         default=1_000,
         validator=check_count,
         metadata=_about(
-            "Nodes that are known, those that are away included.", is_reloadable=True
+            "Nodes that are known. One that is away makes room for a new one if it "
+            "has nothing.",
+            is_reloadable=True,
         ),
     )
     replica_count: int = field(

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
-from election import Put
+from election import Delete, Put
 from nameservice import DidNotHappenError
 from queryablestate.commit_verification import verify_id_of
-from queryablestate.control_effects import ForgetNode, SendToNode, WriteStore
+from queryablestate.control_effects import (
+    ControlEffect,
+    ForgetNode,
+    SendToNode,
+    WriteStore,
+)
 from queryablestate.control_events import (
     Link,
     LinkClosed,
@@ -82,6 +89,14 @@ def part(*key_groups: int, epoch: int) -> JobAssignment:
         key_groups=key_groups,
         fences=(WriterFence(query_id="query", writer_epoch=epoch),),
     )
+
+
+def is_refused_for_limit(effects: Iterable[ControlEffect]) -> bool:
+    """Return whether a node is told that there are too many, and nobody else is."""
+    (effect,) = effects
+    assert isinstance(effect, SendToNode)
+    message = effect.message
+    return isinstance(message, NodeRefused) and message.reason == "limit"
 
 
 class TestRegister:
@@ -199,14 +214,36 @@ class TestRegister:
         """A new name is refused; one that is known comes back, with any disk."""
         plane = Plane()
         plane.core.limit(ControlLimits(node_count_max=2))
-        plane.start_nodes()
-        (effect,) = plane.hear(AGAIN, node_register("c"))
-        assert isinstance(effect, SendToNode)
-        assert isinstance(effect.message, NodeRefused)
-        assert effect.message.reason == "limit"
+        plane.start_job()
+        assert is_refused_for_limit(plane.hear(AGAIN, node_register("c")))
         plane.settle(LinkClosed(link=LINK_A))
+        assert is_refused_for_limit(plane.hear(AGAIN, node_register("c")))
         message = node_register("a", store_id="another")
-        assert sent(plane.hear(LINK_A, message), LINK_A) == [registered()]
+        (answer, *_) = sent(plane.hear(LINK_A, message), LINK_A)
+        assert isinstance(answer, NodeRegistered)
+
+    def test_who_is_away_and_has_nothing_makes_room(self) -> None:
+        """One name goes for the one that comes, here and in the leader store."""
+        plane = Plane()
+        plane.core.limit(ControlLimits(node_count_max=2))
+        plane.start_nodes()
+        assert is_refused_for_limit(plane.hear(AGAIN, node_register("c")))
+        plane.settle(LinkClosed(link=LINK_A))
+        (write,) = plane.step(spoke(AGAIN, node_register("c")))
+        assert isinstance(write, WriteStore)
+        record = NodeRecord(node_id="c", store_id="disk-of-c")
+        assert write.operations == (
+            Delete(node_path("a")),
+            Put(node_path("c"), encode_record(record)),
+        )
+        assert sent(plane.settle_rest([write]), AGAIN) == [registered()]
+        # Whoever has had to go is a new node when it is back, and waits for a place.
+        assert is_refused_for_limit(plane.hear(LINK_A, node_register("a")))
+        plane.next_leader()
+        assert [node.node_id for node in plane.core.node_summaries(now_ns=0)] == [
+            "b",
+            "c",
+        ]
 
     def test_nobody_is_told_over_a_connection_that_is_over(self) -> None:
         """Whoever it was comes back over another."""

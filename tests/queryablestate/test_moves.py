@@ -39,6 +39,7 @@ from queryablestate.node_messages import (
     LeaveNode,
     NodeEmptied,
     NodeHeartbeat,
+    NodeRefused,
     NodeRegistered,
     ResetJob,
 )
@@ -754,6 +755,21 @@ class TestDrain:
         assert emptied("empty") in sent(effects, LINK_B)
         (one,) = [n for n in plane.core.node_summaries(now_ns=0) if n.is_draining]
         assert not one.is_needed
+
+    def test_a_node_that_a_batch_may_need_keeps_its_place(self) -> None:
+        """S2: though it is away: no other node is taken for it until that is over."""
+        plane, epoch = start("ab")
+        plane.core.limit(ControlLimits(node_count_max=2))
+        plane.hear(LINK_B, leave("b"))
+        plane.hear(LINK_A, copied("a", 2, 2, 3))
+        plane.settle(LinkClosed(link=LINK_B))
+        (refused,) = sent(join(plane, "c"), LINK_C)
+        assert isinstance(refused, NodeRefused)
+        plane.ask(commit(epoch, 0, assignment_version=1))
+        plane.hear(LINK_B, node_register("b"))
+        plane.settle(LinkClosed(link=LINK_B))
+        registered, *_ = sent(join(plane, "c"), LINK_C)
+        assert isinstance(registered, NodeRegistered)
 
     def test_a_drain_is_taken_back(self) -> None:
         """O6: it takes part again."""
