@@ -12,6 +12,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from queryablestate.writer_links import close_writer_connections
+
 
 # The same examples in every run: a red test is then caused by the change at
 # hand.  No example database: nothing of one checkout leaks into the next.
@@ -43,6 +45,18 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _close_what_writers_keep() -> Iterator[None]:
+    """
+    Leave no connection to a cluster that is gone.
+
+    A process keeps them for its next batch, and libzmq would go on trying to connect:
+    whoever counts file descriptors meanwhile counts its attempts.
+    """
+    yield
+    close_writer_connections()
 
 
 @pytest.fixture(autouse=True)

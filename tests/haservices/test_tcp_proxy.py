@@ -6,13 +6,13 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from haservices.reserved_port import ReservedPort
 from haservices.tcp_proxy import TCPProxy
 from nameservice import LocalProtocolError
+from tests.leaks import assert_back_at, process_figures, settled
 
 
 pytestmark = pytest.mark.shells
@@ -63,11 +63,6 @@ def receive_all(sock: socket.socket) -> bytes:
     while chunk := sock.recv(65_536):
         chunks.append(chunk)
     return b"".join(chunks)
-
-
-def descriptor_count() -> int:
-    """Return how many file descriptors this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def assert_silent(sock: socket.socket) -> None:
@@ -289,8 +284,7 @@ class TestClosing:
 
     def test_closing_leaves_nothing_behind(self, listener: socket.socket) -> None:
         """No thread and no file descriptor stays, whatever was open or held."""
-        threads = threading.active_count()
-        descriptors = descriptor_count()
+        before = settled(process_figures)
         for _ in range(20):
             proxy = TCPProxy(listener.getsockname()[1])
             with connected(proxy, listener) as (client, _server):
@@ -301,8 +295,7 @@ class TestClosing:
                 proxy.close()
                 with pytest.raises(ConnectionResetError):
                     client.recv(1)
-        assert threading.active_count() == threads
-        assert descriptor_count() == descriptors
+        assert_back_at(before, process_figures)
 
     def test_a_closed_proxy_says_so(self, proxy: TCPProxy) -> None:
         """A command to a closed proxy is the caller's mistake."""

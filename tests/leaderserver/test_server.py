@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,6 +37,7 @@ from tests.leaderserver.scripted_client import (
     ScriptedClient,
     ScriptedSubscriber,
 )
+from tests.leaks import assert_back_at, process_figures, settled
 from transport import (
     AllowList,
     ConnectionClosed,
@@ -164,18 +164,14 @@ class TestLife:
 
     def test_nothing_is_left_behind(self, tmp_path: Path) -> None:
         """A hundred servers leave no thread and no file descriptor."""
-
-        def left() -> tuple[int, int]:
-            return threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-
         config = ServerConfig(bind=ANY_PORT, data_dir=tmp_path)
         with LeaderServer(config):
             pass
-        before = left()
+        before = settled(process_figures)
         for _ in range(100):
             with LeaderServer(config):
                 pass
-        assert left() == before
+        assert_back_at(before, process_figures)
 
     def test_a_child_has_no_server(self, server: LeaderServer) -> None:
         """Its use of the parent's raises, its close is silent (E10)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 import threading
@@ -29,6 +28,7 @@ from nameservice import (
     UnreachableError,
 )
 from retrieval import RetrieverEvent
+from tests.leaks import assert_back_at, process_figures, settled
 from tests.recording import Record, wait_until
 from transport import (
     CurveKeyPair,
@@ -281,17 +281,13 @@ class TestOpening:
 
     def test_impossible_endpoints_are_errors_at_once(self) -> None:
         """And nothing stays open."""
-
-        def left() -> tuple[int, int]:
-            return threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-
         with pytest.raises(ConfigurationError):
             Client("tcp://*:5170")
-        before = left()
+        before = settled(process_figures)
         for _ in range(10):
             with pytest.raises(ConfigurationError, match="cannot connect to"):
                 Client("tcp://*:5170")
-        assert left() == before
+        assert_back_at(before, process_figures)
 
 
 class TestBroadcasts:
@@ -417,12 +413,8 @@ class TestEnd:
 
     def test_a_link_that_never_began_leaves_nothing(self) -> None:
         """Neither thread nor file descriptor."""
-
-        def left() -> tuple[int, int]:
-            return threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-
         Client("tcp://127.0.0.1:1").link.stop()
-        before = left()
+        before = settled(process_figures)
         for _ in range(20):
             Client("tcp://127.0.0.1:1").link.stop()
-        assert left() == before
+        assert_back_at(before, process_figures)

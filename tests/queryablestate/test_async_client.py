@@ -32,6 +32,7 @@ from queryablestate.codec import encode
 from queryablestate.questions import Ask, Reading, Told
 from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
 from tests.forking import run_in_child
+from tests.leaks import assert_back_at, process_figures, settled
 from tests.queryablestate.scripted_proxy import Lead, Reply, ScriptedProxy, error_frame
 from tests.queryablestate.scripted_state import (
     LIST_SCHEMA,
@@ -594,18 +595,15 @@ class TestClosing:
     def test_nothing_is_left(self, services: HAServices, proxy: ScriptedProxy) -> None:
         """A client leaves neither threads nor open files behind."""
 
-        def count() -> int:
-            return len(list(Path("/proc/self/fd").iterdir()))
-
         async def ask(client: AsyncQueryableStateClient) -> None:
             await client.get(*STATE, "N1")
 
         for _ in range(2):
             run(services, ask)
-        files = count()
+        before = settled(process_figures)
         for _ in range(8):
             run(services, ask)
-        assert count() <= files + 2
+        assert_back_at(before, process_figures)
 
     def test_a_child_is_refused(
         self, services: HAServices, proxy: ScriptedProxy

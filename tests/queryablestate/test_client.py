@@ -37,6 +37,7 @@ from queryablestate.messages import Hello
 from queryablestate.questions import Ask, Reading, Told
 from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
 from tests.forking import run_in_child
+from tests.leaks import assert_back_at, process_figures, settled
 from tests.queryablestate.scripted_proxy import Lead, Reply, ScriptedProxy, error_frame
 from tests.queryablestate.scripted_state import (
     LIST_SCHEMA,
@@ -937,19 +938,14 @@ class TestClosing:
 
     def test_nothing_is_left(self, services: HAServices, proxy: ScriptedProxy) -> None:
         """A client leaves neither threads nor open files behind."""
-
-        def count() -> int:
-            return len(list(Path("/proc/self/fd").iterdir()))
-
         for _ in range(2):
             with QueryableStateClient(services) as client:
                 client.get(*STATE, "N1")
-        files, threads = count(), threading.active_count()
+        before = settled(process_figures)
         for _ in range(10):
             with QueryableStateClient(services) as client:
                 client.get(*STATE, "N1")
-        assert count() <= files + 2
-        assert threading.active_count() <= threads + 1
+        assert_back_at(before, process_figures)
 
     def test_a_client_that_never_asked(self, services: HAServices) -> None:
         """Closing what was hardly opened is no trouble."""

@@ -21,6 +21,7 @@ from queryablestate.node_messages import (
 from queryablestate.questions import CountKeys, GetItems
 from queryablestate.records import BatchState, Entry
 from queryablestate.store import StateStore
+from tests.leaks import assert_back_at, process_figures, settled
 from tests.queryablestate.copying_nodes import (
     ALL_GROUPS,
     GROUP_COUNT,
@@ -108,11 +109,6 @@ def continued(node: CopyingNode) -> bool:
     (fetch,) = node.node._running._server._store._copying._fetches
     assert fetch._call is not None
     return fetch._call._heard_ns - fetch._began_ns > 1_000_000_000
-
-
-def descriptor_count() -> int:
-    """Return how many files this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def is_copied(node: CopyingNode) -> bool:
@@ -338,14 +334,14 @@ class TestWhatGoesWrong:
         """S2: no thread, no socket, no read transaction, on neither side."""
         a.write(1, *many())
         threads = set(threading.enumerate())
-        descriptors = descriptor_count()
+        before = settled(process_figures)
         with CopyingNode("b", tmp_path) as b:
             go = b.begin_to_copy(a)
             wait_for_window(b)
             go.set()
         assert set(threading.enumerate()) == threads
         assert wait_until(lambda: served(a) == 0)
-        assert wait_until(lambda: descriptor_count() <= descriptors)
+        assert_back_at(before, process_figures)
 
     def test_a_store_that_cannot_be_left_goes_on(
         self, a: CopyingNode, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ from queryablestate.proxy_config import ProxyConfig
 from queryablestate.proxy_server import QueryStateProxyServer
 from queryablestate.writer_links import close_writer_connections
 from tests.forking import run_in_child
+from tests.leaks import Figures, process_figures, settled
 from tests.queryablestate.proxy_peers import ScriptedPeer
 from tests.queryablestate.proxy_stage import JOB, STATE, ProxyStage
 from tests.queryablestate.stored_control import FakeStore, leader_session
@@ -338,8 +339,7 @@ class TestConfirming:
 class TestLeaks:
     def test_many_that_come_and_go_leave_nothing(self, tmp_path: Path) -> None:
         """Neither threads nor descriptors, whatever they were doing."""
-        descriptors = Path("/proc/self/fd")
-        counts: list[tuple[int, int]] = []
+        counts: list[Figures] = []
         for number in range(4):
             with ProxyStage(tmp_path / str(number)) as stage:
                 stage.publisher().write({STATE: [("a", 1)]})
@@ -347,5 +347,5 @@ class TestLeaks:
                     peer.hello()
                     peer.get(peer.describe(JOB, STATE))
             close_writer_connections()  # they are kept for the next batch
-            counts.append((threading.active_count(), len(list(descriptors.iterdir()))))
+            counts.append(settled(process_figures))
         assert counts[1:] == counts[:1] * 3

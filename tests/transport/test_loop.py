@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 
@@ -16,6 +15,7 @@ from nameservice import (
     UnreachableError,
 )
 from tests.forking import run_in_child
+from tests.leaks import assert_back_at, process_figures, settled
 from transport.endpoints import parse_endpoint
 from transport.loop import PollLoop
 from transport.sockets import (
@@ -646,16 +646,14 @@ class TestEnd:
 
     def test_nothing_is_left_behind(self) -> None:
         """A hundred loops leave neither threads nor file descriptors."""
-        threads_before = threading.active_count()
-        descriptors_before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 (a count)
+        before = settled(process_figures)
         for _ in range(100):
             loop = PollLoop(name="test")
             loop.start()
             call(loop, nothing)
             loop.stop()
             loop.join(WAIT_SECONDS)
-        assert threading.active_count() == threads_before
-        assert len(os.listdir("/proc/self/fd")) == descriptors_before  # noqa: PTH208
+        assert_back_at(before, process_figures)
 
 
 class TestFork:
