@@ -13,6 +13,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
 
+from attrs import evolve
+
 from nameservice import (
     DidNotHappenError,
     LocalProtocolError,
@@ -388,6 +390,23 @@ class NodeStore:
             sequence_min=sequence_min,
             failure=failure,
         )
+        self._remove_unheld(opened, event)
+
+    def _remove_unheld(self, opened: OpenStore, event: KeyGroupsHeld) -> None:
+        """Remove some rows, and come again; tell what is held when none is left."""
+        is_done = True
+
+        def remove() -> None:
+            nonlocal is_done
+            is_done = opened.store.remove_unheld(event.job_id)
+
+        if event.failure is None:
+            failure = self._write(remove)
+            if failure is not None:
+                event = evolve(event, failure=failure)
+            elif not is_done:
+                opened.writer.run(partial(self._remove_unheld, opened, event))
+                return
         self.post(partial(self._finished, opened, event))
 
     def _finish_copy(self, opened: OpenStore, effect: FinishCopy) -> None:

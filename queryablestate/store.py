@@ -85,10 +85,10 @@ class StateStore:
     The rows of one node; one thread writes, any thread reads through its `reader`.
 
     All methods block.  Methods that write (`bind_control`, `fence`, `stage`, `apply`,
-    `reset_job`, `hold`, `put_copied`, `finish_copy`, `drop_stages_older_than`,
-    `sweep_expired`) are for one thread; the others may be called from any.  Every
-    failure of the disk is a `StorageError`, and leaves everything as it was, or as
-    what may be called again makes it.
+    `reset_job`, `hold`, `remove_unheld`, `put_copied`, `finish_copy`,
+    `drop_stages_older_than`, `sweep_expired`) are for one thread; the others may be
+    called from any.  Every failure of the disk is a `StorageError`, and leaves
+    everything as it was, or as what may be called again makes it.
     """
 
     def __init__(self, environment: StoreEnvironment) -> None:
@@ -309,8 +309,9 @@ class StateStore:
         """
         Hold these key groups of a job from now on, and no others, durably (S1, S2).
 
-        Rows of key groups that are named in neither are removed; the position stays.  A
-        store that was never told holds all.  To be called again changes nothing.
+        Rows of key groups that are named in neither are for `remove_unheld`; the
+        position stays.  A store that was never told holds all.  To be called again
+        changes nothing.
 
         Args:
             key_groups: In-sync copies: what was held, or is copied completely.  One
@@ -319,6 +320,17 @@ class StateStore:
                 *since* goes on as it is, others have nothing.
         """
         return self._holdings.hold(job_id, key_groups, joining)
+
+    def remove_unheld(self, job_id: str) -> bool:
+        """
+        Remove rows of a job that are of no key group that it holds or copies.
+
+        So many with each call; nobody is shown them before.
+
+        Returns:
+            Whether there were none; if there were, it is to be called again.
+        """
+        return self._holdings.remove_unheld(job_id)
 
     def put_copied(self, job_id: str, header: CopiedStates, page: CopiedRows) -> None:
         """

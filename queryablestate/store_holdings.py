@@ -13,15 +13,17 @@ rows of these, and passes over the others.  A key group is
   is held, and nobody is asked there yet.  See `queryablestate.store_copies`;
 * or none of these: no rows of it are here, or some that are about to be removed.
 
-**The mark comes first, then rows are removed**, so many in a transaction, since a
-transaction remembers the pages that it has touched.  Whoever reads rows to copy them
-looks at the mark in the same snapshot, and is refused; nobody else asks for what is not
-held.  After a crash in between rows are left over that the mark does not name: the next
-`hold` removes them, and nothing shows them before.  A copy that begins has no rows, or
-such; they are removed at the latest before the first ones are put.
+**The mark comes first, then rows are removed**, so many with each call, so that batches
+have their turn in between, and a transaction, which remembers the pages that it has
+touched, stays small.  Whoever reads rows to copy them looks at the mark in the same
+snapshot, and is refused; nobody else asks for what is not held, and no entry applies to
+it.  So rows that are left over, after a crash too, are shown by nothing, and wait for
+the next call.  A copy that begins has no rows, or such; they are removed at the latest
+before the first ones are put.
 
 **What is named as in sync, and is none here**, is lost (rule W7): no answer rather than
-a wrong one.  It does not happen while the leader store and this directory agree.
+a wrong one.  It does not happen while the leader store and this directory agree.  Rows
+that are left over of it are removed at once: they would show.
 
 **Lost key groups** are a part of the mark of each state.  A key group that leaves is
 not lost any more; one that is copied is as lost as its source.
@@ -76,7 +78,7 @@ __all__ = [
 ]
 
 _REMOVED_COUNT_MAX: Final = 50_000
-"""Rows removed in one transaction: as many as a batch would touch."""
+"""Rows removed with each call: as many as a batch would touch."""
 
 
 @final
@@ -172,11 +174,13 @@ class HoldingKeeper:
                 if old is not None and one in old.copies
             ),
         )
+        absent = difference(named, had)
         with self._environment.writing() as transaction:
             if mark != old:
                 put_hold_mark(transaction, self._meta, mark)
-            self._mark_lost(transaction, job_id, sound, difference(named, had))
-        self._remove_others(job_id, difference(ALL_GROUPS, sound))
+            self._mark_lost(transaction, job_id, sound, absent)
+        while not self._remove_some(job_id, absent):
+            pass  # a part of it is gone
         self._copies.release(job_id, sequence_needed(mark))
         missing = copies_under_way(mark)
         return Held(
@@ -195,32 +199,40 @@ class HoldingKeeper:
                 mark = replace(mark, lost=lost)  # noqa: PLW2901 (the same, later)
                 put_state_mark(transaction, self._meta, number, mark)
 
-    def _remove_others(self, job_id: str, others: Runs) -> None:
-        """Remove the rows of key groups that are not to be here."""
-        ranges = row_ranges(others)
-        kept = row_ranges(difference(ALL_GROUPS, others))
+    def remove_unheld(self, job_id: str) -> bool:
+        """See `queryablestate.store.StateStore.remove_unheld`."""
         with self._environment.reading() as transaction:
-            databases = [
-                self._environment.slots[mark.slot]
-                for mark in job_states(transaction, self._meta, job_id).values()
-            ]
-            databases = [
-                database
-                for database in databases
-                if _has_row(transaction.cursor(database), ranges)
-            ]
-        for database in databases:
-            self._remove(database, ranges, kept)
+            mark = hold_mark(transaction, self._meta, job_id)
+        if mark is None:
+            return True
+        begun = (one.key_group for one in mark.copies if one.fetched is not None)
+        kept = union(mark.held, runs_from(begun))
+        return self._remove_some(job_id, difference(ALL_GROUPS, kept))
 
-    def _remove(self, database: _Database, ranges: RowRanges, kept: RowRanges) -> None:
-        while True:
-            with self._environment.writing() as transaction:
-                cursor = transaction.cursor(database)
-                if not _has_row(cursor, kept):
-                    transaction.drop(database, delete=False)  # in one piece
-                    return
-                if remove_rows(cursor, ranges, _REMOVED_COUNT_MAX) == 0:
-                    return
+    def _remove_some(self, job_id: str, others: Runs) -> bool:
+        """Remove rows of these key groups, if there are any; return if none were."""
+        ranges = row_ranges(others)
+        with self._environment.reading() as transaction:
+            database = self._database_with(transaction, job_id, ranges)
+        if database is None:
+            return True
+        with self._environment.writing() as transaction:
+            cursor = transaction.cursor(database)
+            if _has_row(cursor, row_ranges(difference(ALL_GROUPS, others))):
+                remove_rows(cursor, ranges, _REMOVED_COUNT_MAX)
+            else:
+                transaction.drop(database, delete=False)  # in one piece
+        return False
+
+    def _database_with(
+        self, transaction: Transaction[bytes], job_id: str, ranges: RowRanges
+    ) -> _Database | None:
+        """Return a database of the job with rows in *ranges*, or None."""
+        for mark in job_states(transaction, self._meta, job_id).values():
+            database = self._environment.slots[mark.slot]
+            if _has_row(transaction.cursor(database), ranges):
+                return database
+        return None
 
 
 def _next_mark(

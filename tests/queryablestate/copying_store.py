@@ -25,7 +25,7 @@ from queryablestate.store_layout import HoldMark
 from queryablestate.store_marks import hold_mark
 from tests.queryablestate import writing_store
 from tests.queryablestate.store_batches import JOB, NODE, NOW_US
-from tests.queryablestate.store_copying import joining
+from tests.queryablestate.store_copying import hold, joining
 from tests.queryablestate.writing_store import DROPPED
 
 
@@ -77,10 +77,14 @@ def copies_of(store: StateStore) -> list[int]:
 
 
 def hold_again(store: StateStore) -> Held:
-    """Tell a store what it was told before, and that what is complete is in sync."""
+    """
+    Tell a store what it was told before, and that what is complete is in sync.
+
+    What is left over of anything else is removed.
+    """
     held = [group for group in copies_of(store) if group in GROUPS]
     copies = copies_under_way(mark_of(store))
-    return store.hold(JOB, held, joining({one.key_group: one.since for one in copies}))
+    return hold(store, held, joining({one.key_group: one.since for one in copies}))
 
 
 def say(*words: object) -> None:
@@ -121,6 +125,8 @@ class Copying:
         missing = self.store.hold(JOB, held, told)
         say("held")
         self.write()
+        while not self.store.remove_unheld(JOB):
+            say("removed")
         self.copy(missing.missing, draw)
 
     def copy(self, key_groups: Iterable[int], draw: random.Random) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from queryablestate.node_messages import JoiningGroup
 from queryablestate.store import StateStore
+from queryablestate.store_holdings import Held
 from queryablestate.store_layout import (
     batch_prefix,
     decode_staged_batch,
@@ -23,6 +24,20 @@ def joining(groups: Mapping[int, int]) -> list[JoiningGroup]:
     return [
         JoiningGroup(key_group=group, since=since) for group, since in groups.items()
     ]
+
+
+def hold(
+    store: StateStore,
+    key_groups: Iterable[int],
+    told: Sequence[JoiningGroup],
+    *,
+    job_id: str = JOB,
+) -> Held:
+    """Hold these key groups, and remove what is not held any more."""
+    held = store.hold(job_id, key_groups, told)
+    while not store.remove_unheld(job_id):
+        pass
+    return held
 
 
 def fetched(

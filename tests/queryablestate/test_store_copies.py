@@ -29,6 +29,7 @@ from tests.queryablestate.store_copying import (
     copied,
     fetched,
     finished,
+    hold,
     joining,
     kept_sequences,
     rows_by_group,
@@ -81,18 +82,32 @@ class TestCopy:
         """With its rows and the marks of the states; others stay there (S2)."""
         write_all(source, b"1")
         target.reset_job(JOB, 1, [])
-        held = target.hold(JOB, [], joining({1: 1, 2: 1}))
+        held = hold(target, [], joining({1: 1, 2: 1}))
         assert (held.copied, held.missing, held.sequence_min) == ((), (1, 2), 1)
         assert copied(source, target, [1, 2]) == (1, 2)
         assert target.state(1) == source.state(1)
         assert values(target, 0, 1, 2, 3) == [None, b"1", b"1", None]
-        held = target.hold(JOB, [], joining({1: 1, 2: 1}))
+        held = hold(target, [], joining({1: 1, 2: 1}))
         assert (held.copied, held.missing, held.sequence_min) == ((1, 2), (), 0)
-        target.hold(JOB, [1, 2], [])
+        hold(target, [1, 2], [])
         write_all(source, b"2", target)
         assert values(target, 0, 1, 2, 3) == [None, b"2", b"2", None]
         held_rows = rows_by_group(source, JOB, [1, 2])
         assert rows_by_group(target, JOB, range(4)) == held_rows
+
+    def test_what_is_removed_is_removed_around_copies(
+        self, source: StateStore, target: StateStore
+    ) -> None:
+        """S2: key groups leave, and one of them comes back before their rows went."""
+        write_all(source, b"1", target)
+        target.hold(JOB, [0], [])
+        target.hold(JOB, [0], joining({1: 1}))
+        sequence = fetched(source, target, [1])
+        while not target.remove_unheld(JOB):
+            pass
+        assert finished(target, [1], sequence) == (1,)
+        assert target.remove_unheld(JOB)
+        assert sorted(rows_by_group(target, JOB, range(4))[1]) == [0, 1]
 
     def test_what_is_decided_meanwhile_is_kept_and_applied(
         self, source: StateStore, target: StateStore
@@ -102,7 +117,7 @@ class TestCopy:
         for store in (source, target):
             write(store, [(key(1), b"0")])
             write(store, [(key(1), b"i")], batch_state=lists)
-        target.hold(JOB, [0], joining({1: 2}))
+        hold(target, [0], joining({1: 2}))
         sequence = fetched(source, target, [1])
         for store in (source, target):
             write(store, [(key(1), None), (key(1, "a"), b"a")])
@@ -123,7 +138,7 @@ class TestCopy:
     ) -> None:
         """S2: the same entry is fetched again after a replay that went half way."""
         write_all(source, b"1", target)
-        target.hold(JOB, [], joining({1: 1}))
+        hold(target, [], joining({1: 1}))
         with source.copy_reader(JOB, [1]) as reader:
             (page,) = reader.pages()
             target.put_copied(JOB, reader.states, page)
@@ -143,7 +158,7 @@ class TestCopy:
     ) -> None:
         """Entries up to its own leave the rows alone, also one that replaces (S2)."""
         write_all(source, b"1", target)
-        target.hold(JOB, [0], joining({1: 1}))
+        hold(target, [0], joining({1: 1}))
         replaced = state(is_replaced=True)
         write_all(source, b"2", batch_state=replaced)
         write(source, [(key(1, "x"), b"x")])
@@ -160,10 +175,10 @@ class TestCopy:
     ) -> None:
         """A copy must not make others seem to be further than they are (Q1)."""
         write_all(source, b"1", target)
-        target.hold(JOB, [0], joining({1: 1}))
+        hold(target, [0], joining({1: 1}))
         write_all(source, b"2", batch_state=state(2))
         sequence = fetched(source, target, [1])
-        target.hold(JOB, [0], joining({1: 1}))
+        hold(target, [0], joining({1: 1}))
         assert target.state(2) is None
         assert target.reader().get_values(2, [key(0), key(1)], NOW_US).view is None
         write_all(target, b"2", batch_state=state(2))
@@ -177,10 +192,10 @@ class TestCopy:
         """No entry that the store will apply says what they are (S2, Q1)."""
         write_all(source, b"1")
         target.reset_job(JOB, 1, [])
-        target.hold(JOB, [], joining({1: 1}))
+        hold(target, [], joining({1: 1}))
         write_all(source, b"2", batch_state=state(2))
         sequence = fetched(source, target, [1])
-        target.hold(JOB, [], joining({1: 1}))
+        hold(target, [], joining({1: 1}))
         assert target.state(1) is None
         write_all(target, b"2", batch_state=state(2))
         assert finished(target, [1], sequence) == (1,)
@@ -195,12 +210,12 @@ class TestCopy:
         write_all(source, b"1", target)
         write_all(source, b"2", target, batch_state=state(2))
         write_all(source, b"3", target, batch_state=state(3))
-        target.hold(JOB, [], joining({1: 3}))
+        hold(target, [], joining({1: 3}))
         with source.copy_reader(JOB, [1]) as reader:
             pages = list(reader.pages(1))
             assert [page.state_number for page in pages] == [1, 2, 3]
             target.apply(JOB, StateDropped(sequence=4, state_number=3))
-            target.hold(JOB, [], joining({1: 3}))
+            hold(target, [], joining({1: 3}))
             target.put_copied(JOB, reader.states, pages[0])
             target.put_copied(JOB, reader.states, pages[1])
             target.apply(JOB, StateDropped(sequence=5, state_number=2))
@@ -220,7 +235,7 @@ class TestCopy:
         """What an earlier one has left may have been removed since (S2)."""
         write_all(source, b"1")
         target.reset_job(JOB, 1, [])
-        target.hold(JOB, [], joining({1: 1, 2: 1}))
+        hold(target, [], joining({1: 1, 2: 1}))
         fetched(source, target, [1, 2])
         for store in (source, target):
             write(store, [(key(1), None), (key(2), b"2")])
@@ -234,7 +249,7 @@ class TestCopy:
         write_all(source, b"1", target)
         old = source.copy_reader(JOB, [1])
         write_all(source, b"2", target)
-        held = target.hold(JOB, [], joining({1: 1}))
+        held = hold(target, [], joining({1: 1}))
         assert held.sequence_min == 2  # what was before is not kept
         with pytest.raises(LocalProtocolError, match="put at least one page"):
             target.finish_copy(JOB, [1], 2)
@@ -251,12 +266,12 @@ class TestCopy:
         """Of a fetch that goes on when the copy was given up, or of other groups."""
         write_all(source, b"1")
         target.reset_job(JOB, 1, [])
-        target.hold(JOB, [], joining({1: 1}))
+        hold(target, [], joining({1: 1}))
         with source.copy_reader(JOB, range(4)) as reader:
             (page,) = reader.pages()
             target.put_copied(JOB, reader.states, page)
             assert list(rows_by_group(target, JOB, range(4))[1]) == [1]
-            target.hold(JOB, [], joining({2: 1}))
+            hold(target, [], joining({2: 1}))
             narrow = replace(reader.states, key_groups=((1, 1),))
             target.put_copied(JOB, narrow, page)
         assert rows_by_group(target, JOB, range(4)) == {}
@@ -267,7 +282,7 @@ class TestCopy:
     ) -> None:
         """They are decided and applied, and still not to be dropped for age (S2)."""
         write_all(source, b"1", target)
-        target.hold(JOB, [0], joining({1: 1}))
+        hold(target, [0], joining({1: 1}))
         sequence = fetched(source, target, [1])
         write_all(source, b"2", target)
         target.stage([chunk([(key(1), b"late")], stage="z", batch_id=2)], NOW_US)
@@ -276,10 +291,10 @@ class TestCopy:
         assert values(target, 0, 1) == [b"2", b"2"]
         assert kept_sequences(target) == []
         assert target.drop_stages_older_than(NOW_US * 2) == 0  # they went with it
-        target.hold(JOB, [0], joining({1: 1, 2: 2}))
+        hold(target, [0], joining({1: 1, 2: 2}))
         write_all(source, b"3", target)
         assert kept_sequences(target) == [3]
-        target.hold(JOB, [0], joining({1: 1}))  # given up
+        hold(target, [0], joining({1: 1}))  # given up
         assert kept_sequences(target) == []
 
     def test_a_reset_begins_copies_anew(
@@ -288,11 +303,11 @@ class TestCopy:
         """Complete ones too: their rows are gone (W7)."""
         write_all(source, b"1")
         target.reset_job(JOB, 1, [])
-        target.hold(JOB, [], joining({1: 1, 2: 1}))
+        hold(target, [], joining({1: 1, 2: 1}))
         assert copied(source, target, [1]) == (1,)
         write_all(source, b"2")
         target.reset_job(JOB, 2, [1])
-        held = target.hold(JOB, [], joining({1: 1, 2: 1}))
+        held = hold(target, [], joining({1: 1, 2: 1}))
         assert (held.copied, held.missing, held.sequence_min) == ((), (1, 2), 2)
         assert copied(source, target, [1, 2]) == (1, 2)
         assert values(target, 1, 2) == [b"2", b"2"]
@@ -305,12 +320,12 @@ class TestLost:
     ) -> None:
         """Sound and lost key groups of one state lie side by side (W7)."""
         write_all(source, b"1", target)
-        target.hold(JOB, [0], joining({1: 1, 2: 1}))
+        hold(target, [0], joining({1: 1, 2: 1}))
         source.reset_job(JOB, 1, [1])
-        source.hold(JOB, [1], [])
+        hold(source, [1], [])
         assert copied(source, target, [1]) == (1,)
         assert lost(target) == ((1, 1),)
-        target.hold(JOB, [0], joining({2: 1}))
+        hold(target, [0], joining({2: 1}))
         assert lost(target) == ()
 
     def test_a_kept_batch_that_replaces_completes_it(
@@ -318,7 +333,7 @@ class TestLost:
     ) -> None:
         """It was decided after the rows were lost (W7)."""
         source.reset_job(JOB, 0, [1])
-        target.hold(JOB, [0], joining({1: 0}))
+        hold(target, [0], joining({1: 0}))
         sequence = fetched(source, target, [1])
         write_all(target, b"1", batch_state=state(is_replaced=True))
         assert lost(target) == ((1, 1),)
@@ -331,7 +346,7 @@ class TestLost:
     ) -> None:
         """The source lost the rows after it had applied that batch (W7)."""
         write_all(source, b"1", target)
-        target.hold(JOB, [0], joining({1: 1}))
+        hold(target, [0], joining({1: 1}))
         source.reset_job(JOB, 2, [1])
         sequence = fetched(source, target, [1])
         write_all(target, b"2", batch_state=state(is_replaced=True))
@@ -345,7 +360,7 @@ class TestLost:
         """What an earlier fetch said of the same key groups counts no more (W7)."""
         source.reset_job(JOB, 1, [1])
         target.reset_job(JOB, 1, [])
-        target.hold(JOB, [], joining({1: 1}))
+        hold(target, [], joining({1: 1}))
         fetched(source, target, [1])
         assert lost(target) == ((1, 1),)
         for store in (source, target):
@@ -359,7 +374,7 @@ class TestLost:
         """Half of a sound copy is no copy, and not as good as a lost one (S2, W7)."""
         write_all(source, b"1")
         target.reset_job(JOB, 1, [])
-        target.hold(JOB, [], joining({1: 1}))
+        hold(target, [], joining({1: 1}))
         fetched(source, target, [1])
         source.reset_job(JOB, 1, [1])  # its disk is another one now
         with source.copy_reader(JOB, [1]) as reader:
@@ -382,7 +397,7 @@ class TestReader:
             first = next(pages)
             write_all(source, b"3", batch_state=state(is_replaced=True))
             source.apply(JOB, StateDropped(sequence=4, state_number=2))
-            source.hold(JOB, [0], [])
+            hold(source, [0], [])
             write_all(source, b"5", batch_state=state(5))
             assert reader.sequence == reader.states.sequence == 2
             assert [one.state_number for one in reader.states.states] == [1, 2]
@@ -422,7 +437,7 @@ class TestReader:
         """It says what states there are."""
         write(source, [(key(0), b"1")])
         target.reset_job(JOB, 1, [])
-        target.hold(JOB, [], joining({1: 1}))
+        hold(target, [], joining({1: 1}))
         with source.copy_reader(JOB, [1]) as reader:
             assert [len(page.keys) for page in reader.pages()] == [0]
         assert copied(source, target, [1]) == (1,)
@@ -434,7 +449,7 @@ class TestReader:
         """Nobody takes half a copy, or none, for a whole one (S2)."""
         write_all(source, b"1")
         target.reset_job(JOB, 1, [])
-        target.hold(JOB, [], joining({1: 1}))
+        hold(target, [], joining({1: 1}))
         for group in (1, 2):
             with pytest.raises(LocalProtocolError, match=f"group {group} of"):
                 target.copy_reader(JOB, [group])

@@ -400,8 +400,14 @@ class CopyMachine(RuleBasedStateMachine):
             (told[group] for group in answer.missing), default=0
         )
         node.held, node.told, node.complete = held, told, complete
-        others = rows_by_group(node.store, JOB, set(GROUPS) - held - set(told))
-        assert others == {}
+
+    @rule(index=NODES)
+    def remove(self, index: int) -> None:
+        """Rows of what a node does not hold any more go, before or after others."""
+        node = self.nodes[index]
+        if node.store.remove_unheld(JOB):
+            kept = node.held | set(node.told)
+            assert rows_by_group(node.store, JOB, set(GROUPS) - kept) == {}
 
     @precondition(lambda self: any(node.position < self.head for node in self.nodes))
     @rule(index=NODES, count=st.integers(1, 3))

@@ -9,7 +9,7 @@ from queryablestate import store_holdings
 from queryablestate.store import StateStore
 from queryablestate.store_groups import ALL_GROUPS
 from tests.queryablestate.store_batches import JOB, NODE, NOW_US, key, state, write
-from tests.queryablestate.store_copying import joining, rows_by_group
+from tests.queryablestate.store_copying import hold, joining, rows_by_group
 
 
 @pytest.fixture
@@ -28,6 +28,12 @@ def groups_of(store: StateStore, number: int = 1) -> list[int]:
     return sorted(rows_by_group(store, JOB, range(8)).get(number, {}))
 
 
+def count_rows(store: StateStore) -> int:
+    """Return how many rows there are of the job, held or not."""
+    states = rows_by_group(store, JOB, range(8)).values()
+    return sum(len(rows) for groups in states for rows in groups.values())
+
+
 def lost(store: StateStore, number: int = 1) -> tuple[tuple[int, int], ...]:
     """Return which key groups of a state are lost."""
     view = store.state(number)
@@ -40,7 +46,7 @@ class TestHold:
         self, store: StateStore
     ) -> None:
         """And by who is told so."""
-        held = store.hold(JOB, range(8), [])
+        held = hold(store, range(8), [])
         assert (held.copied, held.missing, held.sequence_min) == ((), (), 0)
         assert groups_of(store) == [0, 1, 2, 3]
         assert lost(store) == ()
@@ -49,7 +55,7 @@ class TestHold:
         """From every state of the job, and of no other one; the position stays (S2)."""
         view = store.state(1)
         for _ in range(2):
-            store.hold(JOB, [0, 2], [])
+            hold(store, [0, 2], [])
             assert groups_of(store, 1) == groups_of(store, 2) == [0, 2]
             assert store.state(1) == view
         reader = store.reader()
@@ -59,7 +65,7 @@ class TestHold:
 
     def test_rows_of_others_are_passed_over(self, store: StateStore) -> None:
         """A batch may have been sent by an older assignment (S2)."""
-        store.hold(JOB, [0, 2], [])
+        hold(store, [0, 2], [])
         write(store, [(key(group), b"%d" % group) for group in range(4)])
         read = store.reader().get_values(1, [key(g) for g in range(4)], NOW_US)
         assert read.values == [b"0", None, b"2", None]
@@ -68,46 +74,61 @@ class TestHold:
 
     def test_what_joins_again_begins_with_nothing(self, store: StateStore) -> None:
         """Rows of a copy that was not in sync may be old (S1)."""
-        held = store.hold(JOB, [0], joining({1: 2, 2: 2}))
+        held = hold(store, [0], joining({1: 2, 2: 2}))
         assert (held.missing, held.sequence_min) == ((1, 2), 2)
         assert groups_of(store) == [0]
-        assert store.hold(JOB, [0], joining({1: 2, 2: 9})).sequence_min == 9
+        assert hold(store, [0], joining({1: 2, 2: 9})).sequence_min == 9
 
     def test_what_is_in_sync_and_not_here_is_lost(self, store: StateStore) -> None:
         """No answer rather than a wrong one, until a batch replaces it (W7)."""
-        store.hold(JOB, [0], joining({1: 2}))
-        store.hold(JOB, [0, 1, 3], [])
+        hold(store, [0], joining({1: 2}))
+        hold(store, [0, 1, 3], [])
         assert lost(store) == ((1, 1), (3, 3))
         assert store.lost_states() == {JOB: [1, 2]}
         rows = [(key(group), b"2") for group in range(4)]
         write(store, rows, batch_state=state(is_replaced=True))
         assert lost(store) == ()
         assert groups_of(store) == [0, 1, 3]
-        store.hold(JOB, [0], [])
+        hold(store, [0], [])
         assert lost(store, 2) == ()
 
     def test_a_reset_loses_what_is_held(self, store: StateStore) -> None:
         """And what leaves is not lost any more (W7)."""
         store.reset_job(JOB, 9, [1])
         assert lost(store) == ALL_GROUPS
-        store.hold(JOB, [0, 1, 3], [])
+        hold(store, [0, 1, 3], [])
         assert lost(store) == ((0, 1), (3, 3))
-        store.hold(JOB, [0], [])
+        hold(store, [0], [])
         store.reset_job(JOB, 10, [1, 2])
         assert lost(store) == lost(store, 2) == ((0, 0),)
 
-    def test_many_rows_take_several_transactions(
+    def test_many_rows_are_removed_a_few_at_a_time(
         self, store: StateStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """They are removed to the last one all the same (S2)."""
+        """Batches are applied in between; the last row goes all the same (S2)."""
         monkeypatch.setattr(store_holdings, "_REMOVED_COUNT_MAX", 2)
-        environment = store._environment.environment
-        before = environment.info()["last_txnid"]
         store.hold(JOB, [1], [])
-        assert environment.info()["last_txnid"] > before + 6
+        counts = [count_rows(store)]
+        while not store.remove_unheld(JOB):
+            write(store, [(key(group, "a"), b"new") for group in range(4)])
+            counts.append(count_rows(store))
+        assert counts == [16, 14, 12, 10, 8, 6, 4]
         assert groups_of(store, 1) == groups_of(store, 2) == [1]
+        read = store.reader().get_values(1, [key(1, "a")], NOW_US)
+        assert read.values == [b"new"]
         store.hold(JOB, [], [])
+        assert [store.remove_unheld(JOB) for _ in range(3)] == [False, False, True]
         assert rows_by_group(store, JOB, range(8)) == {}
+
+    def test_nothing_is_removed_of_what_nobody_has_told(
+        self, store: StateStore
+    ) -> None:
+        """All of it is held, and other jobs are others' business (S1)."""
+        assert store.remove_unheld(JOB)
+        assert groups_of(store) == [0, 1, 2, 3]
+        hold(store, [], [])
+        assert store.remove_unheld("other")
+        assert store.reader().get_values(3, [key(1)], NOW_US).values == [b"other"]
 
     def test_a_removal_that_was_interrupted_is_done_later(
         self, store: StateStore, monkeypatch: pytest.MonkeyPatch
@@ -120,8 +141,8 @@ class TestHold:
         with monkeypatch.context() as patch:
             patch.setattr(store_holdings, "remove_rows", fail)
             with pytest.raises(KeyboardInterrupt):
-                store.hold(JOB, [0], joining({1: 2}))
+                hold(store, [0], joining({1: 2}))
         assert groups_of(store) == [0, 1, 2, 3]
-        held = store.hold(JOB, [0], joining({1: 3}))
+        held = hold(store, [0], joining({1: 3}))
         assert held.missing == (1,)
         assert groups_of(store) == [0]

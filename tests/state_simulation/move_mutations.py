@@ -60,8 +60,8 @@ MOVE_MUTATIONS: Final = (
         name="rows-given-away-kept",
         rule="S1: a node holds what it is assigned, and nothing else",
         module="queryablestate.store_holdings",
-        before="        self._remove_others(job_id, difference(ALL_GROUPS, sound))\n",
-        after="",
+        before="return self._remove_some(job_id, difference(ALL_GROUPS, kept))",
+        after="return True",
         seed=5,
     ),
     Mutation(

@@ -591,6 +591,13 @@ class Node:
             sequence_min=held.sequence_min,
         )
         self._world.trace(self.node_id, "holds", effect, held)
+        return self._remove_unheld(event)
+
+    def _remove_unheld(self, event: KeyGroupsHeld) -> Callable[[], None]:
+        if not self.disk.store.remove_unheld(event.job_id):
+            self._world.counts["removals of rows"] += 1
+            self.write(partial(self._remove_unheld, event))
+            return _do_nothing
         return partial(self._step, event)
 
     def _finish_copy(self, effect: FinishCopy) -> Callable[[], None]:
