@@ -314,7 +314,8 @@ class TestDrivers:
                 lambda: client.describe(job_id, "log").batch_id == 1,
                 timeout_seconds=90,
             )
-            assert logged(cluster, job_id) == [1, 2]
+            # It is decided, and read when the node has applied it.
+            wait_until(lambda: logged(cluster, job_id) == [1, 2])
             (tmp_path / "zombie.go").touch()
             said, _ = zombie.communicate(timeout=90)
             assert "a newer run of query" in said
@@ -325,7 +326,7 @@ class TestDrivers:
             for process in (zombie, successor):
                 if process is not None and process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+                    process.communicate()
 
 
 class TestServers:
