@@ -23,7 +23,7 @@ before the first ones are put.
 
 **What is named as in sync, and is none here**, is lost (rule W7): no answer rather than
 a wrong one.  It does not happen while the leader store and this directory agree.  Rows
-that are left over of it are removed at once: they would show.
+that are left over of it are removed at once: it is held from then on.
 
 **Lost key groups** are a part of the mark of each state.  A key group that leaves is
 not lost any more; one that is copied is as lost as its source.
