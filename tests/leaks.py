@@ -13,14 +13,15 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-from tests.recording import wait_until
+from tests.recording import WAIT_SECONDS, wait_until
 
 
-__all__ = ["Figures", "assert_back_at", "process_figures", "settled"]
+__all__ = ["Figures", "assert_back_at", "assert_closed", "process_figures", "settled"]
 
 Figures: TypeAlias = Mapping[str, object]
 
 _EQUAL_COUNT: Final = 20
+_MOMENT_SECONDS: Final = 1.0
 
 
 def process_figures() -> dict[str, object]:
@@ -43,7 +44,23 @@ def settled(figures: Callable[[], Figures]) -> Figures:
     return known[-1]
 
 
-def assert_back_at(before: Figures, figures: Callable[[], Figures]) -> None:
+def assert_closed(before: Figures) -> None:
+    """
+    Check that whoever has closed has waited for its threads, and left nothing open.
+
+    Threads are counted at once.  Descriptors may wait a moment: another thread of the
+    process may just be trying to connect.
+    """
+    assert threading.active_count() == before["threads"], threading.enumerate()
+    assert_back_at(before, process_figures, timeout_seconds=_MOMENT_SECONDS)
+
+
+def assert_back_at(
+    before: Figures,
+    figures: Callable[[], Figures],
+    *,
+    timeout_seconds: float = WAIT_SECONDS,
+) -> None:
     """Wait until *figures* are what they were before; say what is left if never."""
     seen: Figures = {}
 
@@ -53,7 +70,7 @@ def assert_back_at(before: Figures, figures: Callable[[], Figures]) -> None:
         return seen == before
 
     try:
-        wait_until(are_back)
+        wait_until(are_back, timeout_seconds=timeout_seconds)
     except AssertionError:
         assert seen == before, f"{threading.enumerate()}, {_descriptors()}"
 

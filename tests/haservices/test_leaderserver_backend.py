@@ -18,7 +18,7 @@ from nameservice import (
     DidNotHappenError,
     UnreachableError,
 )
-from tests.leaks import assert_back_at, process_figures, settled
+from tests.leaks import assert_closed, process_figures, settled
 from transport import CurveKeyPair, KeyFiles, write_key_pair
 
 
@@ -147,4 +147,4 @@ class TestOpening:
         for _ in range(2):
             with pytest.raises(UnreachableError):
                 open_leaderserver(nobody)
-        assert_back_at(before, process_figures)
+        assert_closed(before)

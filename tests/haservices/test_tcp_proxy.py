@@ -12,7 +12,7 @@ import pytest
 from haservices.reserved_port import ReservedPort
 from haservices.tcp_proxy import TCPProxy
 from nameservice import LocalProtocolError
-from tests.leaks import assert_back_at, process_figures, settled
+from tests.leaks import assert_closed, process_figures, settled
 
 
 pytestmark = pytest.mark.shells
@@ -295,7 +295,7 @@ class TestClosing:
                 proxy.close()
                 with pytest.raises(ConnectionResetError):
                     client.recv(1)
-        assert_back_at(before, process_figures)
+        assert_closed(before)
 
     def test_a_closed_proxy_says_so(self, proxy: TCPProxy) -> None:
         """A command to a closed proxy is the caller's mistake."""

@@ -37,7 +37,7 @@ from tests.leaderserver.scripted_client import (
     ScriptedClient,
     ScriptedSubscriber,
 )
-from tests.leaks import assert_back_at, process_figures, settled
+from tests.leaks import assert_closed, process_figures, settled
 from transport import (
     AllowList,
     ConnectionClosed,
@@ -171,7 +171,7 @@ class TestLife:
         for _ in range(100):
             with LeaderServer(config):
                 pass
-        assert_back_at(before, process_figures)
+        assert_closed(before)
 
     def test_a_child_has_no_server(self, server: LeaderServer) -> None:
         """Its use of the parent's raises, its close is silent (E10)."""

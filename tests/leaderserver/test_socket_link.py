@@ -28,7 +28,7 @@ from nameservice import (
     UnreachableError,
 )
 from retrieval import RetrieverEvent
-from tests.leaks import assert_back_at, process_figures, settled
+from tests.leaks import assert_closed, process_figures, settled
 from tests.recording import Record, wait_until
 from transport import (
     CurveKeyPair,
@@ -287,7 +287,7 @@ class TestOpening:
         for _ in range(10):
             with pytest.raises(ConfigurationError, match="cannot connect to"):
                 Client("tcp://*:5170")
-        assert_back_at(before, process_figures)
+        assert_closed(before)
 
 
 class TestBroadcasts:
@@ -417,4 +417,4 @@ class TestEnd:
         before = settled(process_figures)
         for _ in range(20):
             Client("tcp://127.0.0.1:1").link.stop()
-        assert_back_at(before, process_figures)
+        assert_closed(before)

@@ -32,7 +32,7 @@ from queryablestate.codec import encode
 from queryablestate.questions import Ask, Reading, Told
 from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
 from tests.forking import run_in_child
-from tests.leaks import assert_back_at, process_figures, settled
+from tests.leaks import assert_closed, process_figures, settled
 from tests.queryablestate.scripted_proxy import Lead, Reply, ScriptedProxy, error_frame
 from tests.queryablestate.scripted_state import (
     LIST_SCHEMA,
@@ -603,7 +603,7 @@ class TestClosing:
         before = settled(process_figures)
         for _ in range(8):
             run(services, ask)
-        assert_back_at(before, process_figures)
+        assert_closed(before)
 
     def test_a_child_is_refused(
         self, services: HAServices, proxy: ScriptedProxy

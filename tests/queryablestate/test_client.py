@@ -37,7 +37,7 @@ from queryablestate.messages import Hello
 from queryablestate.questions import Ask, Reading, Told
 from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
 from tests.forking import run_in_child
-from tests.leaks import assert_back_at, process_figures, settled
+from tests.leaks import assert_closed, process_figures, settled
 from tests.queryablestate.scripted_proxy import Lead, Reply, ScriptedProxy, error_frame
 from tests.queryablestate.scripted_state import (
     LIST_SCHEMA,
@@ -945,7 +945,7 @@ class TestClosing:
         for _ in range(10):
             with QueryableStateClient(services) as client:
                 client.get(*STATE, "N1")
-        assert_back_at(before, process_figures)
+        assert_closed(before)
 
     def test_a_client_that_never_asked(self, services: HAServices) -> None:
         """Closing what was hardly opened is no trouble."""

@@ -347,5 +347,6 @@ class TestLeaks:
                     peer.hello()
                     peer.get(peer.describe(JOB, STATE))
             close_writer_connections()  # they are kept for the next batch
-            counts.append(settled(process_figures))
+            closed_count = threading.active_count()  # at once: closing waits
+            counts.append({"at once": closed_count, **settled(process_figures)})
         assert counts[1:] == counts[:1] * 3

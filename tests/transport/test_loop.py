@@ -15,7 +15,7 @@ from nameservice import (
     UnreachableError,
 )
 from tests.forking import run_in_child
-from tests.leaks import assert_back_at, process_figures, settled
+from tests.leaks import assert_closed, process_figures, settled
 from transport.endpoints import parse_endpoint
 from transport.loop import PollLoop
 from transport.sockets import (
@@ -653,7 +653,7 @@ class TestEnd:
             call(loop, nothing)
             loop.stop()
             loop.join(WAIT_SECONDS)
-        assert_back_at(before, process_figures)
+        assert_closed(before)
 
 
 class TestFork:
