@@ -5,18 +5,30 @@ PYTHON ?=
 BACKEND ?= leaderserver
 REPORT ?=
 SEED ?=
+WORKERS ?= 4
+BASE ?= HEAD
 SEEDS ?= 1000
 HYPOTHESIS_SEED ?= $(shell date +%s)
 
 python := .venv/bin/python
 pytest := $(python) -m pytest -p no:cacheprovider
-checked := $(wildcard nameservice transport retrieval election leaderserver \
+checked := $(wildcard nameservice zmqtransport retrieval election leaderserver \
 	haservices rescaling queryablestate sparkpipeline pyspark_lodestar \
 	pyspark_lodestar_log lodestar \
 	tests examples benchmarks scripts)
 
-.PHONY: setup demo style types test simulate drills traces bench docs coverage \
-	wheel check lock clean
+# Tests of files that decide, by path: what is not collected takes no time.
+pure := $(addprefix tests/,election retrieval rescaling nameservice traces test_rules.py \
+	test_layering.py test_mutations.py $(addprefix queryablestate/,schema wire control node/core))
+stateful = $(shell find tests -name 'test_*stateful.py')
+changed = $(shell git diff --name-only --diff-filter=d $(BASE) -- '*.py'; \
+	git ls-files --others --exclude-standard -- '*.py')
+
+# Where this is set, each of the hundreds of processes of the tests compiles everything.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: setup demo style types check-fast test nightly simulate drills traces twins \
+	bench docs coverage wheel check lock clean
 
 # Make .venv from requirements.lock, and see that there is a Java.  PYTHON=… picks one.
 setup:
@@ -28,8 +40,9 @@ setup:
 demo: setup
 	$(python) -m examples.flights --backend $(BACKEND)
 
-# Lint, and see that the formatter would change nothing.
+# Lint, and see that the formatter would change nothing and that the twins agree.
 style: setup
+	$(python) -m scripts.generate_sync --check
 	$(python) -m ruff check $(checked)
 	$(python) -m ruff format --check $(checked)
 
@@ -37,17 +50,36 @@ style: setup
 types: setup
 	$(python) -m mypy $(checked)
 
-# All tests but the long drills.
+# While working, within a minute: style, types of what has changed since BASE, and tests
+# of what decides and never waits.
+check-fast: export LODESTAR_HYPOTHESIS_PROFILE := fast
+check-fast: style
+	$(if $(changed),$(python) -m mypy $(changed))
+	$(pytest) -q -n $(WORKERS) --dist loadfile \
+		-m "not shells and not spark and not drill and not nightly" $(pure)
+
+# All tests but the drills and those of the night.  Most of them wait, so WORKERS=4 run at once; the JVMs
+# live too briefly for an optimizing compiler.
+test: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 test: setup
-	$(pytest) -m "not drill" tests
+	$(pytest) -n $(WORKERS) --dist loadfile -m "not drill and not nightly" tests
+
+# Repetitions of what `make test` proves: all histories, seeds, rounds, backends and demos;
+# then the drills.
+nightly: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+nightly: setup
+	$(pytest) -n $(WORKERS) --dist loadfile --timeout 1800 -m nightly tests
+	LODESTAR_HYPOTHESIS_PROFILE=night $(pytest) -n $(WORKERS) --dist loadfile $(stateful)
+	$(MAKE) drills
 
 # Seeded faults against the shipped cores; new examples for the state machines.
 # SEEDS=n for that many, SEED=s to replay one of each.
 simulate: setup
 	$(python) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	$(python) -m tests.zookeeper_simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 	$(python) -m tests.state_simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 	$(if $(SEED),,LODESTAR_HYPOTHESIS_PROFILE=random $(pytest) \
-		--hypothesis-seed=$(HYPOTHESIS_SEED) $(wildcard tests/*/test_*stateful.py))
+		--hypothesis-seed=$(HYPOTHESIS_SEED) $(stateful))
 
 # All drills with real processes and real faults; REPORT=FILE also writes the figures.
 drills: setup
@@ -56,6 +88,10 @@ drills: setup
 # Write the golden traces anew; commit a changed one only if you can say why.
 traces: setup
 	$(pytest) tests/traces --rewrite-traces
+
+# Write the synchronous clients and their tests anew, from the asynchronous ones.
+twins: setup
+	$(python) -m scripts.generate_sync
 
 # Measure; results go to benchmarks/results.
 bench: setup

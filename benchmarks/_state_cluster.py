@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, final
 
 from haservices import HAConfig
-from queryablestate.key_codec import KeyCodec
-from queryablestate.proxy_connection import ProxyConnection
-from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
-from queryablestate.value_codec import ValueCodec
-from queryablestate.writer import StateWriter
-from queryablestate.writer_rows import StateRows, settle_rows
-from queryablestate.writer_stager import Stager
+from queryablestate.client.calls import ProxyConnection
+from queryablestate.schema.keys import KeyCodec
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.schema.values import ValueCodec
+from queryablestate.writer.rows import StateRows, settle_rows
+from queryablestate.writer.stager import Stager
+from queryablestate.writer.writer import StateWriter
 
 
 if TYPE_CHECKING:

@@ -34,10 +34,10 @@ from benchmarks._harness import Figure, figure, report
 from benchmarks._state_cluster import JOB, STATE, StateCluster, keys_of
 from haservices import HAConfig
 from queryablestate import QueryableStateClient, StateOperations
-from queryablestate.codec import encode_payload
-from queryablestate.node_messages import StageChunk, StagedRows
-from queryablestate.records import BatchDecided, BatchState, StageRecord
-from queryablestate.store import StateStore
+from queryablestate.store.store import StateStore
+from queryablestate.wire.codec import encode_payload
+from queryablestate.wire.node_messages import StageChunk, StagedRows
+from queryablestate.wire.records import BatchDecided, BatchState, StageRecord
 
 
 if TYPE_CHECKING:

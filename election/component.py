@@ -31,6 +31,7 @@ from retrieval.information import LeaderInformation, Publication
 
 if TYPE_CHECKING:
     from election.events import ClaimReported, LeadershipConfirmed
+    from election.patience import Moment
     from election.sessions import Session
 
 
@@ -68,10 +69,15 @@ class Leadership:
         leader_session_id: Its identity.
         epoch: Its order.
         lease_ns: How long the holder believes at the most after an affirmation.
-        last_affirmed_ns: When the holder was last told that it leads.
-        confirm_deadline_ns: When it is revoked if it has not confirmed.
+        last_affirmed_ns: When the holder was last told that it leads, in real time:
+            its belief ends however long the core did not run.
+        began: When it was granted.
+        confirm_timeout_ns: How long after that it may take to confirm.
+        is_reinstated: Whether an earlier server had granted it.
+        is_recorded: Whether its epoch is on record, where epochs are recorded at all.
         confirm_count: How often it has been confirmed.
         address: What was confirmed last, or None.
+        affirmation: How its session is told of it, once it was.
     """
 
     contender_id: str
@@ -80,9 +86,13 @@ class Leadership:
     epoch: int
     lease_ns: int
     last_affirmed_ns: int
-    confirm_deadline_ns: int
+    began: Moment
+    confirm_timeout_ns: int
+    is_reinstated: bool = False
+    is_recorded: bool = True
     confirm_count: int = 0
     address: str | None = None
+    affirmation: Affirmation | None = None
 
     @property
     def is_confirmed(self) -> bool:
@@ -93,6 +103,12 @@ class Leadership:
     def barrier_ns(self) -> int:
         """Return when its holder believes no longer, whatever happens."""
         return self.last_affirmed_ns + self.lease_ns
+
+    def confirm_deadline_ns(self, now: Moment) -> int:
+        """Return when, on the patient clock, it is revoked if it has not confirmed."""
+        return self.began.due_ns(
+            self.confirm_timeout_ns, grace_ns=self.lease_ns, now=now
+        )
 
 
 @final
@@ -107,7 +123,7 @@ class Component:
         leadership: The present one, or None.
         epoch_max: The highest epoch granted, recorded or reported; 0 for none.
         is_epoch_max_ended: Whether somebody was told that *epoch_max* is over.
-        barrier_ns: Nobody is granted before this.
+        barrier_ns: Nobody is granted before this, in real time.
         barrier_epoch: Which epoch's acknowledgement lets the barrier fall.
         barrier_contender_id: And whose: who held that epoch.
         publication: What was published last, or None.
@@ -134,12 +150,14 @@ class Component:
         """Return the present leadership as its session is told of it."""
         leadership = self.leadership
         assert leadership is not None
-        return Affirmation(
-            component_id=self.component_id,
-            contender_id=leadership.contender_id,
-            leader_session_id=leadership.leader_session_id,
-            epoch=leadership.epoch,
-        )
+        if leadership.affirmation is None:
+            leadership.affirmation = Affirmation(
+                component_id=self.component_id,
+                contender_id=leadership.contender_id,
+                leader_session_id=leadership.leader_session_id,
+                epoch=leadership.epoch,
+            )
+        return leadership.affirmation
 
     def present(self) -> Publication:
         """Return what the present leadership publishes; it must be confirmed."""
@@ -164,24 +182,6 @@ class Component:
             and now_ns >= self.barrier_ns
         )
 
-    def shift(self, duration_ns: int, *, latest_ns: int) -> None:
-        """
-        Let the holder have *duration_ns* more to confirm (rule E9).
-
-        The barrier stays: a holder's belief ends however long the core did not run.
-
-        Args:
-            duration_ns: For how long the core did not run, and a lease.
-            latest_ns: It has no more time than if it had been granted then.
-        """
-        leadership = self.leadership
-        if leadership is None:
-            return
-        confirm_timeout_ns = self.contenders[leadership.contender_id].confirm_timeout_ns
-        leadership.confirm_deadline_ns = min(
-            leadership.confirm_deadline_ns + duration_ns, latest_ns + confirm_timeout_ns
-        )
-
     # -- transitions ---------------------------------------------------------------
 
     def begin(
@@ -191,7 +191,9 @@ class Component:
         *,
         leader_session_id: UUID,
         epoch: int,
-        now_ns: int,
+        now: Moment,
+        is_reinstated: bool = False,
+        is_recorded: bool = True,
     ) -> None:
         """Give leadership to *contender*, whose session is *session*."""
         assert self.leadership is None
@@ -203,8 +205,11 @@ class Component:
             leader_session_id=leader_session_id,
             epoch=epoch,
             lease_ns=session.lease_ns,
-            last_affirmed_ns=now_ns,
-            confirm_deadline_ns=now_ns + contender.confirm_timeout_ns,
+            last_affirmed_ns=now.real_ns,
+            began=now,
+            confirm_timeout_ns=contender.confirm_timeout_ns,
+            is_reinstated=is_reinstated,
+            is_recorded=is_recorded,
         )
 
     def confirm(self, event: LeadershipConfirmed) -> tuple[ElectionEffect, ...] | None:

@@ -52,7 +52,7 @@ class LeaderContender(Protocol):
         """
 
     def handle_error(self, error: Exception) -> None:
-        """Take note of *error*: the election's, or one that a callback raised."""
+        """Record *error*: the election's, or one that a callback raised."""
 
 
 @frozen(kw_only=True)

@@ -21,9 +21,10 @@ believe that it leads under the core's predecessor.  Claims are collected meanwh
 then the highest is reinstated, unless a higher epoch is known (E9).
 
 *A stall* is a step that comes later than `next_deadline_ns` asked for by more than a
-fifth of the shortest lease.  Everybody's deadlines move by the lateness plus a lease:
-heartbeats may be waiting that nobody has read yet.  While there are sessions the core
-asks to be stepped every fifth of the shortest lease, so that no stall goes unseen.
+tick, the server's own setting: heartbeats may be waiting that nobody has read yet.  All
+patience with clients is counted on a clock that stands still meanwhile (`patience.py`);
+barriers are counted in real time.  While there are sessions the core asks to be stepped
+every tick, so that no stall goes unseen.
 
 Easy to get wrong: acknowledgements that arrive in another order than they were sent,
 heartbeats that are older than they look, and a successor that expires in the same
@@ -35,9 +36,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, assert_never, final
 from uuid import UUID, uuid5
 
-from attrs import field, frozen, validators
+from attrs import evolve, field, frozen, validators
 
-from election.component import Component, Contender
+from election.component import Component, Contender, Leadership
 from election.deadlines import Deadlines
 from election.effects import (
     AcceptConfirmation,
@@ -55,6 +56,7 @@ from election.effects import (
     RegistrationRefusal,
     SessionEnd,
 )
+from election.epochs import EVERY_COMPONENT
 from election.events import (
     ConnectionClosed,
     ContenderPreferred,
@@ -64,13 +66,16 @@ from election.events import (
     EpochReported,
     HeartbeatReceived,
     LeadershipConfirmed,
+    LimitsChanged,
     RevocationAcknowledged,
     RevokeRequested,
     SessionCloseRequested,
     SessionExpireRequested,
     SessionRequested,
     TimePassed,
+    TransferRequested,
 )
+from election.patience import PatientClock
 from election.sessions import Session, SessionTable
 from retrieval.information import Publication
 
@@ -84,7 +89,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ElectionConfig", "ElectionCore"]
 
-STALL_DIVISOR: Final = 5
+_TICK_NS: Final = 10_000_000
 _COMPONENT: Final = "component"
 _DECISION: Final = "decision"
 _SESSION: Final = "session"
@@ -104,6 +109,11 @@ class ElectionConfig:
         contender_count_per_session_max: How many contenders one session may have: the
             answer to its heartbeats names every leadership.
         component_count_max: How many components may have contenders.
+        is_durable: Whether all epochs that were granted are on record: then no report
+            of a higher one ends a leadership, it only raises the next epoch (E9).
+        tick_ns: How often the core asks to be stepped while anybody could suffer from
+            a stall, and what is later by more than that is one: a fifth of the
+            shortest lease that the server admits, whichever leases its clients have.
     """
 
     namespace: UUID
@@ -114,6 +124,8 @@ class ElectionConfig:
         default=1_000, validator=validators.ge(1)
     )
     component_count_max: int = field(default=100_000, validator=validators.ge(1))
+    is_durable: bool = False
+    tick_ns: int = field(default=_TICK_NS, validator=validators.ge(1))
 
 
 @final
@@ -127,7 +139,9 @@ class ElectionCore:
     Args:
         config: Its limits.
         epochs: Where its epochs come from.
-        recorded_epochs: The highest epoch on record for each component.
+        recorded_epochs: The highest epoch on record for each component; the one for
+            `EVERY_COMPONENT` is over, and so is every lower one, also where nothing
+            is on record: a data directory was restored from a backup.
         now_ns: When it starts.
     """
 
@@ -145,16 +159,19 @@ class ElectionCore:
         self._sessions = SessionTable()
         self._components: dict[str, Component] = {}
         self._recorded_epochs = dict(recorded_epochs)
-        self._deadlines = Deadlines()
+        self._epoch_floor = self._recorded_epochs.pop(EVERY_COMPONENT, 0)
+        # The barriers are in real time, all that is waited for on the patient clock.
+        self._barriers = Deadlines()
+        self._waits = Deadlines()
+        self._clock = PatientClock(now_ns, tick_ns=config.tick_ns)
+        self._started = self._clock.now
         self._ticket = 0
         self._is_undecided = config.undecided_ns > 0
-        self._decision_ns = now_ns + config.undecided_ns
         self._step_due_ns: int | None = None
         self._grant_count = 0
-        self._stall_count = 0
         if self._is_undecided:
-            self._deadlines.set((_DECISION, ""), self._decision_ns)
-        for epoch in self._recorded_epochs.values():
+            self._waits.set((_DECISION, ""), self._decision_ns())
+        for epoch in (self._epoch_floor, *self._recorded_epochs.values()):
             epochs.observe(epoch)
         self._arm()
 
@@ -178,7 +195,12 @@ class ElectionCore:
     @property
     def stall_count(self) -> int:
         """Return how often the shell was found late."""
-        return self._stall_count
+        return self._clock.stall_count
+
+    @property
+    def excused_ns(self) -> int:
+        """Return for how long it was late in sum."""
+        return self._clock.excused_ns
 
     @property
     def components(self) -> Sequence[Component]:
@@ -197,6 +219,15 @@ class ElectionCore:
     def session(self, session_id: str) -> Session | None:
         """Return one session, to be read, or None if it is over."""
         return self._sessions.get(session_id)
+
+    def admits(self, epoch: int) -> bool:
+        """Return whether some clock can have made *epoch*, as of the last step."""
+        return self._is_possible(epoch)
+
+    def may_be_granted(self, session_id: str) -> bool:
+        """Return whether a session was heard from lately, as of the last step."""
+        session = self._sessions.get(session_id)
+        return session is not None and session.may_be_granted(self._clock.now)
 
     def publication(self, component_id: str) -> Publication | None:
         """Return what was published last of a component, or None."""
@@ -231,7 +262,7 @@ class ElectionCore:
         """
         assert now_ns >= self._now_ns
         self._now_ns = now_ns
-        self._excuse_stall()
+        self._clock.advance(now_ns, due_ns=self._step_due_ns)
         effects: list[ElectionEffect] = []
         self._let_time_pass(effects)  # first: a late heartbeat must not revive
         match event:
@@ -261,6 +292,18 @@ class ElectionCore:
                 self._revoke(component_id, effects)
             case ContenderPreferred():
                 self._prefer(event, effects)
+            case TransferRequested():
+                self._transfer(event, effects)
+            case LimitsChanged():
+                self._config = evolve(
+                    self._config,
+                    session_count_max=event.session_count_max,
+                    contender_count_max=event.contender_count_max,
+                    contender_count_per_session_max=(
+                        event.contender_count_per_session_max
+                    ),
+                    component_count_max=event.component_count_max,
+                )
             case _:
                 assert_never(event)
         self._arm()
@@ -298,96 +341,90 @@ class ElectionCore:
 
     def _arm(self) -> None:
         """Work out when to be called again."""
-        due_ns = self._deadlines.earliest_ns()
-        tick_ns = self._tick_ns()
-        if tick_ns is not None:
-            tick_ns += self._now_ns
+        now = self._clock.now
+        due_ns = self._barriers.earliest_ns()
+        wait_ns = self._waits.earliest_ns()
+        if wait_ns is not None:
+            wait_ns += now.excused_ns
+            due_ns = wait_ns if due_ns is None else min(due_ns, wait_ns)
+        if len(self._sessions) or self._is_undecided:
+            # While undecided, claims may be on their way that nobody could take so far.
+            tick_ns = self._now_ns + self._config.tick_ns
             due_ns = tick_ns if due_ns is None else min(due_ns, tick_ns)
         self._step_due_ns = due_ns
 
-    def _tick_ns(self) -> int | None:
-        """Return how late is too late, or None while nobody would suffer from it."""
-        if len(self._sessions):
-            return self._sessions.lease_ns_min // STALL_DIVISOR
-        if self._is_undecided:
-            # Claims may be on their way that nobody could take so far.
-            return self._config.undecided_ns // STALL_DIVISOR
-        return None
-
-    def _excuse_stall(self) -> None:
-        """Move every deadline if we are called too late: our pause is no silence."""
-        tick_ns = self._tick_ns()
-        if self._step_due_ns is None or tick_ns is None:
-            return
-        late_ns = self._now_ns - self._step_due_ns
-        if late_ns <= tick_ns:
-            return
-        self._stall_count += 1
-        lease_ns = self._sessions.lease_ns_max or self._config.undecided_ns
-        shift_ns = late_ns + lease_ns
-        # One stall takes nothing further than this.  A core that stalls again and
-        # again must not move what is due before it for ever.
-        latest_ns = self._now_ns + lease_ns
-        self._sessions.shift(shift_ns, latest_ns=latest_ns)
-        for session in self._sessions:
-            self._arm_session(session)
-        for component in self._components.values():
-            component.shift(shift_ns, latest_ns=latest_ns)
-            self._arm_component(component)
-        if self._is_undecided:
-            self._decision_ns = min(
-                self._decision_ns + shift_ns, latest_ns + self._config.undecided_ns
-            )
-            self._deadlines.set((_DECISION, ""), self._decision_ns)
-
     def _let_time_pass(self, effects: list[ElectionEffect]) -> None:
-        while (key := self._deadlines.pop_due(self._now_ns)) is not None:
+        """Do what is due; a wait that a stall has made longer is put back."""
+        now = self._clock.now
+        while (key := self._waits.pop_due(now.patient_ns)) is not None:
             kind, name = key
             if kind == _SESSION:
-                session = self._sessions.get(name)
-                assert session is not None
-                is_silent = session.close_evidence_ns is None
-                reason = (
-                    SessionEnd.SILENT if is_silent else SessionEnd.CONNECTION_CLOSED
-                )
-                self._end_session(name, reason, effects)
+                self._review_session(name, effects)
             elif kind == _COMPONENT:
                 self._review(self._components[name], effects)
+            elif now.patient_ns < self._decision_ns():
+                self._waits.set(key, self._decision_ns())
             else:
                 self._decide(effects)
+        while (key := self._barriers.pop_due(self._now_ns)) is not None:
+            self._grant(self._components[key[1]], effects)
+
+    def _decision_ns(self) -> int:
+        """Return when, on the patient clock, it must be settled who leads."""
+        undecided_ns = self._config.undecided_ns
+        return self._started.due_ns(
+            undecided_ns, grace_ns=undecided_ns, now=self._clock.now
+        )
 
     def _arm_session(self, session: Session) -> None:
-        self._deadlines.set((_SESSION, session.session_id), session.deadline_ns())
+        deadline_ns = session.deadline_ns(self._clock.now)
+        self._waits.set((_SESSION, session.session_id), deadline_ns)
 
     def _arm_component(self, component: Component) -> None:
         """Set when this component must be looked at, apart from events."""
-        deadline_ns: int | None = None
+        key = (_COMPONENT, component.component_id)
+        wait_ns: int | None = None
+        barrier_ns: int | None = None
         leadership = component.leadership
         if leadership is not None:
             if not leadership.is_confirmed:
                 holder = self._sessions.get(leadership.session_id)
                 assert holder is not None
-                deadline_ns = min(
-                    leadership.confirm_deadline_ns,
-                    holder.last_contact_ns + holder.lease_ns,
+                now = self._clock.now
+                wait_ns = min(
+                    leadership.confirm_deadline_ns(now), holder.silent_ns(now)
                 )
         elif component.contenders and component.barrier_ns > self._now_ns:
-            deadline_ns = component.barrier_ns
-        self._deadlines.set((_COMPONENT, component.component_id), deadline_ns)
+            barrier_ns = component.barrier_ns
+        self._waits.set(key, wait_ns)
+        self._barriers.set(key, barrier_ns)
 
     def _review(self, component: Component, effects: list[ElectionEffect]) -> None:
-        """End what is overdue in *component*, one of whose deadlines is reached."""
+        """End what is overdue in *component*, whose leadership is not confirmed."""
         leadership = component.leadership
         if leadership is not None and not leadership.is_confirmed:
             holder = self._sessions.get(leadership.session_id)
             assert holder is not None
-            effects += component.end(has_stopped=False, is_told=True)
-            if leadership.confirm_deadline_ns <= self._now_ns:
+            now = self._clock.now
+            if leadership.confirm_deadline_ns(now) <= now.patient_ns:
+                effects += component.end(has_stopped=False, is_told=True)
                 self._queue_last(component, leadership.contender_id)
-            else:
+            elif not holder.is_heard(now):
                 # It was silent for a lease, and keeps its place (E1).
-                assert not holder.is_heard(self._now_ns)
+                effects += component.end(has_stopped=False, is_told=True)
         self._grant(component, effects)
+
+    def _review_session(self, session_id: str, effects: list[ElectionEffect]) -> None:
+        """End a session that nothing was heard of for too long."""
+        session = self._sessions.get(session_id)
+        assert session is not None
+        now = self._clock.now
+        if now.patient_ns < session.deadline_ns(now):
+            self._arm_session(session)
+        elif session.close_evidence is None:
+            self._end_session(session_id, SessionEnd.SILENT, effects)
+        else:
+            self._end_session(session_id, SessionEnd.CONNECTION_CLOSED, effects)
 
     # -- sessions ------------------------------------------------------------------
 
@@ -402,7 +439,7 @@ class ElectionCore:
             client=event.client,
             session_timeout_ns=event.session_timeout_ns,
             lease_ns=event.lease_ns,
-            now_ns=self._now_ns,
+            now=self._clock.now,
         )
         self._arm_session(session)
         effects.append(OpenSession(session_id=event.session_id))
@@ -418,7 +455,7 @@ class ElectionCore:
             number=event.number,
             acknowledged=event.acknowledged,
             is_late=event.is_late,
-            now_ns=self._now_ns,
+            now=self._clock.now,
         ):
             return
         self._arm_session(session)
@@ -431,8 +468,9 @@ class ElectionCore:
                 vacant.append(component)
             elif leadership.session_id == session.session_id:
                 leadership.last_affirmed_ns = self._now_ns
+                # When it must be looked at has moved later; whoever looks too early
+                # sees that, and a thousand leaderships are not armed anew each time.
                 affirmations.append(component.affirmation())
-                self._arm_component(component)
         effects.append(
             AcknowledgeHeartbeat(
                 session_id=session.session_id,
@@ -446,8 +484,8 @@ class ElectionCore:
 
     def _suspect(self, session_id: str) -> None:
         session = self._sessions.get(session_id)
-        if session is not None and session.close_evidence_ns is None:
-            session.close_evidence_ns = self._now_ns
+        if session is not None and session.close_evidence is None:
+            session.close_evidence = self._clock.now
             self._arm_session(session)
 
     def _end_session(
@@ -465,7 +503,7 @@ class ElectionCore:
         for component_id, contender_id in session.contenders:
             del self._components[component_id].contenders[contender_id]
         self._sessions.close(session_id)
-        self._deadlines.set((_SESSION, session_id), None)
+        self._waits.set((_SESSION, session_id), None)
         effects.append(CloseSession(session_id=session_id, reason=reason))
         for component in left:
             self._grant(component, effects)
@@ -593,7 +631,7 @@ class ElectionCore:
             for contender in component.in_order():
                 session = self._sessions.get(contender.session_id)
                 assert session is not None
-                if session.may_be_granted(self._now_ns):
+                if session.may_be_granted(self._clock.now):
                     self._grant_to(component, contender, session, effects)
                     break
         self._arm_component(component)
@@ -612,7 +650,7 @@ class ElectionCore:
             session,
             leader_session_id=uuid5(self._config.namespace, name),
             epoch=epoch,
-            now_ns=self._now_ns,
+            now=self._clock.now,
         )
         self._tell_grant(component, session, effects)
 
@@ -691,6 +729,23 @@ class ElectionCore:
             effects += component.end(has_stopped=False, is_told=True)
         self._grant(component, effects)
 
+    def _transfer(
+        self, event: TransferRequested, effects: list[ElectionEffect]
+    ) -> None:
+        component = self._components.get(event.component_id)
+        if component is None or event.contender_id not in component.contenders:
+            return
+        leadership = component.leadership
+        if leadership is not None:
+            if leadership.contender_id == event.contender_id:
+                return
+            effects += component.end(has_stopped=False, is_told=True)
+            self._queue_last(component, leadership.contender_id)
+        first = component.in_order()[0]
+        if first.contender_id != event.contender_id:
+            component.contenders[event.contender_id].ticket = first.ticket - 1
+        self._grant(component, effects)
+
     # -- what was before us --------------------------------------------------------
 
     def _decide(self, effects: list[ElectionEffect]) -> None:
@@ -733,7 +788,10 @@ class ElectionCore:
             session,
             leader_session_id=claim.leader_session_id,
             epoch=claim.epoch,
-            now_ns=self._now_ns,
+            is_reinstated=True,
+            is_recorded=self._recorded_epochs.get(component.component_id)
+            == claim.epoch,
+            now=self._clock.now,
         )
         self._tell_grant(component, session, effects)
         if claim.address is not None:
@@ -756,13 +814,16 @@ class ElectionCore:
         self._epochs.observe(event.epoch)
         known = (component.epoch_max, component.is_epoch_max_ended)
         if (event.epoch, event.is_ended) > known:
-            if component.leadership is not None:
+            leadership = component.leadership
+            is_ending = leadership is not None and self._ends(leadership, event)
+            if is_ending:
                 # Somebody has seen a higher epoch than the present one, or has been
                 # told that the present one is over: neither would take our news.  The
                 # holder keeps its place and is granted afresh.
                 effects += component.end(has_stopped=False, is_told=True)
-            component.epoch_max = event.epoch
-            component.is_epoch_max_ended = event.is_ended or not self._is_undecided
+            if leadership is None or is_ending:
+                component.epoch_max = event.epoch
+                component.is_epoch_max_ended = event.is_ended or not self._is_undecided
         if not self._is_undecided:
             published = component.publication
             if published is None or published.epoch < event.epoch:
@@ -771,12 +832,28 @@ class ElectionCore:
                 effects += component.publish_nobody()
             self._grant(component, effects)
 
+    def _ends(self, leadership: Leadership, event: EpochReported) -> bool:
+        """
+        Return whether a report that outranks the present *leadership* ends it.
+
+        Where all epochs are on record there is no higher one.  What was reinstated and
+        is not on record is no proof of that: the data directory of an earlier server
+        was lost, and a later claimant may not have come in time.  What we have granted
+        ourselves is over when we say so; of what an earlier server granted, others may
+        have heard the end.
+        """
+        if event.epoch > leadership.epoch:
+            return not (self._config.is_durable and leadership.is_recorded)
+        return leadership.is_reinstated
+
     def _component(self, component_id: str) -> Component:
         """Return a new component, with what is on record of it."""
         component = Component(
             component_id=component_id,
             contenders={},
-            epoch_max=self._recorded_epochs.get(component_id, 0),
+            epoch_max=max(
+                self._recorded_epochs.get(component_id, 0), self._epoch_floor
+            ),
         )
         self._components[component_id] = component
         return component
@@ -791,4 +868,5 @@ class ElectionCore:
                 # Epochs are drawn from one counter for all components, so what is
                 # granted later is above the epoch that we forget here.
                 del self._components[component_id]
-                self._deadlines.set((_COMPONENT, component_id), None)
+                self._waits.set((_COMPONENT, component_id), None)
+                self._barriers.set((_COMPONENT, component_id), None)

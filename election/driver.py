@@ -58,7 +58,7 @@ class LeaderElectionDriver(Protocol):
         """
 
     def revoke_delivered(self) -> None:
-        """Take note that the contender's revoke callback has returned."""
+        """Record that the contender's revoke callback has returned."""
 
     def withdraw(self) -> None:
         """

@@ -194,7 +194,7 @@ class RefuseConfirmation:
 
 @frozen(kw_only=True)
 class RefuseEpoch:
-    """Take note that somebody reported an epoch that no clock can have made (E2)."""
+    """Record that somebody reported an epoch that no clock can have made (E2)."""
 
     component_id: str
     epoch: int

@@ -15,13 +15,18 @@ from nameservice.errors import ConfigurationError
 
 __all__ = [
     "COUNTER_BITS",
+    "EVERY_COMPONENT",
     "EpochSource",
     "IncarnationEpochs",
     "ProcessEpochs",
+    "incarnation_after",
     "incarnation_of",
 ]
 
 COUNTER_BITS: Final = 32
+EVERY_COMPONENT: Final = ""
+"""What an epoch is recorded for that was granted, and is over, whatever component."""
+
 _INCARNATION_MAX: Final = 2**31 - 1
 _AHEAD_SECONDS_MAX: Final = 24 * 60 * 60
 _NS_PER_SECOND: Final = 1_000_000_000
@@ -30,6 +35,11 @@ _NS_PER_SECOND: Final = 1_000_000_000
 def incarnation_of(epoch: int) -> int:
     """Return the incarnation of the server that granted *epoch*."""
     return epoch >> COUNTER_BITS
+
+
+def incarnation_after(used: int, *, at_least: int) -> int:
+    """Return an incarnation above *used*, whatever the clock says that it is."""
+    return max(used + 1, at_least)
 
 
 class EpochSource(Protocol):
@@ -42,7 +52,7 @@ class EpochSource(Protocol):
         """Return whether *epoch* may have been granted by somebody's clock."""
 
     def observe(self, epoch: int) -> None:
-        """Take note of an admitted *epoch*: draw above it from now on."""
+        """Record an admitted *epoch*: draw above it from now on."""
 
     @property
     def incarnation(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 from uuid import UUID
 
-from attrs import frozen
+from attrs import field, frozen, validators
 
 
 __all__ = [
@@ -18,12 +18,14 @@ __all__ = [
     "EpochReported",
     "HeartbeatReceived",
     "LeadershipConfirmed",
+    "LimitsChanged",
     "RevocationAcknowledged",
     "RevokeRequested",
     "SessionCloseRequested",
     "SessionExpireRequested",
     "SessionRequested",
     "TimePassed",
+    "TransferRequested",
 ]
 
 
@@ -193,6 +195,28 @@ class ContenderPreferred:
     contender_id: str
 
 
+@frozen(kw_only=True)
+class TransferRequested:
+    """An operator hands leadership to a contender: it goes first, the holder last."""
+
+    component_id: str
+    contender_id: str
+
+
+@frozen(kw_only=True)
+class LimitsChanged:
+    """
+    There may be as many of each from now on; who is there stays.
+
+    The names are those of `ElectionConfig`.
+    """
+
+    session_count_max: int = field(validator=validators.ge(1))
+    contender_count_max: int = field(validator=validators.ge(1))
+    contender_count_per_session_max: int = field(validator=validators.ge(1))
+    component_count_max: int = field(validator=validators.ge(1))
+
+
 ElectionEvent: TypeAlias = (
     TimePassed
     | SessionRequested
@@ -207,4 +231,6 @@ ElectionEvent: TypeAlias = (
     | EpochReported
     | RevokeRequested
     | ContenderPreferred
+    | TransferRequested
+    | LimitsChanged
 )

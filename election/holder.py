@@ -5,9 +5,9 @@ Theory of operation
 -------------------
 A contender believes that it leads until ``until_ns``, which its driver computes from
 the moment *it sent* what the name service then acknowledged: 0.9 lease after the send
-of a heartbeat on a LeaderServer, two thirds of the session timeout after the send of
-a committed write on ZooKeeper (rule E4).  The clock alone ends belief; no message is
-needed for that, so a process that wakes from a pause knows at once.
+of a heartbeat on a LeaderServer, at most two thirds of the session timeout after the
+send of a committed write on ZooKeeper (rule E4).  The clock alone ends belief; no
+message is needed for that, so a process that wakes from a pause knows at once.
 
 Belief and what the contender has been told are two things.  Belief may lapse and come
 back with the contender none the wiser (``on_suspended="keep"``).  The contender is
@@ -218,7 +218,7 @@ class HolderCore:
         return max(belief[1] - now_ns, 0)
 
     def step(self, event: HolderEvent, *, now_ns: int) -> tuple[HolderEffect, ...]:
-        """Take note of *event*; return what to do, in order."""
+        """Record *event*; return what to do, in order."""
         assert now_ns >= self._now_ns
         self._now_ns = now_ns
         effects: list[HolderEffect] = []

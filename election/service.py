@@ -4,39 +4,44 @@
 Theory of operation
 -------------------
 The driver decides what the contender is told, and puts grants and revocations into a
-queue.  One thread per election takes them out and calls the contender, so callbacks
-run one at a time and in order, under no lock of ours.  What `run_if_leader` is given
-goes through the same queue: a revocation waits for it.
+queue.  They are taken out one by one, in the turns of a `CallbackLane`, so callbacks
+run one at a time and in order, under no lock of ours, on threads that all elections of
+the process share.  What `run_if_leader` is given goes through the same queue: a
+revocation waits for it.
 
 A grant that was not delivered before its revocation came is taken out together with
 it: the contender hears of neither, and the queue stays short however slow it is.
 
 The driver may hold a lock of its own while it delivers, so nothing is called back from
-there: every call of the driver comes from the election's thread or a user's.
+there: every call of the driver comes from the election's lane or a user's thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, assert_never, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, assert_never, final
 
 from attrs import frozen
 
 from election.holder import DeliverGrant, DeliverRevoke
+from election.turn import run_in_turn
 from nameservice import (
     NS_PER_SECOND,
-    ConfigurationError,
+    CallbackLane,
     ForkGuard,
     LeadershipLostError,
     LocalProtocolError,
     get_logger,
 )
+from nameservice.fields import check_address, check_leader_session_id
+from nameservice.parameters import check_action, check_callbacks, check_function
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from types import TracebackType
     from uuid import UUID
 
@@ -48,11 +53,11 @@ if TYPE_CHECKING:
     from election.driver import LeaderElectionDriver
 
 
-__all__ = ["ADDRESS_LENGTH_MAX", "LeaderElection"]
+__all__ = ["LeaderElection"]
 
 T = TypeVar("T")
 
-ADDRESS_LENGTH_MAX = 1024
+_CALLBACKS: Final = ("grant_leadership", "revoke_leadership", "handle_error")
 
 
 @frozen(kw_only=True)
@@ -98,43 +103,45 @@ class LeaderElection:
         self._on_closed = on_closed
         self._fork_guard = ForkGuard()
         self._log = get_logger(component="election", component_id=component_id)
-        self._lock = threading.Lock()
-        self._not_empty = threading.Condition(self._lock)
+        # Reentrant: a signal handler may close what its own thread is just using.
+        self._lock = threading.RLock()
         self._queue: deque[_Item] = deque()
         self._contender: LeaderContender | None = None
-        self._thread: threading.Thread | None = None
+        self._lane: CallbackLane | None = None
         self._held: LeaderSession | None = None
         self._collapsed_count = 0
         self._is_opened = threading.Event()
         self._is_closing = False
-        self._is_closed = threading.Event()
+        self._told_of_closing: list[Callable[[], None]] = []
 
     @property
     def component_id(self) -> str:
         """Return what is being led."""
         return self._component_id
 
+    @property
+    def lane(self) -> CallbackLane | None:
+        """Return where its callbacks run, once it is started."""
+        return self._lane
+
     def start(self, contender: LeaderContender) -> None:
         """
         Enter *contender* into the election; return without waiting.
 
         Raises:
+            ConfigurationError: If *contender* lacks one of its three methods, or one of
+                them is a coroutine.
             LocalProtocolError: If the election was started or closed before.
             ForkedClientError: In a child of the process that made it.
         """
         self._fork_guard.check()
+        check_callbacks(contender, *_CALLBACKS, what="a contender")
         with self._lock:
             if self._contender is not None or self._is_closing:
                 message = "an election is started once, and not after it was closed"
                 raise LocalProtocolError(message)
             self._contender = contender
-            self._thread = threading.Thread(
-                target=self._work,
-                args=(contender,),
-                name=f"election-{self._component_id}",
-                daemon=True,
-            )
-            self._thread.start()
+            self._lane = CallbackLane(f"election-{self._component_id}", self._turn)
         try:
             self._driver.open(self._put, self._fail)
         finally:
@@ -152,21 +159,22 @@ class LeaderElection:
             address: 1 to 1,024 printable characters, for whoever looks for us.
 
         Raises:
-            LeadershipLostError: That leadership is over; nothing changed for anybody.
+            LeadershipLostError: That leadership is over, or `close` was called; nothing
+                changed for anybody.
             MayHaveHappenedError: It was sent, and never answered.  Confirm again, or
                 find out from a retriever.
             DidNotHappenError: It changed nothing, and will not.
-            ConfigurationError: If *address* breaks the rule above.
+            ConfigurationError: If *address* breaks the rule above, or
+                *leader_session_id* is no UUID; nothing was sent.
             LocalProtocolError: If the election is not started.
         """
         self._fork_guard.check()
         self._check_started()
-        if not _is_address(address):
-            message = (
-                f"an address is 1 to {ADDRESS_LENGTH_MAX} printable characters, "
-                f"not {address!r}"
-            )
-            raise ConfigurationError(message)
+        leader_session_id = check_leader_session_id(leader_session_id)
+        address = check_address(address)
+        if self._is_closing:
+            # Nothing is published that is about to be withdrawn.
+            raise self._lost(leader_session_id)
         self._driver.confirm(leader_session_id, address)
         self._log.info(
             "leadership.confirmed",
@@ -179,12 +187,14 @@ class LeaderElection:
         Return whether we lead now, under that leadership (rule E4).
 
         A local clock check: no lock, no message, about a microsecond.  False before
-        the grant callback begins and once the revoke callback has begun.
+        the grant callback begins, once the revoke callback has begun, and once `close`
+        has.
         """
         self._fork_guard.check()
         held = self._held
         return (
             held is not None
+            and not self._is_closing
             and held.leader_session_id == leader_session_id
             and self._driver.believes(leader_session_id)
         )
@@ -202,7 +212,11 @@ class LeaderElection:
         """
         self._fork_guard.check()
         held = self._held
-        if held is None or held.leader_session_id != leader_session_id:
+        if (
+            held is None
+            or self._is_closing
+            or held.leader_session_id != leader_session_id
+        ):
             return 0.0
         return self._driver.belief_left_ns(leader_session_id) / NS_PER_SECOND
 
@@ -210,7 +224,7 @@ class LeaderElection:
         self, leader_session_id: UUID, action: Callable[[], T]
     ) -> Future[T]:
         """
-        Run *action* on the election's thread, if we lead when its turn comes.
+        Run *action* among the election's callbacks, if we lead when its turn comes.
 
         A revocation waits for it.  It must not wait for another callback of this
         election.
@@ -221,15 +235,57 @@ class LeaderElection:
         """
         self._fork_guard.check()
         self._check_started()
+        check_action(action, what="the action of run_if_leader")
         future: Future[T] = Future()
         run = _Run(leader_session_id=leader_session_id, action=action, future=future)
         with self._lock:
             if not self._is_closing:
                 self._queue.append(run)
-                self._not_empty.notify()
+                self._wake()
                 return future
         self._refuse(run)
         return future
+
+    async def run_if_leader_async(
+        self, leader_session_id: UUID, action: Callable[[], Awaitable[T]]
+    ) -> T:
+        """
+        Await *action* in this task, if we lead when its turn among the callbacks comes.
+
+        A revocation waits for it, as for what `run_if_leader` runs.  To cancel the task
+        ends the turn.
+
+        Returns:
+            What *action* returns.
+
+        Raises:
+            LeadershipLostError: If it was not begun because the leadership was over.
+        """
+        check_function(action, what="the action of run_if_leader_async")
+        return await run_in_turn(self, leader_session_id, action)
+
+    async def confirm_leadership_async(
+        self, leader_session_id: UUID, address: str
+    ) -> None:
+        """
+        Do as `confirm_leadership` does, without blocking the event loop.
+
+        To cancel the task does not take the confirm back.
+        """
+        await asyncio.to_thread(self.confirm_leadership, leader_session_id, address)
+
+    async def contenders_async(self) -> Sequence[ContenderInformation]:
+        """Do as `contenders` does, without blocking the event loop."""
+        return await asyncio.to_thread(self.contenders)
+
+    async def close_async(self) -> None:
+        """
+        Do as `close` does, without blocking the event loop.
+
+        Belief ends at once, also if the task is cancelled while it waits.
+        """
+        self.begin_close()
+        await asyncio.to_thread(self.close)
 
     def contenders(self) -> Sequence[ContenderInformation]:
         """
@@ -245,23 +301,46 @@ class LeaderElection:
         """
         Leave the election (rule E7).  Idempotent; silent in a forked child.
 
-        A leader's revoke callback finishes first, then the entry is withdrawn, then
-        the next contender is granted.  Nothing is delivered once this has returned.
-        Called inside a callback it does not wait: the rest happens when that returns.
+        Belief ends at once.  What `run_if_leader` has begun and a leader's revoke
+        callback finish, then the entry is withdrawn, then the next contender is
+        granted.  Nothing is delivered once this has returned.  Called inside a callback
+        of this election, or of one that waits for this callback, it does not wait: the
+        rest happens when that returns.
         """
+        if self._fork_guard.is_inherited:
+            return
+        self.begin_close()
+        if self._lane is not None:
+            self._lane.join()
+
+    def begin_close(self) -> None:
+        """Do as `close` does, and never wait."""
         if self._fork_guard.is_inherited:
             return
         with self._lock:
             is_first = not self._is_closing
             self._is_closing = True
-            self._not_empty.notify()
-            thread = self._thread
-        if thread is None:
-            if is_first:
-                self._finish()
-        elif thread is not threading.current_thread():
-            self._is_closed.wait()
-            thread.join()
+            self._wake()
+            is_started = self._lane is not None
+            told, self._told_of_closing = self._told_of_closing, []
+        for callback in told:
+            callback()
+        if is_first and not is_started:
+            self._finish()
+
+    def when_closing(self, callback: Callable[[], None]) -> None:
+        """
+        Call *callback* once, as soon as the election begins to close, or has.
+
+        A contender that waits for its turn is told nothing when it is closed (E7).
+        Whoever waits for that turn can stop by this.  It is called on the thread that
+        closes, which may be in a signal handler: it must not block, nor raise.
+        """
+        with self._lock:
+            if not self._is_closing:
+                self._told_of_closing.append(callback)
+                return
+        callback()
 
     def __enter__(self) -> LeaderElection:
         return self
@@ -290,29 +369,47 @@ class LeaderElection:
                     self._queue.append(effect)
             else:
                 self._queue.append(effect)
-            self._not_empty.notify()
+            self._wake()
 
     def _fail(self, error: Exception) -> None:
         with self._lock:
             if not self._is_closing:
                 self._queue.append(_Fail(error=error))
-                self._not_empty.notify()
+                self._wake()
 
-    # -- the contender's thread ----------------------------------------------------
+    def _wake(self) -> None:
+        """Have what is new looked at; the lock is held."""
+        if self._lane is not None:
+            self._lane.wake()
 
-    def _work(self, contender: LeaderContender) -> None:
-        while True:
-            with self._not_empty:
-                while not (self._queue or self._collapsed_count or self._is_closing):
-                    self._not_empty.wait()
-                if self._is_closing:
-                    break
-                collapsed_count, self._collapsed_count = self._collapsed_count, 0
-                item = self._queue.popleft() if self._queue else None
-            for _ in range(collapsed_count):
-                self._driver.revoke_delivered()
-            if item is not None:
-                self._perform(contender, item)
+    # -- in the election's lane ----------------------------------------------------
+
+    def _turn(self) -> bool:
+        """Do one thing; return whether there is nothing more to be done, ever."""
+        contender = self._contender
+        assert contender is not None
+        with self._lock:
+            is_closing = self._is_closing
+            collapsed_count, self._collapsed_count = self._collapsed_count, 0
+            item = None
+            if self._queue and not is_closing:
+                item = self._queue.popleft()
+            if self._queue:
+                self._wake()  # for another turn: the others have theirs first
+        if is_closing:
+            try:
+                self._leave(contender)
+            except Exception:  # noqa: BLE001 - it is over all the same
+                self._log.exception("election.unwithdrawn")
+            return True
+        for _ in range(collapsed_count):
+            self._driver.revoke_delivered()
+        if item is not None:
+            self._perform(contender, item)
+        return False
+
+    def _leave(self, contender: LeaderContender) -> None:
+        """Close the election, now that no callback is under way."""
         with self._lock:
             left = tuple(self._queue)
             self._queue.clear()
@@ -368,17 +465,20 @@ class LeaderElection:
 
     def _refuse(self, run: _Run) -> None:
         if run.future.set_running_or_notify_cancel():
-            held = self._held
-            ours = held is not None and held.leader_session_id == run.leader_session_id
-            epoch = held.epoch if ours and held is not None else None
-            run.future.set_exception(LeadershipLostError(self._component_id, epoch))
+            run.future.set_exception(self._lost(run.leader_session_id))
+
+    def _lost(self, leader_session_id: UUID) -> LeadershipLostError:
+        held = self._held
+        if held is None or held.leader_session_id != leader_session_id:
+            return LeadershipLostError(self._component_id, None)
+        return LeadershipLostError(self._component_id, held.epoch)
 
     def _call(self, contender: LeaderContender, callback: Callable[[], None]) -> None:
         try:
             callback()
         except Exception as error:  # noqa: BLE001 - the contender's own fault goes to the contender
             self._call_handle_error(contender, error)
-        except BaseException as exit_request:  # noqa: BLE001 - sys.exit() would end this thread, and nobody would know
+        except BaseException as exit_request:  # noqa: BLE001 - sys.exit() ends no thread of ours
             fault = LocalProtocolError(f"a callback raised {exit_request!r}")
             fault.__cause__ = exit_request
             self._call_handle_error(contender, fault)
@@ -397,17 +497,8 @@ class LeaderElection:
         finally:
             if self._on_closed is not None:
                 self._on_closed(self)
-            self._is_closed.set()
 
     def _check_started(self) -> None:
         if self._contender is None:
             message = "start the election first: it has no contender yet"
             raise LocalProtocolError(message)
-
-
-def _is_address(address: object) -> bool:
-    return (
-        isinstance(address, str)
-        and 1 <= len(address) <= ADDRESS_LENGTH_MAX
-        and address.isprintable()
-    )

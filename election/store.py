@@ -6,17 +6,31 @@ Paths are flat keys; what looks like a folder is a string prefix.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, final
 
 from attrs import frozen
 
-from nameservice import ConfigurationError, ForkGuard
+from election.contender import LeaderSession
+from election.store_values import VersionedValue
+from election.store_watch import StoreWatch
+from nameservice import ConfigurationError, ForkGuard, LocalProtocolError
+from nameservice.fields import (
+    STORE_PATH_LENGTH_MAX,
+    check_epoch,
+    check_leader_session_id,
+    check_store_path,
+    check_store_prefix,
+    check_value,
+    check_version,
+    value_size_bytes,
+)
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from election.contender import LeaderSession
+    from election.store_watch import StoreFeeds
 
 
 __all__ = [
@@ -34,22 +48,7 @@ __all__ = [
 ]
 
 STORE_SIZE_BYTES_MAX: Final = 1_000_000
-STORE_PATH_LENGTH_MAX: Final = 255
 OPERATION_COUNT_MAX: Final = 1_000
-
-
-@frozen(kw_only=True)
-class VersionedValue:
-    """
-    A value of the store.
-
-    Attributes:
-        value: The bytes as they were put.
-        version: 1 when the path was created, one more with each put since.
-    """
-
-    value: bytes
-    version: int
 
 
 @frozen
@@ -59,7 +58,8 @@ class Put:
 
     Attributes:
         path: 1 to 255 printable characters.
-        value: At most 1,000,000 bytes.
+        value: At most 1,000,000 bytes; a ``bytearray`` or ``memoryview`` is copied
+            when it is committed.
         version: The version that must be there; 0 says that nothing may be there;
             None overwrites whatever is.
     """
@@ -110,9 +110,16 @@ class LeaderStore:
     leads now and is the caller's own, so a deposed leader writes nothing (rule L2).
     """
 
-    def __init__(self, component_id: str, driver: LeaderStoreDriver) -> None:
+    def __init__(
+        self,
+        component_id: str,
+        driver: LeaderStoreDriver,
+        *,
+        feeds: StoreFeeds | None = None,
+    ) -> None:
         self._component_id = component_id
         self._driver = driver
+        self._feeds = feeds
         self._fork_guard = ForkGuard()
 
     @property
@@ -129,29 +136,60 @@ class LeaderStore:
             UnreachableError: If the name service does not answer in time.
         """
         self._fork_guard.check()
-        check_store_path(path)
-        return self._driver.get(path)
+        return self._driver.get(check_store_path(path))
 
     def list(self, prefix: str = "") -> list[str]:
         """
         Return the paths that begin with *prefix*, sorted.
 
         Raises:
+            ConfigurationError: If *prefix* is not up to 255 printable characters.
             UnreachableError: If the name service does not answer in time.
         """
         self._fork_guard.check()
-        if prefix:
-            check_store_path(prefix)
-        return self._driver.list(prefix)
+        return self._driver.list(check_store_prefix(prefix))
+
+    def watch(self, path: str) -> StoreWatch:
+        """
+        Watch what is under *path*: what is there at once, None included, then changes.
+
+        The latest value always arrives; values in between may be left out.  Close the
+        watch, or use it as a context manager; it ends with the services otherwise.
+
+        Raises:
+            ConfigurationError: If *path* is not 1 to 255 printable characters.
+            LocalProtocolError: If the services are closed.
+        """
+        return self._watch(check_store_path(path), "")
+
+    def watch_prefix(self, prefix: str = "") -> StoreWatch:
+        """
+        Watch all paths that begin with *prefix*: those that are there, then changes.
+
+        As `watch`, for each path by itself: those of one commit may arrive one after
+        another, each with the latest value that it has by then.
+
+        Raises:
+            ConfigurationError: If *prefix* is not up to 255 printable characters.
+            LocalProtocolError: If the services are closed.
+        """
+        return self._watch(None, check_store_prefix(prefix))
+
+    def _watch(self, path: str | None, prefix: str) -> StoreWatch:
+        self._fork_guard.check()
+        if self._feeds is None:
+            message = "this store is not one that can be watched"
+            raise LocalProtocolError(message)
+        return StoreWatch(self._driver, self._feeds, path=path, prefix=prefix)
 
     def commit(
-        self, operations: Sequence[StoreOperation], *, session: LeaderSession
+        self, operations: Iterable[StoreOperation], *, session: LeaderSession
     ) -> None:
         """
         Do all of *operations*, or none.
 
         Args:
-            operations: Up to 1,000, each path at most once; their values together at
+            operations: 1 to 1,000, each path at most once; their values together at
                 most 1,000,000 bytes.
             session: The leadership under which it is written.
 
@@ -161,11 +199,12 @@ class LeaderStore:
             DidNotHappenError: Nothing was written; retrying is safe.
             MayHaveHappenedError: It was sent, and never answered: read before you
                 write again.
-            ConfigurationError: If *operations* break a limit; nothing was sent.
+            ConfigurationError: If *operations* break a limit, or *session* is none;
+                nothing was sent.
         """
         self._fork_guard.check()
-        check_operations(operations)
-        self._driver.commit(operations, session)
+        checked = check_operations(operations)
+        self._driver.commit(checked, _check_session(session))
 
     def put(
         self,
@@ -185,67 +224,60 @@ class LeaderStore:
         self.commit([Delete(path, version)], session=session)
 
 
-def check_store_path(path: str) -> None:
+def check_operations(
+    operations: Iterable[StoreOperation],
+) -> tuple[StoreOperation, ...]:
     """
-    Return if *path* is a path of the store.
+    Return *operations* as they can be sent: every field of its exact builtin type.
 
     Raises:
-        ConfigurationError: If it is not 1 to 255 printable characters.
+        ConfigurationError: Says which limit of one commit is broken.
     """
-    if not _is_store_path(path):
-        message = (
-            f"a store path is 1 to {STORE_PATH_LENGTH_MAX} printable characters, "
-            f"not {path!r}"
-        )
-        raise ConfigurationError(message)
-
-
-def _is_store_path(path: object) -> bool:
-    return (
-        isinstance(path, str)
-        and 1 <= len(path) <= STORE_PATH_LENGTH_MAX
-        and path.isprintable()
-    )
-
-
-def _is_version(version: object) -> bool:
-    return isinstance(version, int) and not isinstance(version, bool) and version >= 0
-
-
-def check_operations(operations: Sequence[StoreOperation]) -> None:
-    """
-    Return if *operations* are within the limits of one commit.
-
-    Raises:
-        ConfigurationError: Says which limit is broken.
-    """
-    if not 1 <= len(operations) <= OPERATION_COUNT_MAX:
-        message = (
-            f"a commit has 1 to {OPERATION_COUNT_MAX} operations, not {len(operations)}"
-        )
+    try:
+        asked = tuple(islice(operations, OPERATION_COUNT_MAX + 1))
+    except TypeError:
+        kind = type(operations).__name__
+        message = f"a commit is a list of Put and Delete, not {kind}"
+        raise ConfigurationError(message) from None
+    if not 1 <= len(asked) <= OPERATION_COUNT_MAX:
+        count = "more" if asked else 0
+        message = f"a commit has 1 to {OPERATION_COUNT_MAX:,} operations, not {count}"
         raise ConfigurationError(message)
     size_bytes = 0
     paths = set()
-    for operation in operations:
+    checked: list[StoreOperation] = []
+    for operation in asked:
         if not isinstance(operation, Put | Delete):
             message = f"an operation is a Put or a Delete, not {operation!r}"
             raise ConfigurationError(message)
-        check_store_path(operation.path)
-        if operation.path in paths:
-            message = f"a commit names a path once; {operation.path!r} is there twice"
+        path = check_store_path(operation.path)
+        if path in paths:
+            message = f"a commit names a path once; {path!r} is there twice"
             raise ConfigurationError(message)
-        paths.add(operation.path)
-        if operation.version is not None and not _is_version(operation.version):
-            message = f"a version is a whole number from 0, not {operation.version!r}"
-            raise ConfigurationError(message)
-        if isinstance(operation, Put):
-            if not isinstance(operation.value, bytes):
-                message = f"a value is bytes, not {type(operation.value).__name__}"
-                raise ConfigurationError(message)
-            size_bytes += len(operation.value)
+        paths.add(path)
+        version = check_version(operation.version)
+        if isinstance(operation, Delete):
+            checked.append(Delete(path, version))
+            continue
+        size_bytes += value_size_bytes(operation.value)
+        if size_bytes <= STORE_SIZE_BYTES_MAX:  # or it is not even copied
+            checked.append(Put(path, check_value(operation.value), version))
     if size_bytes > STORE_SIZE_BYTES_MAX:
         message = (
             f"the values of a commit are at most {STORE_SIZE_BYTES_MAX:,} bytes "
             f"together, not {size_bytes:,}: split it, or store a reference"
         )
         raise ConfigurationError(message)
+    return tuple(checked)
+
+
+def _check_session(session: LeaderSession) -> LeaderSession:
+    """Return *session* with every field of its exact type; `ConfigurationError`."""
+    if not isinstance(session, LeaderSession):
+        kind = type(session).__name__
+        message = f"session is the LeaderSession that was granted, not {kind}"
+        raise ConfigurationError(message)
+    return LeaderSession(
+        leader_session_id=check_leader_session_id(session.leader_session_id),
+        epoch=check_epoch(session.epoch),
+    )

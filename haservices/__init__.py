@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from haservices.campaign import Leadership, campaign
+from haservices.campaign_async import AsyncLeadership, campaign_async
 from haservices.config import Backend, HAConfig, OnSuspended, ServerAddress
 from haservices.factory import open_ha_services
 from haservices.interface import (
@@ -15,6 +16,7 @@ from haservices.interface import (
 
 
 __all__ = [
+    "AsyncLeadership",
     "Backend",
     "ComponentInformation",
     "Guarantee",
@@ -26,5 +28,6 @@ __all__ = [
     "ServerAddress",
     "SessionInformation",
     "campaign",
+    "campaign_async",
     "open_ha_services",
 ]

@@ -5,25 +5,32 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from nameservice import (
     DidNotHappenError,
     LeadershipLostError,
+    LocalProtocolError,
     MayHaveHappenedError,
     NoLeaderError,
+    UnreachableError,
+    get_logger,
 )
+from nameservice.fields import check_address
+from nameservice.parameters import check_timeout_seconds
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from uuid import UUID
 
     from election import LeaderElection, LeaderSession
     from haservices.interface import HAServices
 
 
-__all__ = ["Leadership", "campaign"]
+__all__ = ["Campaigner", "Leadership", "campaign"]
+
+_CONFIRM_PAUSE_SECONDS: Final = 0.1
 
 
 @final
@@ -66,58 +73,131 @@ class Leadership:
 
 
 @final
-class _Campaigner:
-    """Confirms whatever it is granted, and keeps the first that took."""
+class Campaigner:
+    """
+    Confirms whatever it is granted, and keeps the first that took.
 
-    def __init__(self, election: LeaderElection, address: str) -> None:
+    Args:
+        election: Not started yet.
+        address: What it confirms.
+        on_changed: Called on any thread when there may be an outcome, and when the
+            leadership is lost.
+    """
+
+    def __init__(
+        self,
+        election: LeaderElection,
+        address: str,
+        *,
+        on_changed: Callable[[], None] = lambda: None,
+    ) -> None:
         self._election = election
         self._address = address
+        self._on_changed = on_changed
+        self._log = get_logger(component="campaign", component_id=election.component_id)
         self._changed = threading.Condition()
+        self._is_closing = threading.Event()
         self.leadership: Leadership | None = None
         self.error: Exception | None = None
+        election.when_closing(self._closing)
 
     def grant_leadership(self, session: LeaderSession) -> None:
-        try:
-            self._election.confirm_leadership(session.leader_session_id, self._address)
-        except LeadershipLostError:
-            return  # revoked meanwhile: our turn comes again
-        except MayHaveHappenedError:
-            # Confirming is safe to repeat, and nothing else tells us whether it took.
-            self._election.confirm_leadership(session.leader_session_id, self._address)
-        with self._changed:
+        """Confirm, and keep what took."""
+        if self._confirm(session):
             self.leadership = Leadership(self._election, session)
-            self._changed.notify_all()
+            self._announce()
+
+    def _confirm(self, session: LeaderSession) -> bool:
+        """
+        Confirm until the answer is certain; return whether we lead.
+
+        A confirm that was not answered may have published us.  To stop there would
+        leave a leader that does no work, and that the others wait for.  To repeat it is
+        safe, and ends: with an answer, with the leadership, or with the campaign, which
+        resigns.
+        """
+        while not self._is_closing.is_set():
+            try:
+                self._election.confirm_leadership(
+                    session.leader_session_id, self._address
+                )
+            except LeadershipLostError:
+                return False  # revoked meanwhile: our turn comes again
+            except (DidNotHappenError, MayHaveHappenedError, UnreachableError) as error:
+                self._log.warning(
+                    "leadership.unconfirmed", epoch=session.epoch, error=str(error)
+                )
+                self._is_closing.wait(_CONFIRM_PAUSE_SECONDS)
+            else:
+                return True
+        return False
+
+    def _closing(self) -> None:
+        self._is_closing.set()
+        self._announce()
 
     def revoke_leadership(self) -> None:
-        with self._changed:
-            if self.leadership is None:
-                return
-            self.leadership.lost.set()
+        """Say that it is lost, and contend no more."""
+        if self.leadership is None:
+            return
+        self.leadership.lost.set()
+        self._announce()
         # The block holds a leadership that stays lost.  Contending on would win turns
         # that nobody takes up, and keep the others waiting.
         self._election.close()
 
     def handle_error(self, error: Exception) -> None:
-        with self._changed:
-            is_passing = isinstance(
-                error, DidNotHappenError | MayHaveHappenedError | LeadershipLostError
-            )
-            if self.leadership is None and not is_passing:
-                self.error = error
-                self._changed.notify_all()
+        """Keep what ends the wait for our turn."""
+        is_passing = isinstance(
+            error, DidNotHappenError | MayHaveHappenedError | LeadershipLostError
+        )
+        if self.leadership is None and not is_passing:
+            self.error = error
+            self._announce()
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether there was a leadership, and is no more."""
+        return self.leadership is not None and self.leadership.lost.is_set()
+
+    @property
+    def outcome(self) -> Leadership | None:
+        """
+        Return the leadership that took, or None as long as there is none.
+
+        Raises:
+            LocalProtocolError: If there will be none: the services were closed.
+        """
+        if self.leadership is not None:
+            return self.leadership
+        if self.error is not None:
+            raise self.error
+        if self._is_closing.is_set():
+            message = "the services were closed before our turn to lead came"
+            raise LocalProtocolError(message)
+        return None
 
     def wait(self, timeout_seconds: float | None) -> Leadership:
+        """Return the leadership that took, waiting for it."""
         began = time.monotonic()
         with self._changed:
             self._changed.wait_for(
-                lambda: self.leadership is not None or self.error is not None,
+                lambda: (
+                    self.leadership is not None
+                    or self.error is not None
+                    or self._is_closing.is_set()
+                ),
                 timeout_seconds,
             )
-            if self.leadership is not None:
-                return self.leadership
-            if self.error is not None:
-                raise self.error
-        raise NoLeaderError(self._election.component_id, time.monotonic() - began)
+            leadership = self.outcome
+        if leadership is None:
+            raise NoLeaderError(self._election.component_id, time.monotonic() - began)
+        return leadership
+
+    def _announce(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        self._on_changed()
 
 
 @contextlib.contextmanager
@@ -142,11 +222,15 @@ def campaign(
 
     Raises:
         NoLeaderError: If our turn did not come within *timeout_seconds*.
+        LocalProtocolError: If *ha* is closed, or is closed while we wait.
         AuthenticationError: If we may not contend for *job_id*.
+        ConfigurationError: If *job_id* or *address* breaks its rule; nothing was sent.
     """
+    address = check_address(address)  # before we contend: it could not be confirmed
+    timeout_seconds = check_timeout_seconds(timeout_seconds)
     election = ha.get_leader_election(job_id)
     try:
-        campaigner = _Campaigner(election, address)
+        campaigner = Campaigner(election, address)
         election.start(campaigner)
         yield campaigner.wait(timeout_seconds)
     finally:

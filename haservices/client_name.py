@@ -6,15 +6,14 @@ import os
 import socket
 import sys
 from pathlib import PurePath
-from typing import Final
+
+from nameservice.fields import as_client_name
 
 
 __all__ = ["client_name"]
-
-_LENGTH_MAX: Final = 255
 
 
 def client_name() -> str:
     """Return program, process and machine as one short text."""
     program = PurePath(sys.argv[0] or "python").name
-    return f"{program}[{os.getpid()}]@{socket.gethostname()}"[:_LENGTH_MAX]
+    return as_client_name(f"{program}[{os.getpid()}]@{socket.gethostname()}")

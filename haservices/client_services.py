@@ -13,6 +13,7 @@ from election import (
     Put,
     VersionedValue,
 )
+from haservices.client_store_feeds import ClientStoreFeeds
 from haservices.interface import (
     ComponentInformation,
     Guarantee,
@@ -40,13 +41,17 @@ from leaderserver.messages import (
     SessionsRequest,
     StatusReply,
     StatusRequest,
+    TransferredReply,
+    TransferRequest,
     ValueReply,
 )
 from nameservice import (
     NS_PER_SECOND,
     check_component_id,
+    check_contender_id,
     seconds_to_ns,
 )
+from nameservice.fields import check_identifier
 from retrieval import LeaderRetriever
 
 
@@ -58,12 +63,12 @@ if TYPE_CHECKING:
     from election import StoreOperation
     from election.holder import DeliverGrant, DeliverRevoke, HolderCore
     from haservices.config import HAConfig
-    from leaderserver.client import LeaderClient
+    from leaderserver.client.client import LeaderClient
     from nameservice import Clock
     from retrieval import RetrieverEvent
 
 
-__all__ = ["ClientHAServices"]
+__all__ = ["ClientHAServices", "commit_request"]
 
 
 @final
@@ -81,15 +86,17 @@ class ClientHAServices:
         *,
         clock: Clock,
         guarantees: frozenset[Guarantee],
+        on_closing: Callable[[], None] | None = None,
         on_closed: Callable[[], None] | None = None,
     ) -> None:
         self._config = config
         self._client = client
         self._clock = clock
         self._guarantees = guarantees
+        self._on_closing = on_closing
         self._on_closed = on_closed
         self._operations = _ClientOperations(client, config.cluster_id)
-        self._open = OpenServices()
+        self._open = OpenServices(self._end)
 
     @property
     def config(self) -> HAConfig:
@@ -113,7 +120,7 @@ class ClientHAServices:
 
     def get_leader_retriever(self, job_id: str) -> LeaderRetriever:
         """Return a new retriever of the leader of *job_id*."""
-        component_id = self._component_id(job_id)
+        job_id, component_id = self._names(job_id)
         retriever = LeaderRetriever(
             job_id,
             _RetrievalDriver(self._client, component_id),
@@ -125,7 +132,7 @@ class ClientHAServices:
 
     def get_leader_election(self, job_id: str) -> LeaderElection:
         """Return a new election for *job_id*."""
-        component_id = self._component_id(job_id)
+        job_id, component_id = self._names(job_id)
         driver = _ElectionDriver(
             self._client,
             component_id,
@@ -141,24 +148,34 @@ class ClientHAServices:
 
     def get_leader_store(self, job_id: str) -> LeaderStore:
         """Return the metadata of *job_id* that only its leader may write."""
-        component_id = self._component_id(job_id)
-        return LeaderStore(job_id, _StoreDriver(self._client, component_id))
+        job_id, component_id = self._names(job_id)
+        feeds = ClientStoreFeeds(
+            self._client,
+            component_id,
+            self._open,
+            refresh_seconds=self._config.session_timeout_seconds / 3,
+        )
+        driver = _StoreDriver(self._client, component_id)
+        return LeaderStore(job_id, driver, feeds=feeds)
 
     def cleanup(self, job_id: str) -> None:
         """Remove what is stored for *job_id*; never contenders or epochs."""
-        component_id = self._component_id(job_id)
+        _, component_id = self._names(job_id)
         self._client.call(CleanupRequest(component_id=component_id), is_repeatable=True)
 
     def close(self) -> None:
-        """Release everything, keep what is stored.  Idempotent."""
+        """Release everything, keep what is stored; see `HAServices`."""
         if self._client.fork_guard.is_inherited:
             return
-        if not self._open.begin_closing():
-            return
+        self._client.begin_closing()
+        if self._on_closing is not None:
+            self._on_closing()
+        self._open.close()
+
+    def _end(self) -> None:
         try:
-            self._open.close_all()
-        finally:
             self._client.close()
+        finally:
             if self._on_closed is not None:
                 self._on_closed()
 
@@ -173,10 +190,11 @@ class ClientHAServices:
     ) -> None:
         self.close()
 
-    def _component_id(self, job_id: str) -> str:
+    def _names(self, job_id: str) -> tuple[str, str]:
+        """Return *job_id*, checked, and what it is called on the wire."""
         self._client.fork_guard.check()
-        check_component_id(job_id, what="a job id")
-        return f"{self._config.cluster_id}/{job_id}"
+        checked = check_component_id(job_id, what="a job id")
+        return checked, f"{self._config.cluster_id}/{checked}"
 
 
 @final
@@ -307,23 +325,28 @@ class _StoreDriver:
         self, operations: Sequence[StoreOperation], session: LeaderSession
     ) -> None:
         self._client.call(
-            CommitRequest(
-                component_id=self._component_id,
-                leader_session_id=session.leader_session_id,
-                epoch=session.epoch,
-                operations=[
-                    PutRecord(
-                        path=operation.path,
-                        value=operation.value,
-                        version=operation.version,
-                    )
-                    if isinstance(operation, Put)
-                    else DeleteRecord(path=operation.path, version=operation.version)
-                    for operation in operations
-                ],
-            ),
+            commit_request(self._component_id, operations, session),
             is_repeatable=False,
         )
+
+
+def commit_request(
+    component_id: str, operations: Sequence[StoreOperation], session: LeaderSession
+) -> CommitRequest:
+    """Return the request that does *operations*, which are checked, under *session*."""
+    return CommitRequest(
+        component_id=component_id,
+        leader_session_id=session.leader_session_id,
+        epoch=session.epoch,
+        operations=[
+            PutRecord(
+                path=operation.path, value=operation.value, version=operation.version
+            )
+            if isinstance(operation, Put)
+            else DeleteRecord(path=operation.path, version=operation.version)
+            for operation in operations
+        ],
+    )
 
 
 @final
@@ -361,8 +384,7 @@ class _ClientOperations:
 
     def contenders(self, component_id: str) -> Sequence[ContenderInformation]:
         """Return the contenders of *component_id* in order, the leader first."""
-        check_component_id(component_id)
-        return self.contenders_of(self._prefix + component_id)
+        return self.contenders_of(self._prefix + check_component_id(component_id))
 
     def contenders_of(self, wire_id: str) -> Sequence[ContenderInformation]:
         """Return the contenders of a component as it is named on the wire."""
@@ -409,13 +431,15 @@ class _ClientOperations:
         """Return the figures of the name service itself, by name."""
         reply = self._client.call(StatusRequest(), is_repeatable=True)
         assert isinstance(reply, StatusReply)
-        return reply.figures
+        return reply.figures | {
+            "publisher_reached": int(self._client.is_publisher_reached)
+        }
 
     def revoke(self, component_id: str) -> LeaderSession:
         """End the present leadership of *component_id*; its holder queues last."""
-        check_component_id(component_id)
+        wire_id = self._prefix + check_component_id(component_id)
         reply = self._client.call(
-            RevokeRequest(component_id=self._prefix + component_id),
+            RevokeRequest(component_id=wire_id),
             is_repeatable=False,
         )
         assert isinstance(reply, RevokedReply)
@@ -423,9 +447,27 @@ class _ClientOperations:
             leader_session_id=reply.leader_session_id, epoch=reply.epoch
         )
 
+    def transfer(self, component_id: str, contender_id: str) -> LeaderSession | None:
+        """Let *contender_id* lead *component_id* next; its holder queues last."""
+        component_id = check_component_id(component_id)
+        contender_id = check_contender_id(contender_id, component_id=component_id)
+        reply = self._client.call(
+            TransferRequest(
+                component_id=self._prefix + component_id, contender_id=contender_id
+            ),
+            is_repeatable=False,
+        )
+        assert isinstance(reply, TransferredReply)
+        if reply.leader_session_id is None:
+            return None
+        return LeaderSession(
+            leader_session_id=reply.leader_session_id, epoch=reply.epoch
+        )
+
     def expire(self, session_id: str) -> None:
         """End a session as if it had fallen silent."""
-        self._client.call(ExpireRequest(session_id=session_id), is_repeatable=False)
+        checked = check_identifier(session_id, what="a session id")
+        self._client.call(ExpireRequest(session_id=checked), is_repeatable=False)
 
     def _ours(self, component_ids: Sequence[str]) -> Sequence[str]:
         return [

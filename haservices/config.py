@@ -7,7 +7,9 @@ One line decides the backend: ``url``.  Settings come, the later the stronger, f
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 import tomllib
 from enum import Enum
 from pathlib import Path
@@ -28,12 +30,19 @@ __all__ = [
     "HAConfig",
     "OnSuspended",
     "ServerAddress",
+    "unknown_environment",
 ]
 
 OnSuspended: TypeAlias = Literal["keep", "clear"]
 
 CONFIG_FILE_NAME: Final = "lodestar.toml"
 ENVIRONMENT_PREFIX: Final = "LODESTAR_"
+
+_OTHER_NAMES: Final = frozenset(
+    {"LODESTAR_CONFIG", "LODESTAR_EPOCH", "LODESTAR_LEADER_SESSION_ID"}
+)
+_OTHERS: Final = re.compile(r"LODESTAR_(PORT|SERVICE|SERVER|PROXY|NODE)(_|$)")
+_LIKENESS_MIN: Final = 0.85
 
 _SESSION_TIMEOUT_SECONDS_MIN: Final = 0.1
 _SESSION_TIMEOUT_SECONDS_MAX: Final = 3600.0
@@ -112,7 +121,8 @@ class HAConfig:
             is lost, ``"clear"`` as soon as contact is.
         curve_public_key_file: Our own CURVE public key.
         curve_secret_key_file: Our own CURVE secret key, readable by us alone.
-        curve_server_key_file: The server's CURVE public key.
+        curve_server_key_file: The server's CURVE public key; or several, of which it
+            has one.  It is read again when the server has none of those read before.
         zookeeper_auth_file: ``scheme:credential`` on one line, readable by us alone.
         zookeeper_tls_ca_file: Turns TLS on: whom to trust.
         zookeeper_tls_cert_file: Our own certificate, where the ensemble wants one.
@@ -138,6 +148,7 @@ class HAConfig:
     zookeeper_tls_key_file: str | None = field(default=None, repr=False)
 
     def __attrs_post_init__(self) -> None:
+        self._make_exact()
         self._check_url()
         check_component_id(self.cluster_id, what="cluster_id")
         self._check_times()
@@ -177,8 +188,8 @@ class HAConfig:
             raise ConfigurationError(message)
         if "url" not in merged:
             message = (
-                "no name service is configured: set url in lodestar.toml, "
-                "LODESTAR_URL in the environment, or pass url=…"
+                "no name service is named: give --url on the command line or url=… in "
+                "Python, LODESTAR_URL in the environment, or url in lodestar.toml"
             )
             raise ConfigurationError(message)
         return cls(**merged)
@@ -233,6 +244,17 @@ class HAConfig:
         """Return every setting that is not None by its name; `HAConfig` takes it."""
         values = {name: getattr(self, name) for name in sorted(_field_names())}
         return {name: value for name, value in values.items() if value is not None}
+
+    def _make_exact(self) -> None:
+        """Keep text and numbers of subclasses (``numpy.str_``) as what they say."""
+        for name in sorted(_field_names()):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                object.__setattr__(self, name, str.__str__(value))
+            elif isinstance(value, float):
+                object.__setattr__(self, name, float.__float__(value))
+            elif isinstance(value, int) and not isinstance(value, bool):
+                object.__setattr__(self, name, int.__index__(value))
 
     def _check_url(self) -> None:
         if not isinstance(self.url, str):
@@ -423,8 +445,29 @@ def _read_file(path: str | os.PathLike[str] | None) -> dict[str, Any]:
     return table
 
 
+def unknown_environment(environment: Mapping[str, str]) -> list[str]:
+    """
+    Return the ``LODESTAR_*`` names of *environment* that mean nothing, sorted.
+
+    ``lodestar elect`` sets some for its command, servers have their own (as
+    ``LODESTAR_NODE_DATA_DIR``), and Kubernetes sets ``LODESTAR_PORT`` and the like
+    where a service is called lodestar.
+    """
+    known = {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in _field_names()}
+    return sorted(
+        name
+        for name in set(environment) - known - _OTHER_NAMES
+        if name.startswith(ENVIRONMENT_PREFIX) and not _OTHERS.match(name)
+    )
+
+
 def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings among *environment*; other LODESTAR_ names are not ours."""
+    """Return the settings among *environment*; refuse what must be a misspelt one."""
+    known = [f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in sorted(_field_names())]
+    for name in unknown_environment(environment):
+        near = difflib.get_close_matches(name, known, 1, _LIKENESS_MIN)
+        if near:
+            raise ConfigurationError(f"{name} is no setting: did you mean {near[0]}?")
     settings: dict[str, Any] = {}
     for name in sorted(_field_names()):
         text = environment.get(ENVIRONMENT_PREFIX + name.upper())

@@ -12,8 +12,8 @@ from haservices.client_name import client_name
 from haservices.client_services import ClientHAServices
 from haservices.embedded_hub import EmbeddedHub, EmbeddedLink
 from haservices.interface import Guarantee
-from leaderserver.client import LeaderClient
-from leaderserver.client_core import ClientConfig
+from leaderserver.client.client import LeaderClient
+from leaderserver.client.core.core import ClientConfig
 from nameservice import LocalProtocolError, seconds_to_ns
 
 
@@ -128,6 +128,7 @@ def open_embedded(config: HAConfig) -> ClientHAServices:
         client,
         clock=hub.clock,
         guarantees=EMBEDDED_GUARANTEES,
+        on_closing=links[0].release,
         on_closed=lambda: _forget(services),
     )
     process.links[services] = links[0]

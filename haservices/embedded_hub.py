@@ -19,18 +19,21 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
 from election.core import ElectionConfig
-from leaderserver.service import Broadcast, LeaderService, Outgoing, ServiceConfig
-from leaderserver.storage import MemoryStorage
+from leaderserver.server.core.turn import Broadcast, Outgoing
+from leaderserver.server.service import LeaderService
+from leaderserver.server.service_config import ServiceConfig
+from leaderserver.server.storage import MemoryStorage
 from nameservice import NS_PER_SECOND, SystemClock, get_logger
-from transport import ANONYMOUS
+from zmqtransport import ANONYMOUS
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from election.component import Component
     from election.epochs import EpochSource
     from election.events import ElectionEvent
-    from leaderserver.client import LeaderClient
+    from leaderserver.client.client import LeaderClient
     from leaderserver.messages import ToClient, ToServer, Welcome
 
 
@@ -104,7 +107,8 @@ class EmbeddedHub:
                 session_timeout_ns_max=_DURATION_NS_MAX,
             ),
             # Nobody can have led before the process did: there is nothing to wait for.
-            ElectionConfig(namespace=uuid.uuid4(), undecided_ns=0),
+            # What is later than its tick, the hub's clock has excused already.
+            ElectionConfig(namespace=uuid.uuid4(), undecided_ns=0, tick_ns=_LATE_NS),
             epochs=epochs,
             storage=MemoryStorage(),
             draw_secret=secrets.token_bytes,
@@ -173,6 +177,10 @@ class EmbeddedHub:
                 now_ns=self.clock.now_ns(),
             )
         )
+
+    def component(self, component_id: str) -> Component | None:
+        """Return what is known of a component, or None; for leadership control."""
+        return self._service.component(component_id)
 
     def inject(self, event: ElectionEvent) -> None:
         """Let *event* happen to the election; for leadership control."""
@@ -331,6 +339,15 @@ class EmbeddedLink:
         while self._held:
             self._held.popleft()()
         self.client.advance()
+
+    def release(self) -> None:
+        """Resume the client if it is paused: it is about to close.  On any thread."""
+
+        def resume() -> None:
+            if self._is_paused:
+                self.resume()
+
+        self._hub.post(resume)
 
     def _act(self, action: Callable[[], None]) -> None:
         if self._is_paused:

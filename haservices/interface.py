@@ -130,6 +130,31 @@ class HAOperations(Protocol):
             NoLeaderError: If nobody has been granted it.
         """
 
+    def transfer(self, component_id: str, contender_id: str) -> LeaderSession | None:
+        """
+        Hand the leadership of *component_id* to *contender_id*.
+
+        The present holder is revoked and queues last.  When its revoke callback has
+        returned, or when it believes no longer, *contender_id* is granted.  Should it
+        be silent by then, or not confirm in time, the next in the queue leads.  Where
+        nobody leads, *contender_id* goes first.
+
+        On ZooKeeper the contenders that queued before *contender_id* queue last, too.
+
+        Args:
+            component_id: What to lead.
+            contender_id: One of ``contenders(component_id)``.
+
+        Returns:
+            The leadership that was ended, or None if there was none to end:
+            *contender_id* leads already, or nobody did.
+
+        Raises:
+            UnknownContenderError: If it does not contend for *component_id*.
+            DidNotHappenError: If it would not be granted, because the name service
+                has not heard from it within its lease; nothing was ended.
+        """
+
     def expire(self, session_id: str) -> None:
         """
         End a session as if it had fallen silent.
@@ -182,7 +207,10 @@ class HAServices(Protocol):
         Release everything, keep what is stored.  Idempotent.
 
         Elections and retrievers that are still open are closed first, as their own
-        ``close`` would.
+        ``close`` would: belief ends at once, and the session ends when the last running
+        action and revoke callback have returned.  A second caller waits for the same
+        end.  Called inside a callback of one of them it does not wait: the rest happens
+        when that callback returns.
         """
 
     def __enter__(self) -> Self:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Final
 from haservices.client_name import client_name
 from haservices.client_services import ClientHAServices
 from haservices.interface import Guarantee
-from leaderserver.client import LeaderClient
-from leaderserver.client_core import ClientConfig
-from leaderserver.socket_link import ClientKeys, SocketLink
+from leaderserver.client.client import LeaderClient
+from leaderserver.client.core.core import ClientConfig
+from leaderserver.client.link import ClientKeys, SocketLink
 from nameservice import (
     AuthenticationError,
     SystemClock,
     UnreachableError,
     seconds_to_ns,
 )
-from transport import Endpoint, load_key_pair, load_public_key
+from zmqtransport import Endpoint, load_key_pair, load_public_keys
 
 
 if TYPE_CHECKING:
@@ -97,9 +97,10 @@ def _load_keys(config: HAConfig) -> ClientKeys | None:
         return None
     assert config.curve_public_key_file is not None
     assert config.curve_secret_key_file is not None
+    server_key_file = Path(config.curve_server_key_file)
     return ClientKeys(
         key_pair=load_key_pair(
             Path(config.curve_secret_key_file), Path(config.curve_public_key_file)
         ),
-        server_public_key=load_public_key(Path(config.curve_server_key_file)),
+        load_server_keys=lambda: load_public_keys(server_key_file),
     )

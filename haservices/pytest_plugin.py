@@ -11,8 +11,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from haservices.control import LeadershipControl
     from haservices.interface import HAServices
+    from haservices.testing.control import LeadershipControl
 
 
 __all__ = ["ha_services", "leadership_control"]
@@ -42,6 +42,6 @@ def ha_services() -> Iterator[HAServices]:
 @pytest.fixture
 def leadership_control(ha_services: HAServices) -> LeadershipControl:
     """Return control over who leads in the test's own name service."""
-    from haservices.control import LeadershipControl  # noqa: PLC0415
+    from haservices.testing.control import LeadershipControl  # noqa: PLC0415
 
     return LeadershipControl(ha_services)

@@ -8,6 +8,8 @@ above all earlier ones of its session**: what is repeated, replayed or overtaken
 dropped, and whoever misses an answer asks again under a new number.
 
 Times are nanoseconds and never points in time: clocks of two machines do not compare.
+
+What a field may hold is said in `nameservice.fields`, which every public call checks.
 """
 
 from __future__ import annotations
@@ -17,10 +19,23 @@ from uuid import UUID
 
 from msgspec import Meta, Struct
 
+from nameservice.fields import (
+    ADDRESS_LENGTH_MAX,
+    CLIENT_NAME_LENGTH_MAX,
+    COMPONENT_ID_LENGTH_MAX,
+    IDENTIFIER_LENGTH_MAX,
+    INTEGER_MAX,
+    STORE_PATH_LENGTH_MAX,
+)
+
 
 __all__ = [
     "AcknowledgedHeartbeat",
     "AffirmationRecord",
+    "BatchReply",
+    "BatchRequest",
+    "BatchedBody",
+    "BatchedReply",
     "ClaimRecord",
     "CleanupRequest",
     "CloseSessionRequest",
@@ -40,6 +55,7 @@ __all__ = [
     "Granted",
     "HeartbeatRequest",
     "Hello",
+    "Hindered",
     "LeadersRequest",
     "ListRequest",
     "PathsReply",
@@ -65,28 +81,39 @@ __all__ = [
     "SnapshotReply",
     "StatusReply",
     "StatusRequest",
+    "StoreChanged",
+    "StoreRevisionReply",
     "SubscribeRequest",
     "ToClient",
     "ToServer",
+    "TransferRequest",
+    "TransferredReply",
+    "UncertainReply",
     "UnsubscribeRequest",
+    "UnwatchStoreRequest",
     "ValueReply",
+    "WatchStoreRequest",
     "Welcome",
     "WithdrawRequest",
 ]
 
 NONCE_SIZE_BYTES: Final = 16
 SECRET_SIZE_BYTES: Final = 32
-# A component id on the wire is "cluster/component", each at most 255 characters.
-_NAME_LENGTH_MAX: Final = 511
-_INTEGER_MAX: Final = 2**63 - 1
+BATCH_COUNT_MAX: Final = 100
+# A component id on the wire is "cluster/component".
+_NAME_LENGTH_MAX: Final = 2 * COMPONENT_ID_LENGTH_MAX + 1
+_INTEGER_MAX: Final = INTEGER_MAX
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=_NAME_LENGTH_MAX)]
-Identifier: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
-Address: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
-Path: TypeAlias = Annotated[str, Meta(min_length=1, max_length=255)]
-Prefix: TypeAlias = Annotated[str, Meta(max_length=255)]
+Identifier: TypeAlias = Annotated[
+    str, Meta(min_length=1, max_length=IDENTIFIER_LENGTH_MAX)
+]
+Address: TypeAlias = Annotated[str, Meta(min_length=1, max_length=ADDRESS_LENGTH_MAX)]
+Path: TypeAlias = Annotated[str, Meta(min_length=1, max_length=STORE_PATH_LENGTH_MAX)]
+Prefix: TypeAlias = Annotated[str, Meta(max_length=STORE_PATH_LENGTH_MAX)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=_INTEGER_MAX)]
 Duration: TypeAlias = Annotated[int, Meta(ge=1, le=_INTEGER_MAX)]
+Number: TypeAlias = Annotated[int, Meta(ge=1, le=_INTEGER_MAX)]
 Nonce: TypeAlias = Annotated[
     bytes, Meta(min_length=NONCE_SIZE_BYTES, max_length=NONCE_SIZE_BYTES)
 ]
@@ -106,9 +133,12 @@ class Failure:
     LIMIT_REACHED: Final = "limit-reached"
     UNDECIDED: Final = "undecided"
     STALE: Final = "stale"
+    EPOCH_AHEAD: Final = "epoch-ahead"
     VERSION_MISMATCH: Final = "version-mismatch"
     NO_LEADER: Final = "no-leader"
     UNKNOWN_SESSION: Final = "unknown-session"
+    UNKNOWN_CONTENDER: Final = "unknown-contender"
+    NOT_HEARD: Final = "not-heard"
     TAKEN: Final = "taken"
     INVALID: Final = "invalid"
     STORAGE: Final = "storage"
@@ -169,7 +199,7 @@ class Hello(_Wire, frozen=True, kw_only=True, tag="hello"):
     nonce: Nonce
     session_timeout_ns: Duration
     lease_ns: Duration
-    client: Annotated[str, Meta(max_length=255)]
+    client: Annotated[str, Meta(max_length=CLIENT_NAME_LENGTH_MAX)]
 
 
 class HeartbeatRequest(_Wire, frozen=True, kw_only=True, tag="heartbeat"):
@@ -275,6 +305,25 @@ class CleanupRequest(_Wire, frozen=True, kw_only=True, tag="cleanup"):
     component_id: Name
 
 
+class WatchStoreRequest(_Wire, frozen=True, kw_only=True, tag="watch-store"):
+    """
+    Ask what changed in a leader store, and to be told once of the next change.
+
+    *revision_seen* is the revision of the newest answer to it, of the server of
+    *incarnation_seen*, or None if there was none.
+    """
+
+    component_id: Name
+    incarnation_seen: Count
+    revision_seen: Count | None
+
+
+class UnwatchStoreRequest(_Wire, frozen=True, kw_only=True, tag="unwatch-store"):
+    """Ask to be told no more of a leader store."""
+
+    component_id: Name
+
+
 class LeadersRequest(_Wire, frozen=True, kw_only=True, tag="leaders"):
     """Ask for the components whose id begins with *prefix*, sorted, after *after*."""
 
@@ -285,7 +334,7 @@ class LeadersRequest(_Wire, frozen=True, kw_only=True, tag="leaders"):
 class SessionsRequest(_Wire, frozen=True, kw_only=True, tag="sessions"):
     """Ask for the sessions, sorted by id, after *after*."""
 
-    after: Annotated[str, Meta(max_length=64)]
+    after: Annotated[str, Meta(max_length=IDENTIFIER_LENGTH_MAX)]
 
 
 class StatusRequest(_Wire, frozen=True, kw_only=True, tag="status"):
@@ -298,14 +347,38 @@ class RevokeRequest(_Wire, frozen=True, kw_only=True, tag="revoke"):
     component_id: Name
 
 
+class TransferRequest(_Wire, frozen=True, kw_only=True, tag="transfer"):
+    """Hand the leadership of a component to a contender; for operators."""
+
+    component_id: Name
+    contender_id: Identifier
+
+
 class ExpireRequest(_Wire, frozen=True, kw_only=True, tag="expire"):
     """End a session; for operators."""
 
     session_id: Identifier
 
 
+BatchedBody: TypeAlias = (
+    RegisterRequest
+    | WithdrawRequest
+    | ConfirmRequest
+    | RevocationFinishedRequest
+    | SubscribeRequest
+    | UnsubscribeRequest
+)
+
+
+class BatchRequest(_Wire, frozen=True, kw_only=True, tag="batch"):
+    """Several requests under one number, taken in their order."""
+
+    bodies: Annotated[list[BatchedBody], Meta(min_length=1, max_length=BATCH_COUNT_MAX)]
+
+
 RequestBody: TypeAlias = (
     HeartbeatRequest
+    | BatchRequest
     | RegisterRequest
     | WithdrawRequest
     | ConfirmRequest
@@ -318,11 +391,14 @@ RequestBody: TypeAlias = (
     | ListRequest
     | CommitRequest
     | CleanupRequest
+    | WatchStoreRequest
+    | UnwatchStoreRequest
     | LeadersRequest
     | SessionsRequest
     | StatusRequest
     | RevokeRequest
     | ExpireRequest
+    | TransferRequest
 )
 
 
@@ -330,7 +406,7 @@ class Request(_Wire, frozen=True, kw_only=True, tag="request"):
     """One frame of a session."""
 
     secret: Secret
-    number: Annotated[int, Meta(ge=1, le=_INTEGER_MAX)]
+    number: Number
     body: RequestBody
 
 
@@ -346,6 +422,7 @@ class Welcome(_Wire, frozen=True, kw_only=True, tag="welcome"):
 
     The times are the agreed ones.  Changes are published on *publish_port* of the
     host that the client connected to, or at *publish_address* if that is given.
+    *server_id* is drawn at each start of a server, which was *uptime_ns* ago.
     """
 
     nonce: Nonce
@@ -357,6 +434,8 @@ class Welcome(_Wire, frozen=True, kw_only=True, tag="welcome"):
     publish_port: Annotated[int, Meta(ge=0, le=65535)]
     publish_address: str | None
     is_durable: bool
+    server_id: str = ""
+    uptime_ns: Count = 0
 
 
 class RefusedHello(_Wire, frozen=True, kw_only=True, tag="refused"):
@@ -397,6 +476,22 @@ class Revoked(_Wire, frozen=True, kw_only=True, tag="revoked"):
     affirmation: AffirmationRecord
 
 
+class Hindered(_Wire, frozen=True, kw_only=True, tag="hindered"):
+    """No contender of a component can be granted now, and why; it is tried again."""
+
+    session_id: Identifier
+    component_id: Name
+    reason: str
+    detail: str
+
+
+class StoreChanged(_Wire, frozen=True, kw_only=True, tag="store-changed"):
+    """A leader store that the session watches has changed since it asked last."""
+
+    session_id: Identifier
+    component_id: Name
+
+
 class AcknowledgedHeartbeat(_Wire, frozen=True, kw_only=True, tag="acknowledged"):
     """
     The answer to a heartbeat.
@@ -411,9 +506,15 @@ class AcknowledgedHeartbeat(_Wire, frozen=True, kw_only=True, tag="acknowledged"
 
 
 class RegisteredReply(_Wire, frozen=True, kw_only=True, tag="registered"):
-    """The contender is in the queue, under *ticket*."""
+    """
+    The contender is in the queue, under *ticket*.
+
+    *heartbeat_number* is the newest heartbeat that was taken before: answers to those
+    may have left out what the contender claims.
+    """
 
     ticket: Count
+    heartbeat_number: Count = 0
 
 
 class DoneReply(_Wire, frozen=True, kw_only=True, tag="done"):
@@ -429,6 +530,17 @@ class FailedReply(_Wire, frozen=True, kw_only=True, tag="failed"):
     path: str | None = None
     version: int | None = None
     version_expected: int | None = None
+
+
+class UncertainReply(_Wire, frozen=True, kw_only=True, tag="uncertain"):
+    """
+    It may have been done: the disk failed while it was written.
+
+    A message of its own, and no `Failure`: a client that does not know it drops it,
+    and so never takes it for "did not happen".
+    """
+
+    detail: str
 
 
 class SnapshotReply(_Wire, frozen=True, kw_only=True, tag="snapshot"):
@@ -468,6 +580,18 @@ class PathsReply(_Wire, frozen=True, kw_only=True, tag="paths"):
 
     paths: list[str]
     is_complete: bool
+
+
+class StoreRevisionReply(_Wire, frozen=True, kw_only=True, tag="store-revision"):
+    """
+    What a leader store is at.
+
+    *paths* have changed since the revision that was shown; None if that is not known.
+    """
+
+    incarnation: Count
+    revision: Count
+    paths: list[str] | None
 
 
 class ComponentRecord(_Wire, frozen=True, kw_only=True, tag="component"):
@@ -518,19 +642,44 @@ class RevokedReply(_Wire, frozen=True, kw_only=True, tag="revoked-reply"):
     epoch: Count
 
 
+class TransferredReply(_Wire, frozen=True, kw_only=True, tag="transferred"):
+    """
+    A contender is next to lead, or leads already.
+
+    *epoch* and *leader_session_id* name the leadership that was ended for it: 0 and
+    None if there was none to end.
+    """
+
+    leader_session_id: UUID | None
+    epoch: Count
+
+
+BatchedReply: TypeAlias = RegisteredReply | DoneReply | FailedReply | SnapshotReply
+
+
+class BatchReply(_Wire, frozen=True, kw_only=True, tag="batch-reply"):
+    """The answers to the requests of a batch, in their order."""
+
+    bodies: list[BatchedReply]
+
+
 ReplyBody: TypeAlias = (
     AcknowledgedHeartbeat
+    | BatchReply
     | RegisteredReply
     | DoneReply
     | FailedReply
+    | UncertainReply
     | SnapshotReply
     | ContendersReply
     | ValueReply
     | PathsReply
+    | StoreRevisionReply
     | ComponentsReply
     | SessionsReply
     | StatusReply
     | RevokedReply
+    | TransferredReply
 )
 
 
@@ -556,6 +705,8 @@ ToClient: TypeAlias = (
     | SessionEnded
     | Granted
     | Revoked
+    | Hindered
+    | StoreChanged
     | Reply
     | Published
 )

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, final
+import os
+import sys
+from typing import Any, Final
 
 from haservices import Backend, HAConfig
-from lodestar.exit_codes import ExitCode
+from haservices.config import unknown_environment
 from nameservice import ConfigurationError, check_component_id
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from nameservice.fields import check_identifier, check_store_prefix
 
 
 __all__ = [
-    "ArgumentParser",
-    "Verbs",
     "add_json_option",
     "add_log_option",
     "add_name_service_options",
@@ -46,34 +43,6 @@ _FILE_OPTIONS: Final = (
     ("zookeeper_tls_cert_file", "our own certificate (ZooKeeper)"),
     ("zookeeper_tls_key_file", "its key (ZooKeeper)"),
 )
-
-
-class Verbs(Protocol):
-    """Where a module enters its verbs."""
-
-    def add_verb(
-        self,
-        name: str,
-        run: Callable[[argparse.Namespace], ExitCode | int],
-        *,
-        operands: str = "",
-        summary: str,
-        description: str,
-        examples: str,
-    ) -> argparse.ArgumentParser:
-        """Return the parser of a new verb that *run* carries out."""
-
-
-@final
-class ArgumentParser(argparse.ArgumentParser):
-    """Tells bad usage in one line, and where to read more."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with "bad usage"."""
-        self.exit(
-            ExitCode.BAD_USAGE,
-            f"{self.prog}: {message} (see '{self.prog} --help')\n",
-        )
 
 
 def add_json_option(parser: argparse._ActionsContainer, what: str) -> None:
@@ -181,6 +150,8 @@ def load_config(arguments: argparse.Namespace) -> HAConfig:
         if name.startswith(_PREFIX)
     }
     config = HAConfig.load(arguments.config, **settings)
+    for name in unknown_environment(os.environ):
+        print(f"lodestar: {name} is no setting, and is ignored", file=sys.stderr)
     if config.backend is Backend.EMBEDDED:
         message = (
             f"{config.url!r} is a name service inside one process: no other process, "
@@ -195,6 +166,22 @@ def job_id(text: str) -> str:
     """Return *text* as a job id, or tell argparse why it is none."""
     try:
         return check_component_id(text, what="a job id")
+    except ConfigurationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def store_prefix(text: str) -> str:
+    """Return *text* as a prefix of store paths, or tell argparse why it is none."""
+    try:
+        return check_store_prefix(text)
+    except ConfigurationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def session_id(text: str) -> str:
+    """Return *text* as a session id, or tell argparse why it is none."""
+    try:
+        return check_identifier(text, what="a session id")
     except ConfigurationError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

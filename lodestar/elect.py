@@ -12,6 +12,10 @@ A revocation must not be acknowledged while the command still runs: the contende
 `revoke_leadership` returns when the command is gone, and not before.
 
 The command runs under `lodestar.guardian`, which ends it should we be killed.
+
+With ``--health`` a thread of its own runs the health check (health_checker.py).  While
+it fails there is no election of ours: the command is ended, the election closed, and
+another begun when the check passes.
 """
 
 from __future__ import annotations
@@ -23,34 +27,34 @@ import os
 import queue
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from attrs import frozen
 
-from election.service import ADDRESS_LENGTH_MAX
 from haservices import open_ha_services
-from lodestar import guardian
 from lodestar.arguments import (
     add_log_option,
     add_name_service_options,
     job_id,
     load_config,
+    positive_count,
     positive_seconds,
 )
 from lodestar.exit_codes import ExitCode
+from lodestar.guarded_command import GuardedCommand
+from lodestar.health import HealthConfig, TellFailing
+from lodestar.health_checker import HealthChange, HealthChecker
 from lodestar.output import printable
 from lodestar.signals import stop_signals
 from lodestar.supervision import (
     BeliefRead,
     CommandEnded,
     EndReason,
+    HealthLost,
     Kill,
     LeadershipRevoked,
     StopRequested,
@@ -66,23 +70,28 @@ from nameservice import (
     LeadershipLostError,
     MayHaveHappenedError,
     NameServiceError,
+    RemoteProtocolError,
     SystemClock,
     get_logger,
     seconds_to_ns,
 )
+from nameservice.fields import check_address
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from election import LeaderElection, LeaderSession
     from haservices import HAServices
-    from lodestar.arguments import Verbs
+    from lodestar.verbs import Verbs
 
 
-__all__ = ["add_verbs", "split_command"]
+__all__ = ["add_verbs"]
 
 _GRACE_SECONDS: Final = 10.0
+_HEALTH_INTERVAL_SECONDS: Final = 5.0
+_HEALTH_TIMEOUT_SECONDS: Final = 5.0
+_HEALTH_FAILURE_COUNT: Final = 3
 
 # A shell tells of a death by signal N as 128 + N.
 _SIGNAL_EXIT_CODE_BASE: Final = 128
@@ -94,7 +103,6 @@ def add_verbs(verbs: Verbs) -> None:
         "elect",
         _elect,
         operands="JOB ADDRESS -- COMMAND [ARGUMENT]...",
-        summary="run a command only while we lead",
         description="Contend for JOB; while we lead it, publish ADDRESS and run "
         "COMMAND with LODESTAR_EPOCH and LODESTAR_LEADER_SESSION_ID in its "
         "environment. COMMAND, and all that it started in its process group, is ended "
@@ -102,7 +110,8 @@ def add_verbs(verbs: Verbs) -> None:
         "when it ends by itself (128 + N if by signal N), 0 after SIGTERM or SIGINT, "
         "1 when leadership was lost.",
         examples="lodestar elect flights 10.0.0.7:8000 -- python3 -m http.server 8000\n"
-        "lodestar elect flights 10.0.0.7:8000 --repeat -- ./collector",
+        "lodestar elect flights 10.0.0.7:8000 --repeat -- ./collector\n"
+        "lodestar elect flights 10.0.0.7:8000 --health 'test -w /data' -- ./collector",
     )
     parser.add_argument("job", metavar="JOB", type=job_id, help="the job id")
     parser.add_argument(
@@ -130,31 +139,43 @@ def add_verbs(verbs: Verbs) -> None:
         help="how long COMMAND may take to end after TERM, as far as leadership "
         "lasts (default: %(default)g)",
     )
+    parser.add_argument(
+        "--health",
+        metavar="CHECK",
+        help="a command for the shell; while it fails (ends with anything but 0, or "
+        "not in time) we do not contend, and resign if we lead",
+    )
+    parser.add_argument(
+        "--health-interval-seconds",
+        metavar="SECONDS",
+        type=positive_seconds,
+        help="from the end of one check to the start of the next "
+        f"(default: {_HEALTH_INTERVAL_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--health-timeout-seconds",
+        metavar="SECONDS",
+        type=positive_seconds,
+        help="how long one check may take before it is killed, and has failed "
+        f"(default: {_HEALTH_TIMEOUT_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--health-failures",
+        metavar="N",
+        type=positive_count,
+        help="resign after this many failures in a row "
+        f"(default: {_HEALTH_FAILURE_COUNT})",
+    )
     add_name_service_options(parser, contends=True)
     add_log_option(parser, "warning")
 
 
-def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """
-    Return what is ours of *arguments*, and the command after the first ``--``.
-
-    Done before argparse sees any of it: argparse takes a ``--`` out of the command too.
-    """
-    if "--" not in arguments:
-        return list(arguments), []
-    place = arguments.index("--")
-    return list(arguments[:place]), list(arguments[place + 1 :])
-
-
 def _address(text: str) -> str:
     """Return *text* as an address, or tell argparse why it is none."""
-    if not 1 <= len(text) <= ADDRESS_LENGTH_MAX or not text.isprintable():
-        message = (
-            f"an address is 1 to {ADDRESS_LENGTH_MAX:,} printable characters, "
-            f"not {text!r}"
-        )
-        raise argparse.ArgumentTypeError(message)
-    return text
+    try:
+        return check_address(text)
+    except ConfigurationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 # -- what happens ----------------------------------------------------------------------
@@ -187,7 +208,16 @@ class _CommandOver:
     return_code: int
 
 
-_Happening: TypeAlias = _Granted | _Revoked | _Failed | _Signalled | _CommandOver
+@frozen(kw_only=True)
+class _HealthChanged:
+    """The health check passes now and failed before, or the other way round."""
+
+    change: HealthChange
+
+
+_Happening: TypeAlias = (
+    _Granted | _Revoked | _Failed | _Signalled | _CommandOver | _HealthChanged
+)
 _Happenings: TypeAlias = "queue.SimpleQueue[_Happening]"
 
 
@@ -202,14 +232,29 @@ def _elect(arguments: Namespace) -> int:
     if shutil.which(command[0]) is None:
         message = f"there is no command {command[0]!r}"
         raise ConfigurationError(message)
+    health_config = _health_config(arguments)
     config = load_config(arguments)
     happenings: _Happenings = queue.SimpleQueue()
-    with (
-        stop_signals(lambda number: happenings.put(_Signalled(signal=number))),
-        open_ha_services(config) as ha,
-    ):
+    with contextlib.ExitStack() as resources:
+        resources.enter_context(
+            stop_signals(lambda number: happenings.put(_Signalled(signal=number)))
+        )
+        health: HealthChecker | None = None
+        if health_config is not None:
+            health = resources.enter_context(
+                HealthChecker(
+                    arguments.health,
+                    health_config,
+                    tell=lambda change: happenings.put(_HealthChanged(change=change)),
+                )
+            )
+        ha = resources.enter_context(open_ha_services(config))
         give_up_seconds = _give_up_seconds(arguments.wait)
         while True:
+            if health is not None and not _wait_for_health(
+                health, arguments.job, happenings, give_up_seconds
+            ):
+                return ExitCode.DONE
             candidacy = _Candidacy(
                 ha=ha,
                 job=arguments.job,
@@ -217,14 +262,66 @@ def _elect(arguments: Namespace) -> int:
                 command=command,
                 grace_ns=seconds_to_ns(arguments.grace_seconds),
                 happenings=happenings,
+                health=health,
             )
             exit_code = candidacy.run(give_up_seconds=give_up_seconds)
-            if candidacy.has_run:
+            if candidacy.has_lost_health:
+                _say(f"the health check fails: resigned from {arguments.job}")
+                if candidacy.has_run:
+                    give_up_seconds = _give_up_seconds(arguments.wait)
+            elif candidacy.has_run:
                 if not (arguments.repeat and candidacy.has_lost_leadership):
                     return exit_code
                 give_up_seconds = _give_up_seconds(arguments.wait)
             elif not candidacy.has_lost_leadership:
                 return exit_code
+
+
+def _health_config(arguments: Namespace) -> HealthConfig | None:
+    """Return how the health check is run, or None if there is none."""
+    given = (
+        arguments.health_interval_seconds,
+        arguments.health_timeout_seconds,
+        arguments.health_failures,
+    )
+    if arguments.health is None:
+        if any(value is not None for value in given):
+            message = "there is no health check to run: name it with --health"
+            raise ConfigurationError(message)
+        return None
+    interval_seconds, timeout_seconds, failure_count = given
+    return HealthConfig(
+        interval_ns=seconds_to_ns(interval_seconds or _HEALTH_INTERVAL_SECONDS),
+        timeout_ns=seconds_to_ns(timeout_seconds or _HEALTH_TIMEOUT_SECONDS),
+        failure_count_max=failure_count or _HEALTH_FAILURE_COUNT,
+    )
+
+
+def _wait_for_health(
+    health: HealthChecker, job: str, happenings: _Happenings, give_up_seconds: float
+) -> bool:
+    """Return once the health check passes; False if we shall end."""
+    if not health.is_passing:
+        _say(f"not contending for {job} until the health check passes")
+    while not health.is_passing:
+        happening = _next_until(give_up_seconds, happenings, job)
+        if isinstance(happening, _Signalled):
+            return False
+    return True
+
+
+def _next_until(
+    give_up_seconds: float, happenings: _Happenings, job: str
+) -> _Happening:
+    """Return the next happening before we give up waiting for our turn."""
+    left_seconds = max(give_up_seconds - time.monotonic(), 0.0)
+    try:
+        return happenings.get(
+            timeout=None if math.isinf(left_seconds) else left_seconds
+        )
+    except queue.Empty:
+        message = f"did not come to lead {job} in time"
+        raise DidNotHappenError(message) from None
 
 
 def _give_up_seconds(wait_seconds: float | None) -> float:
@@ -270,8 +367,10 @@ class _Candidacy:
         command: Sequence[str],
         grace_ns: int,
         happenings: _Happenings,
+        health: HealthChecker | None,
     ) -> None:
         self._ha = ha
+        self._health = health
         self._job = job
         self._address = address
         self._command = command
@@ -282,6 +381,7 @@ class _Candidacy:
         self._log = get_logger(component="elect", component_id=job)
         self.has_run = False
         self.has_lost_leadership = False
+        self.has_lost_health = False
 
     def run(self, *, give_up_seconds: float) -> int:
         """
@@ -289,9 +389,14 @@ class _Candidacy:
 
         Returns:
             The verb's exit code, unless we contend again: `has_run` says whether the
-            command was started, `has_lost_leadership` whether we led, and lead no more.
+            command was started, `has_lost_leadership` whether we led, and lead no
+            more, `has_lost_health` whether we resigned since the health check fails.
         """
         self._forget_the_past()
+        if self._health is not None and not self._health.is_passing:
+            # It was told of what has just been forgotten.
+            self.has_lost_health = True
+            return ExitCode.FAILED
         with self._ha.get_leader_election(self._job) as election:
             election.start(self._contender)
             _say(f"contending for {self._job}")
@@ -317,14 +422,7 @@ class _Candidacy:
     def _wait_for_grant(self, give_up_seconds: float) -> LeaderSession | None:
         """Return what we are granted, or None if we shall end."""
         while True:
-            left_seconds = max(give_up_seconds - time.monotonic(), 0.0)
-            try:
-                happening = self._happenings.get(
-                    timeout=None if math.isinf(left_seconds) else left_seconds
-                )
-            except queue.Empty:
-                message = f"did not come to lead {self._job} in time"
-                raise DidNotHappenError(message) from None
+            happening = _next_until(give_up_seconds, self._happenings, self._job)
             match happening:
                 case _Granted(session=session):
                     return session
@@ -332,6 +430,10 @@ class _Candidacy:
                     return None
                 case _Failed(error=error):
                     self._take_note(error)
+                case _HealthChanged(change=change):
+                    if isinstance(change, TellFailing):
+                        self.has_lost_health = True
+                        return None
                 case _Revoked() | _CommandOver():
                     pass  # nothing of ours has been granted, nor runs
 
@@ -356,6 +458,8 @@ class _Candidacy:
     def _take_note(self, error: Exception) -> None:
         if isinstance(error, AuthenticationError | ConfigurationError):
             raise error
+        if isinstance(error, RemoteProtocolError) and error.reason == "data-lost":
+            raise error  # only who begins anew finds the others
         self._log.warning("election.failed", error=str(error))
 
     # -- while we lead -----------------------------------------------------------------
@@ -372,18 +476,25 @@ class _Candidacy:
                 self.has_lost_leadership = True
                 return ExitCode.FAILED
             core = SupervisionCore(
-                until_ns=until_ns, grace_ns=self._grace_ns, now_ns=now_ns
+                until_ns=until_ns,
+                grace_ns=self._grace_ns,
+                now_ns=now_ns,
+                revoke_grace_ns=seconds_to_ns(self._ha.config.lease_seconds),
             )
-            command = _Command(
+            leadership = {
+                "LODESTAR_EPOCH": str(session.epoch),
+                "LODESTAR_LEADER_SESSION_ID": str(session.leader_session_id),
+            }
+            command = GuardedCommand(
                 self._command,
-                environment=os.environ
-                | {
-                    "LODESTAR_EPOCH": str(session.epoch),
-                    "LODESTAR_LEADER_SESSION_ID": str(session.leader_session_id),
-                },
-                happenings=self._happenings,
+                environment=os.environ | leadership,
+                on_over=lambda code: self._happenings.put(
+                    _CommandOver(return_code=code)
+                ),
             )
             self.has_run = True
+            if self._health is not None:
+                self._health.leadership = leadership
             _say(
                 f"leading {self._job} at {self._address}, epoch {session.epoch}: "
                 f"running {self._command[0]}"
@@ -391,6 +502,8 @@ class _Candidacy:
             try:
                 return_code = self._supervise(election, session, core, command)
             finally:
+                if self._health is not None:
+                    self._health.leadership = {}
                 command.close()
         finally:
             self._contender.is_idle.set()
@@ -401,6 +514,10 @@ class _Candidacy:
                     f"lost leadership of {self._job}, epoch {session.epoch}: "
                     f"ended {self._command[0]}"
                 )
+                return ExitCode.FAILED
+            case EndReason.UNHEALTHY:
+                self.has_lost_health = True
+                _say(f"ended {self._command[0]}, epoch {session.epoch}")
                 return ExitCode.FAILED
             case EndReason.STOPPED:
                 _say(f"ended {self._command[0]}, and resigned from {self._job}")
@@ -415,7 +532,7 @@ class _Candidacy:
         election: LeaderElection,
         session: LeaderSession,
         core: SupervisionCore,
-        command: _Command,
+        command: GuardedCommand,
     ) -> int:
         """Return the command's return code once it is gone."""
         return_code = 0
@@ -440,6 +557,9 @@ class _Candidacy:
                     except NameServiceError as error:
                         fatal = error
                         self._step(core, StopRequested(), command)
+                case _HealthChanged(change=change):
+                    if isinstance(change, TellFailing):
+                        self._step(core, HealthLost(), command)
                 case _Granted() | None:
                     pass  # granted anew, while what we led is being ended
         if fatal is not None:
@@ -458,7 +578,7 @@ class _Candidacy:
             return None
 
     def _step(
-        self, core: SupervisionCore, event: SupervisionEvent, command: _Command
+        self, core: SupervisionCore, event: SupervisionEvent, command: GuardedCommand
     ) -> None:
         for effect in core.step(event, now_ns=self._clock.now_ns()):
             match effect:
@@ -475,66 +595,3 @@ class _Candidacy:
         now_ns = self._clock.now_ns()
         left_seconds = election.leadership_seconds_left(session.leader_session_id)
         return now_ns + seconds_to_ns(left_seconds)
-
-
-# -- the command -----------------------------------------------------------------------
-
-
-@final
-class _Command:
-    """The running command, in a process group of its own under a guardian."""
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        environment: Mapping[str, str],
-        happenings: _Happenings,
-    ) -> None:
-        self._lifeline, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-I", "-S", str(Path(guardian.__file__))),
-                    *(str(theirs.fileno()), *command),
-                ],
-                env=environment,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        self._happenings = happenings
-        self._lock = threading.Lock()
-        self._waiter = threading.Thread(
-            target=self._wait, name="command-waiter", daemon=True
-        )
-        self._waiter.start()
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send *number* to the command and to all of its process group."""
-        # The group bears the guardian's id, which is nobody else's until the guardian
-        # has been waited for.
-        with self._lock:
-            if self._process.returncode is None:
-                os.killpg(self._process.pid, number)
-
-    def close(self) -> None:
-        """End what is left of it, and wait until it is gone."""
-        if self._waiter.is_alive():
-            self._lifeline.shutdown(socket.SHUT_RDWR)
-        self._waiter.join()
-        self._lifeline.close()
-
-    def _wait(self) -> None:
-        """Wait for the guardian's word, or for its death, and tell."""
-        with self._lifeline.makefile("rb") as lines:
-            word = lines.read()
-        if not word:
-            # Somebody killed the guardian, and with it our only word of the command:
-            # nobody may be left behind.
-            self.signal(signal.SIGKILL)
-        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-        with self._lock:
-            self._process.wait()
-        self._happenings.put(
-            _CommandOver(return_code=int(word) if word else -signal.SIGKILL)
-        )

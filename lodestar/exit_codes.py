@@ -5,18 +5,22 @@ from __future__ import annotations
 from enum import IntEnum, unique
 
 from nameservice import (
-    AccessDeniedError,
     AuthenticationError,
     ConfigurationError,
+    NoLeaderError,
+    UnknownContenderError,
+    UnknownSessionError,
+    UnreachableError,
+    WrongServiceError,
+)
+from queryablestate import (
+    AccessDeniedError,
     DeadlineExceededError,
     KeyTooLargeError,
-    NoLeaderError,
     StateUnavailableError,
     UnknownJobError,
     UnknownKeyError,
-    UnknownSessionError,
     UnknownStateError,
-    UnreachableError,
     WrongKeyTypeError,
 )
 
@@ -39,9 +43,11 @@ class ExitCode(IntEnum):
 def exit_code_of(error: Exception) -> ExitCode:
     """Return the exit code for a verb that *error* ended."""
     match error:
-        case ConfigurationError() | WrongKeyTypeError() | KeyTooLargeError():
+        case ConfigurationError() | WrongServiceError():
             return ExitCode.BAD_USAGE
-        case NoLeaderError() | UnknownSessionError():
+        case WrongKeyTypeError() | KeyTooLargeError():
+            return ExitCode.BAD_USAGE
+        case NoLeaderError() | UnknownSessionError() | UnknownContenderError():
             return ExitCode.NOT_FOUND
         case UnknownJobError() | UnknownStateError() | UnknownKeyError():
             return ExitCode.NOT_FOUND

@@ -10,13 +10,13 @@ from lodestar.arguments import add_json_option, add_log_option
 from lodestar.exit_codes import ExitCode
 from lodestar.output import json_text, pairs_text, write
 from nameservice import ConfigurationError
-from queryablestate.access import token_sha256
-from queryablestate.tokens import generate_token, write_token
-from transport import CurveKeyPair, write_key_pair
+from queryablestate.connect.tokens import generate_token, write_token
+from queryablestate.proxy.access import token_sha256
+from zmqtransport import CurveKeyPair, write_key_pair
 
 
 if TYPE_CHECKING:
-    from lodestar.arguments import Verbs
+    from lodestar.verbs import Verbs
 
 
 __all__ = ["add_verbs"]
@@ -28,7 +28,6 @@ def add_verbs(verbs: Verbs) -> None:
         "keygen",
         _keygen,
         operands="NAME",
-        summary="make a CURVE key pair, or a token",
         description="Make a CURVE key pair: NAME.key is public and goes into the "
         "server's allow-list, NAME.key_secret stays with its owner. With --token, make "
         "a token for a caller of a proxy: NAME.token stays with its owner (without "

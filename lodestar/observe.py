@@ -34,6 +34,7 @@ from lodestar.output import (
     write,
 )
 from lodestar.signals import stop_signals
+from lodestar.verbs import near_name
 from nameservice import AuthenticationError, NoLeaderError, get_logger
 
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from election import ContenderInformation
     from haservices import ComponentInformation, HAServices
-    from lodestar.arguments import Verbs
+    from lodestar.verbs import Verbs
     from retrieval import LeaderInformation
 
 
@@ -73,7 +74,6 @@ def add_verbs(verbs: Verbs) -> None:
     parser = verbs.add_verb(
         "leaders",
         _leaders,
-        summary="list every job with its leader",
         description="List every job that has a contender or a leader.",
         examples="lodestar leaders --url leaderserver://10.0.0.5:5170",
     )
@@ -85,7 +85,6 @@ def add_verbs(verbs: Verbs) -> None:
         "leader",
         _leader,
         operands="JOB",
-        summary="tell who leads one job",
         description="Tell who leads JOB: address, epoch and leader session id. "
         "Exit code 3 if nobody does.",
         examples="lodestar leader flights --wait 30\n"
@@ -110,7 +109,6 @@ def add_verbs(verbs: Verbs) -> None:
         "watch",
         _watch,
         operands="JOB",
-        summary="tell each change of one job's leader",
         description="Tell who leads JOB now, and each change from then on, until "
         "SIGTERM or SIGINT; the exit code is 0 then.",
         examples="lodestar watch flights\nlodestar watch flights --json | jq .leader",
@@ -124,7 +122,6 @@ def add_verbs(verbs: Verbs) -> None:
         "contenders",
         _contenders,
         operands="JOB",
-        summary="list who contends for one job, in order",
         description="List the contenders for JOB in the order in which they will "
         "lead, the leader first. Exit code 3 if there is none.",
         examples="lodestar contenders flights --json",
@@ -197,10 +194,16 @@ def _leader(arguments: Namespace) -> ExitCode:
 
 def _find_leader(ha: HAServices, job: str) -> LeaderInformation:
     # Not a retriever: one that hears nothing cannot know whether it soon will.
-    for component in ha.operations.leaders():
+    components = ha.operations.leaders()
+    for component in components:
         if component.component_id == job and component.leader is not None:
             return component.leader
-    raise NoLeaderError(job, 0.0)
+    error = NoLeaderError(job, 0.0)
+    known = [component.component_id for component in components]
+    near = None if job in known else near_name(job, known)
+    if near is not None:
+        error.add_note(f"did you mean {near!r}?")
+    raise error
 
 
 def leader_text(job: str, leader: LeaderInformation) -> str:

@@ -12,6 +12,7 @@ from lodestar.arguments import (
     add_name_service_options,
     job_id,
     load_config,
+    session_id,
 )
 from lodestar.exit_codes import ExitCode
 from lodestar.output import (
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from haservices import SessionInformation
-    from lodestar.arguments import Verbs
+    from lodestar.verbs import Verbs
 
 
 __all__ = ["add_verbs", "session_document", "sessions_text", "status_text"]
@@ -42,7 +43,6 @@ def add_verbs(verbs: Verbs) -> None:
     parser = verbs.add_verb(
         "sessions",
         _sessions,
-        summary="list the sessions with the name service",
         description="List every session with the name service. ZooKeeper tells of "
         "those that contend for something.",
         examples="lodestar sessions --config /etc/lodestar.toml",
@@ -54,7 +54,6 @@ def add_verbs(verbs: Verbs) -> None:
     parser = verbs.add_verb(
         "status",
         _status,
-        summary="print the figures of the name service",
         description="Print the figures of the name service, a name and a value per "
         "line: a LeaderServer's own, or what ZooKeeper's mntr (or srvr) says.",
         examples="lodestar status --url zookeeper://10.0.0.5:2181 --json",
@@ -67,7 +66,6 @@ def add_verbs(verbs: Verbs) -> None:
         "revoke",
         _revoke,
         operands="JOB",
-        summary="end the present leadership of one job",
         description="End the present leadership of JOB: its holder queues last, the "
         "next contender leads. Exit code 3 if nobody leads.",
         examples="lodestar revoke flights",
@@ -81,13 +79,15 @@ def add_verbs(verbs: Verbs) -> None:
         "expire",
         _expire,
         operands="SESSION",
-        summary="end one session as if it had fallen silent",
         description="End SESSION as if it had fallen silent: whatever it leads or "
         "contends for goes to the next. Exit code 3 if there is no such session.",
         examples="lodestar expire eacf7e589a8361b6",
     )
     parser.add_argument(
-        "session", metavar="SESSION", help="the session's id, as 'sessions' prints it"
+        "session",
+        metavar="SESSION",
+        type=session_id,
+        help="the session's id, as 'sessions' prints it",
     )
     add_json_option(parser, "one JSON object")
     add_name_service_options(parser)

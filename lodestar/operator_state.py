@@ -26,7 +26,7 @@ from rescaling import RedistributionMode
 
 
 if TYPE_CHECKING:
-    from lodestar.arguments import Verbs
+    from lodestar.verbs import Verbs
     from queryablestate import OperatorStateView
 
 
@@ -42,7 +42,6 @@ def add_verbs(verbs: Verbs) -> None:
         "operator-state",
         _operator_state,
         operands="JOB NAME",
-        summary="tell what the subtasks of an operator hold",
         description="Tell what each subtask of an operator of JOB holds in its state "
         "NAME, as it was after the last batch that is published. Exit code 3 if no "
         "operator of JOB has published such a state.",
@@ -135,7 +134,7 @@ def _text(item: Any) -> str:
 
 def _to_json(item: Any) -> Any:
     """
-    Return an item in the forms of `queryablestate.json_values`.
+    Return an item in the forms of `queryablestate.schema.json_values`.
 
     A tuple is an array, as a list is.
     """

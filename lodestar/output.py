@@ -8,6 +8,7 @@ before a terminal sees it, so that no address can move the cursor.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -36,6 +37,7 @@ ABSENT: Final = "-"
 """What stands in a column for which there is no value."""
 
 _COLUMN_GAP: Final = "  "
+_COLUMN_WIDTH_MIN: Final = 8
 _MINUTE_SECONDS: Final = 60
 _HOUR_SECONDS: Final = 60 * _MINUTE_SECONDS
 _DAY_SECONDS: Final = 24 * _HOUR_SECONDS
@@ -126,17 +128,43 @@ def timestamp_text(moment: datetime, *, is_for_people: bool) -> str:
 
 
 def table_text(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return *rows* under *headings* in aligned columns, a line each."""
+    """
+    Return *rows* under *headings* in aligned columns, a line each.
+
+    On a terminal the widest columns are cut until a line fits; a pipe gets them whole.
+    """
     lines = [headings, *([printable(cell) for cell in row] for row in rows)]
     widths = [
         max(len(line[column]) for line in lines) for column in range(len(headings))
     ]
+    width_max = _terminal_width()
+    if width_max is not None:
+        _narrow(widths, width_max - len(_COLUMN_GAP) * (len(widths) - 1))
     return "\n".join(
         _COLUMN_GAP.join(
-            cell.ljust(width) for cell, width in zip(line, widths, strict=True)
+            _cut(cell, width).ljust(width)
+            for cell, width in zip(line, widths, strict=True)
         ).rstrip()
         for line in lines
     )
+
+
+def _narrow(widths: list[int], width_sum_max: int) -> None:
+    """Take from the widest columns what is too much, and leave something of each."""
+    while sum(widths) > width_sum_max and max(widths) > _COLUMN_WIDTH_MIN:
+        widths[widths.index(max(widths))] -= 1
+
+
+def _cut(cell: str, width: int) -> str:
+    return cell if len(cell) <= width else f"{cell[: width - 1]}…"
+
+
+def _terminal_width() -> int | None:
+    """Return how many characters a line of standard output shows, or None."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except (OSError, ValueError):  # no terminal; not even a file
+        return None
 
 
 def pairs_text(pairs: Sequence[tuple[str, str]]) -> str:

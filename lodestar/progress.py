@@ -20,7 +20,7 @@ from nameservice import NS_PER_SECOND, SystemClock
 
 if TYPE_CHECKING:
     from nameservice import Clock
-    from queryablestate.move_progress import MoveFigures
+    from queryablestate.operations.move_progress import MoveFigures
 
 
 __all__ = [

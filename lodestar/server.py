@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import queue
+import resource
 import threading
 from argparse import Namespace
-from signal import Signals
+from signal import SIGHUP, Signals
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from leaderserver import LeaderServer, ServerConfig
+from leaderserver.server.limits import load_limits
 from lodestar.arguments import add_log_option, positive_count, positive_seconds
 from lodestar.exit_codes import ExitCode
 from lodestar.output import write
 from lodestar.signals import stop_signals
-from nameservice import NameServiceError
+from nameservice import NameServiceError, get_logger
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lodestar.arguments import Verbs
+    from lodestar.verbs import Verbs
 
 
 __all__ = ["add_verbs", "server_config"]
+
+_log: Final = get_logger(component="leaderserver")
 
 _PREFIX: Final = "server_"
 """Options with this prefix in their ``dest`` are settings of `ServerConfig`."""
@@ -35,6 +40,10 @@ _LIMITS: Final = (
     (
         "lease_seconds_max",
         "longer ones are shortened to this; as long nothing is granted after a start",
+    ),
+    (
+        "lease_seconds_unrecorded_max",
+        "what a server without a data directory, or an earlier one, may have admitted",
     ),
     ("session_timeout_seconds_min", "shorter session timeouts are lengthened to this"),
     ("session_timeout_seconds_max", "longer ones are shortened to this"),
@@ -46,7 +55,15 @@ _LIMITS: Final = (
     ("subscriptions_per_session_max", "jobs that one session hears of"),
     ("components_max", "jobs that are remembered"),
     ("queued_replies_per_peer_max", "messages that wait for one client to read"),
+    ("store_bytes_max", "of all leader stores"),
+    ("store_bytes_per_component_max", "of the leader store of one job"),
+    ("memory_limit_bytes", "of the process; what clients may take is divided by it"),
 )
+
+_DEFAULTS: Final = {
+    "store_bytes_max": "1 GiB with --data-dir, else a share of the memory limit",
+    "store_bytes_per_component_max": "a quarter of --store-bytes-max",
+}
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -54,10 +71,10 @@ def add_verbs(verbs: Verbs) -> None:
     parser = verbs.add_verb(
         "server",
         _server,
-        summary="run a LeaderServer",
         description="Run a LeaderServer until SIGTERM or SIGINT; the exit code is 0 "
-        "then. One line on standard output says what is served, once it is. Clients "
-        "find it at --url leaderserver://HOST:PORT.",
+        "then. SIGHUP has it read its files again: allow-list, keys, limits. One line "
+        "on standard output says what is served, once it is. Clients find it "
+        "at --url leaderserver://HOST:PORT.",
         examples="lodestar server --bind tcp://127.0.0.1:5170 "
         "--data-dir /var/lib/lodestar\n"
         "lodestar server --bind 'tcp://*:5170' --allow-list allow.toml \\\n"
@@ -122,15 +139,27 @@ def add_verbs(verbs: Verbs) -> None:
         help="let other machines in without CURVE all the same",
     )
 
-    limits = parser.add_argument_group("limits")
+    limits = parser.add_argument_group(
+        "limits",
+        "An option outweighs the same limit in the file.  SIGHUP has the file read "
+        "again; what needs a restart is named in the log.",
+    )
+    limits.add_argument(
+        "--limits",
+        dest="limits_file",
+        metavar="FILE",
+        help="TOML file: limits by their names, as sessions_max = 20000",
+    )
     for name, text in _LIMITS:
         is_seconds = "_seconds_" in name
+        default = _default(name)
+        shown = _DEFAULTS.get(name) if default is None else f"{default:,}"
         _add(
             limits.add_argument,
             name,
             metavar="SECONDS" if is_seconds else "N",
             type=positive_seconds if is_seconds else positive_count,
-            help=f"{text} (default: {_default(name):,})",
+            help=f"{text} (default: {shown})",
         )
 
 
@@ -152,24 +181,35 @@ def _default(name: str) -> Any:
 
 def server_config(arguments: Namespace) -> ServerConfig:
     """
-    Return the configuration that the options add up to.
+    Return the configuration that the limits file and the options add up to.
 
     Raises:
         ConfigurationError: If they do not; says which to change.
     """
-    return ServerConfig(
-        **{
-            name.removeprefix(_PREFIX): value
-            for name, value in vars(arguments).items()
-            if name.startswith(_PREFIX)
-        }
-    )
+    options = {
+        name.removeprefix(_PREFIX): value
+        for name, value in vars(arguments).items()
+        if name.startswith(_PREFIX)
+    }
+    if arguments.limits_file is not None:
+        options = load_limits(arguments.limits_file, overrides=options)
+    return ServerConfig(**options)
+
+
+def _raise_descriptor_limit() -> None:
+    """Take as many file descriptors as the system allows: each client needs two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # less has to do
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _server(arguments: Namespace) -> ExitCode:
     config = server_config(arguments)
+    _raise_descriptor_limit()
     ended: queue.SimpleQueue[Signals | None] = queue.SimpleQueue()
-    with stop_signals(ended.put), LeaderServer(config) as server:
+    server = LeaderServer(config, is_alone=True)
+    with stop_signals(ended.put, takes_hangup=True), server:
 
         def wait_for_failure() -> None:
             server.join()
@@ -179,9 +219,25 @@ def _server(arguments: Namespace) -> ExitCode:
             target=wait_for_failure, name="server-waiter", daemon=True
         ).start()
         write(f"serving {server.url}")
-        ended.get()
+        while ended.get() is SIGHUP:
+            _reload(server, arguments)
         failure = server.failure
     if failure is not None:
         message = f"{server.url} is served no more: {failure}"
         raise NameServiceError(message) from failure
     return ExitCode.DONE
+
+
+def _reload(server: LeaderServer, arguments: Namespace) -> None:
+    """Read again what can be, all or nothing; say in the log what cannot."""
+    try:
+        has_file = arguments.limits_file is not None
+        has_read = server.reload(server_config(arguments) if has_file else None)
+    except NameServiceError as error:
+        _log.error("server.reload_failed", error=str(error))
+    else:
+        if not has_read:
+            _log.info(
+                "server.nothing_to_reload",
+                reason="there is neither an allow-list nor a file of limits",
+            )

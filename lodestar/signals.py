@@ -1,20 +1,23 @@
-"""How long-running verbs hear that they shall end."""
+"""How long-running verbs hear that they are to end."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import socket
+import threading
 from typing import TYPE_CHECKING, Final
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from types import FrameType
 
 
 __all__ = ["STOP_SIGNALS", "stop_signals"]
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_READ_SIZE_BYTES: Final = 4_096
 
 
 @contextlib.contextmanager
@@ -27,24 +30,54 @@ def stop_signals(
     Enter it on the main thread, before anything is opened: no signal may then find
     something half open.
 
+    Python runs handlers between two instructions of the main thread.  One that has just
+    begun to wait runs none, and neither does one that waits while the kernel gives the
+    signal to another thread: it would wait for ever.  So what counts is the byte that
+    Python writes within the signal, and a thread that reads it.
+
     Args:
-        notify: Runs between any two instructions of the main thread, so it must take
-            no lock: ``queue.SimpleQueue.put`` is made for that.
+        notify: Runs on that thread.
         takes_hangup: Whether SIGHUP has a meaning of its own here, and is wanted even
             where it was to be ignored.
     """
-
-    def handle(signal_number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler's arguments
-        notify(signal.Signals(signal_number))
-
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    for number in STOP_SIGNALS:
-        # Whoever started us with nohup wants to be left alone by SIGHUP.
-        is_wanted = takes_hangup and number is signal.SIGHUP
-        if is_wanted or before[number] is not signal.SIG_IGN:
-            signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    # A parent such as nohup wants us to be left alone by SIGHUP.
+    wanted = {
+        number
+        for number in STOP_SIGNALS
+        if (takes_hangup and number is signal.SIGHUP)
+        or before[number] is not signal.SIG_IGN
+    }
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.settimeout(0)
+        thread = threading.Thread(
+            target=_tell, args=(reader, wanted, notify), name="signals", daemon=True
+        )
+        thread.start()
+        wakeup_before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        for number in wanted:
+            signal.signal(number, _handle)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(wakeup_before)
+            writer.shutdown(socket.SHUT_WR)
+            thread.join()
+
+
+def _handle(signal_number: int, frame: FrameType | None) -> None:
+    """Do nothing: that there is a handler has Python write the byte."""
+
+
+def _tell(
+    reader: socket.socket,
+    wanted: Collection[signal.Signals],
+    notify: Callable[[signal.Signals], None],
+) -> None:
+    while numbers := reader.recv(_READ_SIZE_BYTES):
+        for number in numbers:
+            if number in wanted:
+                notify(signal.Signals(number))

@@ -13,10 +13,12 @@ from lodestar.arguments import (
     load_config,
     positive_seconds,
 )
-from nameservice import NoLeaderError, UnreachableError
-from queryablestate.client import QueryableStateClient
-from queryablestate.credentials import Credentials
-from queryablestate.state_operations import StateOperations
+from lodestar.verbs import near_name
+from nameservice import NameServiceError, NoLeaderError, UnreachableError
+from queryablestate import UnknownJobError, UnknownStateError
+from queryablestate.client.client import QueryableStateClient
+from queryablestate.connect.credentials import Credentials, credentials_of
+from queryablestate.operations.state_operations import StateOperations
 
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["add_state_options", "open_client", "open_operations"]
 
 _DEADLINE_SECONDS = 5.0
+_KNOWN_COUNT_MAX = 8
 
 
 def add_state_options(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +68,11 @@ def open_client(arguments: Namespace) -> Iterator[QueryableStateClient]:
             config, _credentials(arguments), deadline_seconds=arguments.deadline
         ) as client,
     ):
-        yield client
+        try:
+            yield client
+        except (UnknownJobError, UnknownStateError) as error:
+            _add_known(error, client)
+            raise
 
 
 @contextlib.contextmanager
@@ -89,14 +96,34 @@ def _no_proxy_is_unreachable(url: str) -> Iterator[None]:
         yield
     except NoLeaderError as error:
         raise UnreachableError(
-            url,
+            f"queryable state at {url}",
             error.waited_seconds,
-            "no proxy serves queryable state there; 'lodestar proxy' runs one",
+            "the name service answers, but no proxy serves queryable state; start one "
+            "with 'lodestar proxy'",
         ) from error
 
 
+def _add_known(
+    error: UnknownJobError | UnknownStateError, client: QueryableStateClient
+) -> None:
+    """Say in *error* what may be meant, as far as we are told."""
+    # What is wrong is known; what may be meant is worth one question, no second error.
+    with contextlib.suppress(NameServiceError):
+        if isinstance(error, UnknownStateError):
+            name, known = error.state_name, client.states(error.job_id)
+        else:
+            name, known = error.job_id, client.jobs()
+        near = near_name(name, known)
+        if near is not None:
+            error.add_note(f"did you mean {near!r}?")
+        elif known:
+            shown = ", ".join(repr(each) for each in known[:_KNOWN_COUNT_MAX])
+            more = ", ..." if len(known) > _KNOWN_COUNT_MAX else ""
+            error.add_note(f"there are {shown}{more}")
+
+
 def _credentials(arguments: Namespace) -> Credentials:
-    return Credentials(
+    return credentials_of(
         token_file=arguments.token_file,
         curve_public_key_file=arguments.caller_public_key_file,
         curve_secret_key_file=arguments.caller_secret_key_file,

@@ -18,8 +18,8 @@ from lodestar.progress import bar_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from queryablestate.move_progress import MoveFigures
-    from queryablestate.rescaling_information import (
+    from queryablestate.operations.move_progress import MoveFigures
+    from queryablestate.operations.rescaling_information import (
         DrainInformation,
         RescalingInformation,
     )

@@ -31,14 +31,14 @@ from lodestar.exit_codes import ExitCode
 from lodestar.output import printable, write
 from lodestar.signals import stop_signals
 from nameservice import NS_PER_SECOND, NameServiceError, SystemClock, seconds_to_ns
-from queryablestate.node import StateNode
-from queryablestate.node_config import NodeConfig
+from queryablestate.node.config import NodeConfig
+from queryablestate.node.node import StateNode
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lodestar.arguments import Verbs
+    from lodestar.verbs import Verbs
 
 
 __all__ = ["add_verbs", "node_config"]
@@ -79,7 +79,6 @@ def add_verbs(verbs: Verbs) -> None:
     parser = verbs.add_verb(
         "node",
         _node,
-        summary="run a state node, which keeps and serves queryable state",
         description="Run a StateNode until SIGTERM or SIGINT; the exit code is 0 then. "
         "After SIGTERM it first has other nodes take over its key groups; a second "
         "signal, or SIGINT, ends it at once. It keeps its rows in D, and registers "

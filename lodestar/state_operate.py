@@ -24,8 +24,8 @@ from nameservice import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lodestar.arguments import Verbs
-    from queryablestate.node_information import NodeInformation
+    from lodestar.verbs import Verbs
+    from queryablestate.operations.node_information import NodeInformation
 
 
 __all__ = ["add_verbs", "node_document", "nodes_text"]
@@ -36,7 +36,6 @@ def add_verbs(verbs: Verbs) -> None:
     parser = verbs.add_verb(
         "nodes",
         _nodes,
-        summary="list the nodes that keep queryable state",
         description="List every state node that the proxy leader knows: where it is, "
         "when it was heard from, how many key groups of which job it is asked for, how "
         "many copies it has, and how many decided batches it has yet to apply.",
@@ -49,7 +48,6 @@ def add_verbs(verbs: Verbs) -> None:
         "drop-state",
         _drop_state,
         operands="JOB STATE",
-        summary="forget one state and everything in it",
         description="Forget STATE of JOB and everything in it, on every node. It "
         "cannot be taken back. Asks on a terminal; elsewhere it wants --yes. Exit code "
         "3 if there is no such state.",

@@ -1,8 +1,8 @@
 """
 How queryable state is written: tables and lines for people, JSON for programs.
 
-Values are written as they would be typed (`queryablestate.key_text`) and, in JSON, as
-`queryablestate.json_values` says.
+Values are written as they would be typed (`queryablestate.schema.key_text`) and, in
+JSON, as `queryablestate.schema.json_values` says.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from lodestar.output import (
     rounded_seconds,
     table_text,
 )
-from queryablestate.json_values import column_to_json, row_to_json
-from queryablestate.key_text import column_text
-from queryablestate.schema import StateKind, fields_text
+from queryablestate.schema.json_values import column_to_json, row_to_json
+from queryablestate.schema.key_text import column_text
+from queryablestate.schema.schema import StateKind, fields_text
 
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from queryablestate.query_results import StateEntry, StateInformation
-    from queryablestate.schema import Field, StateSchema
+    from queryablestate.client.results import StateEntry, StateInformation
+    from queryablestate.schema.schema import Field, StateSchema
 
 
 __all__ = [

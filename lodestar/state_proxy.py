@@ -18,14 +18,14 @@ from lodestar.exit_codes import ExitCode
 from lodestar.output import write
 from lodestar.signals import stop_signals
 from nameservice import NameServiceError, get_logger
-from queryablestate.proxy_config import ProxyConfig
-from queryablestate.proxy_config_file import ProxyConfigFile
-from queryablestate.proxy_config_toml import print_config
-from queryablestate.proxy_server import QueryStateProxyServer
+from queryablestate.proxy.config import ProxyConfig
+from queryablestate.proxy.config_file import ProxyConfigFile
+from queryablestate.proxy.config_toml import print_config
+from queryablestate.proxy.server import QueryStateProxyServer
 
 
 if TYPE_CHECKING:
-    from lodestar.arguments import Verbs
+    from lodestar.verbs import Verbs
 
 
 __all__ = ["add_verbs"]
@@ -39,7 +39,6 @@ def add_verbs(verbs: Verbs) -> None:
     parser = verbs.add_verb(
         "proxy",
         _proxy,
-        summary="run a proxy, the entry point to queryable state",
         description="Run a QueryStateProxyServer until SIGTERM or SIGINT; the exit "
         "code is 0 then. It contends for QUERY_PROXY: the one that leads answers, "
         "further ones stand by. One line on standard output says where it listens, "

@@ -20,27 +20,23 @@ from lodestar.state_output import (
     state_document,
     states_text,
 )
-from nameservice import (
-    ConfigurationError,
-    StateUnavailableError,
-    UnknownJobError,
-    UnknownKeyError,
-)
-from queryablestate.key_text import (
+from nameservice import ConfigurationError
+from queryablestate import StateUnavailableError, UnknownJobError, UnknownKeyError
+from queryablestate.schema.key_text import (
     NULL_TEXT,
     parse_json_key,
     parse_key,
     parse_prefix,
 )
-from queryablestate.schema import StateKind
+from queryablestate.schema.schema import StateKind
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from lodestar.arguments import Verbs
-    from queryablestate.client import QueryableStateClient
-    from queryablestate.schema import Field, StateSchema
+    from lodestar.verbs import Verbs
+    from queryablestate.client.client import QueryableStateClient
+    from queryablestate.schema.schema import Field, StateSchema
 
 
 __all__ = ["add_verbs"]
@@ -55,7 +51,6 @@ def add_verbs(verbs: Verbs) -> None:
         "get",
         _get,
         operands="JOB STATE KEY...",
-        summary="tell what a state holds under a key",
         description="Tell what STATE of JOB holds under each KEY. A KEY is written as "
         "the type of its column wants it: text as it is, 42, 1.10, true, 2026-03-01, "
         "2026-03-01T04:05:06Z, 0x00ff. The columns of a longer key are separated by "
@@ -104,7 +99,6 @@ def add_verbs(verbs: Verbs) -> None:
         "states",
         _states,
         operands="[JOB]",
-        summary="list the states that can be asked",
         description="List the states of JOB, or of every job, that we may see. Exit "
         "code 3 if there is no state of JOB.",
         examples="lodestar states flights",
@@ -119,7 +113,6 @@ def add_verbs(verbs: Verbs) -> None:
         "scan",
         _scan,
         operands="JOB STATE",
-        summary="list what a state holds, in the order of the keys",
         description="List what STATE of JOB holds, in the order of the keys, over all "
         "nodes: a row for each key, each map entry, each list item. It is read page by "
         "page, each as of its own moment.",
@@ -152,7 +145,6 @@ def add_verbs(verbs: Verbs) -> None:
         "count",
         _count,
         operands="JOB STATE",
-        summary="tell how many keys a state holds",
         description="Tell how many keys STATE of JOB holds; lists and maps count once "
         "for each key.",
         examples="lodestar count flights aircraft",

@@ -25,21 +25,22 @@ from lodestar.state_moves import (
     rescalings_text,
     shortage_sentences,
 )
-from nameservice import ConfigurationError, DeadlineExceededError
+from nameservice import ConfigurationError
+from queryablestate import DeadlineExceededError
 
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from lodestar.arguments import Verbs
     from lodestar.progress import MoveReport
-    from queryablestate.move_progress import MoveFigures
-    from queryablestate.rescaling_information import (
+    from lodestar.verbs import Verbs
+    from queryablestate.operations.move_progress import MoveFigures
+    from queryablestate.operations.rescaling_information import (
         DrainInformation,
         RescalingInformation,
     )
-    from queryablestate.state_operations import StateOperations
+    from queryablestate.operations.state_operations import StateOperations
 
 
 __all__ = ["add_verbs"]
@@ -53,7 +54,6 @@ def add_verbs(verbs: Verbs) -> None:
         "rescale",
         _rescale,
         operands="[JOB]",
-        summary="give a job more or fewer nodes, or copies; tell how far that is",
         description="Give JOB so many of the registered nodes (--nodes), and each of "
         "its key groups so many copies (--replicas), and wait until its key groups are "
         "where they shall be. Queries and readers go on meanwhile. Ctrl-C ends the "
@@ -90,7 +90,6 @@ def add_verbs(verbs: Verbs) -> None:
         "drain",
         _drain,
         operands="NODE",
-        summary="empty a node, so that it may end and nobody notices",
         description="Have the key groups of NODE go to other nodes, give it no more, "
         "and wait until it is empty. It may end then. A node that is away is given up: "
         "what only it has stays unavailable until it is back. Ctrl-C ends the waiting, "

@@ -18,14 +18,14 @@ from lodestar.output import (
     write,
 )
 from lodestar.state_access import add_state_options, open_operations
-from queryablestate.snapshots import location_of
+from queryablestate.operations.snapshots import location_of
 
 
 if TYPE_CHECKING:
     import argparse
 
-    from lodestar.arguments import Verbs
-    from queryablestate.snapshots import SnapshotInformation
+    from lodestar.verbs import Verbs
+    from queryablestate.operations.snapshots import SnapshotInformation
 
 
 __all__ = ["add_verbs", "snapshot_document"]
@@ -39,7 +39,6 @@ def add_verbs(verbs: Verbs) -> None:
         "snapshot",
         _snapshot,
         operands="JOB DIR",
-        summary="write all state of a job, as of one moment, to a directory",
         description="Have the nodes write every key group of JOB, and its operator "
         "state, to DIR: a directory that they and you share, or a URI such as "
         "s3://bucket/path. All of it is as it was at one moment, at one batch of each "
@@ -54,7 +53,6 @@ def add_verbs(verbs: Verbs) -> None:
         "restore",
         _restore,
         operands="JOB DIR",
-        summary="make a job from a snapshot, on the nodes that are there",
         description="Make JOB from the snapshot in DIR, on all nodes that are there "
         "now, however many it was taken of; JOB must have no state. All of it is there "
         "then, or nothing. A query that is started again with its checkpoint goes on "

@@ -20,8 +20,8 @@ command has until then.
 
 ::
 
-    RUNNING ──belief runs out, LeadershipRevoked, StopRequested──► TERMINATED
-       │                                                              │
+    RUNNING ──belief runs out, LeadershipRevoked, ─────────────────► TERMINATED
+       │      StopRequested, HealthLost                               │
        │ CommandEnded                        grace or belief runs out │
        ▼                                                              ▼
      OVER ◄───────────────────────CommandEnded───────────────────── KILLED
@@ -39,6 +39,7 @@ __all__ = [
     "BeliefRead",
     "CommandEnded",
     "EndReason",
+    "HealthLost",
     "Kill",
     "LeadershipRevoked",
     "StopRequested",
@@ -60,6 +61,7 @@ class EndReason(Enum):
 
     LEADERSHIP_LOST = "leadership-lost"
     STOPPED = "stopped"
+    UNHEALTHY = "unhealthy"
 
 
 @frozen(kw_only=True)
@@ -86,12 +88,17 @@ class StopRequested:
 
 
 @frozen(kw_only=True)
+class HealthLost:
+    """The health check fails: somebody else had better lead."""
+
+
+@frozen(kw_only=True)
 class CommandEnded:
     """The command, and whatever it left running, is gone."""
 
 
 SupervisionEvent: TypeAlias = (
-    BeliefRead | LeadershipRevoked | StopRequested | CommandEnded
+    BeliefRead | LeadershipRevoked | StopRequested | HealthLost | CommandEnded
 )
 
 
@@ -127,11 +134,22 @@ class SupervisionCore:
         grace_ns: How long the command may take to end when it is asked to, as far as
             belief lasts.
         now_ns: The present.
+        revoke_grace_ns: How long the name service waits for a revoke callback; None if
+            it waits for as long as belief would have lasted.
     """
 
-    def __init__(self, *, until_ns: int, grace_ns: int, now_ns: int) -> None:
+    def __init__(
+        self,
+        *,
+        until_ns: int,
+        grace_ns: int,
+        now_ns: int,
+        revoke_grace_ns: int | None = None,
+    ) -> None:
         assert until_ns > now_ns
         assert grace_ns > 0
+        assert revoke_grace_ns is None or revoke_grace_ns > 0
+        self._revoke_grace_ns = revoke_grace_ns
         self._grace_ns = grace_ns
         self._until_ns = until_ns
         self._full_length_ns = until_ns - now_ns
@@ -176,9 +194,14 @@ class SupervisionCore:
             case BeliefRead(until_ns=until_ns):
                 self._read(until_ns)
             case LeadershipRevoked():
+                self._shorten()
                 self._terminate(EndReason.LEADERSHIP_LOST, effects)
+            case HealthLost():
+                self._terminate(EndReason.UNHEALTHY, effects)
             case StopRequested():
-                if self._phase is _Phase.TERMINATED:
+                if self._reason is EndReason.UNHEALTHY:
+                    self._reason = EndReason.STOPPED  # the first request of its kind
+                elif self._phase is _Phase.TERMINATED:
                     self._kill(effects)
                 self._terminate(EndReason.STOPPED, effects)
             case CommandEnded():
@@ -194,6 +217,12 @@ class SupervisionCore:
         # last: that one still bounds what the command may take to end.
         self._until_ns = max(self._until_ns, until_ns)
         self._full_length_ns = max(self._full_length_ns, until_ns - self._now_ns)
+
+    def _shorten(self) -> None:
+        """Be over when the name service waits no longer, whatever belief was."""
+        if self._revoke_grace_ns is not None:
+            self._until_ns = min(self._until_ns, self._now_ns + self._revoke_grace_ns)
+            self._full_length_ns = min(self._full_length_ns, self._revoke_grace_ns)
 
     def _check_deadline(self, effects: list[SupervisionEffect]) -> None:
         """Do what is due: after a pause of our own both may be."""

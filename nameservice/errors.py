@@ -8,20 +8,24 @@ Every exception of the name service, in one tree.
     ├── ProtocolError                   never raised itself
     │   ├── LocalProtocolError          our caller asked for something illegal
     │   └── RemoteProtocolError         the peer sent something illegal
+    │       └── WrongServiceError       a URL names another kind of server
     ├── UnreachableError                nobody answered; carries what was tried
     ├── AuthenticationError             somebody answered, and refused us
     ├── ForkedClientError               an inherited service was used after fork()
     ├── DidNotHappenError               nothing changed; retrying is safe
     │   ├── VersionMismatchError        a store path is not at the version expected
-    │   └── UnknownSessionError         an operator named a session that is not there
+    │   ├── UnknownSessionError         an operator named a session that is not there
+    │   └── UnknownContenderError       an operator named a contender that is not there
     ├── MayHaveHappenedError            sent, but the answer never came
     ├── SessionExpiredError             the name service ended our session
     ├── LeadershipLostError             carries component_id and epoch
     ├── StaleEpochError                 a fenced write; carries epoch and epoch_max
+    ├── EpochAheadError                 what was seen is ahead of what a server grants
+    ├── SeveralServersError             two LeaderServers answer at one address
     ├── StorageError                    a data directory cannot be read or written
     ├── NoLeaderError                   carries component_id and how long we waited
-    ├── OperatorStateError              a branch of its own: `…operator_errors`
-    └── QueryableStateError             a branch of its own: `nameservice.state_errors`
+    ├── OperatorStateError              a branch of its own: `rescaling.errors`
+    └── QueryableStateError             a branch of its own: `queryablestate.errors`
 
 Exceptions carry data and build their sentence in ``__str__``.  The exceptions of
 kazoo, ZeroMQ and SQLite are translated where those libraries are called, and never
@@ -36,6 +40,7 @@ __all__ = [
     "AuthenticationError",
     "ConfigurationError",
     "DidNotHappenError",
+    "EpochAheadError",
     "ForkedClientError",
     "LeadershipLostError",
     "LocalProtocolError",
@@ -45,11 +50,14 @@ __all__ = [
     "ProtocolError",
     "RemoteProtocolError",
     "SessionExpiredError",
+    "SeveralServersError",
     "StaleEpochError",
     "StorageError",
+    "UnknownContenderError",
     "UnknownSessionError",
     "UnreachableError",
     "VersionMismatchError",
+    "WrongServiceError",
 ]
 
 
@@ -86,6 +94,27 @@ class RemoteProtocolError(ProtocolError):
 
     def __str__(self) -> str:
         return f"{self.detail} ({self.reason})"
+
+
+class WrongServiceError(RemoteProtocolError):
+    """
+    Another kind of server is where a URL says that a name service is.
+
+    Attributes:
+        target: The URL.
+        found: What is there, and where.
+        expected: What the URL says.
+    """
+
+    def __init__(self, target: str, found: str, expected: str) -> None:
+        super().__init__("wrong-service", found)
+        self.args = (target, found, expected)
+        self.target = target
+        self.found = found
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"{self.target}: {self.found}, not {self.expected}: correct the URL"
 
 
 class UnreachableError(NameServiceError):
@@ -181,6 +210,74 @@ class UnknownSessionError(DidNotHappenError):
         return f"there is no session {self.session_id!r}"
 
 
+class UnknownContenderError(DidNotHappenError):
+    """
+    An operator named a contender that the component does not have.
+
+    Attributes:
+        component_id: What it was to lead.
+        contender_id: The contender that was named.
+    """
+
+    def __init__(self, component_id: str, contender_id: str) -> None:
+        super().__init__(component_id, contender_id)
+        self.component_id = component_id
+        self.contender_id = contender_id
+
+    def __str__(self) -> str:
+        return f"{self.component_id!r} has no contender {self.contender_id!r}"
+
+
+class EpochAheadError(NameServiceError):
+    """
+    What a client has seen is ahead of what the name service grants: it waits in vain.
+
+    The clock of a LeaderServer without a data directory was set back, or was wrong when
+    an earlier one was started.  Start the server with a data directory, or again once
+    its clock has come closer than a day; a contender or retriever that is new has seen
+    nothing and goes on at once.
+
+    Attributes:
+        component_id: Of what.
+        epoch: The highest epoch that was seen.
+        epoch_max: The epoch that is there now, or None if there is none.
+    """
+
+    def __init__(self, component_id: str, epoch: int, epoch_max: int | None) -> None:
+        super().__init__(component_id, epoch, epoch_max)
+        self.component_id = component_id
+        self.epoch = epoch
+        self.epoch_max = epoch_max
+
+    def __str__(self) -> str:
+        there = "" if self.epoch_max is None else f", epoch {self.epoch_max} is there"
+        return (
+            f"epoch {self.epoch} of {self.component_id!r} was seen{there}: the clock "
+            "of the server was set back; give it a data directory, or its former time"
+        )
+
+
+class SeveralServersError(NameServiceError):
+    """
+    Two LeaderServers answer at one address: they are two elections.
+
+    Attributes:
+        target: The address.
+        detail: How that was found out.
+    """
+
+    def __init__(self, target: str, detail: str) -> None:
+        super().__init__(target, detail)
+        self.target = target
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return (
+            f"more than one LeaderServer answers at {self.target}: {self.detail}; "
+            "leaders of the one are unknown to the other: stop all but one"
+        )
+
+
 class MayHaveHappenedError(NameServiceError):
     """
     The request was sent and the answer never came: it may have taken effect.
@@ -255,6 +352,7 @@ class NoLeaderError(NameServiceError):
         self.waited_seconds = waited_seconds
 
     def __str__(self) -> str:
-        return (
-            f"nobody leads {self.component_id!r} (waited {self.waited_seconds:.3g} s)"
-        )
+        sentence = f"nobody leads {self.component_id!r}"
+        if not self.waited_seconds:
+            return sentence
+        return f"{sentence} (waited {self.waited_seconds:.3g} s)"

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Final, NewType
 from uuid import UUID
 
-from nameservice.errors import ConfigurationError
+from nameservice.errors import ConfigurationError, UnknownContenderError
+from nameservice.fields import (
+    COMPONENT_ID_LENGTH_MAX,
+    check_identifier,
+    check_name,
+    check_text,
+)
 
 
 __all__ = [
@@ -20,6 +26,7 @@ __all__ = [
     "LeaderSessionId",
     "SessionId",
     "check_component_id",
+    "check_contender_id",
 ]
 
 ComponentId = NewType("ComponentId", str)
@@ -42,30 +49,37 @@ DISPATCHER: Final = ComponentId("DISPATCHER")
 REST_ENDPOINT: Final = ComponentId("REST_ENDPOINT")
 QUERY_PROXY: Final = ComponentId("QUERY_PROXY")
 
-COMPONENT_ID_LENGTH_MAX: Final = 255
-
 
 def check_component_id(text: str, *, what: str = "a component id") -> ComponentId:
     """
-    Return *text* as a component id.
+    Return *text* as a component id, an exact `str`.
 
     Args:
-        text: 1 to 255 printable characters, without ``/``.
+        text: 1 to 255 printable characters, without ``/``; of a subclass of `str`,
+            too (``numpy.str_``).
         what: How the error names it, e.g. ``"cluster_id"``.
 
     Raises:
         ConfigurationError: If *text* breaks that rule.
     """
-    if not isinstance(text, str):
-        message = f"{what} must be text, not {type(text).__name__}"
-        raise ConfigurationError(message)
-    if not 1 <= len(text) <= COMPONENT_ID_LENGTH_MAX:
-        message = (
-            f"{what} must have 1 to {COMPONENT_ID_LENGTH_MAX} characters, "
-            f"not {len(text)}"
-        )
-        raise ConfigurationError(message)
-    if "/" in text or not text.isprintable():
-        message = f"{what} must be printable and without '/', not {text!r}"
-        raise ConfigurationError(message)
-    return ComponentId(text)
+    return ComponentId(check_name(text, what=what))
+
+
+def check_contender_id(text: str, *, component_id: str) -> ContenderId:
+    """
+    Return *text* as the id of a contender for *component_id*.
+
+    Args:
+        text: What an operator wrote.
+        component_id: What it is to lead.
+
+    Raises:
+        ConfigurationError: If *text* is no text.
+        UnknownContenderError: If no contender is ever called that: an id has 1 to 64
+            printable characters.
+    """
+    checked = check_text(text, what="a contender id")
+    try:
+        return ContenderId(check_identifier(checked, what="a contender id"))
+    except ConfigurationError:
+        raise UnknownContenderError(component_id, checked) from None

@@ -1,10 +1,10 @@
-"""The class that Spark looks for; see `sparkpipeline.data_source`."""
+"""The class that Spark looks for; see `sparkpipeline.state.data_source`."""
 
 from __future__ import annotations
 
 from typing import final
 
-from sparkpipeline.data_source import LodestarDataSource
+from sparkpipeline.state.data_source import LodestarDataSource
 
 
 __all__ = ["DefaultSource"]

@@ -1,10 +1,10 @@
-"""The class that Spark looks for; see `sparkpipeline.log_source`."""
+"""The class that Spark looks for; see `sparkpipeline.log.source`."""
 
 from __future__ import annotations
 
 from typing import final
 
-from sparkpipeline.log_source import LodestarLogSource
+from sparkpipeline.log.source import LodestarLogSource
 
 
 __all__ = ["DefaultSource"]

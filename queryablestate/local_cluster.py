@@ -12,22 +12,23 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Self, final
 
+from haservices.factory import check_services
 from nameservice import (
     ConfigurationError,
     ForkGuard,
     LocalProtocolError,
     SystemClock,
 )
-from queryablestate.node import StateNode
-from queryablestate.node_config import NodeConfig
-from queryablestate.proxy_config import ProxyConfig
-from queryablestate.proxy_server import QueryStateProxyServer
+from nameservice.parameters import check_timeout_seconds
+from queryablestate.node.config import NodeConfig
+from queryablestate.node.node import StateNode
+from queryablestate.proxy.config import ProxyConfig
+from queryablestate.proxy.server import QueryStateProxyServer
 
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
-    from types import TracebackType
 
     from haservices import HAServices
 
@@ -65,9 +66,23 @@ class LocalStateCluster:
         proxies: int = 1,
         timeout_seconds: float = 30.0,
     ) -> None:
-        for name, count in (("nodes", nodes), ("proxies", proxies)):
-            if count < 1:
-                raise ConfigurationError(f"{name} must be at least 1, not {count!r}")
+        counts: dict[str, object] = {
+            "nodes": nodes,
+            "replicas": replicas,
+            "proxies": proxies,
+        }
+        for name, count in counts.items():
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise ConfigurationError(
+                    f"{name} must be a whole number from 1, not {count!r}"
+                )
+        if replicas > nodes:
+            raise ConfigurationError(
+                f"replicas={replicas} needs as many nodes, but nodes={nodes}: each "
+                "copy is on a node of its own; raise nodes or lower replicas"
+            )
+        check_services(ha, what="ha")
+        check_timeout_seconds(timeout_seconds)
         self._ha = ha
         self._proxy_config = ProxyConfig(replica_count=replicas)
         self._node_count = nodes
@@ -175,6 +190,7 @@ class LocalStateCluster:
         Raises:
             LocalProtocolError: If there is no such node.
         """
+        timeout_seconds = check_timeout_seconds(timeout_seconds)
         node = self.node(node_id)
         reason = node.leave(timeout_seconds)
         node.close()
@@ -198,12 +214,7 @@ class LocalStateCluster:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(self) -> None:

@@ -22,7 +22,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from nameservice.errors import ConfigurationError
-from nameservice.operator_errors import (
+from rescaling.errors import (
     OperatorStateError,
     SnapshotTooLargeError,
     UnsupportedItemError,

@@ -118,7 +118,7 @@ class RetrieverCore:
         return self._told
 
     def step(self, event: RetrieverEvent) -> tuple[NotifyLeader, ...]:
-        """Take note of *event*; return what to tell the listener."""
+        """Record *event*; return what to tell the listener."""
         match event:
             case PublicationReceived(publication=publication):
                 self._take(publication)

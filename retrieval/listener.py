@@ -21,7 +21,7 @@ class LeaderRetrievalListener(Protocol):
     """
 
     def notify_leader(self, leader: LeaderInformation | None) -> None:
-        """Take note of *leader*; None means that nobody leads now."""
+        """Record *leader*; None means that nobody leads now."""
 
     def handle_error(self, error: Exception) -> None:
-        """Take note of *error*: the retriever's, or one that `notify_leader` raised."""
+        """Record *error*: the retriever's, or one that `notify_leader` raised."""

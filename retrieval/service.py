@@ -8,7 +8,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, final
 
-from nameservice import ForkGuard, LocalProtocolError, NoLeaderError, get_logger
+from nameservice import (
+    CallbackLane,
+    ForkGuard,
+    LocalProtocolError,
+    NoLeaderError,
+    get_logger,
+)
+from nameservice.parameters import check_callbacks, check_timeout_seconds
 from retrieval.core import RetrieverCore
 
 
@@ -55,29 +62,42 @@ class LeaderRetriever:
         self._wakers: set[Callable[[], None]] = set()
         self._errors: list[Exception] = []
         self._listener: LeaderRetrievalListener | None = None
-        self._thread: threading.Thread | None = None
+        self._lane: CallbackLane | None = None
+        self._told: LeaderInformation | None = None  # to the listener
         self._is_started = False
         self._is_opened = threading.Event()
         self._is_closed = False
+        self._is_withdrawn = threading.Event()
 
     @property
     def component_id(self) -> str:
         """Return whose leader it finds."""
         return self._component_id
 
+    @property
+    def lane(self) -> CallbackLane | None:
+        """Return where its listener is called, once it is started with one."""
+        return self._lane
+
     def start(self, listener: LeaderRetrievalListener | None = None) -> None:
         """
         Begin to look for the leader; return without waiting for one.
 
         Args:
-            listener: Is told of the present leader, if any, and of each change, on a
-                thread of its own.
+            listener: Is told of the present leader, if any, and of each change; one
+                call at a time, on some thread of ours.
 
         Raises:
+            ConfigurationError: If *listener* lacks one of its two methods, or one of
+                them is a coroutine.
             LocalProtocolError: If it was started or closed before.
             ForkedClientError: In a child of the process that made it.
         """
         self._fork_guard.check()
+        if listener is not None:
+            check_callbacks(
+                listener, "notify_leader", "handle_error", what="a listener"
+            )
         with self._changed:
             if self._is_started or self._is_closed:
                 message = "a retriever is started once, and not after it was closed"
@@ -85,13 +105,7 @@ class LeaderRetriever:
             self._is_started = True
             self._listener = listener
             if listener is not None:
-                self._thread = threading.Thread(
-                    target=self._listen,
-                    args=(listener,),
-                    name=f"retriever-{self._component_id}",
-                    daemon=True,
-                )
-                self._thread.start()
+                self._lane = CallbackLane(f"retriever-{self._component_id}", self._turn)
         try:
             self._driver.open(self._deliver, self._fail)
         finally:
@@ -114,10 +128,12 @@ class LeaderRetriever:
 
         Raises:
             NoLeaderError: If nobody was known to lead within *timeout_seconds*.
+            ConfigurationError: If *timeout_seconds* is negative or not finite.
             LocalProtocolError: If the retriever is not started, or is closed.
             ForkedClientError: In a child of the process that made it.
         """
         self._fork_guard.check()
+        timeout_seconds = check_timeout_seconds(timeout_seconds)
         began = time.monotonic()
         with self._changed:
             self._check_running()
@@ -161,6 +177,7 @@ class LeaderRetriever:
     ) -> LeaderInformation:
         """Do as `wait_for_leader` does, without blocking the event loop."""
         self._fork_guard.check()
+        timeout_seconds = check_timeout_seconds(timeout_seconds)
         began = time.monotonic()
         with self._changed:
             self._check_running()
@@ -214,9 +231,18 @@ class LeaderRetriever:
         """
         Stop looking.  Idempotent; silent in a forked child.
 
-        Nothing is delivered after it has returned.  Called by the listener itself,
-        it does not wait for that call to end.
+        Nothing is delivered after it has returned.  Called by the listener itself, or
+        inside a callback for which the listener waits, it does not wait for that call
+        to end.
         """
+        if self._fork_guard.is_inherited:
+            return
+        self.begin_close()
+        if self._lane is not None:
+            self._lane.join()
+
+    def begin_close(self) -> None:
+        """Do as `close` does, and do not wait for the listener."""
         if self._fork_guard.is_inherited:
             return
         with self._changed:
@@ -224,16 +250,21 @@ class LeaderRetriever:
             self._is_closed = True
             self._announce()
         if is_first:
-            if self._is_started:
-                # `start` may still be at it in another thread: what is closed before
-                # it is opened would stay.
-                self._is_opened.wait()
-                self._driver.close()
-            if self._on_closed is not None:
-                self._on_closed(self)
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            try:
+                if self._is_started:
+                    # `start` may still be at it in another thread: what is closed
+                    # before it is opened would stay.
+                    self._is_opened.wait()
+                    self._driver.close()
+            finally:
+                self._is_withdrawn.set()
+                if self._lane is None:
+                    self._end()
+
+    def _end(self) -> None:
+        """Let go of everything: the listener, if there was one, hears no more."""
+        if self._on_closed is not None:
+            self._on_closed(self)
 
     def __enter__(self) -> LeaderRetriever:
         if not self._is_started:
@@ -272,35 +303,46 @@ class LeaderRetriever:
         self._changed.notify_all()
         for wake_up in tuple(self._wakers):
             wake_up()
+        if self._lane is not None:
+            self._lane.wake()
 
-    # -- the listener's thread -----------------------------------------------------
+    # -- in the listener's lane ----------------------------------------------------
 
-    def _listen(self, listener: LeaderRetrievalListener) -> None:
-        held: LeaderInformation | None = None
-        while True:
-            differs = self._differs_from(held)
-            with self._changed:
-                self._changed.wait_for(lambda d=differs: d() or self._errors)  # type: ignore[misc]
-                if self._is_closed:
-                    return
-                errors, self._errors = self._errors, []
-                leader = self._core.told
-            for error in errors:
-                if self._is_closed:  # by the listener itself: it hears no more (R5)
-                    return
-                self._call_handle_error(listener, error)
-            if self._is_closed:
+    def _turn(self) -> bool:
+        """Do one thing; return whether there is nothing more to be done, ever."""
+        self._tell()
+        if not self._is_closed:
+            return False
+        self._is_withdrawn.wait()
+        self._end()
+        return True
+
+    def _tell(self) -> None:
+        """Tell the listener what is new, unless it is to hear no more."""
+        listener = self._listener
+        assert listener is not None
+        with self._changed:
+            errors, self._errors = self._errors, []
+            leader = self._core.told
+        for error in errors:
+            if self._is_closed:  # by the listener itself: it hears no more (R5)
                 return
-            if leader != held:
-                held = leader
-                try:
-                    listener.notify_leader(leader)
-                except Exception as error:  # noqa: BLE001 - the listener's own fault goes to the listener
-                    self._call_handle_error(listener, error)
-                except BaseException as exit_request:  # noqa: BLE001 - sys.exit() would end this thread, and nobody would know
-                    fault = LocalProtocolError(f"the listener raised {exit_request!r}")
-                    fault.__cause__ = exit_request
-                    self._call_handle_error(listener, fault)
+            self._call_handle_error(listener, error)
+        if leader != self._told and not self._is_closed:
+            self._told = leader
+            self._notify(listener, leader)
+
+    def _notify(
+        self, listener: LeaderRetrievalListener, leader: LeaderInformation | None
+    ) -> None:
+        try:
+            listener.notify_leader(leader)
+        except Exception as error:  # noqa: BLE001 - the listener's own fault goes to the listener
+            self._call_handle_error(listener, error)
+        except BaseException as exit_request:  # noqa: BLE001 - sys.exit() ends no thread of ours
+            fault = LocalProtocolError(f"the listener raised {exit_request!r}")
+            fault.__cause__ = exit_request
+            self._call_handle_error(listener, fault)
 
     def _call_handle_error(
         self, listener: LeaderRetrievalListener, error: Exception

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from sparkpipeline.attach import AttachedState, AttachStatus, attach_state
-from sparkpipeline.configuration import (
-    close_ha_services,
-    get_leader_retriever,
-    ha_config,
-    to_spark_settings,
-    use_ha_config,
-)
-from sparkpipeline.data_source import LodestarDataSource, source_options
-from sparkpipeline.executor_nodes import ExecutorNodes, start_nodes
-from sparkpipeline.log_publication import attach_log_state
-from sparkpipeline.operator_functions import (
-    OperatorContext,
-    OperatorFunction,
-    run_operator,
-)
-from sparkpipeline.operator_publication import OperatorStatePublication
-from sparkpipeline.sink import publish_state, publish_states
-from sparkpipeline.state_options import StateSpec
+from typing import TYPE_CHECKING
+
+from nameservice.lazy import lazy_face
+
+
+if TYPE_CHECKING:
+    from sparkpipeline.attach.attach import AttachedState, AttachStatus, attach_state
+    from sparkpipeline.configuration import (
+        close_ha_services,
+        get_leader_retriever,
+        ha_config,
+        to_spark_settings,
+        use_ha_config,
+    )
+    from sparkpipeline.log.publication import attach_log_state
+    from sparkpipeline.operators.functions import (
+        OperatorContext,
+        OperatorFunction,
+        run_operator,
+    )
+    from sparkpipeline.operators.publication import OperatorStatePublication
+    from sparkpipeline.state.data_source import LodestarDataSource, source_options
+    from sparkpipeline.state.executor_nodes import ExecutorNodes, start_nodes
+    from sparkpipeline.state.options import StateSpec
+    from sparkpipeline.state.sink import publish_state, publish_states
 
 
 __all__ = [
@@ -45,3 +51,41 @@ __all__ = [
     "to_spark_settings",
     "use_ha_config",
 ]
+
+__getattr__, __dir__ = lazy_face(
+    __name__,
+    {
+        "sparkpipeline.attach.attach": (
+            "AttachedState",
+            "AttachStatus",
+            "attach_state",
+        ),
+        "sparkpipeline.configuration": (
+            "close_ha_services",
+            "get_leader_retriever",
+            "ha_config",
+            "to_spark_settings",
+            "use_ha_config",
+        ),
+        "sparkpipeline.state.data_source": (
+            "LodestarDataSource",
+            "source_options",
+        ),
+        "sparkpipeline.state.executor_nodes": (
+            "ExecutorNodes",
+            "start_nodes",
+        ),
+        "sparkpipeline.log.publication": ("attach_log_state",),
+        "sparkpipeline.operators.functions": (
+            "OperatorContext",
+            "OperatorFunction",
+            "run_operator",
+        ),
+        "sparkpipeline.operators.publication": ("OperatorStatePublication",),
+        "sparkpipeline.state.sink": (
+            "publish_state",
+            "publish_states",
+        ),
+        "sparkpipeline.state.options": ("StateSpec",),
+    },
+)

@@ -33,7 +33,7 @@ from pyspark.sql import SparkSession
 
 from haservices import Backend, HAConfig, open_ha_services
 from nameservice import ConfigurationError, LocalProtocolError, NoLeaderError
-from queryablestate.writer_links import close_writer_connections
+from queryablestate.writer.connections import close_writer_connections
 
 
 if TYPE_CHECKING:

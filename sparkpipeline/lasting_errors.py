@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from nameservice import (
+from nameservice import AuthenticationError, ConfigurationError, LocalProtocolError
+from queryablestate import (
     AccessDeniedError,
-    AuthenticationError,
     CheckpointRewoundError,
-    ConfigurationError,
     KeyTooLargeError,
-    LocalProtocolError,
     SchemaMismatchError,
     StaleWriterError,
     StateOwnedError,

@@ -7,12 +7,16 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import final
 
 import pytest
 import structlog
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
-from queryablestate.writer_links import close_writer_connections
+from queryablestate.writer.connections import close_writer_connections
 
 
 # The same examples in every run: a red test is then caused by the change at
@@ -26,6 +30,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 
+# While one works (`make check-fast`): of state machines and of properties.
+settings.register_profile("fast", settings.get_profile("test"), max_examples=20)
+
+# The same, and all that a state machine asks for (`tests/machines.py`).
+settings.register_profile("night", settings.get_profile("test"))
+
 # New examples in every run; a failure prints the blob that replays it, and
 # `pytest --hypothesis-seed=N` repeats a whole run.
 settings.register_profile(
@@ -33,6 +43,13 @@ settings.register_profile(
     settings.get_profile("test"),
     derandomize=False,
     max_examples=1_000,
+)
+
+# For code that is broken on purpose: that a test fails is enough, however it does.
+settings.register_profile(
+    "mutation",
+    settings.get_profile("test"),
+    phases=(Phase.explicit, Phase.generate),
 )
 
 settings.load_profile(os.environ.get("LODESTAR_HYPOTHESIS_PROFILE", "test"))
@@ -45,6 +62,49 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.SIG_DFL)
+
+
+# Markers of files that take long, the longest first.
+_LONG = ("spark", "shells")
+
+
+@final
+class _ByFile(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
+    """
+    Keeps the tests of a file on one worker: they share fixtures, such as a cluster.
+
+    All tests of ``sparkpipeline`` share one worker, since they share one JVM.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        folder = "tests/sparkpipeline"
+        return folder if path.startswith(folder) else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _ByFile:
+    """Say which worker takes which tests where several run (``pytest -n``)."""
+    # Of itself it begins with the files that have the most tests, which take no time.
+    config.option.loadscopereorder = False
+    return _ByFile(config, log)
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """
+    Begin with what takes long where several workers run: Spark, then processes.
+
+    A worker that takes a file of minutes last is waited for by all the others.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    ranks: dict[Path, int] = {}
+    for item in items:
+        rank = next((r for r, m in enumerate(_LONG) if item.get_closest_marker(m)), 9)
+        ranks[item.path] = min(rank, ranks.get(item.path, rank))
+    items.sort(key=lambda item: ranks[item.path])
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,7 +16,14 @@ from typing import Final, TypeAlias
 from tests.recording import WAIT_SECONDS, wait_until
 
 
-__all__ = ["Figures", "assert_back_at", "assert_closed", "process_figures", "settled"]
+__all__ = [
+    "Figures",
+    "assert_back_at",
+    "assert_closed",
+    "own_threads",
+    "process_figures",
+    "settled",
+]
 
 Figures: TypeAlias = Mapping[str, object]
 
@@ -24,10 +31,20 @@ _EQUAL_COUNT: Final = 20
 _MOMENT_SECONDS: Final = 1.0
 
 
+def own_threads() -> set[threading.Thread]:
+    """
+    Return the threads that somebody must end.
+
+    Those that run callbacks are shared by all of the process, and end by themselves a
+    moment after the last callback.
+    """
+    return {thread for thread in threading.enumerate() if thread.name != "callbacks"}
+
+
 def process_figures() -> dict[str, object]:
     """Return how many threads and file descriptors this process has."""
     return {
-        "threads": threading.active_count(),
+        "threads": len(own_threads()),
         "file descriptors": len(os.listdir("/dev/fd")),  # noqa: PTH208 - one entry may vanish while it is listed
     }
 
@@ -51,7 +68,7 @@ def assert_closed(before: Figures) -> None:
     Threads are counted at once.  Descriptors may wait a moment: another thread of the
     process may just be trying to connect.
     """
-    assert threading.active_count() == before["threads"], threading.enumerate()
+    assert len(own_threads()) == before["threads"], threading.enumerate()
     assert_back_at(before, process_figures, timeout_seconds=_MOMENT_SECONDS)
 
 

@@ -16,7 +16,8 @@ import pytest
 from haservices import campaign, open_ha_services
 from haservices.testing import LeaderServer, ServerConfig, ZooKeeperServer
 from queryablestate.local_cluster import LocalStateCluster
-from queryablestate.proxy_server import QueryStateProxyServer
+from queryablestate.proxy.server import QueryStateProxyServer
+from tests.tiers import nightly_after
 
 
 pytestmark = pytest.mark.shells
@@ -51,7 +52,9 @@ def has_ended(process_descriptor: int) -> bool:
 class TestFlights:
     """The demo, on a part of its data."""
 
-    @pytest.mark.parametrize("backend", ["leaderserver", "zookeeper", "embedded"])
+    @pytest.mark.parametrize(
+        "backend", nightly_after(1, ["leaderserver", "zookeeper", "embedded"])
+    )
     def test_the_totals_survive_the_leader(self, backend: str) -> None:
         """A leader is lost midway, another takes over, and the totals are equal."""
         done = run(
@@ -99,6 +102,7 @@ class TestFlights:
             for state in ("aircraft", "routes"):
                 assert re.search(rf"all [\d,]+ {state}: EQUAL", done.stdout)
 
+    @pytest.mark.nightly
     @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
     def test_its_processes_end_with_it(self) -> None:
         """Terminated in the middle, it leaves none of its processes behind."""
@@ -133,6 +137,7 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in text.split()]
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 class TestState:
     """Publishing state, asking it, and keeping it beside executors."""
@@ -215,3 +220,48 @@ class TestReadme:
             leadership.check()
         assert done.returncode == 0, done.stderr
         assert f"go to 10.0.0.7:8000, epoch {leadership.epoch}" in done.stdout
+
+
+class TestLeadAsync:
+    """An asyncio application that leads."""
+
+    def test_it_leads_again_after_a_revocation(self) -> None:
+        """It works while it leads, stops when it is revoked, and ends on SIGINT."""
+        with (
+            LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
+            open_ha_services(server.url) as ha,
+            subprocess.Popen(
+                [sys.executable, "-m", "examples.lead_async", server.url, "h:1"],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                text=True,
+            ) as process,
+        ):
+            try:
+                lines = read_lines(process, 2)
+                first = int(lines[0].removeprefix("leading under epoch "))
+                assert lines[1] == f"saved under epoch {first}"
+                ha.operations.revoke("flights")
+                lines = read_until(process, "leading under epoch ")
+                assert lines[-2] == "leading no more"
+                assert int(lines[-1].removeprefix("leading under epoch ")) > first
+                process.send_signal(signal.SIGINT)
+                assert process.wait(TIMEOUT_SECONDS) == 0
+                assert list(ha.operations.contenders("flights")) == []
+            finally:
+                process.kill()
+
+
+def read_lines(process: subprocess.Popen[str], count: int) -> list[str]:
+    """Return the next *count* lines that *process* prints."""
+    assert process.stdout is not None
+    return [process.stdout.readline().rstrip("\n") for _ in range(count)]
+
+
+def read_until(process: subprocess.Popen[str], beginning: str) -> list[str]:
+    """Return what *process* prints up to a line with that beginning."""
+    lines = read_lines(process, 1)
+    while not lines[-1].startswith(beginning):
+        assert lines[-1], "it has ended"
+        lines += read_lines(process, 1)
+    return lines

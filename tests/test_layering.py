@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import queryablestate.errors
+import rescaling.errors
 
 
 ROOT = Path(__file__).parent.parent
 
 # design §1, to the letter: `nameservice` may be imported everywhere.
 _NAME_SERVICE = frozenset(
-    {"nameservice", "transport", "retrieval", "election", "leaderserver", "haservices"}
+    {
+        "nameservice",
+        "zmqtransport",
+        "retrieval",
+        "election",
+        "leaderserver",
+        "haservices",
+    }
 )
 _ALL_BUT_THE_COMMAND_LINE = _NAME_SERVICE | {
     "rescaling",
@@ -22,14 +33,14 @@ _ALL_BUT_THE_COMMAND_LINE = _NAME_SERVICE | {
 }
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "nameservice": frozenset(),
-    "transport": frozenset(),
+    "zmqtransport": frozenset(),
     "retrieval": frozenset(),
     "election": frozenset({"retrieval"}),
-    "leaderserver": frozenset({"transport", "election", "retrieval"}),
-    "haservices": frozenset({"transport", "retrieval", "election", "leaderserver"}),
+    "leaderserver": frozenset({"zmqtransport", "election", "retrieval"}),
+    "haservices": frozenset({"zmqtransport", "retrieval", "election", "leaderserver"}),
     "rescaling": frozenset(),
     "queryablestate": frozenset(
-        {"transport", "haservices", "election", "retrieval", "rescaling"}
+        {"zmqtransport", "haservices", "election", "retrieval", "rescaling"}
     ),
     "sparkpipeline": _ALL_BUT_THE_COMMAND_LINE,
     "pyspark_lodestar": frozenset({"sparkpipeline"}),
@@ -38,120 +49,147 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 }
 OURS = frozenset(MAY_IMPORT)
 
+# `nameservice` offers the errors of two packages, too.  It is the only file that knows
+# them there: all others take them from the package whose they are.
+_LENT_ERRORS = frozenset({"queryablestate.errors", "rescaling.errors"})
+_LENT_NAMES = frozenset(
+    f"nameservice.{name}"
+    for errors in (queryablestate.errors, rescaling.errors)
+    for name in errors.__all__
+)
+
+# The rooms of a package, and which others each may import.
+_ROOM_BASE = frozenset({"schema", "wire"})
+_CALLING = _ROOM_BASE | {"connect"}
+ROOM_MAY_IMPORT: dict[str, dict[str, frozenset[str]]] = {
+    "haservices": {
+        "testing": frozenset(),
+        "zookeeper": frozenset(),
+    },
+    "leaderserver": {
+        "client": frozenset(),
+        "server": frozenset(),
+    },
+    "queryablestate": {
+        "schema": frozenset(),
+        "wire": frozenset({"schema"}),
+        "store": _ROOM_BASE,
+        "control": _ROOM_BASE,
+        "proxy": _ROOM_BASE | {"control"},
+        "connect": _ROOM_BASE,
+        "client": _CALLING,
+        "writer": _CALLING | {"client"},  # its calls go through the client's engine
+        "operations": _CALLING | {"client"},
+        "node": _CALLING | {"store"},
+    },
+    "sparkpipeline": {
+        "state": frozenset(),
+        "attach": frozenset({"state"}),
+        "operators": frozenset({"state"}),
+        "log": frozenset({"attach", "operators", "state"}),
+    },
+}
+# What stands above the rooms is what they share, so it imports none of them.
+SHARED_ABOVE_ROOMS = frozenset(
+    {
+        "leaderserver/codec.py",
+        "leaderserver/messages.py",
+        "queryablestate/errors.py",
+        "sparkpipeline/configuration.py",
+        "sparkpipeline/lasting_errors.py",
+    }
+)
+
 # style §2: what decides opens nothing, waits for nothing, reads no clock, draws no
 # random number, logs nothing.
 PURE_FILES = frozenset(
     {
-        "attach_steps",
-        "config",
-        "events",
-        "effects",
-        "core",
+        "access",
+        "callback_schedule",
+        "codec",
         "component",
-        "sessions",
-        "holder",
-        "subscriptions",
-        "messages",
-        "move_progress",
-        "move_waiting",
-        "client_core",
-        "client_contenders",
-        "client_events",
-        "client_outbox",
-        "client_subscriptions",
-        "client_table",
+        "config",
+        "core",
         "deadlines",
+        "effects",
         "epochs",
-        "exchanges",
-        "failures",
-        "inspection",
+        "events",
+        "fields",
+        "health",
+        "holder",
         "json_values",
         "key_codec",
         "key_columns",
         "key_text",
         "log_budget",
-        "log_state",
-        "batch_order",
-        "chains",
-        "codec",
-        "commit_rows",
-        "commit_verification",
-        "commits",
-        "control_changes",
-        "control_core",
-        "control_limits",
-        "control_effects",
-        "control_events",
-        "control_state",
-        "copy_limits",
-        "copy_messages",
-        "enrolment",
-        "job_changes",
-        "node_chunks",
-        "node_command_checks",
-        "node_config",
-        "node_copies",
-        "node_copy_table",
-        "node_core",
-        "node_effects",
-        "node_events",
-        "node_information",
-        "node_job",
-        "node_jobs",
-        "node_limits",
-        "node_refusals",
-        "node_registration",
-        "query_core",
-        "query_events",
-        "query_floors",
-        "query_keys",
-        "query_lanes",
-        "query_outbox",
-        "query_requests",
-        "query_results",
-        "query_routes",
-        "query_session",
-        "restore_control",
-        "restored_states",
-        "scanning",
-        "snapshot_control",
-        "snapshot_manifest",
-        "snapshot_messages",
-        "node_waiting",
-        "operator_manifest",
-        "operator_states",
-        "peers",
-        "schema",
-        "setting_checks",
-        "topics",
-        "value_codec",
-        "node_messages",
-        "node_table",
-        "paths",
-        "questions",
-        "records",
-        "rescaling_information",
-        "tickets",
-        "writer_runs",
-        "location",
-        "assignment",
-        "assignment_notes",
-        "decisions",
-        "access",
-        "rate_limit",
-        "cache",
-        "proxy_config",
-        "proxy_config_toml",
-        "proxy_requests",
-        "proxy_sessions",
-        "read_answers",
-        "read_parking",
-        "state_glob",
-        "store_layout",
-        "store_rows",
+        "messages",
+        "parameters",
+        "patience",
+        "sessions",
+        "settings",
     }
 )
-PURE_PACKAGES = frozenset({"rescaling"})
+PURE_FOLDERS = (
+    "leaderserver/client/core/",
+    "leaderserver/server/core/",
+    "rescaling/",
+    "queryablestate/schema/",
+    "queryablestate/wire/",
+    "queryablestate/control/",
+    "queryablestate/node/core/",
+)
+# Of rooms whose other files act.
+PURE_ROOM_FILES = frozenset(
+    {
+        "haservices/zookeeper/contact.py",
+        "haservices/zookeeper/feed_core.py",
+        "haservices/zookeeper/holding_core.py",
+        "haservices/zookeeper/operations_core.py",
+        "haservices/zookeeper/packing.py",
+        "haservices/zookeeper/queue_core.py",
+        "haservices/zookeeper/queue_effects.py",
+        "haservices/zookeeper/queue_events.py",
+        "haservices/zookeeper/renewals.py",
+        "haservices/zookeeper/retrieval_core.py",
+        "haservices/zookeeper/store_core.py",
+        "leaderserver/server/config.py",
+        "queryablestate/client/coalescing.py",
+        "queryablestate/client/core.py",
+        "queryablestate/client/events.py",
+        "queryablestate/client/floors.py",
+        "queryablestate/client/operator_states.py",
+        "queryablestate/client/reads.py",
+        "queryablestate/client/requests.py",
+        "queryablestate/client/results.py",
+        "queryablestate/client/routes.py",
+        "queryablestate/client/scanning.py",
+        "queryablestate/client/session.py",
+        "queryablestate/client/step.py",
+        "queryablestate/node/config.py",
+        "queryablestate/node/copying/limits.py",
+        "queryablestate/operations/move_progress.py",
+        "queryablestate/operations/move_waiting.py",
+        "queryablestate/operations/node_information.py",
+        "queryablestate/operations/rescaling_information.py",
+        "queryablestate/proxy/access.py",
+        "queryablestate/proxy/cache.py",
+        "queryablestate/proxy/config.py",
+        "queryablestate/proxy/config_toml.py",
+        "queryablestate/proxy/rate_limit.py",
+        "queryablestate/proxy/read_answers.py",
+        "queryablestate/proxy/read_parking.py",
+        "queryablestate/proxy/requests.py",
+        "queryablestate/proxy/sessions.py",
+        "queryablestate/proxy/state_glob.py",
+        "queryablestate/store/hold_marks.py",
+        "queryablestate/store/layout.py",
+        "queryablestate/store/rows.py",
+        "queryablestate/writer/operator_states.py",
+        "sparkpipeline/attach/steps.py",
+        "sparkpipeline/log/state.py",
+        "sparkpipeline/operators/manifest.py",
+    }
+)
 IMPURE = frozenset(
     {
         "asyncio",
@@ -171,6 +209,9 @@ IMPURE = frozenset(
         "nameservice.log",
     }
 )
+
+# Text in, text out.
+_HARMLESS = frozenset({"zmq.utils", "zmq.utils.z85"})
 
 # Who alone may import a library, so that its types and errors stop there.
 SPARK_PACKAGES = frozenset(
@@ -205,7 +246,36 @@ def _is_within(name: str, forbidden: frozenset[str]) -> bool:
 
 def is_pure(path: Path) -> bool:
     """Return whether *path*, relative to the root, is a file that only decides."""
-    return path.stem in PURE_FILES or path.parts[0] in PURE_PACKAGES
+    name = path.as_posix()
+    if name.startswith(PURE_FOLDERS) or name in PURE_ROOM_FILES:
+        return True
+    is_in_room = path.parts[1] in ROOM_MAY_IMPORT.get(path.parts[0], {})
+    return not is_in_room and path.stem in PURE_FILES
+
+
+def _forbidden_rooms(path: Path) -> frozenset[str]:
+    """Return the rooms of its package that the file *path* may not import."""
+    package, room = path.parts[:2]
+    rooms = ROOM_MAY_IMPORT.get(package, {})
+    if room in rooms:
+        others = set(rooms) - rooms[room] - {room}
+    elif path.as_posix() in SHARED_ABOVE_ROOMS:
+        others = set(rooms)
+    else:
+        others = set()
+    return frozenset(f"{package}.{other}" for other in others)
+
+
+def _shell_around(path: Path) -> frozenset[str]:
+    """Return the files beside the folder ``core`` that *path* is in."""
+    if "core" not in path.parts[:-1]:
+        return frozenset()
+    shell = Path(*path.parts[: path.parts.index("core")])
+    return frozenset(
+        f"{'.'.join(shell.parts)}.{file.stem}"
+        for file in (ROOT / shell).glob("*.py")
+        if not is_pure(shell / file.name)
+    )
 
 
 def violations(path: Path, source: str) -> list[str]:
@@ -215,16 +285,29 @@ def violations(path: Path, source: str) -> list[str]:
     forbidden = OURS - MAY_IMPORT[package] - {package, "nameservice"}
     if package not in SPARK_PACKAGES:
         forbidden |= {"pyspark", "py4j"}
-    if not (package == "haservices" and path.stem.startswith("zookeeper_")):
+    if not (package == "haservices" and path.parts[1] == "zookeeper"):
         forbidden |= {"kazoo"}
-    if not (package == "queryablestate" and path.stem.startswith("store_")):
+    if not (package == "queryablestate" and path.parts[1] == "store"):
         forbidden |= {"lmdb"}
-    is_of_snapshots = package == "queryablestate" and path.stem == "snapshot_files"
+    is_of_snapshots = package == "queryablestate" and path.parts[1:] == (
+        "connect",
+        "snapshot_files.py",
+    )
     if package not in SPARK_PACKAGES and not is_of_snapshots:
         forbidden |= {"pyarrow"}
     if is_pure(path):
         forbidden |= IMPURE
-    return [name for name in names if _is_within(name, forbidden)]
+    forbidden |= _forbidden_rooms(path) | _shell_around(path)
+    if path.parts[1] not in {"testing", "pytest_plugin.py"}:
+        forbidden |= {"haservices.testing"}
+    allowed = _HARMLESS
+    if path.as_posix() == "nameservice/__init__.py":
+        allowed = allowed | {name for name in names if _is_within(name, _LENT_ERRORS)}
+    else:
+        forbidden |= _LENT_NAMES
+    return [
+        name for name in names if _is_within(name, forbidden) and name not in allowed
+    ]
 
 
 def source_files() -> list[Path]:
@@ -249,15 +332,55 @@ def test_every_package_is_in_the_table() -> None:
     assert packages - {"tests", "examples", "benchmarks"} <= OURS
 
 
+def import_graph() -> dict[str, set[str]]:
+    """Return which modules of ours each module of ours imports, also only for types."""
+    modules = {
+        ".".join(path.with_suffix("").parts).removesuffix(".__init__"): path
+        for path in source_files()
+    }
+    return {
+        module: {
+            name
+            for name in imported_names((ROOT / path).read_text(encoding="utf-8"))
+            # What a package's face offers is no import of the face by its own files.
+            if name in modules and not f"{module}.".startswith(f"{name}.")
+        }
+        for module, path in modules.items()
+    }
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    """There is no circle of files, so each can be read without the ones above it."""
+    try:
+        graphlib.TopologicalSorter(import_graph()).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
 @pytest.mark.parametrize(
     ("path", "source"),
     [
         ("nameservice/ids.py", "import election"),
-        ("retrieval/service.py", "from transport import Loop"),
+        ("nameservice/__init__.py", "import queryablestate.client.client"),
+        ("nameservice/lazy.py", "import queryablestate.errors"),
+        ("haservices/factory.py", "from nameservice import RateLimitedError"),
+        ("lodestar/state_reads.py", "from nameservice import UnknownKeyError"),
+        ("retrieval/service.py", "from zmqtransport import Loop"),
         ("haservices/factory.py", "import pyspark.sql"),
-        ("leaderserver/client.py", "from kazoo.client import KazooClient"),
-        ("queryablestate/node.py", "import lmdb"),
-        ("queryablestate/node_snapshots.py", "import pyarrow.fs"),
+        ("leaderserver/client/link.py", "from kazoo.client import KazooClient"),
+        ("leaderserver/client/link.py", "import leaderserver.server.server"),
+        ("leaderserver/server/server.py", "from leaderserver.client import client"),
+        ("haservices/factory.py", "from haservices.testing import TCPProxy"),
+        ("lodestar/server.py", "import haservices.testing.reserved_port"),
+        ("leaderserver/codec.py", "import leaderserver.client.core.exchanges"),
+        ("leaderserver/server/core/topics.py", "from leaderserver.server import loop"),
+        ("leaderserver/client/core/core.py", "import threading"),
+        ("queryablestate/node/node.py", "import lmdb"),
+        ("queryablestate/node/snapshots.py", "import pyarrow.fs"),
+        ("queryablestate/wire/codec.py", "import queryablestate.store.store"),
+        ("queryablestate/control/core.py", "from queryablestate.proxy import loop"),
+        ("queryablestate/control/moves.py", "import threading"),
+        ("queryablestate/node/core/jobs.py", "import secrets"),
         ("election/core.py", "from time import monotonic"),
         ("election/core.py", "def f():\n    import zmq.auth"),
         ("election/core.py", "from nameservice import get_logger"),
@@ -272,12 +395,14 @@ def test_a_violation_is_seen(path: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
+        ("nameservice/__init__.py", "from rescaling.errors import LogRecordError"),
+        ("lodestar/state_reads.py", "from queryablestate import UnknownKeyError"),
         ("election/service.py", "import retrieval.core, random, threading"),
         ("election/core.py", "import timeit, nameservice"),
-        ("haservices/zookeeper_backend.py", "import kazoo.client"),
-        ("queryablestate/store_reader.py", "import lmdb"),
-        ("queryablestate/snapshot_files.py", "def f():\n    import pyarrow.fs"),
-        ("sparkpipeline/sink.py", "from pyspark.sql import Row"),
+        ("haservices/zookeeper/backend.py", "import kazoo.client"),
+        ("queryablestate/store/reader.py", "import lmdb"),
+        ("queryablestate/connect/snapshot_files.py", "def f():\n    import pyarrow.fs"),
+        ("sparkpipeline/state/sink.py", "from pyspark.sql import Row"),
     ],
 )
 def test_what_the_table_allows_is_no_violation(path: str, source: str) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from scripts.generate_sync import TWINS, Twin, twin_of
+
 
 ROOT = Path(__file__).parent.parent
 PROJECT: dict[str, Any] = tomllib.loads(
@@ -17,7 +19,10 @@ PROJECT: dict[str, Any] = tomllib.loads(
 )
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-VERBS = "setup demo style types test simulate drills traces bench docs check clean lock"
+VERBS = (
+    "setup demo style types check-fast test nightly simulate drills traces twins bench"
+    " docs check clean lock"
+)
 
 # What the verbs of the Makefile make, and git ignores.
 _MADE = {"__pycache__", "artifacts", "build", "dist", "results", "spark-warehouse"}
@@ -78,6 +83,26 @@ class TestFiles:
         for path in text_files():
             is_script = path.read_bytes().startswith(b"#!")
             assert is_script == bool(path.stat().st_mode & 0o100), path
+
+
+class TestTwins:
+    """Synchronous files that are made from asynchronous ones."""
+
+    @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.target)
+    def test_each_is_what_its_source_makes(self, twin: Twin) -> None:
+        """``make twins`` would change nothing."""
+        source = (ROOT / twin.source).read_text(encoding="utf-8")
+        assert twin_of(twin, source) == (ROOT / twin.target).read_text(encoding="utf-8")
+
+    def test_a_change_of_one_alone_is_found(self) -> None:
+        """Another line is another twin; a passage that is gone is an error."""
+        twin = Twin("a.py", "b.py", (("waits for", "is"),))
+        source = '"""It waits for it."""\n\nX = 1\n'
+        made = twin_of(twin, source)
+        assert '"""It is it."""' in made
+        assert twin_of(twin, source.replace("1", "2")) != made
+        with pytest.raises(ValueError, match="waits for"):
+            twin_of(twin, "X = 1\n")
 
 
 class TestPackages:

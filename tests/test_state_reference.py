@@ -12,7 +12,6 @@ import attrs
 import pytest
 
 import queryablestate
-from nameservice import state_errors
 from queryablestate import (
     AsyncQueryableStateClient,
     PartialResult,
@@ -20,9 +19,10 @@ from queryablestate import (
     StateEntry,
     StateInformation,
 )
+from queryablestate import errors as state_errors
 from sparkpipeline import StateSpec, publish_state, publish_states
-from sparkpipeline.state_options import WRITE_OPTION_NAMES
-from sparkpipeline.state_reader import READ_OPTION_NAMES
+from sparkpipeline.state.options import WRITE_OPTION_NAMES
+from sparkpipeline.state.reader import READ_OPTION_NAMES
 
 
 ROOT = Path(__file__).parent.parent

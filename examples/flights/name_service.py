@@ -17,7 +17,7 @@ from typing import Final
 
 from examples.flights.children import ChildProcess, wait_until_told_to_end
 from haservices import Backend
-from haservices.zookeeper_server import ZooKeeperServer
+from haservices.testing import ZooKeeperServer
 from leaderserver import LeaderServer, ServerConfig
 from nameservice import configure_logging
 

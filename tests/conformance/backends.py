@@ -13,7 +13,6 @@ import itertools
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, final
 
 from haservices import Guarantee, HAConfig, HAServices, open_ha_services
-from haservices.reserved_port import ReservedPort
 from haservices.testing import (
     LeaderServer,
     LeadershipControl,
@@ -21,8 +20,9 @@ from haservices.testing import (
     TCPProxy,
     ZooKeeperServer,
 )
+from haservices.testing.reserved_port import ReservedPort
 from nameservice import LocalProtocolError
-from transport import CurveKeyPair, write_key_pair
+from zmqtransport import CurveKeyPair, write_key_pair
 
 
 if TYPE_CHECKING:
@@ -204,6 +204,8 @@ class LeaderServerBackend(Backend):
             publish_bind=f"tcp://127.0.0.1:{ports[1]}",
             data_dir=directory / "data",
             lease_seconds_max=LEASE_SECONDS_MAX,
+            # No server was there before, so there is nothing to wait for.
+            lease_seconds_unrecorded_max=LEASE_SECONDS_MAX,
         )
         self.server = LeaderServer(self.server_config)
         self.server.start()

@@ -72,6 +72,7 @@ def end_behind_a_cut(harness: Harness, leader: Candidate) -> None:
     harness.expire(leader.session_id)
 
 
+@pytest.mark.proves("E4")
 class TestE4Belief:
     @pytest.mark.parametrize(
         "end",
@@ -128,6 +129,7 @@ class TestE4Belief:
 
 
 class TestE5Sessions:
+    @pytest.mark.proves("E5")
     def test_clean_close_ends_it_at_once(self, harness: Harness) -> None:
         """E5: nobody waits for a timeout, however long it is."""
         leader = Candidate(harness.open(**PATIENT), "a:1")
@@ -137,6 +139,7 @@ class TestE5Sessions:
         follower.wait_for_confirm()
         assert len(follower.election.contenders()) == 1
 
+    @pytest.mark.proves("E5")
     @pytest.mark.parametrize("on_suspended", ["keep", "clear"])
     def test_silence_for_the_session_timeout_ends_it(
         self, harness: Harness, on_suspended: str
@@ -159,6 +162,7 @@ class TestE5Sessions:
         again = leader.wait_for_confirm(2)
         assert again.epoch > session.epoch
 
+    @pytest.mark.proves("E5")
     def test_keep_tells_nothing_and_has_the_same_leadership_again(
         self, harness: Harness
     ) -> None:
@@ -176,6 +180,7 @@ class TestE5Sessions:
         assert follower.contender.calls == ()
         leader.election.confirm_leadership(session.leader_session_id, "b:1")
 
+    @pytest.mark.proves("E5")
     def test_clear_revokes_at_once_and_grants_the_same_again(
         self, harness: Harness
     ) -> None:
@@ -198,6 +203,7 @@ class TestE5Sessions:
         )
         assert follower.contender.calls == ()
 
+    @pytest.mark.proves("E5", "E8")
     @pytest.mark.parametrize("on_suspended", ["keep", "clear"])
     def test_end_that_was_missed_is_told_on_return(
         self, harness: Harness, on_suspended: str
@@ -219,6 +225,7 @@ class TestE5Sessions:
         assert first.epoch < second.epoch < third.epoch
         assert leader.contender.calls == (Granted(first), Revoked(), Granted(third))
 
+    @pytest.mark.proves("E8")
     def test_waiting_contender_that_was_cut_off_is_back(self, harness: Harness) -> None:
         """E8: its session over, it registers again by itself as soon as it can."""
         leader = Candidate(harness.open(), "a:1")
@@ -231,6 +238,7 @@ class TestE5Sessions:
         leader.election.close()
         waiting.wait_for_confirm()
 
+    @pytest.mark.proves("E5", "E7")
     def test_close_while_cut_off_returns_and_leaves_nothing(
         self, harness: Harness
     ) -> None:
@@ -246,6 +254,7 @@ class TestE5Sessions:
         follower.wait_for_confirm()
         assert len(follower.election.contenders()) == 1
 
+    @pytest.mark.proves("E5")
     @requires(Guarantee.ACROSS_PROCESSES)
     def test_broken_connection_costs_nothing(self, harness: Harness) -> None:
         """E5: a reset is no death: the same session goes on over a new connection."""
@@ -262,6 +271,7 @@ class TestE5Sessions:
         assert len(listener.calls) == 1
 
 
+@pytest.mark.proves("R4")
 class TestR4Contact:
     def test_keep_tells_a_listener_only_of_a_lost_session(
         self, harness: Harness
@@ -310,6 +320,7 @@ class TestR4Contact:
         listener.wait_for_latest(leader.is_leader)
         assert listener.calls == (Notified(found), Notified(None), Notified(found))
 
+    @pytest.mark.proves("E8")
     def test_listener_of_a_session_that_was_ended_goes_on(
         self, harness: Harness
     ) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from haservices import Guarantee
 from tests.conformance.candidates import JOB, Candidate
 from tests.conformance.harness import PATIENT, QUICK
@@ -31,6 +33,7 @@ with open_ha_services(HAConfig(**settings)) as ha:
 
 @requires(Guarantee.ACROSS_PROCESSES)
 class TestE5Death:
+    @pytest.mark.proves("E5")
     def test_killed_leader_is_succeeded(self, harness: Harness) -> None:
         """
         E5: SIGKILL, and the next one is granted under a higher epoch.

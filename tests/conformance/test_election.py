@@ -43,6 +43,7 @@ def unconfirming(election: LeaderElection) -> RecordingContender:
 
 
 class TestE1Order:
+    @pytest.mark.proves("E1")
     def test_granted_in_the_order_of_registration(self, harness: Harness) -> None:
         """E1: ten contenders closed one after another: each leads once, in order."""
         candidates = [Candidate(harness.open(), f"c{n}:1") for n in range(10)]
@@ -60,6 +61,7 @@ class TestE1Order:
         for candidate, session in zip(candidates, sessions, strict=True):
             assert candidate.contender.calls == (Granted(session), Revoked())
 
+    @pytest.mark.proves("E1")
     def test_contenders_of_one_service_queue_like_others(
         self, harness: Harness
     ) -> None:
@@ -72,6 +74,7 @@ class TestE1Order:
         first.election.close()
         second.wait_for_confirm()
 
+    @pytest.mark.proves("E1")
     def test_each_component_has_its_own_leader(self, harness: Harness) -> None:
         """E1: one leader per component: components know nothing of each other."""
         ha = harness.open()
@@ -81,6 +84,7 @@ class TestE1Order:
         other.wait_for_confirm()
         assert len(one.election.contenders()) == 1
 
+    @pytest.mark.proves("E1")
     def test_clusters_are_separate(self, harness: Harness) -> None:
         """E1: deployments that share a name service do not see each other."""
         here = Candidate(harness.open(), "here:1")
@@ -95,7 +99,7 @@ class TestE1Order:
         "job_id", [".", "..", "zookeeper", "a b%2F", "Ünï 航班 ✈", "x" * 255, "~"]
     )
     def test_any_component_id_can_be_led(self, harness: Harness, job_id: str) -> None:
-        """E1: 1 to 255 printable characters without a slash, on every backend."""
+        """1 to 255 printable characters without a slash, on every backend."""
         candidate = Candidate(harness.open(), "a:1", job_id=job_id)
         session = candidate.wait_for_confirm()
         candidate.store.put("path", b"value", session=session)
@@ -108,7 +112,7 @@ class TestE1Order:
     def test_other_component_ids_are_refused(
         self, harness: Harness, job_id: str
     ) -> None:
-        """E1, L4: what is no component id is an error at once."""
+        """L4: what is no component id is an error at once."""
         ha = harness.open()
         for get in (
             ha.get_leader_election,
@@ -119,6 +123,7 @@ class TestE1Order:
             with pytest.raises(ConfigurationError):
                 get(job_id)
 
+    @pytest.mark.proves("E1")
     @requires(Guarantee.PASSES_OVER_SILENT)
     def test_silent_contender_is_passed_over_and_keeps_its_place(
         self, harness: Harness
@@ -146,6 +151,7 @@ class TestE1Order:
         assert last.contender.calls == ()
 
 
+@pytest.mark.proves("E2")
 class TestE2Epochs:
     def test_rise_across_contenders_and_clients(self, harness: Harness) -> None:
         """E2: every leadership has an id of its own and a higher epoch."""
@@ -173,6 +179,7 @@ class TestE2Epochs:
         assert epochs == sorted(set(epochs))
         assert len({session.leader_session_id for session in sessions}) == 5
 
+    @pytest.mark.proves("L3")
     def test_cleanup_takes_no_epoch_back(self, harness: Harness) -> None:
         """E2, L3: what is stored goes; epochs go on rising."""
         ha = harness.open()
@@ -184,6 +191,7 @@ class TestE2Epochs:
         assert after.epoch > before.epoch
 
 
+@pytest.mark.proves("E3")
 class TestE3Confirm:
     def test_nobody_sees_a_leader_that_has_not_confirmed(
         self, harness: Harness
@@ -315,6 +323,7 @@ class TestE3Confirm:
         silent.contender.wait_for_revoke()
 
 
+@pytest.mark.proves("E6")
 class TestE6Callbacks:
     def test_grant_and_revoke_alternate_under_churn(self, harness: Harness) -> None:
         """E6: whatever happens, each contender hears grant, revoke, grant, …."""
@@ -386,6 +395,7 @@ class TestE6Callbacks:
         with pytest.raises(LeadershipLostError):
             future.result(WAIT_SECONDS)
 
+    @pytest.mark.proves("E7")
     def test_closed_inside_its_grant_it_resigns(self, harness: Harness) -> None:
         """E6, E7: close() in a callback does not wait; the next is granted."""
 
@@ -420,6 +430,7 @@ class TestE6Callbacks:
         assert gone.contender.calls == ()
 
 
+@pytest.mark.proves("E7")
 class TestE7Close:
     def test_revoke_finishes_before_the_next_is_granted(self, harness: Harness) -> None:
         """E7: callback, withdrawal, next grant; store writes work until then."""
@@ -464,6 +475,7 @@ class TestE7Close:
         assert value is not None
         assert value.value == b"words"
 
+    @pytest.mark.proves("E5")
     def test_closing_the_services_closes_their_elections(
         self, harness: Harness
     ) -> None:
@@ -527,6 +539,7 @@ class TestE7Close:
 
 
 class TestE8Registration:
+    @pytest.mark.proves("E8")
     def test_expired_waiting_contender_registers_again_at_the_end(
         self, harness: Harness
     ) -> None:
@@ -543,6 +556,7 @@ class TestE8Registration:
             candidate.wait_for_confirm()
             candidate.election.close()
 
+    @pytest.mark.proves("E5", "E8")
     def test_expired_leader_is_revoked_and_registers_again(
         self, harness: Harness
     ) -> None:
@@ -559,6 +573,7 @@ class TestE8Registration:
         assert first.epoch < second.epoch < third.epoch
         assert leader.contender.calls == (Granted(first), Revoked(), Granted(third))
 
+    @pytest.mark.proves("E8")
     @requires(Guarantee.ACROSS_PROCESSES)
     def test_lost_answer_makes_no_second_entry(self, harness: Harness) -> None:
         """E8: registration is idempotent: repeated, it is the same entry."""
@@ -575,6 +590,7 @@ class TestE8Registration:
         election.close()
         assert list(observer.contenders()) == []
 
+    @pytest.mark.proves("N6")
     def test_revoking_nobody_is_an_error(self, harness: Harness) -> None:
         """N6, L4: there must be a leadership to end."""
         with pytest.raises(NoLeaderError):

@@ -6,6 +6,8 @@ import multiprocessing
 import warnings
 from typing import TYPE_CHECKING
 
+import pytest
+
 from haservices import Guarantee
 from nameservice import ForkedClientError
 from tests.conformance.candidates import JOB, Candidate
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from tests.conformance.harness import Harness
 
 
+@pytest.mark.proves("E10")
 class TestE10Fork:
     def test_child_is_told_that_it_may_not_use_them(self, harness: Harness) -> None:
         """E10: every use of inherited services raises; none hangs."""

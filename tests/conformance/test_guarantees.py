@@ -47,6 +47,7 @@ class TestGuarantees:
 
 
 class TestCampaign:
+    @pytest.mark.proves("E3", "E7")
     def test_leads_for_the_length_of_its_block(self, harness: Harness) -> None:
         """E3, E7: confirmed when it begins, withdrawn when it has ended."""
         ha = harness.open()
@@ -60,6 +61,7 @@ class TestCampaign:
         with pytest.raises(LeadershipLostError):
             leadership.check()
 
+    @pytest.mark.proves("E1")
     def test_gives_up_when_its_turn_does_not_come(self, harness: Harness) -> None:
         """E1: whoever leads goes on; nothing of the campaign stays behind."""
         leader = Candidate(harness.open(), "a:1")
@@ -71,6 +73,7 @@ class TestCampaign:
             pass
         assert len(leader.election.contenders()) == 1
 
+    @pytest.mark.proves("E6")
     def test_is_told_when_it_is_lost(self, harness: Harness) -> None:
         """E6: `lost` is set, and the next one is granted without delay."""
         with campaign(harness.open(), JOB, "a:1", timeout_seconds=30.0) as leadership:

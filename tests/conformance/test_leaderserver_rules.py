@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import shutil
+import tempfile
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,7 +36,9 @@ from nameservice import (
     AuthenticationError,
     ConfigurationError,
     DidNotHappenError,
+    EpochAheadError,
     NameServiceError,
+    SeveralServersError,
     StaleEpochError,
     UnreachableError,
 )
@@ -45,12 +51,11 @@ from tests.recording import (
     Revoked,
     wait_until,
 )
-from transport import CurveKeyPair, framing, load_key_pair, write_key_pair
+from zmqtransport import CurveKeyPair, framing, load_key_pair, write_key_pair
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
 
 
 pytestmark = pytest.mark.shells
@@ -62,7 +67,12 @@ PATIENT: dict[str, Any] = {"session_timeout_seconds": 60.0, "lease_seconds": 0.2
 
 def server_config(**settings: Any) -> ServerConfig:
     """Return a configuration whose server decides quickly after its start."""
-    defaults: dict[str, Any] = {"bind": "tcp://127.0.0.1:0", "lease_seconds_max": 0.2}
+    defaults: dict[str, Any] = {
+        "bind": "tcp://127.0.0.1:0",
+        "lease_seconds_max": 0.2,
+        # No server was there before, so there is nothing to wait for.
+        "lease_seconds_unrecorded_max": 0.2,
+    }
     return ServerConfig(**(defaults | settings))
 
 
@@ -108,6 +118,7 @@ def still_serves(leader: Candidate, session: LeaderSession) -> None:
     assert leader.contender.calls == (Granted(session),)
 
 
+@pytest.mark.proves("N1")
 class TestN1Wire:
     def test_handshake_carries_what_was_agreed(
         self, server: LeaderServer, raw: WirePeer
@@ -139,6 +150,7 @@ class TestN1Wire:
         assert raw.receive() == raw.receive()
         assert server.status()["sessions"] == 1
 
+    @pytest.mark.proves("N3")
     def test_wrong_version_is_answered(
         self, server: LeaderServer, raw: WirePeer
     ) -> None:
@@ -280,6 +292,7 @@ class TestN1Wire:
         assert msgspec.structs.asdict(reply) == {"contenders": []}
         assert server.status()["requests_repeated_total"] == 1
 
+    @pytest.mark.proves("N4")
     def test_stolen_secret_is_worth_nothing_under_another_key(
         self, tmp_path: Path, resources: contextlib.ExitStack
     ) -> None:
@@ -305,6 +318,7 @@ class TestN1Wire:
 
 
 class TestN2Program:
+    @pytest.mark.proves("N2")
     def test_runs_inside_a_program(self) -> None:
         """N2: port 0 takes a free port, `url` names it; closed, it is gone."""
         with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
@@ -315,6 +329,7 @@ class TestN2Program:
         with pytest.raises(UnreachableError):
             open_ha_services(HAConfig(url=url, connect_timeout_seconds=0.3))
 
+    @pytest.mark.proves("E2")
     def test_data_directory_belongs_to_one_server(
         self, tmp_path: Path, resources: contextlib.ExitStack
     ) -> None:
@@ -323,6 +338,7 @@ class TestN2Program:
         with pytest.raises(ConfigurationError, match="data"):
             LeaderServer(server_config(data_dir=tmp_path)).start()
 
+    @pytest.mark.proves("N2")
     def test_port_that_is_taken_is_an_error(self, server: LeaderServer) -> None:
         """N2: a second server on the same port says which port it is."""
         with pytest.raises(ConfigurationError) as caught:
@@ -341,7 +357,9 @@ class TestN2Program:
             assert Guarantee.SURVIVES_SERVER_RESTART not in ha.guarantees
 
 
+@pytest.mark.proves("E2")
 class TestRestartWithoutData:
+    @pytest.mark.proves("E9")
     def test_incumbent_keeps_its_epoch_and_new_ones_are_higher(
         self, resources: contextlib.ExitStack
     ) -> None:
@@ -389,6 +407,7 @@ class TestRestartWithoutData:
 
 
 class TestE9Undecided:
+    @pytest.mark.proves("E9", "L2")
     def test_nothing_is_granted_or_written_before_it_is_decided(
         self, tmp_path: Path, resources: contextlib.ExitStack
     ) -> None:
@@ -422,13 +441,203 @@ class TestE9Undecided:
         assert candidate.contender.calls == (Granted(session),)
 
 
-class TestE9Reports:
-    def test_higher_report_revokes_and_grants_afresh(
-        self, connect: Callable[..., HAServices], raw: WirePeer
+class TestN1SeveralServers:
+    @pytest.mark.proves("N1")
+    @pytest.mark.parametrize("is_overlapping", [True, False])
+    def test_two_behind_one_address_are_told(
+        self, resources: contextlib.ExitStack, is_overlapping: bool
     ) -> None:
-        """E9: somebody has seen a higher epoch: the present one would be stale."""
-        leader = Candidate(connect(), "a:1")
+        """N1: two elections at one address; a restart without overlap is none."""
+        servers = contextlib.ExitStack()
+        resources.callback(servers.close)
+        first = servers.enter_context(LeaderServer(server_config()))
+        second = LeaderServer(server_config())
+        if is_overlapping:
+            servers.enter_context(second)
+        proxy = resources.enter_context(TCPProxy(port_of(first)))
+        proxy_port = proxy.port
+        ha = resources.enter_context(
+            open_ha_services(HAConfig(url=f"leaderserver://127.0.0.1:{proxy_port}"))
+        )
+        listener = RecordingListener()
+        retriever = ha.get_leader_retriever(JOB)
+        resources.callback(retriever.close)
+        retriever.start(listener)
+        candidate = Candidate(ha, "a:1")
+        candidate.wait_for_confirm()
+        if not is_overlapping:
+            first.close()
+            servers.enter_context(second)
+        proxy.close()
+        resources.enter_context(TCPProxy(port_of(second), port=proxy_port))
+        wait_until(lambda: second.status()["leaders"] == 1)
+        wait_until(lambda: second.status()["subscriptions"] == 1)
+        if is_overlapping:
+            wait_until(
+                lambda: has_error(candidate.contender.errors, SeveralServersError)
+            )
+            wait_until(lambda: has_error(listener.errors, SeveralServersError))
+        assert has_error(listener.errors, SeveralServersError) == is_overlapping
+
+
+def port_of(server: LeaderServer) -> int:
+    """Return the port of its requests."""
+    return int(server.endpoint.rpartition(":")[2])
+
+
+class TestE2Clock:
+    """A LeaderServer without a data directory, whose machine's clock is set."""
+
+    @pytest.fixture
+    def clock(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> Callable[[float], None]:
+        """Return what sets the wall clock that servers see, by seconds."""
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        read_ns = time.time_ns
+
+        def set_by(seconds: float) -> None:
+            monkeypatch.setattr(
+                time, "time_ns", lambda: read_ns() + round(seconds * NS_PER_SECOND)
+            )
+
+        return set_by
+
+    @pytest.mark.proves("E2")
+    @pytest.mark.parametrize("back_seconds", [3_600.0, 3 * 86_400.0])
+    def test_epochs_rise_though_the_clock_is_set_back(
+        self,
+        clock: Callable[[float], None],
+        resources: contextlib.ExitStack,
+        back_seconds: float,
+    ) -> None:
+        """E2: also where nobody is left who could report an epoch."""
+        epochs = []
+        for seconds in (0.0, -back_seconds, -2 * back_seconds):
+            clock(seconds)
+            with (
+                LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
+                open_ha_services(HAConfig(url=server.url)) as ha,
+            ):
+                epochs.append(Candidate(ha, "a:1").wait_for_confirm().epoch)
+        assert epochs == sorted(set(epochs))
+
+    @pytest.mark.proves("E2")
+    def test_clock_that_was_never_set_is_refused(
+        self, clock: Callable[[float], None]
+    ) -> None:
+        """E2: epochs would begin anew; the reason is told."""
+        clock(-50 * 365 * 86_400.0)
+        with pytest.raises(ConfigurationError, match="before 2026"):
+            LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")).start()
+
+    @pytest.mark.proves("E8", "R3")
+    def test_who_can_never_lead_is_told(
+        self, clock: Callable[[float], None], resources: contextlib.ExitStack
+    ) -> None:
+        """E8, R3: ahead at the first start, then corrected, on another machine."""
+        clock(3 * 86_400.0)
+        servers = contextlib.ExitStack()
+        before = servers.enter_context(
+            LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0"))
+        )
+        resources.callback(servers.close)
+        old, new = (
+            resources.enter_context(open_ha_services(HAConfig(url=before.url)))
+            for _ in range(2)
+        )
+        listener = RecordingListener()
+        retriever = new.get_leader_retriever(JOB)
+        resources.callback(retriever.close)
+        retriever.start(listener)
+        first = Candidate(old, "a:1")
+        first.wait_for_confirm()
+        wait_until(lambda: retriever.leader is not None)
+        before.close()
+        clock(0.0)
+        shutil.rmtree(tempfile.gettempdir())
+        Path(tempfile.gettempdir()).mkdir()
+        servers.enter_context(LeaderServer(ServerConfig(bind=before.endpoint)))
+        wait_until(lambda: has_error(first.contender.errors, EpochAheadError))
+        second = Candidate(new, "b:1")
+        second.wait_for_confirm()  # new, so it has seen nothing
+        wait_until(lambda: has_error(listener.errors, EpochAheadError))
+
+
+def has_error(errors: Sequence[Exception], kind: type[Exception]) -> bool:
+    """Return whether an error of *kind* was reported."""
+    return any(isinstance(error, kind) for error in errors)
+
+
+class TestE9Leases:
+    @pytest.mark.proves("E4", "E9")
+    @pytest.mark.parametrize(
+        ("is_removed", "settings"),
+        [
+            (False, {"lease_seconds_max": 0.2}),
+            (False, {}),
+            (False, {"lease_seconds_max": 1.7}),
+            (True, {"lease_seconds_unrecorded_max": 1.6}),
+        ],
+        ids=["lowered", "default", "raised", "data directory removed"],
+    )
+    def test_longest_lease_of_an_earlier_server_is_waited_for(
+        self,
+        tmp_path: Path,
+        resources: contextlib.ExitStack,
+        is_removed: bool,
+        settings: dict[str, Any],
+    ) -> None:
+        """E4, E9: a holder may believe for as long as the earlier server allowed."""
+        servers = contextlib.ExitStack()
+        before = servers.enter_context(
+            LeaderServer(server_config(data_dir=tmp_path, lease_seconds_max=1.6))
+        )
+        resources.callback(servers.close)
+        leader, successor = (
+            resources.enter_context(
+                open_ha_services(
+                    HAConfig(
+                        url=before.url, lease_seconds=1.6, session_timeout_seconds=60.0
+                    )
+                )
+            )
+            for _ in range(2)
+        )
+        first = Candidate(leader, "a:1")
+        session = first.wait_for_confirm()
+        waiting = Candidate(successor, "b:1")
+        before.close()
+        begin_ns = time.monotonic_ns()
+        after = servers.enter_context(
+            LeaderServer(
+                ServerConfig(
+                    bind=before.endpoint,
+                    data_dir=None if is_removed else tmp_path,
+                    **settings,
+                )
+            )
+        )
+        wait_until(lambda: after.status()["is_undecided"] == 0)
+        assert time.monotonic_ns() - begin_ns >= 1.6 * NS_PER_SECOND
+        wait_until(lambda: after.status()["leaders"] == 1)
+        first.wait_for_belief(session)
+        assert waiting.contender.calls == ()
+
+
+class TestE9Reports:
+    @pytest.mark.proves("E9")
+    def test_higher_report_revokes_and_grants_afresh(
+        self, resources: contextlib.ExitStack
+    ) -> None:
+        """E9: without a data directory the present one may be stale."""
+        server = resources.enter_context(LeaderServer(server_config()))
+        ha = resources.enter_context(
+            open_ha_services(HAConfig(url=server.url, **PATIENT))
+        )
+        leader = Candidate(ha, "a:1")
         first = leader.wait_for_confirm()
+        raw = resources.enter_context(WirePeer(server.endpoint))
         raw.hello()
         raw.ask(
             SubscribeRequest(
@@ -439,6 +648,28 @@ class TestE9Reports:
         assert second.epoch > first.epoch + 5
         assert leader.contender.calls == (Granted(first), Revoked(), Granted(second))
 
+    @pytest.mark.proves("E9", "N4")
+    @pytest.mark.parametrize("ahead", [0, 5])
+    def test_report_ends_nothing_where_epochs_are_on_record(
+        self, connect: Callable[..., HAServices], raw: WirePeer, ahead: int
+    ) -> None:
+        """E9, N4: it raises the next epoch, and nothing else."""
+        leader = Candidate(connect(), "a:1")
+        first = leader.wait_for_confirm()
+        raw.hello()
+        raw.ask(
+            SubscribeRequest(
+                component_id=WIRE_JOB,
+                epoch_seen=first.epoch + ahead,
+                is_ended_seen=True,
+            )
+        )
+        still_serves(leader, first)
+        leader.election.close()
+        second = Candidate(leader.ha, "a:2").wait_for_confirm()
+        assert second.epoch > first.epoch + ahead
+
+    @pytest.mark.proves("E2")
     def test_report_from_the_far_future_is_refused(
         self, server: LeaderServer, connect: Callable[..., HAServices], raw: WirePeer
     ) -> None:
@@ -456,6 +687,7 @@ class TestE9Reports:
 
 
 class TestE5Silence:
+    @pytest.mark.proves("E5")
     def test_session_that_outlived_its_client_grants_the_same_again(
         self, server: LeaderServer, resources: contextlib.ExitStack
     ) -> None:
@@ -484,6 +716,7 @@ class TestE5Silence:
         )
 
 
+@pytest.mark.proves("N3")
 class TestN3Bounds:
     @pytest.mark.parametrize(
         ("frames", "counter"),
@@ -555,6 +788,7 @@ class TestN3Bounds:
         first.close()
         resources.enter_context(open_ha_services(config))
 
+    @pytest.mark.proves("E8")
     @pytest.mark.parametrize(
         "limit", ["contenders_per_component_max", "contenders_per_session_max"]
     )
@@ -687,6 +921,7 @@ def guarded(keys: Keys, resources: contextlib.ExitStack) -> LeaderServer:
     return resources.enter_context(LeaderServer(keys.server_config()))
 
 
+@pytest.mark.proves("N4")
 class TestN4Access:
     def refused(self, config: HAConfig) -> AuthenticationError:
         """Return how opening *config* is refused."""
@@ -735,6 +970,7 @@ class TestN4Access:
             open_ha_services(config)
         assert server.status()["sessions"] == 0
 
+    @pytest.mark.proves("R6")
     def test_observer_sees_and_may_not_contend(
         self, keys: Keys, guarded: LeaderServer, resources: contextlib.ExitStack
     ) -> None:
@@ -775,6 +1011,7 @@ class TestN4Access:
         assert isinstance(refused.wait_for_error(), AuthenticationError)
         assert list(ha.operations.contenders("trains")) == []
 
+    @pytest.mark.proves("N6")
     def test_only_an_admin_may_revoke_and_expire(
         self, keys: Keys, guarded: LeaderServer, resources: contextlib.ExitStack
     ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from haservices import Guarantee, open_ha_services
-from haservices.reserved_port import ReservedPort
+from haservices.testing.reserved_port import ReservedPort
 from nameservice import ConfigurationError, UnreachableError
 from tests.conformance.selection import requires
 
@@ -37,6 +37,7 @@ def refusal(harness: Harness, port: int) -> UnreachableError:
     return caught.value
 
 
+@pytest.mark.proves("L4")
 @requires(Guarantee.ACROSS_PROCESSES)
 class TestUnreachable:
     def test_nobody_listens(self, harness: Harness) -> None:
@@ -62,6 +63,7 @@ class TestUnreachable:
             )
 
 
+@pytest.mark.proves("L4")
 class TestMisconfigured:
     @pytest.mark.parametrize(
         "settings",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from election import VersionedValue
 from haservices import Guarantee
 from nameservice import DidNotHappenError
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 @requires(Guarantee.SURVIVES_SERVER_RESTART)
 class TestRestart:
+    @pytest.mark.proves("E2")
     def test_epochs_rise_across_a_restart(self, harness: Harness) -> None:
         """E2: what is granted after a restart is above all that was before."""
         before = []
@@ -32,6 +35,7 @@ class TestRestart:
         after = Candidate(harness.open(), "after:1").wait_for_confirm()
         assert after.epoch > max(before)
 
+    @pytest.mark.proves("L3")
     def test_what_is_stored_survives(self, harness: Harness) -> None:
         """L3: the leader store is there again, with its versions."""
         candidate = Candidate(harness.open(), "a:1")
@@ -44,6 +48,7 @@ class TestRestart:
         assert store.list() == ["a"]
         assert store.get("a") == VersionedValue(value=b"2", version=2)
 
+    @pytest.mark.proves("E9")
     def test_incumbent_keeps_its_leadership(self, harness: Harness) -> None:
         """E9: the holder's claim is reinstated: same id, same epoch, nobody is told."""
         leader = Candidate(harness.open(**PATIENT), "a:1")
@@ -70,6 +75,7 @@ class TestRestart:
         first.election.close()
         second.wait_for_confirm()
 
+    @pytest.mark.proves("R3")
     def test_nobody_goes_back_across_a_restart(self, harness: Harness) -> None:
         """R3: a retriever that was there before is told only of newer leaders."""
         listener = RecordingListener()
@@ -99,6 +105,7 @@ def has_written(leader: Candidate, session: LeaderSession) -> bool:
 
 @requires(Guarantee.SURVIVES_SERVER_PAUSE, Guarantee.ACROSS_PROCESSES)
 class TestPause:
+    @pytest.mark.proves("E9")
     def test_pause_of_the_name_service_costs_nobody_a_leadership(
         self, harness: Harness
     ) -> None:
@@ -113,8 +120,7 @@ class TestPause:
             for n in range(3)
         ]
         harness.backend.pause()
-        # Twice the session timeout has to pass in fact: that is what is tested.
-        time.sleep(2.0)  # noqa: TID251
+        time.sleep(2.0)  # noqa: TID251 (two session timeouts in fact: what is tested)
         harness.backend.resume()
         for leader, session in zip(leaders, sessions, strict=True):
             wait_until(

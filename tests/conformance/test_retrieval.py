@@ -40,6 +40,7 @@ def assert_never_back(listener: RecordingListener) -> None:
     assert epochs == sorted(epochs)
 
 
+@pytest.mark.proves("R1")
 class TestR1First:
     def test_late_retriever_is_told_at_once(self, harness: Harness) -> None:
         """R1: there is a confirmed leader, so it is the first thing it hears."""
@@ -92,6 +93,7 @@ class TestR1First:
             assert asyncio.run(retriever.wait_for_leader_async(WAIT_SECONDS)) == found
 
 
+@pytest.mark.proves("R2")
 class TestR2Changes:
     def test_none_is_told_between_leaders(self, harness: Harness) -> None:
         """R2: leader, nobody, leader: `notify_leader(None)` while nobody leads."""
@@ -168,6 +170,7 @@ class TestR2Changes:
         assert len(quick.leaders) == 11
 
 
+@pytest.mark.proves("R3")
 class TestR3Order:
     def test_nobody_goes_back_under_churn(self, harness: Harness) -> None:
         """R3: a listener never sees an older epoch after a newer one."""
@@ -224,6 +227,7 @@ class TestR3Order:
             )
 
 
+@pytest.mark.proves("R5")
 class TestR5Close:
     def test_nothing_is_delivered_after_close(self, harness: Harness) -> None:
         """R5: closed, it hears no more; others of its service go on."""
@@ -266,6 +270,7 @@ class TestR5Close:
 
 
 class TestR6Harmless:
+    @pytest.mark.proves("R6")
     def test_retriever_creates_no_contender(self, harness: Harness) -> None:
         """R6: however many look for a leader, nobody contends and nothing is listed."""
         ha = harness.open()

@@ -35,6 +35,7 @@ def session(leader: Candidate) -> LeaderSession:
     return leader.wait_for_confirm()
 
 
+@pytest.mark.proves("L1")
 class TestL1Operations:
     def test_values_are_read_with_their_version(
         self, harness: Harness, leader: Candidate, session: LeaderSession
@@ -162,7 +163,22 @@ class TestL1Operations:
         successor.store.put("totals", b"8", session=mine, version=1)
         assert successor.store.get("totals") == VersionedValue(value=b"8", version=2)
 
+    def test_who_leads_again_deletes_what_another_has_stored(
+        self, harness: Harness, leader: Candidate, session: LeaderSession
+    ) -> None:
+        """L1: whatever it remembers of the time before."""
+        leader.store.put("a", b"1", session=session)
+        leader.store.delete("a", session=session)
+        other = Candidate(harness.open(), "b:1")
+        harness.operator.operations.revoke(JOB)
+        other.store.put("a", b"2", session=other.wait_for_confirm())
+        other.ha.close()
+        again = leader.wait_for_confirm(2)
+        leader.store.delete("a", session=again)
+        assert leader.store.get("a") is None
 
+
+@pytest.mark.proves("L2")
 class TestL2Fencing:
     def test_stale_leader_writes_nothing(
         self, harness: Harness, leader: Candidate, session: LeaderSession
@@ -211,6 +227,7 @@ class TestL2Fencing:
             leader.store.put("a", b"", session=forged)
         assert leader.store.list() == []
 
+    @pytest.mark.proves("E3")
     def test_granted_leader_may_write_before_it_confirms(
         self, harness: Harness
     ) -> None:
@@ -233,6 +250,7 @@ class TestL2Fencing:
         leader.store.put("a", b"", session=again)
 
 
+@pytest.mark.proves("L3")
 class TestL3Limits:
     def test_values_up_to_1_000_000_bytes(
         self, leader: Candidate, session: LeaderSession
@@ -283,6 +301,7 @@ class TestL3Limits:
         assert list(harness.operator.operations.leaders()) == []
 
 
+@pytest.mark.proves("L4")
 class TestL4Errors:
     def test_unreachable_is_told_in_time(self, harness: Harness) -> None:
         """L4: reads: nobody answered.  Writes: not known, or surely not; no hang."""

@@ -20,7 +20,7 @@ from leaderserver.messages import (
 )
 from nameservice import NS_PER_SECOND
 from tests.recording import WAIT_SECONDS
-from transport import CurveKeyPair, ZMQContext, ZMQSocket, framing
+from zmqtransport import CurveKeyPair, ZMQContext, ZMQSocket, framing
 
 
 if TYPE_CHECKING:

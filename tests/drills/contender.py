@@ -12,6 +12,7 @@ what the first answer is after it could not run for a while.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import select
 import signal
@@ -223,6 +224,8 @@ class ContenderProcess:
                     report("resigned", job_id=command["job_id"])
                 case "fork":
                     self._fork(command["job_id"])
+                case "leave a child":
+                    self._leave_child(command["job_id"])
                 case unknown:
                     raise AssertionError(unknown)
         # What is asked during the end would only tell that it is the end.
@@ -262,6 +265,15 @@ class ContenderProcess:
         _, status = os.waitpid(pid, 0)
         code = os.waitstatus_to_exitcode(status)
         report("forked", job_id=job_id, exit_code=code, outcomes=outcomes)
+
+    def _leave_child(self, job_id: str) -> None:
+        """Have a child that does nothing, and outlives us by much."""
+        context = multiprocessing.get_context("fork")
+        child = context.Process(target=signal.sigtimedwait, args=(set(), 60.0))
+        child.daemon = True
+        child.start()
+        assert child.pid is not None
+        report("left a child", job_id=job_id, child_pid=child.pid)
 
     def _uses(self, contention: Contention) -> dict[str, Callable[[], object]]:
         ha, election, session = self._ha, contention.election, contention.session

@@ -17,8 +17,8 @@ from typing import Any, Final, Literal
 from attrs import define, frozen
 
 from haservices import HAConfig
-from nameservice import NameServiceError, RateLimitedError, configure_logging
-from queryablestate import QueryableStateClient
+from nameservice import NameServiceError, configure_logging
+from queryablestate import QueryableStateClient, RateLimitedError
 
 
 __all__ = ["GreedySettings", "Tally"]

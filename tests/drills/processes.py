@@ -16,14 +16,14 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self, final
 
 from attrs import frozen
 
-from haservices.reserved_port import ReservedPort
+from haservices.testing.reserved_port import ReservedPort
 from nameservice import SystemClock
 from tests.drills.beliefs import Span, read_journal
 from tests.drills.contender import ContenderSettings
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
 
@@ -59,6 +59,7 @@ class Event:
         exit_code: Of ``forked``: how the child ended.
         outcomes: Of ``forked``: what each use of what it inherited came to.
         detail: Of ``failed``: the error.
+        child_pid: Of ``left a child``: which.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Event:
     exit_code: int = 0
     outcomes: dict[str, str] | None = None
     detail: str = ""
+    child_pid: int = 0
 
 
 class Process:
@@ -332,6 +334,10 @@ class Contender(Process):
         """Let it have a child that tries what it inherits; return how that went."""
         return self._command("fork", "forked", job_id)
 
+    def leave_child(self, job_id: str) -> int:
+        """Let it have a child that outlives it; return the child's process id."""
+        return self._command("leave a child", "left a child", job_id).child_pid
+
     def _command(self, what: str, answer: str, job_id: str) -> Event:
         count = len(self.all(answer, job_id=job_id))
         self.tell(json.dumps({"do": what, "job_id": job_id}))
@@ -386,6 +392,7 @@ class Server:
         directory: Where its log goes, and its data.
         is_durable: Whether it has a data directory.
         lease_seconds_max: The longest lease that it admits.
+        options: More of its command line.
     """
 
     def __init__(
@@ -394,6 +401,7 @@ class Server:
         *,
         is_durable: bool = True,
         lease_seconds_max: float = 0.5,
+        options: Sequence[str] = (),
     ) -> None:
         self._resources = contextlib.ExitStack()
         # Held while the server is away, so that it comes back where it was.
@@ -406,6 +414,8 @@ class Server:
             *("--bind", f"tcp://127.0.0.1:{self.port}"),
             *("--publish-bind", f"tcp://127.0.0.1:{self.publish_port}"),
             *("--lease-seconds-max", str(lease_seconds_max)),
+            *("--lease-seconds-unrecorded-max", str(lease_seconds_max)),
+            *options,
         ]
         if is_durable:
             self._command += ["--data-dir", str(directory / "data")]

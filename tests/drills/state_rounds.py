@@ -32,7 +32,7 @@ from queryablestate import (
     StateNode,
     StateOperations,
 )
-from queryablestate.writer_links import close_writer_connections
+from queryablestate.writer.connections import close_writer_connections
 from tests.drills.state_writing import JOB, KEYS, ROWS, DrillQuery
 from tests.leaks import assert_back_at, process_figures, settled
 

@@ -6,8 +6,8 @@ Each batch gives every row of ``rows`` its own number, and adds it to every list
 batch beside one of a newer one is half a batch; and a list that is not ``0, 1, 2, …``
 has lost a batch, or applied one twice.
 
-A batch is written in the steps of `sparkpipeline.sink`: planned, bound, staged by two
-tasks, committed.  A third stage, of a task attempt that did not win, is staged each
+A batch is written in the steps of `sparkpipeline.state.sink`: planned, bound, staged by
+two tasks, committed.  A third stage, of a task attempt that did not win, is staged each
 time and never named: its rows must not be seen by anybody.
 """
 
@@ -16,14 +16,14 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final, Self, final
 
-from queryablestate.key_codec import KeyCodec
-from queryablestate.messages import DescribeState, StateDescribed
-from queryablestate.proxy_connection import ProxyConnection
-from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
-from queryablestate.value_codec import ValueCodec
-from queryablestate.writer import StateWriter
-from queryablestate.writer_rows import StateRows
-from queryablestate.writer_stager import StageLimits, Stager
+from queryablestate.client.calls import ProxyConnection
+from queryablestate.schema.keys import KeyCodec
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.schema.values import ValueCodec
+from queryablestate.wire.clients import DescribeState, StateDescribed
+from queryablestate.writer.rows import StateRows
+from queryablestate.writer.stager import StageLimits, Stager
+from queryablestate.writer.writer import StateWriter
 
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from haservices import HAConfig, HAServices
-    from queryablestate.messages import StateDescription
-    from queryablestate.writer import StageMessage, WritePlan, WriteRun
+    from queryablestate.wire.clients import StateDescription
+    from queryablestate.writer.writer import StageMessage, WritePlan, WriteRun
 
 
 __all__ = [

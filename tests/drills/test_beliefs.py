@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import pytest
+
 from election import LeaderSession
 from tests.drills.beliefs import (
     Journal,
@@ -30,25 +32,30 @@ def span(epoch: int, first_ns: int, last_ns: int, **values: Any) -> Span:
 
 
 class TestOverlaps:
+    @pytest.mark.proves("E1")
     def test_one_after_the_other_is_right(self) -> None:
         """E1: the next may begin at the very moment at which the last has ended."""
         spans = [span(1, 10, 20), span(2, 20, 30), span(5, 31, 40)]
         assert overlaps(spans) == []
         assert handovers_ns(spans) == [0, 1]
 
+    @pytest.mark.proves("E4")
     def test_one_nanosecond_too_long_is_seen(self) -> None:
         """E4: two that believe at once are found, whatever the order of the spans."""
         assert len(overlaps([span(2, 20, 30), span(1, 10, 21)])) == 1
 
+    @pytest.mark.proves("E4")
     def test_everybody_before_counts(self) -> None:
         """E4: a holder that outlasts several successors is found for each of them."""
         spans = [span(1, 10, 100), span(2, 20, 30), span(3, 40, 50)]
         assert len(overlaps(spans)) == 2
 
+    @pytest.mark.proves("E2")
     def test_an_epoch_out_of_order_is_seen(self) -> None:
         """E2: an older epoch that is believed after a newer one is found."""
         assert len(overlaps([span(2, 10, 20), span(1, 30, 40)])) == 1
 
+    @pytest.mark.proves("E2")
     def test_an_epoch_is_given_once(self) -> None:
         """E2: two holders of one epoch are found, even far apart."""
         spans = [span(1, 10, 20), span(1, 30, 40, holder="another")]
@@ -59,6 +66,7 @@ class TestOverlaps:
         assert overlaps([span(1, 10, 9), span(2, 9, 30)]) == []
         assert len(overlaps([span(1, 10, 9), span(2, 8, 30)])) == 1
 
+    @pytest.mark.proves("E1")
     def test_jobs_have_nothing_to_do_with_each_other(self) -> None:
         """E1: at most one leader for each job."""
         assert overlaps([span(1, 10, 20), span(2, 10, 20, job_id="trains")]) == []

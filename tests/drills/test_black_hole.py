@@ -28,6 +28,7 @@ LEASE_SECONDS: Final = 0.5
 CLIENT_HOST: Final = "127.0.77.3"
 
 
+@pytest.mark.proves("E4", "E5", "E8")
 @pytest.mark.shells
 def test_black_holed_leader_stops_believing_before_the_next_begins(
     server: Server, tmp_path: Path, report: Report

@@ -16,7 +16,7 @@ from attrs import asdict
 
 from haservices import HAConfig
 from queryablestate import QueryableStateClient
-from queryablestate.access import token_sha256
+from queryablestate.proxy.access import token_sha256
 from tests.drills.greedy_reader import GreedySettings
 from tests.drills.processes import Process, Server
 from tests.drills.state_processes import Service
@@ -197,6 +197,7 @@ def _say(
         )
 
 
+@pytest.mark.proves("C2")
 @pytest.mark.shells
 def test_a_greedy_reader_is_told_to_wait(
     tmp_path: Path, report: Report, server: Server
@@ -205,6 +206,7 @@ def test_a_greedy_reader_is_told_to_wait(
     be_greedy(tmp_path, report, server, seconds=1.0, rounds=1)
 
 
+@pytest.mark.proves("C2")
 @pytest.mark.drill
 def test_a_greedy_reader_costs_the_others_little(
     tmp_path: Path, report: Report, server: Server

@@ -72,6 +72,7 @@ def kill_leaders(
     return failovers_seconds
 
 
+@pytest.mark.proves("E5")
 @pytest.mark.shells
 def test_killed_leader_is_succeeded_long_before_its_session_is_over(
     server: Server, tmp_path: Path, report: Report
@@ -89,6 +90,7 @@ def test_killed_leader_is_succeeded_long_before_its_session_is_over(
     assert max(failovers_seconds) < 30.0
 
 
+@pytest.mark.proves("E5")
 @pytest.mark.drill
 def test_killed_leader_is_succeeded_within_its_lease(
     server: Server, tmp_path: Path, report: Report
@@ -109,6 +111,7 @@ def test_killed_leader_is_succeeded_within_its_lease(
     assert median_seconds <= LEASE_SECONDS + 0.2
 
 
+@pytest.mark.proves("E5")
 @pytest.mark.drill
 def test_killed_leader_on_zookeeper_is_succeeded_after_its_session(
     zookeeper: ZooKeeperServer, tmp_path: Path, report: Report

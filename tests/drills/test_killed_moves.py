@@ -126,6 +126,7 @@ def kill_in_moves(
     )
 
 
+@pytest.mark.proves("Q1", "W3", "S1", "S2", "S3")
 @pytest.mark.drill
 @pytest.mark.parametrize("seed", [21, 22])
 def test_moves_outlive_whoever_is_killed(
@@ -135,6 +136,7 @@ def test_moves_outlive_whoever_is_killed(
     kill_in_moves(tmp_path, report, rounds=12, seed=seed, replica_count=1)
 
 
+@pytest.mark.proves("S1", "S2", "S3", "S4")
 @pytest.mark.drill
 @pytest.mark.parametrize("seed", [23, 24])
 def test_moves_of_two_copies_fail_nobody(

@@ -125,6 +125,7 @@ def restart_server(
     report.check_beliefs(spans)
 
 
+@pytest.mark.proves("E2", "E9")
 @pytest.mark.shells
 @pytest.mark.parametrize("is_durable", [True, False], ids=["data", "no-data"])
 def test_restarted_server_finds_everybody_in_place(
@@ -134,6 +135,7 @@ def test_restarted_server_finds_everybody_in_place(
     restart_server(tmp_path, report, is_durable=is_durable, rounds=2)
 
 
+@pytest.mark.proves("E2", "E9")
 @pytest.mark.drill
 @pytest.mark.parametrize("is_durable", [True, False], ids=["data", "no-data"])
 def test_server_restarted_five_times_finds_everybody_in_place(

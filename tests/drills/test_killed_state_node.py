@@ -12,13 +12,14 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from nameservice import (
-    NS_PER_SECOND,
+from nameservice import NS_PER_SECOND
+from queryablestate import (
     CommitTimeoutError,
+    QueryableStateClient,
+    StateOperations,
     StateUnavailableError,
 )
-from queryablestate import QueryableStateClient, StateOperations
-from queryablestate.writer_links import close_writer_connections
+from queryablestate.writer.connections import close_writer_connections
 from sparkpipeline import close_ha_services, publish_state
 from tests.drills.processes import ROOT, now_ns
 from tests.drills.state_answers import Outage, judge
@@ -128,6 +129,7 @@ def kill_nodes(directory: Path, report: Report, *, rounds: int, seed: int) -> No
     )
 
 
+@pytest.mark.proves("Q1", "Q3", "Q4", "W3", "W7")
 @pytest.mark.shells
 def test_killed_node_fails_nobody_but_its_own_readers(
     tmp_path: Path, report: Report
@@ -136,6 +138,7 @@ def test_killed_node_fails_nobody_but_its_own_readers(
     kill_nodes(tmp_path, report, rounds=1, seed=1)
 
 
+@pytest.mark.proves("Q1", "Q3", "Q4", "W3", "W7")
 @pytest.mark.drill
 @pytest.mark.parametrize("seed", [2, 3])
 def test_nodes_killed_again_and_again_lose_nothing(
@@ -165,6 +168,7 @@ def spark() -> Iterator[SparkSession]:
     close_ha_services()
 
 
+@pytest.mark.proves("W3")
 @pytest.mark.drill
 @pytest.mark.spark
 def test_spark_waits_for_a_killed_node_and_then_says_so(
@@ -240,6 +244,7 @@ def wait_until_away(processes: StateProcesses, node_id: str) -> None:
         )
 
 
+@pytest.mark.proves("W3")
 @pytest.mark.shells
 def test_batch_waits_for_its_nodes_and_fails_clearly(
     tmp_path: Path, report: Report

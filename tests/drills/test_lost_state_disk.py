@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from nameservice import (
-    NS_PER_SECOND,
+from nameservice import NS_PER_SECOND
+from queryablestate import (
+    QueryableStateClient,
     StagedDataMissingError,
     StateUnavailableError,
     UnknownKeyError,
 )
-from queryablestate import QueryableStateClient
 from tests.drills.processes import now_ns
 from tests.drills.state_answers import Outage, judge
 from tests.drills.state_processes import Driver, StateProcesses
@@ -107,6 +107,7 @@ def check_whole(
     assert query.describe(LOG).lost_node_ids == ()
 
 
+@pytest.mark.proves("W7")
 @pytest.mark.shells
 def test_lost_rows_are_unavailable_until_they_are_replaced(
     tmp_path: Path, report: Report
@@ -230,6 +231,7 @@ def lose_disks(directory: Path, report: Report, *, rounds: int, seed: int) -> No
     )
 
 
+@pytest.mark.proves("Q1", "W7")
 @pytest.mark.drill
 def test_disks_lost_under_load_are_never_answered_from(
     tmp_path: Path, report: Report

@@ -36,6 +36,7 @@ RESCALE_SECONDS: Final = 60.0
 GROWTH_SIZE_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
+@pytest.mark.proves("S1", "S2")
 @pytest.mark.drill
 @pytest.mark.skipif(sys.platform != "linux", reason="counts what Linux tells")
 def test_two_hundred_moves_leave_nothing_behind(tmp_path: Path, report: Report) -> None:

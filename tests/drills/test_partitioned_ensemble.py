@@ -26,6 +26,7 @@ SESSION_TIMEOUT_SECONDS: Final = 2.0
 TICK_SECONDS: Final = 0.1
 
 
+@pytest.mark.proves("E4")
 @pytest.mark.drill
 @pytest.mark.parametrize(
     ("role", "synchronization_limit_ticks"),

@@ -79,6 +79,7 @@ def wait_for_queue(election: LeaderElection) -> list[str]:
     return orders[-1]
 
 
+@pytest.mark.proves("E1", "E2", "E8")
 @pytest.mark.drill
 def test_two_hundred_leaders_replaced(any_url: str, report: Report) -> None:
     """E1, E2, E8: closed, revoked or expired, each is followed by the next in line."""
@@ -122,6 +123,7 @@ def test_two_hundred_leaders_replaced(any_url: str, report: Report) -> None:
         report.durations(f"{how}_seconds", f"{how}, until a retriever was told", taken)
 
 
+@pytest.mark.proves("E1", "E7")
 @pytest.mark.shells
 def test_ten_contenders_closed_one_after_another(any_url: str, report: Report) -> None:
     """E1, E7: each leads once, in the order in which they registered; then nobody."""

@@ -163,6 +163,7 @@ def check_whole(processes: StateProcesses, driver: Driver) -> None:
             assert client.get_list(JOB, LOG, key) == whole
 
 
+@pytest.mark.proves("S1", "S2", "S3")
 @pytest.mark.shells
 def test_readers_do_not_notice_that_nodes_join_and_leave(
     tmp_path: Path, report: Report
@@ -177,6 +178,7 @@ def test_readers_do_not_notice_that_nodes_join_and_leave(
     )
 
 
+@pytest.mark.proves("S1", "S2", "S3")
 @pytest.mark.drill
 @pytest.mark.spark
 def test_spark_job_is_rescaled_while_it_runs(tmp_path: Path, report: Report) -> None:
@@ -192,12 +194,14 @@ def test_spark_job_is_rescaled_while_it_runs(tmp_path: Path, report: Report) -> 
     )
 
 
+@pytest.mark.proves("S4")
 @pytest.mark.shells
 def test_death_of_a_copy_fails_nobody(tmp_path: Path, report: Report) -> None:
     """S4: with two copies no read fails; the second copy is restored by itself."""
     kill_copies(tmp_path, report, rounds=1, seed=5)
 
 
+@pytest.mark.proves("S4")
 @pytest.mark.drill
 def test_deaths_of_copies_fail_nobody(tmp_path: Path, report: Report) -> None:
     """S4: the same ten times, at random moments."""

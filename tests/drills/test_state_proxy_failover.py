@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import pytest
 
-from nameservice import (
-    NS_PER_SECOND,
-    NameServiceError,
+from nameservice import NS_PER_SECOND, NameServiceError
+from queryablestate import (
+    QueryableStateClient,
     StateUnavailableError,
     UnknownJobError,
     UnknownKeyError,
     UnknownStateError,
 )
-from queryablestate import QueryableStateClient
 from tests.drills.processes import WAIT_SECONDS, now_ns
 from tests.drills.state_answers import judge
 from tests.drills.state_processes import Driver, StateProcesses
@@ -134,6 +133,7 @@ def fail_over(
     report.check_answers(judge(readers.answers, driver.times(processes.decided_us)))
 
 
+@pytest.mark.proves("Q1", "Q3", "W3")
 @pytest.mark.shells
 def test_no_read_fails_when_the_leading_proxy_is_killed(
     tmp_path: Path, report: Report
@@ -142,6 +142,7 @@ def test_no_read_fails_when_the_leading_proxy_is_killed(
     fail_over(tmp_path, report, [PROXY], seed=1)
 
 
+@pytest.mark.proves("E9", "Q1", "Q3", "W3")
 @pytest.mark.drill
 def test_no_read_fails_when_leaders_and_name_service_are_killed_in_turn(
     tmp_path: Path, report: Report
@@ -204,6 +205,7 @@ class Onlooker:
                 self.seen[state_name].append(values)
 
 
+@pytest.mark.proves("W3", "W7")
 @pytest.mark.shells
 @pytest.mark.parametrize(
     "writes_on", [False, True], ids=["other-leader", "same-leader"]

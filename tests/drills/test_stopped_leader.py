@@ -114,6 +114,7 @@ def stop_leader(
     report.check_beliefs(spans)
 
 
+@pytest.mark.proves("E4")
 @pytest.mark.shells
 @LINES
 def test_stopped_leader_knows_when_it_wakes(
@@ -137,6 +138,7 @@ def test_stopped_leader_knows_when_it_wakes(
         )
 
 
+@pytest.mark.proves("E4")
 @pytest.mark.drill
 @LINES
 def test_stopped_leader_on_zookeeper_knows_when_it_wakes(

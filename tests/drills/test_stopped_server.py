@@ -110,6 +110,7 @@ def stop_server(
     report.check_beliefs(spans)
 
 
+@pytest.mark.proves("E9")
 @pytest.mark.shells
 def test_a_pause_of_the_server_costs_nobody(
     server: Server, tmp_path: Path, report: Report
@@ -118,6 +119,7 @@ def test_a_pause_of_the_server_costs_nobody(
     stop_server(server, tmp_path, report, session_timeout_seconds=1.0, rounds=1)
 
 
+@pytest.mark.proves("E9")
 @pytest.mark.drill
 def test_no_pause_of_the_server_costs_anybody(
     server: Server, tmp_path: Path, report: Report

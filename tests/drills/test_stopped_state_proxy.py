@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from nameservice import NS_PER_SECOND
-from queryablestate.failures import NOT_LEADER
-from queryablestate.messages import DescribeState, ListJobs
-from queryablestate.questions import Refusal
+from queryablestate.wire.clients import DescribeState, ListJobs
+from queryablestate.wire.questions import Refusal
+from queryablestate.wire.refusals import NOT_LEADER
 from tests.drills.processes import now_ns
 from tests.drills.state_answers import judge
 from tests.drills.state_processes import (
@@ -137,6 +137,7 @@ def stop(leader: Service, driver: Driver) -> tuple[int, int]:
     return stopped_ns, len(numbers)
 
 
+@pytest.mark.proves("Q4")
 @pytest.mark.shells
 def test_stopped_proxy_answers_nothing_of_its_past(
     tmp_path: Path, report: Report
@@ -145,6 +146,7 @@ def test_stopped_proxy_answers_nothing_of_its_past(
     stop_proxies(tmp_path, report, rounds=1, seed=2)
 
 
+@pytest.mark.proves("Q4")
 @pytest.mark.drill
 def test_proxies_stopped_again_and_again_answer_nothing_of_their_past(
     tmp_path: Path, report: Report

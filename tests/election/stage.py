@@ -66,6 +66,7 @@ class Stage:
         contender_count_max: int = 9,
         contender_count_per_session_max: int = 9,
         component_count_max: int = 9,
+        is_durable: bool = False,
     ) -> None:
         self.now_ns = 0
         self.core = ElectionCore(
@@ -76,6 +77,8 @@ class Stage:
                 contender_count_max=contender_count_max,
                 contender_count_per_session_max=contender_count_per_session_max,
                 component_count_max=component_count_max,
+                is_durable=is_durable,
+                tick_ns=TICK_NS,
             ),
             epochs=IncarnationEpochs(INCARNATION, started_ns=0),
             recorded_epochs=recorded_epochs or {},

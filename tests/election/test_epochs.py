@@ -26,6 +26,7 @@ def epoch_of(incarnation: int, counter: int) -> int:
     return incarnation * 2**32 + counter
 
 
+@pytest.mark.proves("E2")
 class TestIncarnationEpochs:
     def test_carry_incarnation_above_counter(self) -> None:
         """E2: the incarnation stands in the high bits, a counter from 1 in the low."""
@@ -106,6 +107,7 @@ class TestIncarnationEpochs:
         assert drawn == epoch_of(INCARNATION_MAX, 1)
 
 
+@pytest.mark.proves("E2")
 class TestProcessEpochs:
     def test_count_from_one(self) -> None:
         """E2: one life, one counter."""
@@ -130,6 +132,7 @@ class TestProcessEpochs:
         assert not epochs.admits(drawn + 1, now_ns=0)
 
 
+@pytest.mark.proves("E2")
 @given(data=st.data(), lives_once=st.booleans())
 def test_every_epoch_is_above_all_before(data: st.DataObject, lives_once: bool) -> None:
     """E2: above everything drawn and everything observed, whatever comes in between."""

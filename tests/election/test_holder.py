@@ -47,6 +47,7 @@ def core_after(*events: HolderEvent, clears_on_suspended: bool = False) -> Holde
 
 
 class TestGrant:
+    @pytest.mark.proves("E3", "E4")
     def test_first_affirmation_grants(self) -> None:
         """E3, E4: what the name service affirms is told, and believed until then."""
         core = HolderCore(clears_on_suspended=False)
@@ -56,6 +57,7 @@ class TestGrant:
         )
         assert core.claim == Claim(session=THIRD, confirm_count=0, address=None)
 
+    @pytest.mark.proves("E4")
     def test_belief_ends_by_the_clock_alone(self) -> None:
         """E4: believed up to the deadline, not at it and not after it."""
         core = core_after(Affirmed(session=THIRD, until_ns=10))
@@ -65,6 +67,7 @@ class TestGrant:
         ]
         assert believed == [True, True, False, False]
 
+    @pytest.mark.proves("E4")
     def test_only_the_leadership_that_is_held_is_believed(self) -> None:
         """E4: another leadership's id is never believed; nor is any at first."""
         core = HolderCore(clears_on_suspended=False)
@@ -72,6 +75,7 @@ class TestGrant:
         core.step(Affirmed(session=THIRD, until_ns=10), now_ns=0)
         assert not core.believes(FOURTH.leader_session_id, now_ns=0)
 
+    @pytest.mark.proves("E4")
     def test_how_long_belief_lasts_is_what_believes_says(self) -> None:
         """E4: what is left counts down to the deadline, and is 0 from then on."""
         core = core_after(Affirmed(session=THIRD, until_ns=10))
@@ -84,6 +88,7 @@ class TestGrant:
         core.step(Ended(epoch=3), now_ns=1)
         assert core.belief_left_ns(THIRD.leader_session_id, now_ns=1) == 0
 
+    @pytest.mark.proves("E4")
     def test_affirmation_prolongs_belief_and_tells_nothing(self) -> None:
         """E4: each acknowledged heartbeat moves the deadline; nothing new is told."""
         core = core_after(Affirmed(session=THIRD, until_ns=10))
@@ -91,18 +96,21 @@ class TestGrant:
         assert core.believes(THIRD.leader_session_id, now_ns=19)
         assert not core.believes(THIRD.leader_session_id, now_ns=20)
 
+    @pytest.mark.proves("E4")
     def test_late_affirmation_does_not_shorten_belief(self) -> None:
         """E4: an acknowledgement that was overtaken takes nothing back."""
         core = core_after(Affirmed(session=THIRD, until_ns=20))
         assert core.step(Affirmed(session=THIRD, until_ns=10), now_ns=5) == ()
         assert core.believes(THIRD.leader_session_id, now_ns=19)
 
+    @pytest.mark.proves("E4", "E5")
     def test_belief_that_lapsed_comes_back_untold(self) -> None:
         """E4, E5: under "keep" the contender is none the wiser."""
         core = core_after(Affirmed(session=THIRD, until_ns=10))
         assert core.step(Affirmed(session=THIRD, until_ns=40), now_ns=30) == ()
         assert core.believes(THIRD.leader_session_id, now_ns=39)
 
+    @pytest.mark.proves("E4")
     @pytest.mark.parametrize("until_ns", [29, 30])
     def test_affirmation_after_its_own_lease_is_ignored(self, until_ns: int) -> None:
         """E4: what arrives when it holds no longer grants nothing."""
@@ -110,6 +118,7 @@ class TestGrant:
         assert core.step(Affirmed(session=THIRD, until_ns=until_ns), now_ns=30) == ()
         assert core.claim is None
 
+    @pytest.mark.proves("E6")
     def test_newer_leadership_ends_the_older(self) -> None:
         """E6: revoke and grant alternate, even if the end itself was never heard."""
         core = core_after(Affirmed(session=THIRD, until_ns=10))
@@ -122,6 +131,7 @@ class TestGrant:
         assert core.believes(FOURTH.leader_session_id, now_ns=19)
         assert not core.believes(FOURTH.leader_session_id, now_ns=20)
 
+    @pytest.mark.proves("E2")
     @pytest.mark.parametrize("stale", [session(3), session(4, identity=9)])
     def test_stale_affirmation_is_ignored(self, stale: LeaderSession) -> None:
         """E2: neither an older epoch nor the same one under another id is taken."""
@@ -133,6 +143,7 @@ class TestGrant:
 
 
 class TestEnd:
+    @pytest.mark.proves("E4", "E6")
     def test_end_revokes_and_is_acknowledged_after_the_callback(self) -> None:
         """E4, E6: belief ends at once; the successor waits for the callback."""
         core = core_after(Affirmed(session=THIRD, until_ns=10))
@@ -143,6 +154,7 @@ class TestEnd:
             AcknowledgeRevocation(session=THIRD),
         )
 
+    @pytest.mark.proves("E2")
     def test_end_of_a_later_epoch_ends_it_too(self) -> None:
         """E2: who hears that a later leadership is over has missed one's own end."""
         core = core_after(Affirmed(session=THIRD, until_ns=10))
@@ -150,6 +162,7 @@ class TestEnd:
         assert core.step(Affirmed(session=FOURTH, until_ns=20), now_ns=5) == ()
         assert core.claim is None
 
+    @pytest.mark.proves("E2")
     def test_end_of_an_earlier_epoch_changes_nothing(self) -> None:
         """E2: late news of an earlier leadership does not touch this one."""
         core = core_after(Affirmed(session=FOURTH, until_ns=10))
@@ -157,6 +170,7 @@ class TestEnd:
         assert core.believes(FOURTH.leader_session_id, now_ns=9)
         assert core.claim == Claim(session=FOURTH)
 
+    @pytest.mark.proves("E2")
     def test_what_has_ended_is_never_believed_again(self) -> None:
         """E2: an affirmation that was overtaken by the end is ignored."""
         core = core_after(Ended(epoch=3))
@@ -166,11 +180,13 @@ class TestEnd:
             DeliverGrant(session=FOURTH),
         )
 
+    @pytest.mark.proves("E6")
     def test_second_end_tells_nothing(self) -> None:
         """E6: a revocation is told once."""
         core = core_after(Affirmed(session=THIRD, until_ns=10), Ended(epoch=3))
         assert core.step(Ended(epoch=3), now_ns=5) == ()
 
+    @pytest.mark.proves("E4")
     def test_end_of_a_claim_untold_is_acknowledged_at_once(self) -> None:
         """E4: where no callback is under way nobody need wait for one."""
         core = core_after(Affirmed(session=THIRD, until_ns=10), Lost())
@@ -180,6 +196,7 @@ class TestEnd:
         )
         assert core.claim is None
 
+    @pytest.mark.proves("E4")
     def test_end_during_the_callback_is_acknowledged_after_it(self) -> None:
         """E4: a callback that a loss began is waited for as well."""
         core = core_after(Affirmed(session=THIRD, until_ns=10), Lost())
@@ -188,6 +205,7 @@ class TestEnd:
             AcknowledgeRevocation(session=THIRD),
         )
 
+    @pytest.mark.proves("E4")
     def test_last_callback_acknowledges_the_last_leadership(self) -> None:
         """E4: two revocations under way are acknowledged once both have returned."""
         core = core_after(
@@ -201,6 +219,7 @@ class TestEnd:
             AcknowledgeRevocation(session=FOURTH),
         )
 
+    @pytest.mark.proves("E4")
     def test_end_is_acknowledged_once(self) -> None:
         """E4: a later revocation does not acknowledge an earlier end again."""
         core = core_after(
@@ -212,6 +231,7 @@ class TestEnd:
         )
         assert core.step(RevokeDelivered(), now_ns=5) == ()
 
+    @pytest.mark.proves("E4")
     def test_acknowledgement_may_follow_the_next_grant(self) -> None:
         """E4: granted again meanwhile, the earlier end is acknowledged all the same."""
         core = core_after(
@@ -226,12 +246,14 @@ class TestEnd:
 
 
 class TestContact:
+    @pytest.mark.proves("E5")
     def test_keep_does_not_tell_of_a_suspension(self) -> None:
         """E5: under "keep" belief lapses by the clock, and nobody is told."""
         core = core_after(Affirmed(session=THIRD, until_ns=10))
         assert core.step(Suspended(), now_ns=5) == ()
         assert core.believes(THIRD.leader_session_id, now_ns=9)
 
+    @pytest.mark.proves("E5")
     def test_clear_revokes_and_grants_the_same_again(self) -> None:
         """E5: under "clear" a suspension revokes; contact grants the same again."""
         core = core_after(
@@ -245,11 +267,13 @@ class TestContact:
         )
         assert core.believes(THIRD.leader_session_id, now_ns=29)
 
+    @pytest.mark.proves("E6")
     def test_suspension_of_nobody_tells_nothing(self) -> None:
         """E6: no revoke without a grant."""
         core = core_after(clears_on_suspended=True)
         assert core.step(Suspended(), now_ns=5) == ()
 
+    @pytest.mark.proves("E5")
     @pytest.mark.parametrize("clears_on_suspended", [False, True])
     def test_loss_revokes_and_keeps_the_claim(self, clears_on_suspended: bool) -> None:
         """E5: told under "keep" too; if the session survived, the same is granted."""
@@ -267,6 +291,7 @@ class TestContact:
         )
         assert core.claim == claim
 
+    @pytest.mark.proves("E6")
     def test_loss_after_a_suspension_tells_nothing_more(self) -> None:
         """E6: revoked once, there is nothing left to revoke."""
         core = core_after(
@@ -276,6 +301,7 @@ class TestContact:
         )
         assert core.step(Lost(), now_ns=5) == ()
 
+    @pytest.mark.proves("E5")
     def test_newer_leadership_replaces_a_claim_untold(self) -> None:
         """E5: whoever lost the claim meanwhile is granted the new one only."""
         core = core_after(Affirmed(session=THIRD, until_ns=10), Lost())
@@ -287,6 +313,7 @@ class TestContact:
 
 
 class TestConfirm:
+    @pytest.mark.proves("E3", "R3")
     def test_held_leadership_is_confirmed_and_counted(self) -> None:
         """E3, R3: each confirm carries its number within the leadership."""
         core = core_after(Affirmed(session=THIRD, until_ns=10))
@@ -304,6 +331,7 @@ class TestConfirm:
         )
         assert core.claim == Claim(session=THIRD, confirm_count=2, address="b:1")
 
+    @pytest.mark.proves("E3")
     @pytest.mark.parametrize(
         "events",
         [
@@ -325,6 +353,7 @@ class TestConfirm:
         assert core.step(stale, now_ns=1) == (RefuseConfirm(),)
         assert core.claim == claim
 
+    @pytest.mark.proves("R3")
     def test_counting_begins_anew_with_each_leadership(self) -> None:
         """R3: confirms are counted within one epoch."""
         core = core_after(

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -27,6 +28,7 @@ from election.holder import (
     SendConfirm,
     Suspended,
 )
+from tests.tiers import machine_settings
 
 
 if TYPE_CHECKING:
@@ -240,4 +242,5 @@ class HolderMachine(RuleBasedStateMachine):
         assert len(set(epochs)) == len(set(granted))
 
 
-TestHolderMachine = HolderMachine.TestCase
+TestHolderMachine = pytest.mark.proves("E2", "E4", "E5", "E6")(HolderMachine.TestCase)
+TestHolderMachine.settings = machine_settings()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from election.service import ADDRESS_LENGTH_MAX, LeaderElection
+from election.service import LeaderElection
 from nameservice import (
     AuthenticationError,
     ConfigurationError,
@@ -15,6 +15,7 @@ from nameservice import (
     LeadershipLostError,
     LocalProtocolError,
 )
+from nameservice.fields import ADDRESS_LENGTH_MAX
 from tests.election.fakes import FakeElectionDriver, session
 from tests.forking import run_in_child
 from tests.recording import (
@@ -100,7 +101,50 @@ class FaultyContender(RecordingContender):
         raise self._fault
 
 
+class TestArguments:
+    @pytest.mark.parametrize("wrong", [None, "x", RecordingContender, object()])
+    def test_what_is_no_contender_is_refused(
+        self, election: LeaderElection, driver: FakeElectionDriver, wrong: object
+    ) -> None:
+        """L4: at once, and nothing was registered: it could not be told."""
+        with pytest.raises(ConfigurationError):
+            election.start(wrong)  # type: ignore[arg-type]
+        assert driver.calls == []
+        election.start(RecordingContender())
+        assert driver.calls == ["open"]
+
+    @pytest.mark.parametrize("wrong", [None, "x", 1])
+    def test_what_is_no_action_is_refused(
+        self, election: LeaderElection, wrong: object
+    ) -> None:
+        """L4: at once, and not in the future."""
+        election.start(RecordingContender())
+        with pytest.raises(ConfigurationError):
+            election.run_if_leader(FIRST.leader_session_id, wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.proves("E7")
+class TestWhenClosing:
+    def test_told_once_as_soon_as_it_closes(self, election: LeaderElection) -> None:
+        """E7: whoever waits for a turn hears that none will come."""
+        told: Record[str] = Record()
+        election.start(RecordingContender())
+        election.when_closing(lambda: told.add("before"))
+        assert not told.items
+        election.close()
+        election.close()
+        assert told.items == ("before",)
+
+    def test_told_at_once_if_it_was_closed(self, election: LeaderElection) -> None:
+        """E7: also if it was never started."""
+        told: Record[str] = Record()
+        election.close()
+        election.when_closing(lambda: told.add("after"))
+        assert told.items == ("after",)
+
+
 class TestCallbacks:
+    @pytest.mark.proves("E6")
     def test_grant_and_revoke_alternate(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -119,6 +163,7 @@ class TestCallbacks:
         )
         assert driver.calls == ["open", "revoke_delivered"]
 
+    @pytest.mark.proves("E6")
     def test_one_at_a_time_on_one_thread(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -147,6 +192,7 @@ class TestCallbacks:
         driver.revoke()
         assert threads.wait_for_count(4) == ("election-job",) * 4
 
+    @pytest.mark.proves("E6")
     def test_under_no_lock(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -164,6 +210,7 @@ class TestCallbacks:
         contender.let_go.set()
         assert later.result(WAIT_SECONDS) == 7
 
+    @pytest.mark.proves("E3", "E6")
     def test_contender_may_use_the_election_in_its_callbacks(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -180,6 +227,7 @@ class TestCallbacks:
         contender.wait_for_grant()
         assert driver.published == [(FIRST, "a:1")]
 
+    @pytest.mark.proves("E6")
     def test_undelivered_grant_goes_with_its_revocation(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -201,6 +249,7 @@ class TestCallbacks:
         )
         wait_until(lambda: driver.calls.count("revoke_delivered") == 99)
 
+    @pytest.mark.proves("E5")
     def test_same_leadership_may_be_granted_again(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -218,6 +267,7 @@ class TestCallbacks:
             Granted(FIRST),
         )
 
+    @pytest.mark.proves("E6")
     @pytest.mark.parametrize("fault", [RuntimeError("mine"), SystemExit(3)])
     def test_fault_goes_to_the_contenders_own_handle_error(
         self,
@@ -246,6 +296,7 @@ class TestCallbacks:
             assert fault in (error, error.__cause__)
         assert driver.calls == ["open", "revoke_delivered"]
 
+    @pytest.mark.proves("E6")
     def test_fault_goes_to_nobody_else(self, driver: FakeElectionDriver) -> None:
         """E6: another election of the same process hears nothing of it."""
         other_driver = FakeElectionDriver()
@@ -262,6 +313,7 @@ class TestCallbacks:
             other.record.wait_for_count(1)
         assert other.calls == (Granted(SECOND), Revoked())
 
+    @pytest.mark.proves("E6")
     def test_fault_of_handle_error_is_logged(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -285,6 +337,7 @@ class TestCallbacks:
             "contender.failed",
         ]
 
+    @pytest.mark.proves("E8")
     def test_error_of_the_driver_is_told(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -297,6 +350,7 @@ class TestCallbacks:
 
 
 class TestHasLeadership:
+    @pytest.mark.proves("E4", "E6")
     def test_is_true_from_the_grant_callback_on(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -320,6 +374,7 @@ class TestHasLeadership:
         contender.wait_for_grant()
         assert seen == [(True, False)]
 
+    @pytest.mark.proves("E6")
     def test_is_false_once_revoke_begins(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -340,6 +395,7 @@ class TestHasLeadership:
         assert seen == [False]
         assert not election.has_leadership(FIRST.leader_session_id)
 
+    @pytest.mark.proves("E4")
     def test_is_false_when_belief_has_lapsed(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -353,6 +409,7 @@ class TestHasLeadership:
         assert not election.has_leadership(FIRST.leader_session_id)
         assert contender.calls == (Granted(FIRST),)
 
+    @pytest.mark.proves("E6")
     def test_is_false_before_the_contender_is_told(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -369,6 +426,7 @@ class TestHasLeadership:
 
 
 class TestLeadershipSecondsLeft:
+    @pytest.mark.proves("E4", "E6")
     def test_it_is_what_the_driver_says_while_the_contender_is_told(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -384,6 +442,7 @@ class TestLeadershipSecondsLeft:
         assert election.leadership_seconds_left(FIRST.leader_session_id) == 0
 
 
+@pytest.mark.proves("E3")
 class TestConfirm:
     def test_address_reaches_the_driver(
         self, election: LeaderElection, driver: FakeElectionDriver
@@ -418,7 +477,7 @@ class TestConfirm:
         election.start(contender)
         driver.grant(FIRST)
         contender.wait_for_grant()
-        with pytest.raises(ConfigurationError, match=r"^an address is 1 to 1024"):
+        with pytest.raises(ConfigurationError, match=r"^an address is 1 to 1,024"):
             election.confirm_leadership(FIRST.leader_session_id, address)
         assert driver.published == []
 
@@ -435,6 +494,7 @@ class TestConfirm:
         assert driver.published == [(FIRST, address)]
 
 
+@pytest.mark.proves("E6")
 class TestRunIfLeader:
     def start_leading(
         self, election: LeaderElection, driver: FakeElectionDriver
@@ -554,6 +614,7 @@ class TestRunIfLeader:
             cancelled.result(WAIT_SECONDS)
         assert began == []
 
+    @pytest.mark.proves("E7")
     def test_close_refuses_what_has_not_begun(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -582,6 +643,7 @@ class TestLifetime:
         """An election knows what is being led."""
         assert election.component_id == "job"
 
+    @pytest.mark.proves("E7")
     def test_is_started_once(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -595,6 +657,7 @@ class TestLifetime:
         assert other.calls == ()
         assert driver.calls == ["open"]
 
+    @pytest.mark.proves("E7")
     def test_is_not_started_after_it_was_closed(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -604,6 +667,7 @@ class TestLifetime:
             election.start(RecordingContender())
         assert driver.calls == ["withdraw"]
 
+    @pytest.mark.proves("E7")
     def test_is_asked_only_after_it_was_started(self, election: LeaderElection) -> None:
         """E7: without a contender there is nothing to confirm, and nothing to run."""
         with pytest.raises(LocalProtocolError, match="start the election first"):
@@ -611,6 +675,7 @@ class TestLifetime:
         with pytest.raises(LocalProtocolError, match="start the election first"):
             election.run_if_leader(FIRST.leader_session_id, lambda: 7)
 
+    @pytest.mark.proves("E7")
     def test_leader_is_revoked_before_the_entry_is_withdrawn(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -629,6 +694,7 @@ class TestLifetime:
         assert driver.calls == ["open", "withdraw"]
         assert contender.calls == (Granted(FIRST), Revoked())
 
+    @pytest.mark.proves("E7")
     def test_waiting_contender_just_leaves(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -639,6 +705,7 @@ class TestLifetime:
         assert contender.calls == ()
         assert driver.calls == ["open", "withdraw"]
 
+    @pytest.mark.proves("E6", "E7")
     def test_undelivered_grant_is_not_delivered_on_close(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -656,6 +723,7 @@ class TestLifetime:
         assert [type(call) for call in contender.calls] == [Failed]
         assert driver.calls == ["open", "withdraw"]
 
+    @pytest.mark.proves("E7")
     def test_close_is_idempotent(self, driver: FakeElectionDriver) -> None:
         """E7: closing twice is closing once; the owner is told once."""
         closed: list[LeaderElection] = []
@@ -666,6 +734,7 @@ class TestLifetime:
         assert driver.calls == ["open", "withdraw"]
         assert closed == [election]
 
+    @pytest.mark.proves("E7")
     def test_close_without_a_start_is_idempotent_too(
         self, driver: FakeElectionDriver
     ) -> None:
@@ -677,6 +746,7 @@ class TestLifetime:
         assert driver.calls == ["withdraw"]
         assert closed == [election]
 
+    @pytest.mark.proves("E6")
     def test_nothing_is_delivered_after_close(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -692,6 +762,7 @@ class TestLifetime:
             thread for thread in threading.enumerate() if thread.name == "election-job"
         ]
 
+    @pytest.mark.proves("E6")
     def test_close_waits_for_the_callback_under_way(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
@@ -716,6 +787,7 @@ class TestLifetime:
         for closer in closers:
             closer.join()
 
+    @pytest.mark.proves("E6")
     @pytest.mark.parametrize("callback", ["grant", "revoke", "error", "action"])
     def test_close_inside_a_callback_does_not_wait(
         self, election: LeaderElection, driver: FakeElectionDriver, callback: str
@@ -762,6 +834,7 @@ class TestLifetime:
         }
         assert [type(call) for call in contender.calls] == expected[callback]
 
+    @pytest.mark.proves("E7")
     def test_close_during_start_withdraws_last(self) -> None:
         """E7: what is closed while it registers does not stay registered."""
         is_opening, may_open = threading.Event(), threading.Event()
@@ -788,6 +861,7 @@ class TestLifetime:
         closer.join()
         assert calls == ["open", "withdraw"]
 
+    @pytest.mark.proves("E7")
     def test_driver_that_does_not_open_can_be_closed(self) -> None:
         """E7: after a start that failed, close() still ends the thread."""
 
@@ -815,6 +889,7 @@ class TestContenders:
         assert [item.contender_id for item in election.contenders()] == ["c1"]
 
 
+@pytest.mark.proves("E10")
 class TestFork:
     def test_child_is_told_that_it_may_not_use_it(
         self, election: LeaderElection, driver: FakeElectionDriver

@@ -32,6 +32,7 @@ def store(driver: FakeStoreDriver) -> LeaderStore:
 
 
 class TestLeaderStore:
+    @pytest.mark.proves("L1")
     def test_reads_come_from_the_driver(
         self, store: LeaderStore, driver: FakeStoreDriver
     ) -> None:
@@ -49,6 +50,7 @@ class TestLeaderStore:
         assert store.list("a") == ["a/1", "a/2"]
         assert store.list("c") == []
 
+    @pytest.mark.proves("L1")
     def test_writes_reach_the_driver_as_one_commit(
         self, store: LeaderStore, driver: FakeStoreDriver
     ) -> None:
@@ -67,6 +69,7 @@ class TestLeaderStore:
             ((Delete("c", 1),), session(8)),
         ]
 
+    @pytest.mark.proves("L1")
     def test_bad_paths_reach_no_driver(
         self, store: LeaderStore, driver: FakeStoreDriver
     ) -> None:
@@ -81,6 +84,7 @@ class TestLeaderStore:
             store.delete("a\0", session=session(1))
         assert driver.commits == []
 
+    @pytest.mark.proves("E10")
     def test_child_is_told_that_it_may_not_use_it(self, store: LeaderStore) -> None:
         """E10: neither reading nor writing works in a forked child."""
         name = ForkedClientError.__name__
@@ -90,6 +94,7 @@ class TestLeaderStore:
         assert store.get("a") is None
 
 
+@pytest.mark.proves("L1")
 class TestCheckStorePath:
     @pytest.mark.parametrize(
         "path", ["a", "a/b", "/", "..", "Ünï ✈", "x" * STORE_PATH_LENGTH_MAX]
@@ -105,11 +110,13 @@ class TestCheckStorePath:
         """L1: the refusal says what a path is, and shows what was given."""
         with pytest.raises(ConfigurationError) as caught:
             check_store_path(path)
+        shown = "256 of them" if path and len(str(path)) > 255 else repr(path)
         assert str(caught.value) == (
-            f"a store path is 1 to 255 printable characters, not {path!r}"
+            f"a store path is 1 to 255 printable characters, not {shown}"
         )
 
 
+@pytest.mark.proves("L3")
 class TestCheckOperations:
     @pytest.mark.parametrize(
         "operations",
@@ -130,10 +137,10 @@ class TestCheckOperations:
     @pytest.mark.parametrize(
         ("operations", "why"),
         [
-            ([], "a commit has 1 to 1000 operations, not 0"),
+            ([], "a commit has 1 to 1,000 operations, not 0"),
             (
                 [Delete(str(number)) for number in range(OPERATION_COUNT_MAX + 1)],
-                "a commit has 1 to 1000 operations, not 1001",
+                "a commit has 1 to 1,000 operations, not more",
             ),
             (["a"], "an operation is a Put or a Delete, not 'a'"),
             (
@@ -144,16 +151,19 @@ class TestCheckOperations:
                 [Put("a", b""), Delete("a")],
                 "a commit names a path once; 'a' is there twice",
             ),
-            ([Put("a", b"", -1)], "a version is a whole number from 0, not -1"),
+            (
+                [Put("a", b"", -1)],
+                f"a version is a whole number from 0 to {2**63 - 1}, not -1",
+            ),
             (
                 [Delete("a", 1.0)],  # type: ignore[arg-type]
-                "a version is a whole number from 0, not 1.0",
+                f"a version is a whole number from 0 to {2**63 - 1}, not 1.0",
             ),
             (
                 [Delete("a", version=True)],
-                "a version is a whole number from 0, not True",
+                f"a version is a whole number from 0 to {2**63 - 1}, not True",
             ),
-            ([Put("a", "text")], "a value is bytes, not str"),  # type: ignore[arg-type]
+            ([Put("a", "text")], "a value is bytes, not str: encode it first"),  # type: ignore[arg-type]
             (
                 [Put("a", b"x" * (STORE_SIZE_BYTES_MAX + 1))],
                 (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kazoo.client import KazooClient
 
-from haservices.zookeeper_server import ZooKeeperServer
+from haservices.testing.zookeeper_server import ZooKeeperServer
 
 
 if TYPE_CHECKING:

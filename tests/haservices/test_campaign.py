@@ -8,12 +8,16 @@ import pytest
 
 from election import LeaderElection
 from haservices.campaign import Leadership, campaign
+from haservices.open_services import OpenServices
 from nameservice import (
     AuthenticationError,
+    ConfigurationError,
     DidNotHappenError,
     LeadershipLostError,
+    LocalProtocolError,
     MayHaveHappenedError,
     NoLeaderError,
+    UnreachableError,
 )
 from tests.election.fakes import FakeElectionDriver, session
 from tests.recording import WAIT_SECONDS, Record, wait_until
@@ -38,6 +42,7 @@ class StumblingDriver:
         self.inner = FakeElectionDriver()
         self.confirm_count = 0
         self._faults = list(faults)
+        self.services = OpenServices(lambda: None)
 
     def open(
         self,
@@ -84,7 +89,10 @@ class Services:
 
     def get_leader_election(self, job_id: str) -> LeaderElection:
         """Return the one election."""
-        return LeaderElection(job_id, self._driver)
+        services = self._driver.services
+        election = LeaderElection(job_id, self._driver, on_closed=services.forget)
+        services.keep(election)
+        return election
 
 
 @final
@@ -213,17 +221,66 @@ class TestCampaign:
         [
             (DidNotHappenError("not sent"),),
             (MayHaveHappenedError("no answer"), MayHaveHappenedError("no answer")),
+            (MayHaveHappenedError("no answer"), DidNotHappenError("not sent")),
+            (MayHaveHappenedError("no answer"), UnreachableError("h:1", 1.0, "")),
         ],
     )
-    def test_waits_on_when_confirming_fails(
+    def test_confirms_until_the_answer_is_certain(
         self, running: Campaign, faults: tuple[Exception, ...]
     ) -> None:
-        """E3: unconfirmed it is revoked and queues last; its turn comes again."""
+        """E3: a confirm that was taken, but not answered, leaves no idle leader."""
         running.driver._faults.extend(faults)
+        assert running.lead(FIRST).session == FIRST
+        assert running.driver.confirm_count == len(faults) + 1
+
+    def test_waits_on_when_it_is_revoked_while_it_confirms(
+        self, running: Campaign
+    ) -> None:
+        """E3: unconfirmed it is revoked and queues last; its turn comes again."""
+        running.driver._faults.extend(
+            (MayHaveHappenedError("no answer"), LeadershipLostError("job", 1))
+        )
         running.grant(FIRST)
-        wait_until(lambda: running.driver.confirm_count == len(faults))
+        wait_until(lambda: running.driver.confirm_count == 2)
         running.driver.inner.revoke()
         assert running.lead(SECOND).session == SECOND
+
+    def test_resigns_what_it_could_not_confirm_in_time(self) -> None:
+        """E7: given up, it withdraws what may have been published."""
+        running = Campaign(
+            *[MayHaveHappenedError("no answer")] * 1000, timeout_seconds=0.05
+        )
+        running.grant(FIRST)
+        assert isinstance(running.end(), NoLeaderError)
+        assert running.driver.inner.calls == ["open", "withdraw"]
+
+    def test_closed_while_it_waits_for_its_turn(self) -> None:
+        """L4: whoever closes its services ends the wait, with a typed error."""
+        running = Campaign()
+        running.driver.services.close()
+        assert isinstance(running.end(), LocalProtocolError)
+        assert running.driver.inner.calls == ["open", "withdraw"]
+
+    def test_closed_while_it_confirms(self) -> None:
+        """L4, E7: the same, and what may have been published is withdrawn."""
+        running = Campaign(*[MayHaveHappenedError("no answer")] * 1000)
+        running.grant(FIRST)
+        wait_until(lambda: running.driver.confirm_count >= 1)
+        running.driver.services.close()
+        assert isinstance(running.end(), LocalProtocolError)
+        assert running.driver.inner.calls == ["open", "withdraw"]
+
+    @pytest.mark.parametrize("timeout_seconds", [float("nan"), float("inf"), -1, "1"])
+    def test_refuses_what_is_no_timeout(self, timeout_seconds: float) -> None:
+        """L4: it is an error at once; nothing is opened."""
+        driver = StumblingDriver()
+        services = cast("HAServices", Services(driver))
+        with (
+            pytest.raises(ConfigurationError),
+            campaign(services, "job", "a:1", timeout_seconds),
+        ):
+            pytest.fail("it leads")
+        assert driver.inner.calls == []
 
     def test_refusal_ends_it(self) -> None:
         """N4: who may not contend is told so, and does not wait."""

@@ -337,7 +337,9 @@ class TestLoad:
 
     def test_without_any_setting_it_says_where_to_set_one(self) -> None:
         """L4: nothing configured is an error that says what to do."""
-        with pytest.raises(ConfigurationError, match=r"set url in lodestar\.toml"):
+        with pytest.raises(
+            ConfigurationError, match=r"--url .*LODESTAR_URL .*lodestar\.toml"
+        ):
             HAConfig.load()
 
     def test_unknown_setting_is_named_with_the_known_ones(

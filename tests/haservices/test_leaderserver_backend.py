@@ -19,7 +19,7 @@ from nameservice import (
     UnreachableError,
 )
 from tests.leaks import assert_closed, process_figures, settled
-from transport import CurveKeyPair, KeyFiles, write_key_pair
+from zmqtransport import CurveKeyPair, KeyFiles, write_key_pair
 
 
 pytestmark = pytest.mark.shells

@@ -31,15 +31,11 @@ from leaderserver.messages import (
     SubscribeRequest,
     Welcome,
 )
-from leaderserver.service import (
-    Broadcast,
-    LeaderService,
-    Outgoing,
-    Send,
-    ServiceConfig,
-)
-from leaderserver.storage import LeaderStorage, MemoryStorage
-from transport import ANONYMOUS, Principal
+from leaderserver.server.core.turn import Broadcast, Outgoing, Send
+from leaderserver.server.service import LeaderService
+from leaderserver.server.service_config import ServiceConfig
+from leaderserver.server.storage import LeaderStorage, MemoryStorage
+from zmqtransport import ANONYMOUS, Principal
 
 
 JOB = "c/job"
@@ -47,6 +43,9 @@ EPOCH = 7 << 32
 TICKET = 7 << 32
 
 OBSERVER = Principal(name="olga", roles=frozenset({"observe"}), public_key="o" * 40)
+CONTENDER_OF_ANOTHER = Principal(
+    name="cora", roles=frozenset({"contend:other*"}), public_key="a" * 40
+)
 CONTENDER = Principal(
     name="carl", roles=frozenset({"contend:job"}), public_key="c" * 40
 )
@@ -65,6 +64,7 @@ class Conversation:
         component_count_max: int = 9,
         subscription_count_max: int = 9,
         incarnation: int = 7,
+        is_storage_apart: bool = False,
     ) -> None:
         self.now_ns = 0
         self._drawn = itertools.count(1)
@@ -85,11 +85,13 @@ class Conversation:
                 session_count_max=session_count_max,
                 contender_count_max=contender_count_max,
                 component_count_max=component_count_max,
+                tick_ns=20,
             ),
             epochs=IncarnationEpochs(incarnation, started_ns=0),
             storage=self.storage,
             draw_secret=lambda size: next(self._drawn).to_bytes(size, "big"),
             now_ns=0,
+            is_storage_apart=is_storage_apart,
         )
 
     def advance(self, duration_ns: int) -> list[Outgoing]:

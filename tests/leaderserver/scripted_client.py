@@ -31,11 +31,12 @@ from leaderserver.messages import (
     ToClient,
     Welcome,
 )
-from transport import (
+from zmqtransport import (
     CurveKeyPair,
     ZMQContext,
     ZMQSocket,
     framing,
+    new_context,
     secure_client,
 )
 
@@ -62,7 +63,7 @@ class ScriptedClient:
         routing_id: bytes | None = None,
     ) -> None:
         endpoint = server if isinstance(server, str) else server.endpoint
-        self.context: ZMQContext = zmq.Context()
+        self.context: ZMQContext = new_context()
         self.socket: ZMQSocket = self.context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.SNDHWM, 0)
@@ -219,7 +220,7 @@ class ScriptedSubscriber:
     """One XSUB socket at the publishing port.  A context manager."""
 
     def __init__(self, server: LeaderServer, *topics: bytes) -> None:
-        self.context: ZMQContext = zmq.Context()
+        self.context: ZMQContext = new_context()
         self.socket: ZMQSocket = self.context.socket(zmq.XSUB)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.SNDHWM, 0)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Iterator
 
 import pytest
 
-from haservices.zookeeper_server import ZooKeeperServer
-from tests.lodestar.running import Running
+from haservices.testing.zookeeper_server import ZooKeeperServer
+from tests.lodestar.running import Ask, Running, call
 
 
 @pytest.fixture(scope="session")
 def leader_server_url() -> Iterator[str]:
     """Return the URL of a ``lodestar server`` that serves all tests."""
-    options = ("--bind", "tcp://127.0.0.1:0", "--lease-seconds-max", "3")
+    options = (
+        *("--bind", "tcp://127.0.0.1:0", "--lease-seconds-max", "3"),
+        *("--lease-seconds-unrecorded-max", "3"),
+    )
     with Running("server", *options) as server:
         yield server.out.next().removeprefix("serving ")
         server.end()
@@ -24,6 +29,15 @@ def zookeeper_url() -> Iterator[str]:
     """Return the URL of a ZooKeeper that serves all tests."""
     with ZooKeeperServer() as server:
         yield server.url
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Return what runs a verb in this process, without settings of the user's own."""
+    for name in os.environ:
+        if name.startswith("LODESTAR_"):
+            monkeypatch.delenv(name)
+    return functools.partial(call, capsys)
 
 
 @pytest.fixture(params=["leaderserver", "zookeeper"])

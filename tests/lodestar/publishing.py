@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any, final
 
 from haservices import HAConfig, HAServices
-from queryablestate.credentials import Credentials
-from queryablestate.key_codec import KeyCodec
-from queryablestate.proxy_connection import ProxyConnection
-from queryablestate.schema import StateKind, StateSchema
-from queryablestate.value_codec import ValueCodec
-from queryablestate.writer import StateWriter, WritePlan
-from queryablestate.writer_rows import StateRows
-from queryablestate.writer_stager import Stager
+from queryablestate.client.calls import ProxyConnection
+from queryablestate.connect.credentials import as_credentials
+from queryablestate.schema.keys import KeyCodec
+from queryablestate.schema.schema import StateKind, StateSchema
+from queryablestate.schema.values import ValueCodec
+from queryablestate.writer.rows import StateRows
+from queryablestate.writer.stager import Stager
+from queryablestate.writer.writer import StateWriter, WritePlan
 
 
 MAX_PARALLELISM = 128
@@ -45,7 +45,7 @@ class Publisher:
         self._config = config
         self._job_id = job_id
         self._states = dict(states)
-        self._credentials = Credentials(token=token)
+        self._credentials = as_credentials(token)
         self._query_id = str(uuid.uuid4())
         self._run_id = str(uuid.uuid4())
         self._batch_id = 0

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, final
@@ -70,6 +71,10 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> Result:
     return Result(exit_code=code, out=captured.out, err=captured.err)
 
 
+# Runs a verb to its end in this process.
+Ask = Callable[..., Result]
+
+
 def contenders_of(job: str, at: tuple[str, ...], *, count: int) -> list[dict[str, Any]]:
     """Return the contenders for *job*, once there are *count* of them."""
     deadline = time.monotonic() + WAIT_SECONDS
@@ -126,11 +131,23 @@ class Lines:
 
 @final
 class Running:
-    """A verb that goes on until it is told to end; a context manager."""
+    """
+    A verb that goes on until it is told to end; a context manager.
 
-    def __init__(self, *arguments: str, **settings: str) -> None:
+    Args:
+        arguments: The verb, and what follows it.
+        python_arguments: What Python is told to run.
+        settings: Of its environment.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        python_arguments: tuple[str, ...] = ("-m", "lodestar"),
+        **settings: str,
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "lodestar", *arguments],
+            [sys.executable, *python_arguments, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

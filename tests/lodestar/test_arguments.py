@@ -8,19 +8,27 @@ import pytest
 from haservices import HAConfig
 from lodestar.__main__ import main, make_parser
 from lodestar.arguments import load_config
-from lodestar.elect import split_command
+from lodestar.server import server_config
+from lodestar.state_node import node_config
+from lodestar.verbs import split_command
+from queryablestate import NodeConfig
+from tests.lodestar.running import Running
 
 
 VERBS = (
     "server",
+    "backup",
+    "restore-backup",
     "leaders",
     "leader",
     "watch",
+    "watch-store",
     "contenders",
     "sessions",
     "status",
     "revoke",
     "expire",
+    "transfer",
     "elect",
     "proxy",
     "node",
@@ -52,6 +60,7 @@ def config_of(*arguments: str) -> HAConfig:
     return load_config(make_parser().parse_args(arguments))
 
 
+@pytest.mark.proves("N5")
 class TestNameService:
     """Every verb is told its name service in the same ways (N5)."""
 
@@ -122,14 +131,83 @@ class TestNameService:
         )
 
 
+@pytest.mark.proves("N5")
+class TestEnvironment:
+    """What the environment says of a verb's own options, and of what is none (N5)."""
+
+    def test_a_server_is_configured_by_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """N5: containers have an environment and no command line of their own."""
+        monkeypatch.setenv("LODESTAR_NODE_DATA_DIR", "/data")
+        monkeypatch.setenv("LODESTAR_NODE_CONNECTIONS_MAX", "7")
+        monkeypatch.setenv("LODESTAR_NODE_NOT_DURABLE", "true")
+        monkeypatch.setenv("LODESTAR_NODE_INSECURE", "false")
+        monkeypatch.setenv("LODESTAR_SERVER_DATA_DIR", "/server")
+        config = node_config(make_parser(["node"]).parse_args(["node"]))
+        assert config == NodeConfig(
+            data_dir="/data", connections_max=7, is_durable=False
+        )
+        server = server_config(make_parser(["server"]).parse_args(["server"]))
+        assert server.data_dir == "/server"
+
+    def test_an_option_outweighs_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """N5: the nearer to the call, the stronger."""
+        monkeypatch.setenv("LODESTAR_NODE_DATA_DIR", "/data")
+        arguments = make_parser(["node"]).parse_args(["node", "--data-dir", "D"])
+        assert node_config(arguments).data_dir == "D"
+
+    @pytest.mark.parametrize(
+        ("name", "text", "saying"),
+        [
+            ("LODESTAR_NODE_CONNECTIONS_MAX", "many", "--connections-max"),
+            ("LODESTAR_NODE_INSECURE", "maybe", "LODESTAR_NODE_INSECURE"),
+            ("LODESTAR_ULR", "leaderserver://h:1", "did you mean LODESTAR_URL?"),
+        ],
+    )
+    def test_a_mistake_is_told_in_one_line(
+        self,
+        name: str,
+        text: str,
+        saying: str,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """N5: as one on the command line would be."""
+        monkeypatch.setenv(name, text)
+        assert main(["node", "--data-dir", "D", "--url", "embedded:"]) == 2
+        error = capsys.readouterr().err
+        assert saying in error
+        assert len(error.splitlines()) == 1
+
+    def test_what_is_ignored_is_told(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """N5: a setting that is none; what others set is passed over in silence."""
+        monkeypatch.setenv("LODESTAR_FOO", "1")
+        monkeypatch.setenv("LODESTAR_SERVICE_HOST", "10.0.0.1")
+        monkeypatch.setenv("LODESTAR_EPOCH", "7")
+        config_of("leaders", "--url", "leaderserver://h:1")
+        error = capsys.readouterr().err
+        assert error == "lodestar: LODESTAR_FOO is no setting, and is ignored\n"
+
+
 class TestBadUsage:
     """Bad usage is exit code 2 and one line that says what to change (N5)."""
 
+    @pytest.mark.proves("N5")
     @pytest.mark.parametrize(
         ("arguments", "saying"),
         [
             ([], "VERB"),
-            (["lead"], "'lead'"),
+            (["lead"], "did you mean 'leader'?"),
+            (["zzz"], "no verb 'zzz'"),
+            (["--config", "F", "leaders"], "'lodestar leaders --config ...'"),
+            (["leaders", "--jsn"], "did you mean --json? (see 'lodestar leaders --"),
+            (["get", "job", "state", "-N1"], "put -- before a value"),
+            (["leaders", "--zzz"], "unknown option --zzz (see 'lodestar leaders --"),
+            (["leaders"], "--url"),
+            (["get", "job", "a/b", "N1", "--url", "leaderserver://h:1"], "state_name"),
             (["leaders", "extra"], "extra"),
             (["leaders", "--ur", "leaderserver://h:1"], "--ur"),
             (["leader"], "JOB"),
@@ -189,12 +267,14 @@ class TestBadUsage:
         assert len(captured.err.splitlines()) == 1
         assert captured.err.startswith("lodestar")
 
+    @pytest.mark.proves("N6")
     @pytest.mark.parametrize(
         "arguments",
         [
             ["leaders"],
             ["leader", "job"],
             ["watch", "job"],
+            ["watch-store", "job"],
             ["contenders", "job"],
             ["sessions"],
             ["status"],
@@ -224,7 +304,28 @@ class TestBadUsage:
         assert len(error.splitlines()) == 1
 
 
+@pytest.mark.shells
+class TestInterrupt:
+    @pytest.mark.parametrize("module", ["lodestar.observe", "lodestar.running"])
+    def test_while_it_is_loading(self, module: str) -> None:
+        """Ctrl-C before the verb runs is one line, too, and no traceback."""
+        script = (
+            "import os, signal, sys\n"
+            "from lodestar.__main__ import main\n"
+            "class Interrupt:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            f"        if name == {module!r}:\n"
+            "            os.kill(os.getpid(), signal.SIGINT)\n"
+            "sys.meta_path.insert(0, Interrupt())\n"
+            "sys.exit(main(['leaders', '--url', 'leaderserver://127.0.0.1:1']))\n"
+        )
+        with Running(python_arguments=("-c", script)) as verb:
+            result = verb.result()
+        assert (result.exit_code, result.err) == (1, "lodestar: interrupted")
+
+
 class TestHelp:
+    @pytest.mark.proves("N5")
     @pytest.mark.parametrize("verb", VERBS)
     def test_every_verb_shows_an_example(
         self, verb: str, capsys: pytest.CaptureFixture[str]

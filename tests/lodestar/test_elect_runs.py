@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from haservices import HAConfig, open_ha_services
-from haservices.tcp_proxy import TCPProxy
+from haservices.testing.tcp_proxy import TCPProxy
 from tests.lodestar.running import WAIT_SECONDS, Running, contenders_of, run
 
 
@@ -39,6 +39,7 @@ def leading_epoch(elected: Running) -> int:
     return int(elected.out.until("leading").split()[1])
 
 
+@pytest.mark.proves("N7")
 class TestCommand:
     """What the command is given, and what becomes of its end (N7)."""
 
@@ -103,6 +104,7 @@ class TestCommand:
 class TestStopped:
     """Our own end is the command's end first (N7)."""
 
+    @pytest.mark.proves("N7")
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     def test_the_command_is_asked_and_then_we_resign(
         self, number: signal.Signals, at: tuple[str, ...]
@@ -114,6 +116,7 @@ class TestStopped:
         assert (result.exit_code, result.out) == (0, "asked\ndone")
         assert run("contenders", "flights", *at).exit_code == 3
 
+    @pytest.mark.proves("N7")
     def test_a_command_that_will_not_end_is_killed_after_its_grace(
         self, at: tuple[str, ...]
     ) -> None:
@@ -137,6 +140,7 @@ class TestStopped:
             one.end()
 
 
+@pytest.mark.proves("N7")
 class TestLost:
     """A leadership that is over is the command's end (N7)."""
 
@@ -192,6 +196,7 @@ while True:
     time.sleep(0.001)
 """
 
+    @pytest.mark.proves("E4", "N7")
     def test_the_command_is_over_before_belief_ends(
         self, leader_server_url: str, cluster_id: str, tmp_path: Path
     ) -> None:
@@ -217,6 +222,7 @@ while True:
 
 
 class TestKilled:
+    @pytest.mark.proves("N7")
     def test_the_command_dies_with_us(self, at: tuple[str, ...]) -> None:
         """N7: SIGKILL of elect ends the command and what it has started."""
         with Running("elect", "flights", "a:1", *at, "--", "sh", "-c", STUBBORN) as one:
@@ -226,6 +232,7 @@ class TestKilled:
             assert one.result().exit_code == -signal.SIGKILL
 
 
+@pytest.mark.proves("N7")
 def test_services_of_a_program_and_the_command_line_meet(
     at: tuple[str, ...], cluster_id: str
 ) -> None:

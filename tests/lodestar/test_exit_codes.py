@@ -4,22 +4,26 @@ import pytest
 
 from lodestar.exit_codes import ExitCode, exit_code_of
 from nameservice import (
-    AccessDeniedError,
     AuthenticationError,
     ConfigurationError,
-    DeadlineExceededError,
     DidNotHappenError,
-    KeyTooLargeError,
     MayHaveHappenedError,
     NoLeaderError,
+    UnknownContenderError,
+    UnknownSessionError,
+    UnreachableError,
+    VersionMismatchError,
+    WrongServiceError,
+)
+from queryablestate import (
+    AccessDeniedError,
+    DeadlineExceededError,
+    KeyTooLargeError,
     RateLimitedError,
     StateUnavailableError,
     UnknownJobError,
     UnknownKeyError,
-    UnknownSessionError,
     UnknownStateError,
-    UnreachableError,
-    VersionMismatchError,
     WrongKeyTypeError,
 )
 
@@ -36,12 +40,15 @@ class TestExitCodes:
             "NOT_REACHABLE": 5,
         }
 
+    @pytest.mark.proves("N5")
     @pytest.mark.parametrize(
         ("error", "code"),
         [
             (ConfigurationError("no url"), 2),
+            (WrongServiceError("leaderserver://h:1", "HTTP", "a LeaderServer"), 2),
             (NoLeaderError("flights", 1.0), 3),
             (UnknownSessionError("s-1"), 3),
+            (UnknownContenderError("flights", "x"), 3),
             (AuthenticationError("leaderserver://h:1", "not admin"), 4),
             (UnreachableError("leaderserver://h:1", 5.0), 5),
             (UnknownJobError("job"), 3),

@@ -65,6 +65,7 @@ def wait_for_end(reader: int) -> None:
     assert poll.poll(WAIT_SECONDS * 1000), "somebody is still alive"
 
 
+@pytest.mark.proves("N7")
 class TestWord:
     @pytest.mark.parametrize(
         ("script", "word"),
@@ -113,6 +114,7 @@ class TestWord:
         assert started[1].word() == str(-signal.SIGPIPE).encode()
 
 
+@pytest.mark.proves("N7")
 class TestNobodyIsLeftBehind:
     def test_what_the_command_left_running_ends_with_it(
         self, started: list[Guarded]

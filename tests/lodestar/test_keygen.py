@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from lodestar.__main__ import main
-from queryablestate.access import AccessList, CallerEntry, token_sha256
-from queryablestate.credentials import Credentials
-from transport import load_key_pair, load_public_key
+from queryablestate.connect.credentials import Credentials
+from queryablestate.proxy.access import AccessList, CallerEntry, token_sha256
+from zmqtransport import load_key_pair, load_public_key
 
 
+@pytest.mark.proves("N4")
 class TestKeygen:
     def test_it_makes_keys_that_can_be_loaded(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -13,7 +13,7 @@ from queryablestate import OperatorStateView
 from queryablestate.local_cluster import LocalStateCluster
 from rescaling import RedistributionMode
 from rescaling.operator_state import encode_snapshot
-from sparkpipeline.operator_publication import (
+from sparkpipeline.operators.publication import (
     OperatorStatePublication,
     PublishedBatch,
     publish_batch,

@@ -1,6 +1,12 @@
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import struct
+import subprocess
+import sys
+import termios
 from datetime import UTC, datetime
 from typing import ClassVar
 
@@ -20,6 +26,7 @@ from lodestar.output import (
     table_text,
     timestamp_text,
 )
+from tests.lodestar.running import environment
 
 
 class TestPrintable:
@@ -152,3 +159,33 @@ class TestJson:
         """An epoch has up to 63 bits: no digit of it is lost."""
         assert json.loads(json_text(self.DOCUMENT)) == self.DOCUMENT
         assert str(2**60 + 1) in json_text(self.DOCUMENT)
+
+
+@pytest.mark.shells
+@pytest.mark.parametrize("columns", [30, 200])
+def test_a_table_fits_the_terminal(columns: int) -> None:
+    """The widest columns are cut there, and no line wraps; a pipe is no terminal."""
+    rows = [("short", "x" * 100, "y" * 20)]
+    script = (
+        "from lodestar.output import table_text\n"
+        f"print(table_text(('A', 'B', 'C'), {rows!r}))\n"
+    )
+    ours, theirs = os.openpty()
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 5, columns, 0, 0))
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        subprocess.run(
+            [sys.executable, "-c", script],
+            stdout=theirs,
+            check=True,
+            timeout=60,
+            env=environment(),
+        )
+        shown = terminal.read(10_000).decode()
+        os.close(theirs)
+    line = shown.splitlines()[1]
+    if columns == 200:
+        assert line == table_text(("A", "B", "C"), rows).splitlines()[1]
+    else:
+        assert len(line) == columns
+        assert line.split()[0] == "short"
+        assert line.count("…") == 2

@@ -25,7 +25,7 @@ from lodestar.progress import (
     move_report,
 )
 from nameservice import NS_PER_SECOND, ManualClock
-from queryablestate.move_progress import MoveFigures
+from queryablestate.operations.move_progress import MoveFigures
 
 
 def figures(
@@ -51,7 +51,7 @@ UNKNOWN = figures(0, size_bytes=0, pace=None, seconds_left=None)
 
 
 class TestBarText:
-    """The bar itself (O6)."""
+    """The bar itself."""
 
     @pytest.mark.parametrize(
         ("done_count", "planned_count", "expected"),
@@ -66,15 +66,15 @@ class TestBarText:
     def test_it_is_full_when_all_is_done(
         self, done_count: int, planned_count: int, expected: str
     ) -> None:
-        """O6: and not before."""
+        """And not before."""
         assert bar_text(done_count, planned_count, width=12) == expected
 
 
 class TestBarLine:
-    """A line with a bar (O6)."""
+    """A line with a bar."""
 
     def test_there_is_room_for_everything(self) -> None:
-        """O6: key groups, bytes, how fast, time left."""
+        """Key groups, bytes, how fast, time left."""
         assert bar_line("flights", figures(32), width=120) == (
             f"flights  [{'#' * 19}{'.' * 19}]  "
             "32 of 64 key groups, 12.3 MB, 4.1 MB/s, 8.20 s left"
@@ -102,7 +102,7 @@ class TestBarLine:
     def test_what_there_is_no_room_for_is_left_out(
         self, width: int, expected: str
     ) -> None:
-        """O6: how fast it goes is left out first, the count last."""
+        """How fast it goes is left out first, the count last."""
         assert bar_line("flights", figures(32), width=width) == expected
 
     @given(
@@ -114,7 +114,7 @@ class TestBarLine:
     def test_it_is_never_wider(
         self, title: str, done_count: int, width: int, seconds_left: float | None
     ) -> None:
-        """O6: whatever the title, wide letters and control characters included."""
+        """Whatever the title, wide letters and control characters included."""
         line = bar_line(
             title, figures(done_count, 200, seconds_left=seconds_left), width=width
         )
@@ -123,7 +123,7 @@ class TestBarLine:
         assert line
 
     def test_letters_that_take_two_cells_count_twice(self) -> None:
-        """O6: the title is cut by what is seen of it."""
+        """The title is cut by what is seen of it."""
         assert cell_count("航班") == 4
         assert cell_count("e\u0301") == 1
         line = bar_line("航班航班航班航班航班", UNKNOWN, width=32)
@@ -151,10 +151,10 @@ def set_width(out: TextIO, columns: int) -> None:
 
 
 class TestBarReport:
-    """The bar on a terminal (O6)."""
+    """The bar on a terminal."""
 
     def test_it_is_drawn_in_its_place(self, terminal: tuple[int, TextIO]) -> None:
-        """O6: a carriage return, no escape codes, a newline at the end."""
+        """A carriage return, no escape codes, a newline at the end."""
         ours, out = terminal
         set_width(out, 50)
         report = move_report(out, is_json=False)
@@ -177,7 +177,7 @@ class TestBarReport:
     def test_a_shorter_line_leaves_nothing_of_a_longer_one(
         self, terminal: tuple[int, TextIO]
     ) -> None:
-        """O6: and a terminal that became narrow is never overrun."""
+        """And a terminal that became narrow is never overrun."""
         ours, out = terminal
         report = BarReport(out)
         set_width(out, 100)
@@ -194,7 +194,7 @@ class TestBarReport:
     def test_what_cannot_be_counted_is_told_in_words(
         self, terminal: tuple[int, TextIO]
     ) -> None:
-        """O6: no full bar whose pace falls, while something else is awaited."""
+        """No full bar whose pace falls, while something else is awaited."""
         ours, out = terminal
         set_width(out, 40)
         report = BarReport(out)
@@ -211,7 +211,7 @@ class TestBarReport:
         assert len(words) == len(bar)
 
     def test_nothing_to_do_shows_nothing(self, terminal: tuple[int, TextIO]) -> None:
-        """O6: no bar flashes up for a move that there is not."""
+        """No bar flashes up for a move that there is not."""
         ours, out = terminal
         report = BarReport(out)
         report.show("flights", figures(0, 0), {})
@@ -224,7 +224,7 @@ class TestBarReport:
     def test_a_terminal_without_a_width_has_80_columns(
         self, terminal: tuple[int, TextIO]
     ) -> None:
-        """O6: some say 0."""
+        """Some say 0."""
         ours, out = terminal
         set_width(out, 0)
         BarReport(out).show("flights", figures(10), {})
@@ -232,10 +232,10 @@ class TestBarReport:
 
 
 class TestLineReport:
-    """Plain lines where there is no terminal (O6)."""
+    """Plain lines where there is no terminal."""
 
     def test_a_line_for_each_change_at_most_one_a_second(self) -> None:
-        """O6: what is the same is not said again, and nothing fancy is."""
+        """What is the same is not said again, and nothing fancy is."""
         out, clock = io.StringIO(), ManualClock(5)
         report = LineReport(out, clock)
         assert isinstance(move_report(out, is_json=False), LineReport)
@@ -255,7 +255,7 @@ class TestLineReport:
         assert out.getvalue().isascii()
 
     def test_what_cannot_be_counted_is_told_in_words(self) -> None:
-        """O6: once, be there something to count besides or not."""
+        """Once, be there something to count besides or not."""
         for planned_count in (0, 64):
             out, clock = io.StringIO(), ManualClock(5)
             report = LineReport(out, clock)
@@ -267,10 +267,10 @@ class TestLineReport:
 
 
 class TestJSONReport:
-    """JSON lines for programs (O6)."""
+    """JSON lines for programs."""
 
     def test_a_document_for_each_change_and_the_last_one(self) -> None:
-        """O6: that time has passed is no change; how it ended is always told."""
+        """That time has passed is no change; how it ended is always told."""
         out, clock = io.StringIO(), ManualClock(5)
         report = move_report(out, is_json=True, clock=clock)
         assert isinstance(report, JSONReport)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lodestar.__main__ import make_parser
-from queryablestate.proxy_config import ProxyConfig
-from queryablestate.proxy_config_toml import print_config
+from queryablestate.proxy.config import ProxyConfig
+from queryablestate.proxy.config_toml import print_config
 
 
 ROOT = Path(__file__).parent.parent.parent

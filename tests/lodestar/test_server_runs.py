@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from haservices import open_ha_services
+from lodestar.exit_codes import ExitCode
 from tests.lodestar.running import Running, run
+from zmqtransport import CurveKeyPair, load_public_key, write_key_pair
 
 
 pytestmark = pytest.mark.shells
@@ -19,6 +22,7 @@ ANY_PORT = ("--bind", "tcp://127.0.0.1:0")
 class TestServing:
     """``lodestar server`` as a process (N2, N5)."""
 
+    @pytest.mark.proves("N5")
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_it_says_what_it_serves_and_ends_cleanly(
         self, number: signal.Signals
@@ -35,6 +39,93 @@ class TestServing:
         assert result.out == ""
         assert "Traceback" not in result.err
 
+    def test_a_hangup_has_it_read_its_list_again(self) -> None:
+        """N4: SIGHUP does not end it; it ended with 0, and no manager restarted it."""
+        with Running("server", *ANY_PORT) as server:
+            url = server.out.next().split(" ")[1]
+            server.process.send_signal(signal.SIGHUP)
+            assert server.err.until("server.nothing_to_reload")
+            assert run("leaders", "--url", url).exit_code == 0
+            result = server.end(signal.SIGTERM)
+        assert result.exit_code == 0
+
+    @pytest.mark.proves("N5")
+    def test_a_hangup_has_it_read_its_limits_again(self, tmp_path: Path) -> None:
+        """N3: what may change does, a mistake changes nothing, the rest is named."""
+        limits = tmp_path / "limits.toml"
+        limits.write_text("sessions_max = 1\nlease_seconds_max = 0.5\n")
+        with Running("server", *ANY_PORT, "--limits", str(limits)) as server:
+            url = server.out.next().split(" ")[1]
+            with open_ha_services(url):
+                assert "as many sessions" in run("leaders", "--url", url).err
+                limits.write_text("sessions_max = 5\nsession_max = 6\n")
+                server.process.send_signal(signal.SIGHUP)
+                assert "session_max is no limit" in server.err.until(
+                    "server.reload_failed"
+                )
+                assert "as many sessions" in run("leaders", "--url", url).err
+                limits.write_text("sessions_max = 5\nlease_seconds_max = 0.7\n")
+                server.process.send_signal(signal.SIGHUP)
+                assert "lease_seconds_max" in server.err.until("server.restart_needed")
+                assert run("leaders", "--url", url).exit_code == 0
+            result = server.end(signal.SIGTERM)
+        assert result.exit_code == 0
+
+    def test_a_hangup_has_it_read_its_keys_again(self, tmp_path: Path) -> None:
+        """N4: on the same port; its clients know both keys for a while."""
+        names = ("server", "server-2", "client")
+        for name in names:
+            write_key_pair(CurveKeyPair.generate(), tmp_path / name)
+        keys = {name: tmp_path / f"{name}.key" for name in names}
+        known = tmp_path / "known.key"
+        known.write_text(keys["server"].read_text() + keys["server-2"].read_text())
+        allow_list = tmp_path / "clients.toml"
+        allow_list.write_text(
+            f'[clients.one]\npublic_key = "{load_public_key(keys["client"])}"\n'
+            'roles = ["admin"]\n'
+        )
+
+        def files(name: str) -> tuple[str, ...]:
+            public, secret = keys[name], f"{keys[name]}_secret"
+            return (
+                f"--curve-public-key-file={public}",
+                f"--curve-secret-key-file={secret}",
+            )
+
+        options = (*files("server"), f"--allow-list={allow_list}")
+        with Running("server", *ANY_PORT, *options) as server:
+            url = server.out.next().split(" ")[1].strip()
+            client = ("leaders", "--url", url, *files("client"))
+            knows_both = f"--curve-server-key-file={known}"
+            knows_old = f"--curve-server-key-file={tmp_path / 'old.key'}"
+            (tmp_path / "old.key").write_text(keys["server"].read_text())
+            assert run(*client, knows_both).exit_code == 0
+            Path(f"{keys['server-2']}_secret").replace(f"{keys['server']}_secret")
+            keys["server-2"].replace(keys["server"])
+            server.process.send_signal(signal.SIGHUP)
+            assert server.err.until("server.key_replaced")
+            assert run(*client, knows_both).exit_code == 0
+            refused = run(*client, knows_old)
+            assert refused.exit_code == ExitCode.NOT_ALLOWED
+            assert "put its present one into" in refused.err
+            server.end()
+
+    def test_an_option_outweighs_the_file(self, tmp_path: Path) -> None:
+        """N3: as everywhere else; and a wrong file is bad usage at the start."""
+        limits = tmp_path / "limits.toml"
+        limits.write_text("sessions_max = 1\n")
+        options = ("--limits", str(limits), "--sessions-max", "2")
+        with Running("server", *ANY_PORT, *options) as server:
+            url = server.out.next().split(" ")[1]
+            with open_ha_services(url):
+                assert run("leaders", "--url", url).exit_code == 0
+            server.end()
+        limits.write_text("sessions_max = 0\n")
+        result = run("server", *ANY_PORT, "--limits", str(limits))
+        assert (result.exit_code, result.out) == (2, "")
+        assert str(limits) in result.err.splitlines()[-1]
+        assert "sessions_max must be 1 to" in result.err.splitlines()[-1]
+
     def test_it_logs_to_standard_error(self) -> None:
         """N5: standard output has the one line, standard error the log, as JSON."""
         with Running("server", *ANY_PORT, "--log-level", "debug") as server:
@@ -44,6 +135,7 @@ class TestServing:
         assert lines
         assert all("event" in json.loads(line) for line in lines)
 
+    @pytest.mark.proves("N5")
     def test_a_port_in_use_is_told_in_one_line(self) -> None:
         """N5: a port that is taken is bad usage, and the last line names it."""
         with socket.socket() as taken:
@@ -66,6 +158,7 @@ class TestServing:
             assert "Traceback" not in result.err
             server.end()
 
+    @pytest.mark.proves("N5")
     @pytest.mark.parametrize(
         ("options", "saying"),
         [
@@ -105,6 +198,7 @@ class TestServing:
 
 
 class TestRestart:
+    @pytest.mark.proves("N2")
     def test_epochs_rise_over_a_restart(self, tmp_path: Path) -> None:
         """E2, N2: a data directory carries epochs into the next server."""
         epochs: list[int] = []
@@ -152,6 +246,7 @@ class TestCurve:
             *("--curve-server-key-file", str(keys / "server.key")),
         )
 
+    @pytest.mark.proves("N5")
     def test_everybody_may_do_what_the_allow_list_says(self, keys: Path) -> None:
         """N4, N5: who is refused gets exit code 4, in time, and a line."""
         with Running(

@@ -11,8 +11,8 @@ from lodestar.state_moves import (
     rescalings_text,
     shortage_sentences,
 )
-from queryablestate.move_progress import MoveFigures
-from queryablestate.rescaling_information import (
+from queryablestate.operations.move_progress import MoveFigures
+from queryablestate.operations.rescaling_information import (
     DrainInformation,
     MoveInformation,
     RescalingInformation,
@@ -56,10 +56,10 @@ DONE = evolve(
 
 
 class TestRescaling:
-    """How far a job is (O6)."""
+    """How far a job is."""
 
     def test_the_table(self) -> None:
-        """O6: where key groups are, how many are moved, who copies what from whom."""
+        """Where key groups are, how many are moved, who copies what from whom."""
         assert rescalings_text([MOVING], has_bars=False).splitlines() == [
             "JOB      NODES  REPLICAS  KEY GROUPS      MOVED     TIME LEFT",
             "flights  2      1         n-1 96, n-2 32  32 of 64  8.00 s",
@@ -74,12 +74,12 @@ class TestRescaling:
         assert rescalings_text([], has_bars=True) == "there are no jobs"
 
     def test_a_terminal_gets_a_bar(self) -> None:
-        """O6: how far it is can be seen."""
+        """How far it is can be seen."""
         text = rescalings_text([MOVING], has_bars=True)
         assert f"[{'#' * 10}{'.' * 10}] 32 of 64" in text
 
     def test_the_sentence(self) -> None:
-        """O6: one line says what is to be done, or where everything is."""
+        """One line says what is to be done, or where everything is."""
         assert rescaling_sentence(MOVING) == (
             "flights: 32 copies of key groups to be made"
         )
@@ -89,7 +89,7 @@ class TestRescaling:
         assert rescaling_sentence(DONE) == "flights: n-1 64, n-2 64"
 
     def test_what_is_missing_is_said(self) -> None:
-        """O6, S4: fewer nodes or copies than wanted, once nothing can be done."""
+        """S4: fewer nodes or copies than wanted, once nothing can be done."""
         assert shortage_sentences(MOVING) == []
         assert shortage_sentences(DONE) == []
         short = evolve(DONE, node_count=4, replica_count=2, missing_count=1)
@@ -103,7 +103,7 @@ class TestRescaling:
         assert shortage_sentences(evolve(short, left_count=1)) == []
 
     def test_the_document(self) -> None:
-        """O6: --json has everything, with what only a watcher knows."""
+        """--json has everything, with what only a watcher knows."""
         document = rescaling_document(MOVING)
         assert document["job"] == "flights"
         assert document["is_done"] is False
@@ -127,7 +127,7 @@ class TestRescaling:
 
 
 class TestDrain:
-    """How far a node is from being empty (O6)."""
+    """How far a node is from being empty."""
 
     DRAIN = DrainInformation(
         node_id="n-1",
@@ -137,7 +137,7 @@ class TestDrain:
     )
 
     def test_the_sentence(self) -> None:
-        """O6: what it still has, or that it may end."""
+        """What it still has, or that it may end."""
         assert drain_sentence(self.DRAIN) == (
             "n-1 is being emptied: 64 key groups of flights, 1 key group of orders"
         )
@@ -155,7 +155,7 @@ class TestDrain:
         )
 
     def test_the_document(self) -> None:
-        """O6: --json has the same."""
+        """--json has the same."""
         assert drain_document(self.DRAIN) == {
             "node_id": "n-1",
             "is_empty": False,

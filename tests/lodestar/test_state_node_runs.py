@@ -8,14 +8,15 @@ import pytest
 
 from lodestar.__main__ import make_parser
 from lodestar.state_node import node_config
-from queryablestate.access import token_sha256
-from queryablestate.node_config import NodeConfig
+from queryablestate.node.config import NodeConfig
+from queryablestate.proxy.access import token_sha256
 from tests.lodestar.running import Running, run
 
 
 ANY_URL = ("--url", "leaderserver://127.0.0.1:1")
 
 
+@pytest.mark.proves("N5")
 class TestOptions:
     """Every setting of a node has an option (N5)."""
 
@@ -74,6 +75,7 @@ class TestServing:
         """Return the options that name the name service, and the test's cluster."""
         return ("--url", leader_server_url, "--cluster-id", cluster_id)
 
+    @pytest.mark.proves("N5")
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_it_says_when_it_is_registered_and_ends_cleanly(
         self, at: tuple[str, ...], tmp_path: Path, number: signal.Signals
@@ -99,6 +101,7 @@ class TestServing:
                 assert "Traceback" not in result.err
                 assert proxy.end().exit_code == 0
 
+    @pytest.mark.proves("N5")
     def test_it_ends_cleanly_while_it_waits(
         self, at: tuple[str, ...], tmp_path: Path
     ) -> None:
@@ -159,6 +162,7 @@ class TestServing:
             assert "Traceback" not in result.err
             assert node.end().exit_code == 0
 
+    @pytest.mark.proves("N5")
     @pytest.mark.parametrize(
         ("options", "saying"),
         [

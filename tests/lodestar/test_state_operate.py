@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from lodestar.state_operate import node_document, nodes_text
-from queryablestate.node_information import NodeInformation
+from queryablestate.operations.node_information import NodeInformation
 
 
 class TestNodes:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 import json
 import os
 import pty
@@ -8,21 +7,20 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from attrs import frozen
 
 from haservices import HAConfig
-from queryablestate.access import token_sha256
-from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.proxy.access import token_sha256
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
 from tests.lodestar.running import (
     WAIT_SECONDS,
-    Result,
+    Ask,
     Running,
-    call,
     environment,
     run,
 )
@@ -30,7 +28,6 @@ from tests.lodestar.running import (
 
 pytestmark = pytest.mark.shells
 
-Ask = Callable[..., Result]
 SCHEMA = StateSchema(
     kind=StateKind.VALUE,
     key=(Field("k", AtomicType.INT),),
@@ -108,12 +105,6 @@ def cluster(
         yield cluster
         assert node.end(signal.SIGINT).exit_code == 0
         assert proxy.end().exit_code == 0
-
-
-@pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Return what runs a verb."""
-    return functools.partial(call, capsys)
 
 
 class TestNodes:

@@ -12,8 +12,8 @@ from lodestar.state_output import (
     state_document,
     states_text,
 )
-from queryablestate.query_results import StateEntry, StateInformation
-from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.client.results import StateEntry, StateInformation
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 
 
 PAIR = StateSchema(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from queryablestate.proxy_config import ProxyConfig
-from queryablestate.proxy_config_toml import parse_proxy_config
+from queryablestate.proxy.config import ProxyConfig
+from queryablestate.proxy.config_toml import parse_proxy_config
 from tests.lodestar.running import Running, run
 
 
@@ -30,6 +30,7 @@ def at(leader_server_url: str, cluster_id: str) -> tuple[str, ...]:
 class TestServing:
     """``lodestar proxy`` as a process (N5)."""
 
+    @pytest.mark.proves("N5")
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     def test_it_says_what_it_serves_and_ends_cleanly(
         self, at: tuple[str, ...], number: signal.Signals
@@ -62,6 +63,7 @@ class TestServing:
             assert line["address"] == address
             assert waiting.end().exit_code == 0
 
+    @pytest.mark.proves("N5")
     @pytest.mark.parametrize(
         ("options", "saying"),
         [
@@ -81,6 +83,7 @@ class TestServing:
         assert saying in result.err
         assert len(result.err.splitlines()) == 1, result.err
 
+    @pytest.mark.proves("N5")
     def test_a_name_service_that_is_not_there_is_told(self) -> None:
         """N5: exit code 5, in time."""
         result = run(

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
@@ -10,7 +13,7 @@ import pytest
 
 from haservices import HAConfig, open_ha_services
 from queryablestate.local_cluster import LocalStateCluster
-from queryablestate.schema import (
+from queryablestate.schema.schema import (
     AtomicType,
     DecimalType,
     Field,
@@ -19,7 +22,7 @@ from queryablestate.schema import (
     StateSchema,
 )
 from tests.lodestar.publishing import Publisher
-from tests.lodestar.running import call, run
+from tests.lodestar.running import call, environment, run
 
 
 pytestmark = pytest.mark.shells
@@ -150,12 +153,14 @@ class TestGet:
         _, out, _ = answer("get", "flights", "aircraft", *keys, "--json")
         assert [each["key"] for each in json.loads(out)] == list(keys)
 
+    @pytest.mark.proves("N5")
     def test_a_missing_key_is_exit_code_3(self, answer: Answer) -> None:
         """N5: not found is 3, with a line that names the key as it was typed."""
         code, out, err = answer("get", "flights", "aircraft", "N0")
         assert (code, out) == (3, "")
         assert err == "lodestar get: flights/aircraft holds nothing under 'N0'\n"
 
+    @pytest.mark.proves("N5")
     def test_what_is_there_is_told_even_if_something_is_missing(
         self, answer: Answer
     ) -> None:
@@ -228,6 +233,7 @@ class TestGet:
             "value": [{"event": "event 3"}, {"event": "event 4"}],
         }
 
+    @pytest.mark.proves("N5")
     @pytest.mark.parametrize(
         ("arguments", "code", "saying"),
         [
@@ -284,6 +290,7 @@ class TestStates:
         assert delays["nodes"] == ["node-1", "node-2"]
         assert delays["max_parallelism"] == 128
 
+    @pytest.mark.proves("N5")
     def test_an_unknown_job_is_exit_code_3(self, answer: Answer) -> None:
         """N5: not found is 3."""
         code, out, err = answer("states", "nothing")
@@ -341,11 +348,35 @@ class TestScan:
         code, out, _ = answer("scan", "flights", "aircraft", "--prefix", "X")
         assert (code, out) == (0, "there are no rows\n")
 
+    @pytest.mark.proves("N5")
     def test_wrong_usage(self, answer: Answer) -> None:
         """N5: exit code 2 for what is no key, 3 for what is not there."""
         code, _, err = answer("scan", "flights", "log", "--prefix", "1")
         assert (code, len(err.splitlines())) == (2, 1)
         assert answer("scan", "flights", "nothing")[0] == 3
+
+
+@pytest.mark.proves("N5")
+class TestMisspelt:
+    """What is not there is answered with what may be meant (N5)."""
+
+    @pytest.mark.parametrize(
+        ("job", "state", "saying"),
+        [
+            ("fligths", "aircraft", "did you mean 'flights'?"),
+            ("flights", "aircrafts", "did you mean 'aircraft'?"),
+            ("zzz", "aircraft", "there are 'flights'"),
+            ("flights", "zzz", "there are 'aircraft', 'delays', 'log', 'routes'"),
+        ],
+    )
+    def test_jobs_and_states(
+        self, answer: Answer, job: str, state: str, saying: str
+    ) -> None:
+        """N5: still one line, and exit code 3."""
+        code, out, err = answer("get", job, state, "N14228")
+        assert (code, out) == (3, "")
+        assert saying in err
+        assert len(err.splitlines()) == 1
 
 
 class TestCount:
@@ -360,11 +391,13 @@ class TestCount:
         _, out, _ = answer("count", "flights", state, "--json")
         assert json.loads(out) == {"job": "flights", "state": state, "count": count}
 
+    @pytest.mark.proves("N5")
     def test_an_unknown_state_is_exit_code_3(self, answer: Answer) -> None:
         """N5: not found is 3."""
         assert answer("count", "flights", "nothing")[0] == 3
 
 
+@pytest.mark.proves("N5")
 class TestAsProcess:
     """The same from a shell."""
 
@@ -374,6 +407,21 @@ class TestAsProcess:
         assert (result.exit_code, result.err) == (0, "")
         assert result.out.startswith("origin  EWR\n")
 
+    def test_a_reader_that_has_had_enough(self, at: tuple[str, ...]) -> None:
+        """N5: ``scan | head`` is done, and not failed."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "wb") as closed:
+            done = subprocess.run(
+                [sys.executable, "-m", "lodestar", "scan", "flights", "aircraft", *at],
+                stdout=closed,
+                stderr=subprocess.PIPE,
+                timeout=60,
+                env=environment(),
+                check=False,
+            )
+        assert (done.returncode, done.stderr) == (0, b"")
+
     def test_no_proxy_is_exit_code_5(self, leader_server_url: str) -> None:
         """N5: a proxy that is away is no key that is not there."""
         result = run(
@@ -381,7 +429,7 @@ class TestAsProcess:
             *("--url", leader_server_url, "--cluster-id", "no-proxy-here"),
         )
         assert (result.exit_code, result.out) == (5, "")
-        assert "no proxy serves queryable state" in result.err
+        assert "answers, but no proxy serves queryable state" in result.err
         assert len(result.err.splitlines()) == 1
 
     def test_no_name_service_is_exit_code_5(self) -> None:
@@ -391,4 +439,21 @@ class TestAsProcess:
             *("--url", "leaderserver://127.0.0.1:1"),
         )
         assert (result.exit_code, result.out) == (5, "")
+        assert "leaderserver://127.0.0.1:1 did not answer" in result.err
+        assert "proxy" not in result.err
         assert len(result.err.splitlines()) == 1
+
+
+@pytest.mark.proves("N5")
+def test_a_scan_that_is_cut_says_so(
+    answer: Answer, leader_server_url: str, at: tuple[str, ...]
+) -> None:
+    """N5: people get 100 rows, and are told how to get more; ``--json`` gets all."""
+    config = HAConfig(url=leader_server_url, cluster_id=at[-1], lease_seconds=3.0)
+    publisher = Publisher(config, "long", {"log": LOG})
+    publisher.write({"log": [(7, f"event {number}") for number in range(101)]})
+    code, out, err = answer("scan", "long", "log")
+    assert (code, len(out.splitlines())) == (0, 1 + 100)
+    assert "the first 100 rows, there are more: say how many with --limit" in err
+    code, out, err = answer("scan", "long", "log", "--json")
+    assert (code, len(out.splitlines()), err) == (0, 101, "")

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self, final
@@ -19,10 +19,11 @@ from attrs import define, field, frozen
 
 from haservices import HAConfig
 from queryablestate import QueryableStateClient
-from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
 from tests.lodestar.running import (
     WAIT_SECONDS,
+    Ask,
     Result,
     Running,
     call,
@@ -32,7 +33,6 @@ from tests.lodestar.running import (
 
 pytestmark = pytest.mark.shells
 
-Ask = Callable[..., Result]
 SCHEMA: Final = StateSchema(
     kind=StateKind.VALUE,
     key=(Field("k", AtomicType.INT),),
@@ -183,6 +183,7 @@ class Reading:
 class TestRescale:
     """``lodestar rescale`` (O6, S1)."""
 
+    @pytest.mark.proves("S1", "S3")
     def test_one_to_two_to_one_while_batches_are_committed(
         self, ask: Ask, cluster: Cluster
     ) -> None:
@@ -205,6 +206,7 @@ class TestRescale:
                 writing.wait_for_batches(3)
                 reading.check(batch_id=writing.batch_id)
 
+    @pytest.mark.proves("O6")
     def test_json_is_an_object_for_each_change(
         self, ask: Ask, cluster: Cluster
     ) -> None:
@@ -228,6 +230,7 @@ class TestRescale:
         last = json.loads(result.out.splitlines()[-1])
         assert (last["job"], last["is_done"]) == ("flights", True)
 
+    @pytest.mark.proves("S4")
     def test_replicas(self, ask: Ask, cluster: Cluster) -> None:
         """S4: two copies of each key group; one of them is asked, evenly."""
         with Writing(cluster.config) as writing, Reading(cluster.config) as reading:
@@ -243,6 +246,7 @@ class TestRescale:
             writing.wait_for_batches(3)
             reading.check(batch_id=writing.batch_id)
 
+    @pytest.mark.proves("O6")
     def test_a_terminal_shows_a_bar(self, cluster: Cluster) -> None:
         """O6: drawn in its place, without escape codes, and what is next, below it."""
         Publisher(cluster.config, "flights", {"state": SCHEMA}).write(
@@ -319,6 +323,7 @@ class TestRescale:
             assert saying in result.err
             assert len(result.err.splitlines()) == 1
 
+    @pytest.mark.proves("O6")
     def test_too_many_nodes_are_refused(self, ask: Ask, cluster: Cluster) -> None:
         """O6: rescale starts no node; it says how many there are."""
         Publisher(cluster.config, "flights", {"state": SCHEMA}).write({"state": []})
@@ -330,6 +335,7 @@ class TestRescale:
 class TestDrain:
     """``lodestar drain``, and SIGTERM (O6, S1)."""
 
+    @pytest.mark.proves("S1", "S3")
     def test_it_is_emptied_while_batches_are_committed(
         self, ask: Ask, cluster: Cluster
     ) -> None:
@@ -348,6 +354,7 @@ class TestDrain:
             writing.wait_for_batches(3)
             reading.check(batch_id=writing.batch_id)
 
+    @pytest.mark.proves("O6")
     def test_it_can_be_undone(self, ask: Ask, cluster: Cluster) -> None:
         """O6: it takes part again."""
         Publisher(cluster.config, "flights", {"state": SCHEMA}).write({"state": []})
@@ -358,6 +365,7 @@ class TestDrain:
         assert result.out == "n-1 takes part, with 128 key groups of flights\n"
         assert "draining" not in ask("nodes").out
 
+    @pytest.mark.proves("S1")
     def test_nobody_who_could_take_it(self, ask: Ask, cluster: Cluster) -> None:
         """S1: that is said, rather than waited for."""
         Publisher(cluster.config, "flights", {"state": SCHEMA}).write({"state": []})
@@ -369,6 +377,7 @@ class TestDrain:
         assert "not done within 0.5 s" in result.err
         assert "the move goes on" in result.err
 
+    @pytest.mark.proves("O6")
     def test_control_c_ends_the_waiting_and_not_the_move(
         self, ask: Ask, cluster: Cluster
     ) -> None:
@@ -387,6 +396,7 @@ class TestDrain:
         with Reading(cluster.config) as reading:
             reading.check(batch_id=3)
 
+    @pytest.mark.proves("S1")
     def test_a_signal_has_a_node_leave(self, ask: Ask, cluster: Cluster) -> None:
         """S1: SIGTERM ends it when others have what it had, and it tells how far."""
         with Writing(cluster.config) as writing, Reading(cluster.config) as reading:

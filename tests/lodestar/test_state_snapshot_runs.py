@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from haservices import HAConfig, open_ha_services
 from queryablestate.local_cluster import LocalStateCluster
-from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
-from tests.lodestar.running import Result, call
+from tests.lodestar.running import Ask, Result, call
 
 
 pytestmark = pytest.mark.shells
 
-Ask = Callable[..., Result]
 SCHEMA = StateSchema(
     kind=StateKind.VALUE,
     key=(Field("k", AtomicType.INT),),

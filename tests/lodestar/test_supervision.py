@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,6 +8,7 @@ from lodestar.supervision import (
     BeliefRead,
     CommandEnded,
     EndReason,
+    HealthLost,
     Kill,
     LeadershipRevoked,
     StopRequested,
@@ -29,6 +31,7 @@ def core_at_zero(grace_ns: int = GRACE_NS) -> SupervisionCore:
     return SupervisionCore(until_ns=FULL_NS, grace_ns=grace_ns, now_ns=0)
 
 
+@pytest.mark.proves("N7")
 class TestWhileBeliefLasts:
     def test_a_command_is_left_alone_while_belief_is_moved_forward(self) -> None:
         """N7: as long as heartbeats are answered, the command hears nothing."""
@@ -51,6 +54,7 @@ class TestWhileBeliefLasts:
         assert core.next_deadline_ns() is None
 
 
+@pytest.mark.proves("N7")
 class TestWhenBeliefRunsOut:
     def test_term_goes_out_at_half_and_not_before(self) -> None:
         """N7: one before the deadline nothing, at the very deadline TERM."""
@@ -92,7 +96,9 @@ class TestWhenBeliefRunsOut:
         assert core.next_deadline_ns() == TERMINATE_NS + FULL_NS
 
 
+@pytest.mark.proves("N7")
 class TestWhenRevoked:
+    @pytest.mark.proves("E4")
     def test_the_command_has_as_long_as_belief_would_have_lasted(self) -> None:
         """N7, E4: nobody else is granted before belief, as last known, has ended."""
         core = core_at_zero()
@@ -116,6 +122,7 @@ class TestWhenRevoked:
         assert core.step(LeadershipRevoked(), now_ns=2) == ()
 
 
+@pytest.mark.proves("N7")
 class TestWhenStopped:
     def test_the_command_is_asked_first_and_has_its_grace(self) -> None:
         """N7: our own SIGTERM ends the command; belief goes on meanwhile."""
@@ -153,6 +160,7 @@ class TestWhenStopped:
         assert core.reason is EndReason.LEADERSHIP_LOST
 
 
+@pytest.mark.proves("N7")
 @given(
     moves=st.lists(
         st.tuples(
@@ -199,3 +207,42 @@ def test_a_shell_that_keeps_deadlines_kills_before_belief_ends(
     assert done in ([Terminate(), Kill()], [Terminate()], [Kill()], [])
     assert Kill() in done
     assert done.count(Terminate()) == 1
+
+
+@pytest.mark.proves("N7")
+class TestWhenHealthIsLost:
+    def test_the_command_is_asked_and_then_made_to_end(self) -> None:
+        """N7: TERM at once, KILL after the grace; the reason is told."""
+        core = core_at_zero(grace_ns=1_000)
+        assert core.step(HealthLost(), now_ns=5) == (Terminate(),)
+        assert core.reason is EndReason.UNHEALTHY
+        assert core.step(HealthLost(), now_ns=6) == ()
+        assert core.step(BeliefRead(until_ns=FULL_NS), now_ns=1_005) == (Kill(),)
+        assert core.step(CommandEnded(), now_ns=1_006) == ()
+        assert core.is_over
+
+    def test_a_request_to_stop_meanwhile_is_the_first_of_its_kind(self) -> None:
+        """N7: it means to end with the command; the second means at once."""
+        core = core_at_zero()
+        core.step(HealthLost(), now_ns=5)
+        assert core.step(StopRequested(), now_ns=6) == ()
+        assert core.reason is EndReason.STOPPED
+        assert core.step(StopRequested(), now_ns=7) == (Kill(),)
+
+    def test_what_is_being_ended_for_another_reason_keeps_it(self) -> None:
+        """N7: a leadership that is lost is not resigned from."""
+        core = core_at_zero()
+        core.step(LeadershipRevoked(), now_ns=5)
+        assert core.step(HealthLost(), now_ns=6) == ()
+        assert core.reason is EndReason.LEADERSHIP_LOST
+
+
+@pytest.mark.proves("N7")
+def test_a_revoked_command_is_over_when_the_name_service_waits_no_longer() -> None:
+    """N7: on ZooKeeper belief reaches further ahead than a revoke callback may take."""
+    core = SupervisionCore(
+        until_ns=100 * FULL_NS, grace_ns=GRACE_NS, now_ns=0, revoke_grace_ns=7
+    )
+    assert core.step(LeadershipRevoked(), now_ns=10) == (Terminate(),)
+    assert core.next_deadline_ns() == 10 + 6
+    assert core.step(BeliefRead(until_ns=16), now_ns=16) == (Kill(),)

@@ -10,6 +10,7 @@ from nameservice.errors import (
     AuthenticationError,
     ConfigurationError,
     DidNotHappenError,
+    EpochAheadError,
     ForkedClientError,
     LeadershipLostError,
     LocalProtocolError,
@@ -19,11 +20,14 @@ from nameservice.errors import (
     ProtocolError,
     RemoteProtocolError,
     SessionExpiredError,
+    SeveralServersError,
     StaleEpochError,
     StorageError,
+    UnknownContenderError,
     UnknownSessionError,
     UnreachableError,
     VersionMismatchError,
+    WrongServiceError,
 )
 
 
@@ -35,6 +39,10 @@ EXAMPLES = [
     (ConfigurationError("lower it"), "lower it"),
     (LocalProtocolError("once only"), "once only"),
     (RemoteProtocolError("oversized", "9 bytes"), "9 bytes (oversized)"),
+    (
+        WrongServiceError("leaderserver://h:80", "h:80 is an HTTP server", "a server"),
+        "leaderserver://h:80: h:80 is an HTTP server, not a server: correct the URL",
+    ),
     (
         UnreachableError("tcp://h:1", 1.5),
         "tcp://h:1 did not answer within 1.5 s",
@@ -61,6 +69,21 @@ EXAMPLES = [
         "'a' is at another version, not at version 2: read it again and decide anew",
     ),
     (UnknownSessionError("s1"), "there is no session 's1'"),
+    (UnknownContenderError("flights", "x"), "'flights' has no contender 'x'"),
+    (
+        EpochAheadError("flights", 9, 7),
+        (
+            "epoch 9 of 'flights' was seen, epoch 7 is there: the clock of the server "
+            "was set back; give it a data directory, or its former time"
+        ),
+    ),
+    (
+        SeveralServersError("leaderserver://h:1", "x y"),
+        (
+            "more than one LeaderServer answers at leaderserver://h:1: x y; leaders of "
+            "the one are unknown to the other: stop all but one"
+        ),
+    ),
     (MayHaveHappenedError("no answer"), "no answer"),
     (SessionExpiredError("gone"), "gone"),
     (LeadershipLostError("job", 7), "the leadership of epoch 7 of 'job' is over"),
@@ -105,6 +128,7 @@ def drawn_edges() -> Iterator[tuple[str, str]]:
 
 
 class TestTree:
+    @pytest.mark.proves("L4")
     def test_drawing_is_the_tree(self) -> None:
         """L4: the tree drawn in nameservice/errors.py is the tree of the classes."""
         actual = {
@@ -114,16 +138,19 @@ class TestTree:
         }
         assert set(drawn_edges()) == actual
 
+    @pytest.mark.proves("L4")
     def test_every_error_is_under_the_one_root(self) -> None:
         """L4: whoever catches NameServiceError misses none; all end in Error."""
         assert all(issubclass(cls, NameServiceError) for cls in classes().values())
         assert all(name.endswith("Error") for name in classes())
         assert sorted(classes()) == sorted(errors.__all__)
 
+    @pytest.mark.proves("L4")
     def test_configuration_error_is_a_value_error(self) -> None:
         """L4: a bad setting is also what Python calls a bad value."""
         assert issubclass(ConfigurationError, ValueError)
 
+    @pytest.mark.proves("L4")
     def test_pairs_that_must_be_told_apart_are_not_related(self) -> None:
         """L4: "did not" / "may have happened", "unreachable" / "refused" differ."""
         for one, other in (
@@ -142,6 +169,7 @@ class TestTree:
         } == set(classes().values())
 
 
+@pytest.mark.proves("L4")
 class TestSentences:
     @pytest.mark.parametrize(("error", "sentence"), EXAMPLES)
     def test_sentence_is_built_from_the_data(

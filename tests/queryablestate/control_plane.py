@@ -7,24 +7,31 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 from attrs import define, field
 
 from election import Delete, Put
-from queryablestate import paths
-from queryablestate.control_core import ControlCore
-from queryablestate.control_effects import (
+from queryablestate.control.core import ControlCore
+from queryablestate.control.effects import (
     AnswerWriter,
     ControlEffect,
     RefuseWriter,
     SendToNode,
     WriteStore,
 )
-from queryablestate.control_events import (
+from queryablestate.control.events import (
     ControlEvent,
     Link,
     NodeSpoke,
     StoreWritten,
     WriterAsked,
 )
-from queryablestate.decisions import Job
-from queryablestate.messages import (
+from queryablestate.control.job import leader_paths as paths
+from queryablestate.control.job.job import Job
+from queryablestate.schema.schema import (
+    AtomicType,
+    Field,
+    StateKind,
+    StateSchema,
+    schema_json,
+)
+from queryablestate.wire.clients import (
     BindRun,
     CommitBatch,
     DrawTicket,
@@ -33,15 +40,14 @@ from queryablestate.messages import (
     StateDeclaration,
     TicketDrawn,
 )
-from queryablestate.node_messages import (
+from queryablestate.wire.node_messages import (
     EntriesApplied,
     JobPosition,
     NodeHeartbeat,
     RegisterNode,
     StagesVerified,
 )
-from queryablestate.records import CountersRecord, NodeRecord, StageRecord
-from queryablestate.schema import AtomicType, Field, StateKind, StateSchema, schema_json
+from queryablestate.wire.records import CountersRecord, NodeRecord, StageRecord
 
 
 if TYPE_CHECKING:
@@ -50,8 +56,8 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from nameservice import NameServiceError
-    from queryablestate.node_messages import FromNode, ToNode
-    from queryablestate.operation_messages import DrainNode, RescaleJob
+    from queryablestate.wire.node_messages import FromNode, ToNode
+    from queryablestate.wire.operation_messages import DrainNode, RescaleJob
 
 
 __all__ = [
@@ -134,8 +140,9 @@ def bind(
     states: dict[str, str] | None = None,
     on_new_query: str = "refuse",
     job_id: str = APP,
+    born_epoch: int | None = 0,
 ) -> BindRun:
-    """Return a run's showing of a ticket."""
+    """Return a run's showing of a ticket; the first one, unless it was born before."""
     return BindRun(
         request_id=2,
         session=SESSION,
@@ -145,6 +152,7 @@ def bind(
         run_id=run_id,
         states=_declarations(states),
         on_new_query=on_new_query,
+        born_epoch=ticket if born_epoch == 0 else born_epoch,
     )
 
 
@@ -178,6 +186,8 @@ def commit(
     request_id: int = 3,
     timeout_ms: int = 60_000,
     job_id: str = APP,
+    born_epoch: int | None = None,
+    digests: tuple[bytes, ...] = (),
 ) -> CommitBatch:
     """Return a request to decide a batch."""
     return CommitBatch(
@@ -194,6 +204,8 @@ def commit(
         on_new_query=on_new_query,
         stages=stages,
         timeout_ms=timeout_ms,
+        born_epoch=born_epoch,
+        digests=digests,
     )
 
 
@@ -381,6 +393,7 @@ class Plane:
         states: dict[str, str] | None = None,
         on_new_query: str = "refuse",
         job_id: str = APP,
+        born_epoch: int | None = 0,
     ) -> int:
         """Bind a run; return its writer epoch."""
         request = bind(
@@ -390,6 +403,7 @@ class Plane:
             states=states,
             on_new_query=on_new_query,
             job_id=job_id,
+            born_epoch=born_epoch,
         )
         return told(RunBound, self.ask(request)).writer_epoch
 

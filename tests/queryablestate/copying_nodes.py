@@ -13,10 +13,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Self
 
 from haservices import HAServices, open_ha_services
-from queryablestate.codec import decode_values
-from queryablestate.node import StateNode
-from queryablestate.node_config import NodeConfig
-from queryablestate.node_messages import (
+from queryablestate.node.config import NodeConfig
+from queryablestate.node.node import StateNode
+from queryablestate.wire.codec import decode_values
+from queryablestate.wire.node_messages import (
     AssignJob,
     ChunkStaged,
     CopySource,
@@ -28,7 +28,7 @@ from queryablestate.node_messages import (
     ResetJob,
     StagedRows,
 )
-from queryablestate.questions import Answer
+from queryablestate.wire.questions import Answer
 from tests.queryablestate.node_entries import batch, question
 from tests.queryablestate.proxy_for_nodes import TIMEOUT_SECONDS, NodeProxy, Writer
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from queryablestate.copy_messages import CopiedRows, CopiedStates
-    from queryablestate.questions import Operation
-    from queryablestate.records import Entry, StageRecord
-    from queryablestate.store import StateStore
-    from transport import CurveKeyPair
+    from queryablestate.store.store import StateStore
+    from queryablestate.wire.copy_messages import CopiedRows, CopiedStates
+    from queryablestate.wire.questions import Operation
+    from queryablestate.wire.records import Entry, StageRecord
+    from zmqtransport import CurveKeyPair
 
 
 JOB: Final = "job"

@@ -16,13 +16,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from queryablestate.codec import decode_rows, encode_payload
-from queryablestate.node_messages import StageChunk
-from queryablestate.records import BatchDecided, Entry, StateDropped
-from queryablestate.store import StateStore
-from queryablestate.store_holdings import Held, admitted, copies_under_way
-from queryablestate.store_layout import HoldMark
-from queryablestate.store_marks import hold_mark
+from queryablestate.store.hold_marks import admitted, copies_under_way
+from queryablestate.store.holdings import Held
+from queryablestate.store.layout import HoldMark
+from queryablestate.store.marks import hold_mark
+from queryablestate.store.store import StateStore
+from queryablestate.wire.codec import decode_rows, encode_payload
+from queryablestate.wire.node_messages import StageChunk
+from queryablestate.wire.records import BatchDecided, Entry, StateDropped
 from tests.queryablestate import writing_store
 from tests.queryablestate.store_batches import JOB, NODE, NOW_US
 from tests.queryablestate.store_copying import hold, joining

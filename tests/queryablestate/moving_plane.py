@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar, final
 
 from nameservice import NameServiceError
-from queryablestate.commits import Commits
-from queryablestate.control_changes import Change, Write
-from queryablestate.control_effects import RefuseWriter
-from queryablestate.control_events import Link
-from queryablestate.node_messages import StagesCollected
-from queryablestate.records import (
+from queryablestate.control.changes import Change, Write
+from queryablestate.control.commits import Commits
+from queryablestate.control.effects import RefuseWriter
+from queryablestate.control.events import Link
+from queryablestate.wire.node_messages import StagesCollected
+from queryablestate.wire.records import (
     AssignmentRecord,
     BatchDecided,
     JoiningCopy,
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from queryablestate.control_changes import Outcome
-    from queryablestate.control_effects import ControlEffect
-    from queryablestate.node_messages import CollectStages, ToNode, VerifyStages
-    from queryablestate.records import StageRecord
+    from queryablestate.control.changes import Outcome
+    from queryablestate.control.effects import ControlEffect
+    from queryablestate.wire.node_messages import CollectStages, ToNode, VerifyStages
+    from queryablestate.wire.records import StageRecord
 
 
 __all__ = ["MovingPlane", "assignment"]

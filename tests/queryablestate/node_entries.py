@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from queryablestate.node_events import AskedQuestion
-from queryablestate.node_messages import (
+from queryablestate.node.core.events import AskedQuestion
+from queryablestate.wire.node_messages import (
     CopySource,
     JobAssignment,
     JoiningGroup,
     WriterFence,
 )
-from queryablestate.questions import GetValues, Operation, Question
-from queryablestate.records import (
+from queryablestate.wire.questions import GetValues, Operation, Question
+from queryablestate.wire.records import (
     BatchDecided,
     BatchState,
     SnapshotMarked,
@@ -24,6 +24,7 @@ def batch(
     sequence: int,
     *,
     batch_id: int | None = None,
+    generation: int = 1,
     writer_epoch: int = 1,
     state_number: int = 1,
     stages: tuple[StageRecord, ...] = (),
@@ -44,7 +45,7 @@ def batch(
                 state_number=state_number,
                 kind=kind,
                 has_ttl=has_ttl,
-                generation=1,
+                generation=generation,
                 is_replaced=is_replaced,
             ),
         ),
@@ -115,6 +116,7 @@ def question(
     operation: Operation | None = None,
     deadline_ms: int = 5_000,
     min_batch_id: int | None = None,
+    min_generation: int | None = None,
 ) -> Question:
     """Return a question of the proxy leader."""
     return Question(
@@ -125,6 +127,7 @@ def question(
         operation=GetValues() if operation is None else operation,
         deadline_ms=deadline_ms,
         min_batch_id=min_batch_id,
+        min_generation=min_generation,
     )
 
 

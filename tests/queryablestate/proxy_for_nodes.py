@@ -15,15 +15,15 @@ import zmq
 
 from haservices import campaign
 from nameservice import QUERY_PROXY
-from queryablestate.address import StateAddress, parse_address
-from queryablestate.codec import (
+from queryablestate.connect.credentials import secure_to
+from queryablestate.wire.address import StateAddress, parse_address
+from queryablestate.wire.codec import (
     decode_from_node,
     decode_to_proxy,
     encode,
     encode_payload,
 )
-from queryablestate.credentials import secure_to
-from queryablestate.node_messages import (
+from queryablestate.wire.node_messages import (
     ApplyEntries,
     ChunkRefused,
     ChunkStaged,
@@ -36,9 +36,9 @@ from queryablestate.node_messages import (
     StageChunk,
     StagedRows,
 )
-from queryablestate.questions import Answer, Refusal
-from queryablestate.records import StageRecord
-from transport import parse_endpoint
+from queryablestate.wire.questions import Answer, Refusal
+from queryablestate.wire.records import StageRecord
+from zmqtransport import parse_endpoint
 
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     import msgspec
 
     from haservices import HAServices
-    from queryablestate.questions import Question
-    from queryablestate.records import Entry
-    from transport import CurveKeyPair
+    from queryablestate.wire.questions import Question
+    from queryablestate.wire.records import Entry
+    from zmqtransport import CurveKeyPair
 
 
 TIMEOUT_SECONDS: Final = 30.0

@@ -10,11 +10,9 @@ import msgspec
 import zmq
 
 from nameservice import AuthenticationError, NameServiceError
-from queryablestate.address import parse_address
-from queryablestate.codec import decode_to_client, decode_to_node, encode
-from queryablestate.credentials import secure_to
-from queryablestate.failures import error_of
-from queryablestate.messages import (
+from queryablestate.connect.credentials import secure_to
+from queryablestate.wire.address import parse_address
+from queryablestate.wire.clients import (
     BindRun,
     CommitBatch,
     DescribeState,
@@ -27,8 +25,13 @@ from queryablestate.messages import (
     TicketDrawn,
     Welcome,
 )
-from queryablestate.node_messages import NodeHeartbeat, NodeRegistered, RegisterNode
-from queryablestate.questions import (
+from queryablestate.wire.codec import decode_to_client, decode_to_node, encode
+from queryablestate.wire.node_messages import (
+    NodeHeartbeat,
+    NodeRegistered,
+    RegisterNode,
+)
+from queryablestate.wire.questions import (
     Answer,
     Ask,
     GetValues,
@@ -36,8 +39,9 @@ from queryablestate.questions import (
     Reading,
     Refusal,
 )
+from queryablestate.wire.refusals import error_of
 from tests.queryablestate.control_plane import VALUE as SCHEMA
-from transport import (
+from zmqtransport import (
     ConnectionMonitor,
     CurveKeyPair,
     HandshakeFailed,
@@ -53,8 +57,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from queryablestate.messages import ToClient, ToNodeFrame
-    from transport import ZMQContext
+    from queryablestate.wire.clients import ToClient, ToNodeFrame
+    from zmqtransport import ZMQContext
 
 
 __all__ = ["ScriptedNode", "ScriptedPeer", "check_not_let_in", "is_refused"]
@@ -185,6 +189,7 @@ class ScriptedPeer(_Dealer):
             BindRun,
             job_id=job_id,
             ticket=drawn.ticket,
+            born_epoch=drawn.ticket,
             query_id=f"query of {state_name}",
             run_id=f"run {drawn.ticket}",
             states=states,

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from haservices import HAConfig, HAServices, open_ha_services
-from queryablestate.node import StateNode
-from queryablestate.node_config import NodeConfig
-from queryablestate.proxy_config import ProxyConfig
-from queryablestate.proxy_server import QueryStateProxyServer
-from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.node.config import NodeConfig
+from queryablestate.node.node import StateNode
+from queryablestate.proxy.config import ProxyConfig
+from queryablestate.proxy.server import QueryStateProxyServer
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
 
 

@@ -8,10 +8,8 @@ from typing import Any, TypeVar, final
 import msgspec
 
 from nameservice import NS_PER_SECOND
-from queryablestate.codec import decode_to_client, encode_payload
-from queryablestate.messages import StateDescribed, Welcome
-from queryablestate.query_core import QueryConfig, QueryCore
-from queryablestate.query_events import (
+from queryablestate.client.core import QueryConfig, QueryCore
+from queryablestate.client.events import (
     CompleteRequests,
     ConnectionMade,
     ConnectTo,
@@ -24,15 +22,17 @@ from queryablestate.query_events import (
     SendRequest,
     TimeWent,
 )
-from queryablestate.query_requests import (
+from queryablestate.client.requests import (
     Call,
     KeysRead,
     NodeRead,
     Request,
     RouteRead,
 )
-from queryablestate.query_routes import ROWS, Asking
-from queryablestate.questions import Ask, Operation, Refusal
+from queryablestate.client.routes import ROWS, Asking
+from queryablestate.wire.clients import StateDescribed, Welcome
+from queryablestate.wire.codec import decode_to_client, encode_payload
+from queryablestate.wire.questions import Ask, Operation, Refusal
 from tests.queryablestate.scripted_proxy import error_frame
 from tests.queryablestate.scripted_state import ScriptedState
 
@@ -65,9 +65,16 @@ class Conversation:
         config: QueryConfig | None = None,
         key_count_max: int = 1_000,
         frame_size_bytes_max: int = 1_000_000,
+        first_address: str | None = None,
+        name_service: str | None = None,
     ) -> None:
         self.now_ns = 1_000
-        self.core = QueryCore(config, now_ns=self.now_ns)
+        self.core = QueryCore(
+            config,
+            now_ns=self.now_ns,
+            first_address=first_address,
+            name_service=name_service,
+        )
         self.state = ScriptedState() if state is None else state
         self.key_count_max = key_count_max
         self.frame_size_bytes_max = frame_size_bytes_max

@@ -12,13 +12,13 @@ import zmq
 
 from haservices import HAServices
 from nameservice import QUERY_PROXY, RemoteProtocolError
-from queryablestate.address import StateAddress
-from queryablestate.codec import decode_to_proxy, encode
-from queryablestate.failures import NOT_LEADER, UNKNOWN_SESSION
-from queryablestate.messages import Hello, Welcome
-from queryablestate.questions import Refusal
+from queryablestate.wire.address import StateAddress
+from queryablestate.wire.clients import Hello, Welcome
+from queryablestate.wire.codec import decode_to_proxy, encode
+from queryablestate.wire.questions import Refusal
+from queryablestate.wire.refusals import NOT_LEADER, UNKNOWN_SESSION
 from tests.recording import Record
-from transport import (
+from zmqtransport import (
     AllowList,
     Authenticator,
     CurveKeyPair,

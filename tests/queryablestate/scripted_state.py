@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, Final, final
 
 import msgspec
 
-from queryablestate.codec import decode_keys, encode, encode_payload
-from queryablestate.failures import STALE_ROUTE
-from queryablestate.key_codec import KeyCodec
-from queryablestate.messages import (
+from queryablestate.schema.keys import KeyCodec
+from queryablestate.schema.schema import (
+    AtomicType,
+    Field,
+    StateKind,
+    StateSchema,
+    schema_json,
+)
+from queryablestate.schema.values import ValueCodec
+from queryablestate.wire.clients import (
     DescribeState,
     JobsListed,
     ListJobs,
@@ -20,25 +26,20 @@ from queryablestate.messages import (
     StateDescription,
     StatesListed,
 )
-from queryablestate.questions import (
+from queryablestate.wire.codec import decode_keys, encode, encode_payload
+from queryablestate.wire.questions import (
     Ask,
     CountKeys,
     GetEntries,
     GetItems,
     GetValues,
+    HasRows,
     Reading,
     Refusal,
     ScanRows,
     Told,
 )
-from queryablestate.schema import (
-    AtomicType,
-    Field,
-    StateKind,
-    StateSchema,
-    schema_json,
-)
-from queryablestate.value_codec import ValueCodec
+from queryablestate.wire.refusals import STALE_ROUTE
 from tests.queryablestate.scripted_proxy import Reply, error_frame
 
 
@@ -48,12 +49,20 @@ ORIGIN = Field("origin", AtomicType.STRING)
 DELAY = Field("delay", AtomicType.BIGINT)
 
 VALUE_SCHEMA = StateSchema(kind=StateKind.VALUE, key=(NAME,), value=(ORIGIN, DELAY))
+STATE: Final = ("flights", "aircraft")
+"""The job and the name of a `ScriptedState` that is told nothing else."""
+
 LIST_SCHEMA = StateSchema(kind=StateKind.LIST, key=(NAME,), value=(ORIGIN, DELAY))
 MAP_SCHEMA = StateSchema(
     kind=StateKind.MAP, key=(NAME,), map_key=(WHERE,), value=(ORIGIN, DELAY)
 )
 
 _numbers = itertools.count(1)
+
+
+def row(number: int) -> dict[str, Any]:
+    """Return the row that is kept under ``N<number>``."""
+    return {"origin": f"A{number}", "delay": number}
 
 
 @final
@@ -169,6 +178,10 @@ class ScriptedState:
                     None if (items := lists.get(key)) is None else items[start:stop]
                     for key in self._asked_keys(ask, payload)
                 ]
+            case HasRows():
+                is_value = self.schema.kind is StateKind.VALUE
+                kept = self._stored_values() if is_value else self._stored()
+                values = [bool(kept.get(key)) for key in self._asked_keys(ask, payload)]
             case GetEntries():
                 maps = self._stored()
                 values = [

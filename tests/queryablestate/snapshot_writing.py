@@ -6,29 +6,25 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, final
 
-from queryablestate.key_codec import KeyCodec
-from queryablestate.operator_states import (
-    OPERATOR_STATE_SCHEMA,
-    published_name,
-    published_rows,
-    published_states,
-)
-from queryablestate.proxy_connection import ProxyConnection
-from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
-from queryablestate.value_codec import ValueCodec
-from queryablestate.writer import StateWriter
-from queryablestate.writer_rows import StateRows
-from queryablestate.writer_stager import Stager
+from queryablestate.client.calls import ProxyConnection
+from queryablestate.schema.keys import KeyCodec
+from queryablestate.schema.operator_states import OPERATOR_STATE_SCHEMA, published_name
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.schema.values import ValueCodec
+from queryablestate.writer.operator_states import published_rows, published_states
+from queryablestate.writer.rows import StateRows
+from queryablestate.writer.stager import Stager
+from queryablestate.writer.writer import StateWriter
 from rescaling.operator_state import encode_snapshot
 from rescaling.redistribution import RedistributionMode
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from haservices import HAServices
-    from queryablestate.client import QueryableStateClient
-    from queryablestate.messages import BatchCommitted
+    from queryablestate.client.client import QueryableStateClient
+    from queryablestate.wire.clients import BatchCommitted
 
 
 __all__ = [
@@ -96,6 +92,10 @@ class Query:
 
     def write(self, batch_id: int) -> BatchCommitted:
         """Write batch *batch_id*, and return what the proxy says of it."""
+        return self.stage(batch_id)()
+
+    def stage(self, batch_id: int) -> Callable[[], BatchCommitted]:
+        """Stage the rows of batch *batch_id*, and return what commits it."""
         with ProxyConnection(self._ha) as proxy:
             writer = StateWriter(proxy)
             plan = writer.plan(
@@ -122,13 +122,20 @@ class Query:
                         is_list=schema.kind is StateKind.LIST,
                     )
                 message = stager.finish()
-            return writer.commit(
-                run.origin,
-                batch_id,
-                [message],
-                is_complete=self.is_complete,
-                timeout_seconds=TIMEOUT_SECONDS,
-            )
+
+        def commit() -> BatchCommitted:
+            with ProxyConnection(self._ha) as proxy:
+                return StateWriter(proxy).commit(
+                    run.origin,
+                    batch_id,
+                    [message],
+                    is_complete=self.is_complete,
+                    # Rows of operator state name the epoch of the run that wrote them.
+                    is_digested=OPERATOR_STATE_SCHEMA not in self._states.values(),
+                    timeout_seconds=TIMEOUT_SECONDS,
+                )
+
+        return commit
 
 
 def _rows_of(name: str, schema: StateSchema, batch_id: int) -> StateRows:
@@ -150,7 +157,8 @@ def _rows_of(name: str, schema: StateSchema, batch_id: int) -> StateRows:
     for number in range(len(keys)):  # every other row has expired already
         expires_at_us = now_us + _TTL_US if number % 2 else now_us - 1
         values.append(expires_at_us.to_bytes(8, "big") + value)
-    return StateRows(keys=keys, values=values)
+    # Run again, a batch has the same rows, and here another time.
+    return StateRows(keys=keys, values=values, digested=[value] * len(keys))
 
 
 def _offsets_of(batch_id: int, writer_epoch: int) -> StateRows:

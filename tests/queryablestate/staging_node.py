@@ -10,8 +10,8 @@ from typing import TypeAlias
 import zmq
 from attrs import define, field
 
-from queryablestate.codec import decode_chunk, decode_rows, encode
-from queryablestate.node_messages import (
+from queryablestate.wire.codec import decode_chunk, decode_rows, encode
+from queryablestate.wire.node_messages import (
     ChunkRefused,
     ChunkStaged,
     StageChunk,

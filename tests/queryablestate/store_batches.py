@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from queryablestate.codec import encode_payload
-from queryablestate.node_messages import StageChunk, StagedRows
-from queryablestate.records import BatchDecided, BatchState, StageRecord
-from queryablestate.store import StateStore
-from queryablestate.store_rows import check_chunk
+from queryablestate.store.rows import check_chunk
+from queryablestate.store.store import StateStore
+from queryablestate.wire.codec import encode_payload
+from queryablestate.wire.node_messages import StageChunk, StagedRows
+from queryablestate.wire.records import BatchDecided, BatchState, StageRecord
 
 
 NODE = "node-1"

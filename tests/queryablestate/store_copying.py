@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from queryablestate.node_messages import JoiningGroup
-from queryablestate.store import StateStore
-from queryablestate.store_holdings import Held
-from queryablestate.store_layout import (
+from queryablestate.store.holdings import Held
+from queryablestate.store.layout import (
     batch_prefix,
     decode_staged_batch,
     kept_prefix,
 )
-from queryablestate.store_marks import job_states, records
+from queryablestate.store.marks import job_states, records
+from queryablestate.store.store import StateStore
+from queryablestate.wire.node_messages import JoiningGroup
 from tests.queryablestate.store_batches import JOB
 
 

@@ -5,28 +5,28 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from haservices import HAConfig, HAServices, open_ha_services
 from nameservice import (
     ConfigurationError,
-    DeadlineExceededError,
     LocalProtocolError,
     NoLeaderError,
-    StateUnavailableError,
     StorageError,
-    UnknownKeyError,
 )
 from queryablestate import (
+    DeadlineExceededError,
     NodeConfig,
     QueryableStateClient,
     StateNode,
     StateOperations,
+    StateUnavailableError,
+    UnknownKeyError,
 )
 from queryablestate.local_cluster import LocalStateCluster
-from queryablestate.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.forking import run_in_child
 from tests.lodestar.publishing import Publisher
 
@@ -132,6 +132,7 @@ class TestLife:
         with pytest.raises(LocalProtocolError):
             cluster.start()
 
+    @pytest.mark.proves("W7")
     def test_a_directory_that_was_given_stays(
         self, config: HAConfig, ha: HAServices, tmp_path: Path
     ) -> None:
@@ -168,6 +169,26 @@ class TestLife:
         with pytest.raises(ConfigurationError):
             LocalStateCluster(ha, nodes, proxies=proxies)
 
+    @pytest.mark.parametrize(
+        ("settings", "saying"),
+        [
+            ({"nodes": 1, "replicas": 3}, "replicas=3 needs as many nodes"),
+            ({"replicas": 0}, "replicas must be a whole number from 1"),
+            ({"nodes": "2"}, "nodes must be a whole number from 1"),
+        ],
+    )
+    def test_copies_have_nodes_of_their_own(
+        self, ha: HAServices, settings: dict[str, Any], saying: str
+    ) -> None:
+        """S4: fewer nodes than copies would be a silent loss of safety."""
+        with pytest.raises(ConfigurationError, match=saying):
+            LocalStateCluster(ha, **settings)
+
+    def test_it_wants_open_services(self, config: HAConfig) -> None:
+        """A configuration is not what it takes; the error says what is."""
+        with pytest.raises(ConfigurationError, match="open_ha_services"):
+            LocalStateCluster(config)  # type: ignore[arg-type]  # that is the point
+
     def test_a_forked_child_cannot_use_it(self, ha: HAServices) -> None:
         """E10: its use raises, its close is silent, the parent is not disturbed."""
         with LocalStateCluster(ha, nodes=1) as cluster:
@@ -180,6 +201,7 @@ class TestLife:
 class TestNodes:
     """Nodes that come and go (S1, S4)."""
 
+    @pytest.mark.proves("S1")
     def test_one_comes_and_one_goes(self, config: HAConfig, ha: HAServices) -> None:
         """S1: what was on the one is on the other; numbers are not used again."""
         with (
@@ -199,6 +221,7 @@ class TestNodes:
             with pytest.raises(LocalProtocolError):
                 cluster.remove_node("node-1")
 
+    @pytest.mark.proves("S1")
     def test_the_last_one_keeps_what_it_has(
         self, config: HAConfig, ha: HAServices
     ) -> None:
@@ -208,6 +231,7 @@ class TestNodes:
             assert cluster.remove_node("node-1") == "nobody"
             assert cluster.nodes == ()
 
+    @pytest.mark.proves("S4")
     def test_the_death_of_one_of_two_copies_costs_nothing(
         self, config: HAConfig, ha: HAServices
     ) -> None:
@@ -227,6 +251,7 @@ class TestNodes:
             publish(config, 6, publisher)
             assert client.get(*STATE, "N007") == {"delay": 6}
 
+    @pytest.mark.proves("S4")
     def test_a_node_that_comes_restores_the_copies(
         self, config: HAConfig, ha: HAServices
     ) -> None:
@@ -259,6 +284,7 @@ class TestNodes:
 
 
 class TestFaults:
+    @pytest.mark.proves("Q4")
     def test_the_others_go_on_when_a_node_ends(
         self, config: HAConfig, ha: HAServices
     ) -> None:
@@ -276,6 +302,7 @@ class TestFaults:
             with pytest.raises(StateUnavailableError):
                 client.get(*STATE, next(iter(result.unavailable)))
 
+    @pytest.mark.proves("S2")
     def test_a_standby_takes_over(self, config: HAConfig, ha: HAServices) -> None:
         """S2: nodes register with the next proxy, and answer as before."""
         with (
@@ -292,6 +319,7 @@ class TestFaults:
             publish(config, 6, publisher)
             assert client.get(*STATE, "N007") == {"delay": 6}
 
+    @pytest.mark.proves("Q3")
     def test_nothing_is_answered_without_a_proxy(
         self, config: HAConfig, ha: HAServices
     ) -> None:

@@ -10,11 +10,14 @@ from typing import Any, TypeAlias
 import pytest
 
 from haservices import open_ha_services
-from nameservice import DeadlineExceededError
-from queryablestate import AsyncQueryableStateClient, QueryableStateClient
-from queryablestate.partition_scan import PartitionScanner
-from queryablestate.questions import Ask
-from queryablestate.schema import StateSchema
+from queryablestate import (
+    AsyncQueryableStateClient,
+    DeadlineExceededError,
+    QueryableStateClient,
+)
+from queryablestate.client.partition_scan import PartitionScanner
+from queryablestate.schema.schema import StateSchema
+from queryablestate.wire.questions import Ask
 from tests.queryablestate.scripted_proxy import (
     Lead,
     Reply,
@@ -129,6 +132,7 @@ def leading(state: ScriptedState) -> Iterator[Any]:
         yield services
 
 
+@pytest.mark.proves("S3")
 @pytest.mark.parametrize("after", [0, 1, 5])
 @pytest.mark.parametrize("kind", READS)
 def test_no_read_fails(kind: str, after: int) -> None:
@@ -143,6 +147,7 @@ def test_no_read_fails(kind: str, after: int) -> None:
             assert ask(client) == expected
 
 
+@pytest.mark.proves("S3")
 @pytest.mark.parametrize("after", [0, 1, 5])
 def test_no_read_of_an_asyncio_client_fails(after: int) -> None:
     """S3: the same for the twin: what it scans comes once, and in order."""
@@ -169,6 +174,7 @@ def test_no_read_of_an_asyncio_client_fails(after: int) -> None:
         asyncio.run(ask_all(services))
 
 
+@pytest.mark.proves("Q3")
 def test_a_part_ends_at_its_deadline() -> None:
     """Q3: a route that stays stale is asked for no longer than one page may take."""
     state = ScriptedState(VALUE_SCHEMA, VALUES)
@@ -184,6 +190,7 @@ def test_a_part_ends_at_its_deadline() -> None:
             list(scanner.rows(part))
 
 
+@pytest.mark.proves("S3")
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_no_part_fails(after: int) -> None:
     """S3: a part goes on with other nodes where it was; no row twice, none lost."""
@@ -201,6 +208,7 @@ def test_no_part_fails(after: int) -> None:
     assert sorted(name for name, *_ in found) == NAMES
 
 
+@pytest.mark.proves("S4")
 def test_what_nobody_else_has_does_not_fail_the_others() -> None:
     """S4: what the proxy does not name is asked again, and answered by another."""
     state = ScriptedState(VALUE_SCHEMA, VALUES)

@@ -7,18 +7,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from queryablestate import (
+from queryablestate.wire import (
+    clients,
     copy_messages,
-    failures,
-    messages,
     node_messages,
     operation_messages,
     questions,
     records,
+    refusals,
     snapshot_manifest,
     snapshot_messages,
 )
-from queryablestate.codec import PROTOCOL_VERSION
+from queryablestate.wire.codec import PROTOCOL_VERSION
 
 
 ROOT = Path(__file__).parent.parent.parent
@@ -43,7 +43,7 @@ def structs() -> dict[str, Any]:
         name: getattr(module, name)
         for module in (
             copy_messages,
-            messages,
+            clients,
             node_messages,
             operation_messages,
             questions,
@@ -78,10 +78,10 @@ class TestPage:
     def test_every_code_is_there(self) -> None:
         """Whatever a peer may be refused with has a row."""
         codes = {
-            *failures._ERRORS,
-            failures.NOT_LEADER,
-            failures.UNKNOWN_SESSION,
-            failures.STALE_ROUTE,
+            *refusals._ERRORS,
+            refusals.NOT_LEADER,
+            refusals.UNKNOWN_SESSION,
+            refusals.STALE_ROUTE,
             "failed",
         }
         rows = set(re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE))

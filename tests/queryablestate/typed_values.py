@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from queryablestate.schema import (
+from queryablestate.schema.schema import (
     ArrayType,
     AtomicType,
     CollatedStringType,

@@ -11,9 +11,9 @@ from __future__ import annotations
 import random
 import sys
 
-from queryablestate.node_messages import StageChunk
-from queryablestate.records import Entry, StateDropped
-from queryablestate.store import StateStore
+from queryablestate.store.store import StateStore
+from queryablestate.wire.node_messages import StageChunk
+from queryablestate.wire.records import Entry, StateDropped
 from tests.queryablestate.store_batches import (
     JOB,
     NODE,

@@ -8,13 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from nameservice import (
-    ConfigurationError,
+from nameservice import ConfigurationError
+from rescaling import (
     OperatorStateError,
+    OperatorStateStore,
+    RedistributionMode,
     SnapshotTooLargeError,
     UnsupportedItemError,
+    redistribute,
 )
-from rescaling import OperatorStateStore, RedistributionMode, redistribute
 from rescaling.operator_state import (
     check_union_sizes,
     decode_items,
@@ -65,6 +67,7 @@ def random_item(rng: random.Random, depth: int = 3) -> Any:
 
 
 class TestListStates:
+    @pytest.mark.proves("O2")
     @pytest.mark.parametrize("mode", [SPLIT, UNION])
     def test_items_are_kept_in_order(self, mode: RedistributionMode) -> None:
         """O2: what was added last stands last; update and clear replace everything."""
@@ -119,6 +122,7 @@ class TestBroadcastStates:
 
 
 class TestNames:
+    @pytest.mark.proves("O2")
     def test_one_name_has_one_mode(self) -> None:
         """O2: the same name under two modes is an error, whichever comes first."""
         makers = ["list_state", "union_list_state", "broadcast_state"]
@@ -132,6 +136,7 @@ class TestNames:
                 with pytest.raises(ConfigurationError, match="give them different"):
                     getattr(store, second)("x")
 
+    @pytest.mark.proves("O2")
     def test_a_restored_name_keeps_its_mode(self) -> None:
         """O2: also over a restart with another version of the function."""
         store = OperatorStateStore()
@@ -147,6 +152,7 @@ class TestNames:
         with pytest.raises(ConfigurationError, match=f"not {len(name)}"):
             OperatorStateStore().list_state(name)
 
+    @pytest.mark.proves("O2")
     def test_the_order_of_names_is_their_own(self) -> None:
         """O2: a snapshot does not tell in which order states were asked for."""
         names = [f"state-{number}" for number in range(20)]
@@ -162,6 +168,7 @@ class TestNames:
 
 
 class TestRestoring:
+    @pytest.mark.proves("O1", "O2")
     def test_restored_is_what_was_left(self) -> None:
         """O1, O2: every mode, every item, and states that nobody asks for again."""
         store = OperatorStateStore()
@@ -199,6 +206,7 @@ class TestRestoring:
         item["a"].append(2)
         assert snapshot == {"x": (SPLIT, [{"a": [1]}])}
 
+    @pytest.mark.proves("O1")
     def test_redistributed_broadcast_state_is_a_table_again(self) -> None:
         """O1: new subtasks take over the table of an old one."""
         store = OperatorStateStore()
@@ -216,6 +224,7 @@ class TestRestoring:
 
 
 class TestItems:
+    @pytest.mark.proves("O2")
     def test_plain_values_come_back_as_they_were(self) -> None:
         """O2: equal, and of the very types, in 2,000 random snapshots."""
         rng = random.Random(20)
@@ -225,6 +234,7 @@ class TestItems:
             back = decode_snapshot(encode_snapshot(snapshot))
             assert repr(back) == repr(snapshot)
 
+    @pytest.mark.proves("O2")
     @pytest.mark.parametrize(
         ("item", "detail"),
         [
@@ -299,6 +309,7 @@ class TestEncodedStates:
 
 
 class TestLimits:
+    @pytest.mark.proves("O2")
     def test_a_snapshot_above_its_limit_is_refused_when_it_is_written(self) -> None:
         """O2: with the largest state and its size; one byte less is taken."""
         probe = OperatorStateStore()
@@ -318,6 +329,7 @@ class TestLimits:
             assert raised.value.size_bytes == size_bytes
             assert raised.value.size_bytes_max == limit
 
+    @pytest.mark.proves("O2")
     def test_the_default_is_64_mebibytes(self) -> None:
         """O2: per subtask."""
         store = OperatorStateStore()
@@ -333,6 +345,7 @@ class TestLimits:
         with pytest.raises(ConfigurationError, match="at least 1, not 0"):
             OperatorStateStore(snapshot_size_bytes_max=0)
 
+    @pytest.mark.proves("O2")
     def test_union_state_is_counted_for_all_subtasks_together(self) -> None:
         """O2: what only fails when it is restored is refused before."""
         snapshots = [

@@ -12,6 +12,7 @@ import pytest
 from nameservice import ConfigurationError
 from rescaling import RedistributionMode, redistribute
 from rescaling.redistribution import carry_over
+from tests.tiers import nightly_after
 
 
 SPLIT = RedistributionMode.SPLIT_DISTRIBUTE
@@ -105,6 +106,7 @@ def is_even(lengths: list[int]) -> bool:
     return max(lengths) - min(lengths) <= 1
 
 
+@pytest.mark.proves("O1")
 class TestWorkedExamples:
     """The examples that the rule was written with."""
 
@@ -141,10 +143,12 @@ class TestWorkedExamples:
         assert totals == [3, 3, 3]
 
 
+@pytest.mark.proves("O1")
 class TestProperties:
-    """What holds for every snapshot and every parallelism: 12,000 random cases."""
+    """What holds for every snapshot and parallelism: 3,000 cases, at night 12,000."""
 
-    @pytest.mark.parametrize("seed", range(12))
+    @pytest.mark.proves("O2")
+    @pytest.mark.parametrize("seed", nightly_after(3, range(12)))
     def test_everything_is_where_the_rules_say(self, seed: int) -> None:
         """O1, O2: as a naive model says, and by what the rules promise."""
         rng = random.Random(seed)
@@ -195,6 +199,7 @@ class TestProperties:
 class TestCarryingOver:
     """What the subtasks of one batch leave to those of the next."""
 
+    @pytest.mark.proves("O1", "O2")
     def test_everything_stays_while_their_number_does(self) -> None:
         """O1, O3: union state too; only assigned items go where they belong (O2)."""
         rng = random.Random(13)
@@ -217,12 +222,14 @@ class TestCarryingOver:
                     n: moved[index][n] for n in assigned
                 }
 
+    @pytest.mark.proves("O1")
     def test_everything_is_redistributed_when_their_number_changes(self) -> None:
         """O1: more subtasks or fewer share what there is."""
         snapshots: Snapshots = [{"u": (UNION, [i]), "x": (SPLIT, [i])} for i in (1, 2)]
         assert carry_over(snapshots, 1) == redistribute(snapshots, 1)
         assert carry_over(snapshots, 3) == redistribute(snapshots, 3)
 
+    @pytest.mark.proves("O2")
     def test_the_same_is_wrong_as_when_redistributing(self) -> None:
         """O2: two modes of one name; what is not split cannot be assigned."""
         snapshots: Snapshots = [{"x": (SPLIT, [])}, {"x": (UNION, [])}]
@@ -241,6 +248,7 @@ class TestCarryingOver:
 class TestUneven:
     """States that some subtasks do not have."""
 
+    @pytest.mark.proves("O1")
     def test_broadcast_is_read_from_those_that_hold_it(self) -> None:
         """O1: new subtask i reads old snapshot i mod the number of those."""
         snapshots: Snapshots = [{"b": (BROADCAST, [1])}, {}, {"b": (BROADCAST, [2])}]
@@ -255,6 +263,7 @@ class TestUneven:
         """A first start has nothing to redistribute."""
         assert redistribute([], 2) == [{}, {}]
 
+    @pytest.mark.proves("O1")
     def test_results_are_copies(self) -> None:
         """O1: what one subtask does to its items is not seen by another."""
         first, second = redistribute([{"u": (UNION, [1])}], 2)
@@ -270,12 +279,14 @@ class TestErrors:
         with pytest.raises(ConfigurationError, match="at least 1"):
             redistribute([], 0)
 
+    @pytest.mark.proves("O2")
     def test_two_modes(self) -> None:
         """O2: one name under two modes is an error."""
         snapshots: Snapshots = [{"x": (SPLIT, [])}, {"x": (UNION, [])}]
         with pytest.raises(ConfigurationError, match="split-distribute in one"):
             redistribute(snapshots, 2)
 
+    @pytest.mark.proves("O2")
     @pytest.mark.parametrize("index", [-1, 2, True, "0", None])
     def test_assigned_out_of_range(self, index: Any) -> None:
         """O2: an item must go to a subtask that there is."""

@@ -49,6 +49,7 @@ def core_after(
     return core
 
 
+@pytest.mark.proves("R1")
 class TestFirstNews:
     def test_knows_nobody_at_first(self) -> None:
         """R1: before any news there is no leader, and nothing to tell."""
@@ -83,6 +84,7 @@ class TestFirstNews:
         )
 
 
+@pytest.mark.proves("R2")
 class TestChanges:
     def test_end_of_a_leadership_is_told(self) -> None:
         """R2: None means that nobody leads now."""
@@ -116,6 +118,7 @@ class TestChanges:
         assert core.newest == published(3, 2).publication
 
 
+@pytest.mark.proves("R3")
 class TestOrder:
     @pytest.mark.parametrize(
         "late",
@@ -163,6 +166,7 @@ class TestOrder:
 
 
 class TestContact:
+    @pytest.mark.proves("R4")
     def test_keep_tells_nothing_of_a_suspension(self) -> None:
         """R4: under "keep" the leader stays until the session is lost."""
         core = core_after(published(3))
@@ -171,17 +175,20 @@ class TestContact:
         assert core.step(ContactLost()) == (NotifyLeader(leader=None),)
         assert core.told is None
 
+    @pytest.mark.proves("R4")
     def test_keep_takes_news_while_suspended(self) -> None:
         """R4: what arrives all the same is told."""
         core = core_after(published(3), ContactSuspended())
         assert core.step(nobody(3)) == (NotifyLeader(leader=None),)
 
+    @pytest.mark.proves("R2", "R4")
     def test_keep_tells_nothing_when_contact_is_back_in_time(self) -> None:
         """R4, R2: the same leader after a suspension is no change."""
         core = core_after(published(3), ContactSuspended())
         answer = published(3).publication
         assert core.step(ContactRestored(publication=answer)) == ()
 
+    @pytest.mark.proves("R4")
     def test_clear_tells_none_at_once_and_the_same_leader_again(self) -> None:
         """R4: under "clear" a suspension is told, and so is its end."""
         core = core_after(published(3), clears_on_suspended=True)
@@ -192,6 +199,7 @@ class TestContact:
             NotifyLeader(leader=leader(3)),
         )
 
+    @pytest.mark.proves("R4")
     def test_clear_holds_back_news_until_contact_is_back(self) -> None:
         """R4: while suspended under "clear" there is no leader, whatever arrives."""
         core = core_after(published(3), ContactSuspended(), clears_on_suspended=True)
@@ -200,6 +208,7 @@ class TestContact:
             NotifyLeader(leader=leader(4)),
         )
 
+    @pytest.mark.proves("R4")
     @pytest.mark.parametrize("clears_on_suspended", [False, True])
     def test_lost_contact_is_told_and_the_same_leader_again(
         self, clears_on_suspended: bool
@@ -212,6 +221,7 @@ class TestContact:
             NotifyLeader(leader=leader(4)),
         )
 
+    @pytest.mark.proves("R4")
     @pytest.mark.parametrize("clears_on_suspended", [False, True])
     def test_suspension_without_contact_is_no_contact(
         self, clears_on_suspended: bool
@@ -223,6 +233,7 @@ class TestContact:
         assert core.step(ContactSuspended()) == ()
         assert core.told is None
 
+    @pytest.mark.proves("R2")
     def test_second_suspension_tells_nothing(self) -> None:
         """R2: what was told once is not told twice."""
         core = core_after(published(3), ContactSuspended(), clears_on_suspended=True)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -19,6 +20,7 @@ from retrieval.core import (
     RetrieverCore,
 )
 from retrieval.information import LeaderInformation, Publication
+from tests.tiers import machine_settings
 
 
 if TYPE_CHECKING:
@@ -150,4 +152,7 @@ class RetrieverMachine(RuleBasedStateMachine):
         )
 
 
-TestRetrieverMachine = RetrieverMachine.TestCase
+TestRetrieverMachine = pytest.mark.proves("R1", "R2", "R3", "R4")(
+    RetrieverMachine.TestCase
+)
+TestRetrieverMachine.settings = machine_settings()

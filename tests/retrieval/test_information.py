@@ -23,6 +23,7 @@ class TestLeaderInformation:
 
 
 class TestPublication:
+    @pytest.mark.proves("R3")
     def test_rank_orders_as_rule_r3_says(self) -> None:
         """R3: by epoch, then by confirms; "nobody" outranks its epoch's others."""
         rising = [

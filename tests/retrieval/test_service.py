@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from nameservice import (
     AuthenticationError,
+    ConfigurationError,
     ForkedClientError,
     LocalProtocolError,
     NoLeaderError,
@@ -68,6 +69,7 @@ class HoldingListener(RecordingListener):
 
 
 class TestListening:
+    @pytest.mark.proves("R1")
     def test_confirmed_leader_is_told_at_once(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -77,6 +79,7 @@ class TestListening:
         retriever.start(listener)
         assert listener.record.wait_for_count(1) == (Notified(leader(3)),)
 
+    @pytest.mark.proves("R1")
     def test_nothing_is_told_before_there_is_a_leader(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -90,6 +93,7 @@ class TestListening:
         driver.publish(leader(3))
         assert listener.record.wait_for_count(1) == (Notified(leader(3)),)
 
+    @pytest.mark.proves("R2")
     def test_each_change_is_told_in_order(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -107,6 +111,7 @@ class TestListening:
             Notified(leader(4, "b:1")),
         )
 
+    @pytest.mark.proves("R2")
     def test_slow_listener_gets_the_latest(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -123,6 +128,7 @@ class TestListening:
             Notified(leader(99)),
         )
 
+    @pytest.mark.proves("R2")
     def test_change_and_back_is_no_change_for_a_slow_listener(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -140,6 +146,7 @@ class TestListening:
             Notified(leader(2)),
         )
 
+    @pytest.mark.proves("R2")
     def test_slow_listener_delays_nobody(self, driver: FakeRetrievalDriver) -> None:
         """R2: while one is busy the others are told, and the driver goes on."""
         other_driver = FakeRetrievalDriver()
@@ -159,6 +166,7 @@ class TestListening:
         first.close()
         second.close()
 
+    @pytest.mark.proves("R2")
     def test_calls_come_one_at_a_time_on_one_thread(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -201,6 +209,7 @@ class TestErrors:
             ("retrieval.failed", "warning")
         ]
 
+    @pytest.mark.proves("R2")
     @pytest.mark.parametrize("fault", [RuntimeError("mine"), SystemExit(3)])
     def test_fault_of_the_listener_goes_to_the_listener(
         self,
@@ -225,6 +234,7 @@ class TestErrors:
         driver.publish(leader(2))
         assert listener.record.wait_for_count(3)[2] == Notified(leader(2))
 
+    @pytest.mark.proves("R2")
     def test_fault_of_handle_error_is_logged(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -246,6 +256,7 @@ class TestErrors:
 
 
 class TestAsking:
+    @pytest.mark.proves("R2")
     def test_leader_is_the_latest_known(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -264,6 +275,7 @@ class TestAsking:
         """A retriever knows whose leader it finds."""
         assert retriever.component_id == "job"
 
+    @pytest.mark.proves("R1")
     def test_wait_returns_the_leader_there_is(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -272,6 +284,7 @@ class TestAsking:
         retriever.start()
         assert retriever.wait_for_leader(timeout_seconds=0) == leader(1)
 
+    @pytest.mark.proves("R1")
     def test_wait_returns_as_soon_as_there_is_a_leader(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -294,6 +307,7 @@ class TestAsking:
         assert caught.value.component_id == "job"
         assert caught.value.waited_seconds >= 0.01
 
+    @pytest.mark.proves("R5")
     def test_wait_ends_when_the_retriever_is_closed(
         self, retriever: LeaderRetriever
     ) -> None:
@@ -313,6 +327,7 @@ class TestAsking:
         assert errors.wait_for_count(1) == ("the retriever is closed",)
         thread.join()
 
+    @pytest.mark.proves("R1", "R2")
     def test_changes_begin_with_the_present_leader(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -328,6 +343,7 @@ class TestAsking:
         retriever.close()
         assert list(changes) == []
 
+    @pytest.mark.proves("R2")
     def test_changes_leave_out_what_is_out_of_date(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -338,6 +354,7 @@ class TestAsking:
             driver.publish(leader(epoch))
         assert next(changes) == leader(9)
 
+    @pytest.mark.proves("R2")
     def test_iterators_go_their_own_ways(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -352,6 +369,7 @@ class TestAsking:
 
 
 class TestAsyncio:
+    @pytest.mark.proves("R1")
     def test_wait_returns_the_leader_there_is(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -361,6 +379,7 @@ class TestAsyncio:
         found = asyncio.run(retriever.wait_for_leader_async(timeout_seconds=0))
         assert found == leader(1)
 
+    @pytest.mark.proves("R1")
     def test_wait_does_not_block_the_loop(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -384,6 +403,7 @@ class TestAsyncio:
             asyncio.run(retriever.wait_for_leader_async(timeout_seconds=0.01))
         assert caught.value.component_id == "job"
 
+    @pytest.mark.proves("R5")
     def test_wait_ends_when_the_retriever_is_closed(
         self, retriever: LeaderRetriever
     ) -> None:
@@ -399,6 +419,7 @@ class TestAsyncio:
 
         asyncio.run(wait_and_close())
 
+    @pytest.mark.proves("R2")
     def test_changes_are_the_same(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -422,6 +443,7 @@ class TestAsyncio:
 
         asyncio.run(follow())
 
+    @pytest.mark.proves("R5")
     def test_nothing_is_left_behind(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -435,6 +457,7 @@ class TestAsyncio:
 
         asyncio.run(give_up())
 
+    @pytest.mark.proves("R2")
     def test_news_after_the_loop_has_closed_harms_nobody(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -454,12 +477,14 @@ class TestAsyncio:
 
 
 class TestLifetime:
+    @pytest.mark.proves("R5")
     def test_is_started_once(self, retriever: LeaderRetriever) -> None:
         """R5: a second start is our caller's mistake."""
         retriever.start()
         with pytest.raises(LocalProtocolError):
             retriever.start()
 
+    @pytest.mark.proves("R5")
     def test_is_not_started_after_it_was_closed(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -469,6 +494,7 @@ class TestLifetime:
             retriever.start()
         assert driver.calls == []
 
+    @pytest.mark.proves("R5")
     @pytest.mark.parametrize("ask", ["changes", "changes_async", "wait_for_leader"])
     def test_is_asked_only_after_it_was_started(
         self, retriever: LeaderRetriever, ask: str
@@ -477,6 +503,7 @@ class TestLifetime:
         with pytest.raises(LocalProtocolError, match="start the retriever first"):
             getattr(retriever, ask)()
 
+    @pytest.mark.proves("R5")
     def test_asyncio_wait_is_asked_only_after_it_was_started(
         self, retriever: LeaderRetriever
     ) -> None:
@@ -502,6 +529,28 @@ class TestLifetime:
             assert driver.calls == ["open"]
         assert driver.calls == ["open", "close"]
 
+    @pytest.mark.parametrize("wrong", ["x", RecordingListener, object()])
+    def test_what_is_no_listener_is_refused(
+        self, retriever: LeaderRetriever, driver: FakeRetrievalDriver, wrong: object
+    ) -> None:
+        """L4: at once, and nothing was opened."""
+        with pytest.raises(ConfigurationError):
+            retriever.start(wrong)  # type: ignore[arg-type]
+        assert driver.calls == []
+        retriever.start()
+
+    @pytest.mark.parametrize("timeout_seconds", [float("nan"), float("inf"), -1, "1"])
+    def test_what_is_no_timeout_is_refused(
+        self, retriever: LeaderRetriever, timeout_seconds: float
+    ) -> None:
+        """L4: NaN would spin, and infinity overflow."""
+        retriever.start()
+        with pytest.raises(ConfigurationError):
+            retriever.wait_for_leader(timeout_seconds)
+        with pytest.raises(ConfigurationError):
+            asyncio.run(retriever.wait_for_leader_async(timeout_seconds))
+
+    @pytest.mark.proves("R5")
     def test_close_is_idempotent(self, driver: FakeRetrievalDriver) -> None:
         """R5: closing twice is closing once; the owner is told once."""
         closed: list[LeaderRetriever] = []
@@ -514,6 +563,7 @@ class TestLifetime:
         assert driver.calls == ["open", "close"]
         assert closed == [retriever]
 
+    @pytest.mark.proves("R5")
     def test_nothing_is_delivered_after_close(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -530,6 +580,7 @@ class TestLifetime:
             thread for thread in threading.enumerate() if thread.name == "retriever-job"
         ]
 
+    @pytest.mark.proves("R5")
     def test_close_waits_for_the_listener(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -554,6 +605,7 @@ class TestLifetime:
         closer.join()
         assert listener.calls == (Notified(leader(1)),)
 
+    @pytest.mark.proves("R5")
     def test_listener_may_close_it(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -574,6 +626,7 @@ class TestLifetime:
         retriever.close()
         assert listener.calls == (Notified(leader(1)),)
 
+    @pytest.mark.proves("R5")
     def test_listener_may_close_it_when_it_hears_of_an_error(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
@@ -597,6 +650,7 @@ class TestLifetime:
         retriever.close()
         assert listener.calls == (Notified(leader(1)), Failed(first))
 
+    @pytest.mark.proves("R5")
     def test_close_during_start_closes_the_driver_last(self) -> None:
         """R5: what is closed while it opens does not stay open."""
         is_opening, may_open = threading.Event(), threading.Event()

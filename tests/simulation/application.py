@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, final
 
 from election.holder import DeliverGrant, DeliverRevoke
-from leaderserver.client_events import (
+from leaderserver.client.core.events import (
     ConfirmAsked,
     ContenderAdded,
     ContenderRemoved,

@@ -15,8 +15,9 @@ from attrs import define, frozen
 
 from election.core import ElectionCore
 from leaderserver.messages import Granted, Published
-from leaderserver.service import Outgoing
+from leaderserver.server.core.turn import Outgoing
 from retrieval import LeaderInformation
+from tests.simulation.store_books import StoreBooks
 
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Checker:
 
     Attributes:
         counts: How often each rule was checked.
+        store: The books of the leader stores.
     """
 
     def __init__(self) -> None:
@@ -68,9 +70,8 @@ class Checker:
         self._told: dict[str, _Told] = {}
         self._ranks: dict[str, tuple[int, bool, int]] = {}
         self._callbacks: dict[str, LeaderSession | None] = {}
-        self._committed: set[bytes] = set()
-        self._written_epochs: dict[str, int] = {}
         self._recorded_epochs: dict[str, int] = {}
+        self.store = StoreBooks(self.require)
 
     def require(self, rule: str, holds: bool, what: str = "") -> None:
         """Raise unless *holds*."""
@@ -221,44 +222,9 @@ class Checker:
 
     # -- L2: the store -------------------------------------------------------------
 
-    def store_written(
-        self,
-        component_id: str,
-        *,
-        token: bytes,
-        leader_session_id: UUID,
-        epoch: int,
-        client_session_id: str | None,
-        core: ElectionCore,
-        is_durable: bool,
-    ) -> None:
-        """Take note of a commit that took effect."""
-        self.require(
-            "L2 a commit takes effect once", token not in self._committed, repr(token)
-        )
-        self._committed.add(token)
-        component = core.component(component_id)
-        leadership = None if component is None else component.leadership
-        self.require(
-            "L2 only the present leader writes, under its own session",
-            leadership is not None
-            and leadership.epoch == epoch
-            and leadership.leader_session_id == leader_session_id
-            and leadership.session_id == client_session_id,
-            f"epoch {epoch} wrote while {leadership} led",
-        )
-        if is_durable:
-            before = self._written_epochs.get(component_id, 0)
-            self.require(
-                "L2 no older leader writes after a newer one",
-                epoch >= before,
-                f"epoch {epoch} after {before}",
-            )
-            self._written_epochs[component_id] = epoch
-
     def store_lost(self) -> None:
         """Take note that everything stored is gone."""
-        self._written_epochs.clear()
+        self.store.lost()
         self._recorded_epochs.clear()
 
     # -- R2, R3: retrievers --------------------------------------------------------

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, final
 
 from election.holder import DeliverGrant, DeliverRevoke
 from leaderserver import codec
-from leaderserver.client_core import ClientConfig, ClientCore
-from leaderserver.client_events import (
+from leaderserver.client.core.core import ClientConfig, ClientCore
+from leaderserver.client.core.events import (
     AnnounceSession,
     CallAsked,
     ClientEffect,
@@ -38,6 +39,7 @@ from leaderserver.messages import (
     RevocationFinishedRequest,
     SessionEnded,
 )
+from nameservice.errors import SeveralServersError
 from tests.simulation.application import Election, Listener
 from tests.simulation.network import Path
 from tests.simulation.timeline import NodeClock, Process
@@ -184,7 +186,13 @@ class ClientProcess(Process):
             duration_ns if self.world.is_calm else self.world.within_faults(duration_ns)
         )
 
-    def request(self, body: RequestBody, *, is_repeatable: bool = True) -> None:
+    def request(
+        self,
+        body: RequestBody,
+        *,
+        is_repeatable: bool = True,
+        on_answer: Callable[[NameServiceError | None], None] | None = None,
+    ) -> None:
         """Ask the server something, whatever it answers."""
         if self.is_leaving:
             return
@@ -192,6 +200,8 @@ class ClientProcess(Process):
         def answered(reply: ReplyBody | None, error: NameServiceError | None) -> None:
             kind = "answered" if error is None else type(error).__name__
             self.world.counts[f"{type(body).__name__}: {kind}"] += 1
+            if on_answer is not None:
+                on_answer(error)
 
         self.call(
             lambda call_id, deadline_ns: CallAsked(
@@ -215,6 +225,7 @@ class ClientProcess(Process):
                 operations=[PutRecord(path="p", value=value, version=None)],
             ),
             is_repeatable=False,
+            on_answer=partial(self.checker.store.answered, token),
         )
 
     def call(
@@ -305,7 +316,12 @@ class ClientProcess(Process):
                 if election is not None:
                     self._check_delivered(contender_id, delivered)
                     election.deliver(delivered)
-            case ReportToContender() | ReportToRetriever():
+            case ReportToContender(error=error) | ReportToRetriever(error=error):
+                self.checker.require(
+                    "N1 one server is not taken for two",
+                    not isinstance(error, SeveralServersError),
+                    str(error),
+                )
                 self.world.counts["refusals reported"] += 1
             case DeliverToRetriever(retriever_id=retriever_id, event=event):
                 listener = self.listeners.get(retriever_id)

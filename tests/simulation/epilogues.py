@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from tests.simulation.network import DROP
 from tests.simulation.scenario import Epilogue
+from tests.simulation.stalls import Stalls
 from tests.simulation.timeline import MS
 
 
@@ -44,6 +45,10 @@ class Epilogues:
                 self._deafen_leader()
             case Epilogue.CONTENDERS_CLOSED:
                 self._close_contenders()
+            case Epilogue.SERVER_STALLS:
+                self._stall_server()
+            case Epilogue.LEADER_KILLED_IN_STALLS:
+                self._kill_leader_in_stalls()
             case _:
                 pass
 
@@ -55,6 +60,15 @@ class Epilogues:
             if leader is not None and leader.held is not None:
                 led[component_id] = leader.held.leader_session_id
         return led
+
+    def _is_any_unconfirmed(self) -> bool:
+        """Return whether some leadership waits for its confirmation."""
+        process = self._world.host.process
+        assert process is not None
+        return any(
+            component.leadership is not None and not component.leadership.is_confirmed
+            for component in process.service.core.components
+        )
 
     def _lease_ns(self) -> int:
         """Return one lease of whoever has the longest, on the slowest clock."""
@@ -112,6 +126,48 @@ class Epilogues:
             self._lease_ns() + _SLACK_NS,
             settles=True,
             rule="E5 another leads within about a lease of a leader's death",
+        )
+
+    def _stall_server(self) -> None:
+        """Check E9: stalls that come again and again cost nobody a leadership."""
+        world = self._world
+        if self._is_any_unconfirmed():
+            return  # who never confirms is revoked in time, stalls or not
+        before = self._led()
+        granted_count = world.counts["leaderships granted"]
+        stalls = Stalls.drawn(world.rng)
+        until_ns = world.timeline.now_ns + round(
+            world.rng.uniform(1.0, 8.0) * self._lease_ns()
+        )
+        stalls.begin(world, until_ns=until_ns)
+        world.timeline.run_until(until_ns + stalls.stall_ns)
+        rule = "E9 the server's own pause costs nobody a leadership"
+        world.run_until_agreed(
+            2 * self._lease_ns() + _SLACK_NS, settles=True, rule=rule
+        )
+        world.checker.require(
+            rule,
+            self._led() == before
+            and world.counts["leaderships granted"] == granted_count,
+            f"{before} became {self._led()} in {stalls}",
+        )
+
+    def _kill_leader_in_stalls(self) -> None:
+        """Check E5 and E9: a lease, the stalls, and a lease again, whatever recurs."""
+        world = self._world
+        shortest_ns = min(client.plan.lease_ns for client in world.clients)
+        stalls = Stalls.drawn(world.rng).within(shortest_ns)
+        running_ns = 2 * self._lease_ns() + _SLACK_NS
+        bound_ns = stalls.real_ns(running_ns)
+        stalls.begin(world, until_ns=world.timeline.now_ns + 2 * bound_ns)
+        for component_id in world.scenario.components:
+            leader = world.leader(component_id)
+            if leader is not None:
+                world.client_dies(leader.client, report_ns=2 * MS)
+        world.run_until_agreed(
+            bound_ns,
+            settles=False,
+            rule="E5 another leads in time however often the server stalls",
         )
 
     def _deafen_leader(self) -> None:

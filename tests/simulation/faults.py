@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 
-from election.events import ContenderPreferred
+from election.events import ContenderPreferred, SessionExpireRequested
 from leaderserver.messages import (
     CleanupRequest,
     ContendersRequest,
@@ -17,9 +17,11 @@ from leaderserver.messages import (
     RevokeRequest,
     SessionsRequest,
     StatusRequest,
+    TransferRequest,
 )
 from tests.simulation.network import DROP, HOLD, Lane
 from tests.simulation.scenario import Storage, make_client_plan
+from tests.simulation.stalls import Stalls
 from tests.simulation.timeline import MS
 
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["Faults"]
 
 _CLIENT_COUNT_MAX: Final = 8
+# The share of runs in which contenders leave while their client registers anew.
+_CLOSING_SHARE: Final = 0.15
 
 
 @final
@@ -50,6 +54,7 @@ class Faults:
             (self._partition_everybody, 2),
             (self._pause_client, 10),
             (self._pause_server, 6),
+            (self._stall_server_repeatedly, 4),
             (self._kill_client, 6),
             (self._let_client_leave, 3),
             (self._add_client, 3),
@@ -67,10 +72,15 @@ class Faults:
             (self._fail_storage, 2),
             (self._change_listeners, 4),
             (self._ask, 3),
+            (self._look_with_malice, 4),
             (self._keep_holder_away_over_restart, 5),
         ]
         # A run in which everything happens finds little: most have a few favourites.
         favourites = self._rng.sample(range(len(kinds)), 4)
+        self._prefer_count = 0
+        # Drawn apart: what a seed stood for before, most still stand for.
+        self._closing_rng = Random(f"{world.scenario.seed}/closing")
+        self._expires_and_closes = self._closing_rng.random() < _CLOSING_SHARE
         self._kinds = [kind for kind, _ in kinds]
         self._weights = [
             weight * (6 if index in favourites else 1)
@@ -81,6 +91,8 @@ class Faults:
         """Let faults begin."""
         self._schedule()
         self._schedule_commit()
+        if self._expires_and_closes:
+            self._schedule_closing()
 
     def end(self) -> None:
         """Take note that no more faults may happen."""
@@ -264,6 +276,17 @@ class Faults:
         self._later(duration_ns, server.resume)
         return "paused server"
 
+    def _stall_server_repeatedly(self) -> str | None:
+        server = self._world.host.process
+        if server is None:
+            return None
+        stalls = Stalls.drawn(self._rng)
+        self._world.trace(server.name, "stalls again and again", str(stalls))
+        world = self._world
+        duration_ns = world.within_faults(self._lease_ns(8.0))
+        stalls.begin(world, until_ns=world.timeline.now_ns + duration_ns)
+        return "server stalls again and again"
+
     def _kill_client(self) -> str | None:
         world = self._world
         client = self._victim()
@@ -378,6 +401,10 @@ class Faults:
 
     def _fail_storage(self) -> str | None:
         storage = self._world.host.storage
+        if self._rng.random() < 0.3:
+            storage.is_breaking = True
+            self._later(self._lease_ns(3.0), self._start_server)
+            return "broken storage"
         storage.failure = 0.5
 
         def repair() -> None:
@@ -457,6 +484,15 @@ class Faults:
         self._act(client, lambda: client.request(body))
         return None
 
+    def _look_with_malice(self) -> str | None:
+        server = self._world.host.process
+        if server is None:
+            return None
+        ahead = self._rng.choice((-1, 0, 1, 2**32))
+        is_ended = self._rng.random() < 0.7
+        server.run(lambda: server.hear_observer(ahead=ahead, is_ended=is_ended))
+        return "false report of an observer"
+
     def _revoke(self) -> str | None:
         client = self._client()
         if client is None:
@@ -480,11 +516,54 @@ class Faults:
         if server is None or not elections:
             return None
         election = self._rng.choice(elections)
+        self._prefer_count += 1
+        if self._prefer_count % 2:
+            client = election.client
+            body = TransferRequest(
+                component_id=election.component_id, contender_id=election.contender_id
+            )
+            self._act(client, lambda: client.request(body, is_repeatable=False))
+            return "leadership transferred by an operator"
         event = ContenderPreferred(
             component_id=election.component_id, contender_id=election.contender_id
         )
         server.run(lambda: server.inject(event))
         return "another contender preferred"
+
+    def _schedule_closing(self) -> None:
+        delay_ns = self._closing_rng.randrange(3 * self._world.scenario.lease_ns_max)
+        self._world.timeline.after(delay_ns, self._expire_and_close)
+
+    def _expire_and_close(self) -> None:
+        """
+        End a session, and let contenders go while the next one takes them in.
+
+        The server stops for a moment, too: what it finds then has come together.
+        """
+        world, rng = self._world, self._closing_rng
+        if world.is_calm:
+            return
+        self._schedule_closing()
+        server = world.host.process
+        clients = [c for c in world.living() if len(c.elections) > 1]
+        if server is None or not clients:
+            return
+        client = rng.choice(clients)
+        session_id = client.core.session_id
+        if session_id is None:
+            return
+        world.counts["fault: contenders closed while a session begins"] += 1
+        expired = SessionExpireRequested(session_id=session_id)
+        server.run(lambda: server.inject(expired))
+        stop_ns = sum(world.network.delay_ns() for _ in range(3))
+        self._later(stop_ns, server.pause)
+        last_ns = stop_ns + 2 * world.network.delay_ns()
+        self._later(last_ns, server.resume)
+        for election in tuple(client.elections.values()):
+            if rng.random() < 0.5:
+                close = partial(election.close, reopens=rng.random() < 0.8)
+                close_ns = stop_ns + rng.randrange(last_ns - stop_ns)
+                self._later(close_ns, partial(self._act, client, close))
 
     # -- the store -----------------------------------------------------------------
 

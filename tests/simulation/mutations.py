@@ -56,21 +56,22 @@ MUTATIONS: Final = (
     Mutation(
         name="belief-outlives-lease",
         rule="E4: the holder believes for 0.9 lease",
-        module="leaderserver.client_contenders",
+        module="leaderserver.client.core.contenders",
         before="self._outbox.lease_ns * 9 // 10",
         after="self._outbox.lease_ns * 12 // 10",
     ),
     Mutation(
         name="belief-from-arrival",
         rule="E4: from the send of the heartbeat",
-        module="leaderserver.client_contenders",
+        module="leaderserver.client.core.contenders",
         before="until_ns = sent_ns + self",
         after="until_ns = self._outbox.now_ns + self",
+        seed=59,
     ),
     Mutation(
         name="clock-rates-ignored",
         rule="E4: clock rates differ by up to 5 %",
-        module="leaderserver.client_contenders",
+        module="leaderserver.client.core.contenders",
         before="self._outbox.lease_ns * 9 // 10",
         after="self._outbox.lease_ns * 100 // 100",
     ),
@@ -84,16 +85,60 @@ MUTATIONS: Final = (
     Mutation(
         name="heartbeat-numbers-unchecked",
         rule="E5: a heartbeat counts only if its number is above all earlier ones",
-        module="leaderserver.service",
+        module="leaderserver.server.service",
         before="if message.number <= client.number:",
         after="if message.number < 0:",
     ),
     Mutation(
+        name="grant-before-record",
+        rule="E2: an epoch is durable before its grant is sent",
+        module="leaderserver.server.election_steps",
+        before="elif not self._held.keep(effect):",
+        after="else:",
+    ),
+    Mutation(
+        name="affirmed-before-record",
+        rule="E2: an affirmation says what a grant says",
+        module="leaderserver.server.core.held_effects",
+        before="if hold is None or hold.epoch != affirmation.epoch:",
+        after="if True:",
+    ),
+    Mutation(
+        name="writes-out-of-order",
+        rule="L2: a successor's record follows its predecessor's commits",
+        module="leaderserver.server.core.storage_queue",
+        before="job = lane.waiting.popleft()",
+        after="job = lane.waiting.pop()",
+    ),
+    Mutation(
+        name="uncertain-refused",
+        rule="L4: what a failed sync leaves is uncertain",
+        module="leaderserver.server.store_desk",
+        before="return UncertainReply(detail=str(outcome))",
+        after="return FailedReply(reason=Failure.STORAGE, detail=str(outcome))",
+        seed=67,
+    ),
+    Mutation(
         name="stall-unexcused",
         rule="E9: its own pause costs nobody a leadership",
-        module="election.core",
-        before="        self._sessions.shift(shift_ns, latest_ns=latest_ns)\n",
-        after="",
+        module="election.patience",
+        before="self._excused_ns += now_ns - due_ns",
+        after="self._excused_ns += 0",
+    ),
+    Mutation(
+        name="stalls-postpone-without-end",
+        rule="E5, E9: what stalls take is bounded by them plus a lease",
+        module="election.patience",
+        before="self.patient_ns + wait_ns + min(excused_ns, grace_ns)",
+        after="self.patient_ns + wait_ns + 20 * excused_ns",
+    ),
+    Mutation(
+        name="stalls-overlooked",
+        rule="E9: late by more than a fifth of the shortest lease is a stall",
+        module="election.patience",
+        before="now_ns - due_ns > self._tick_ns:",
+        after="now_ns - due_ns > 100 * self._tick_ns:",
+        seed=274,
     ),
     Mutation(
         name="acknowledgement-window-unchecked",
@@ -101,6 +146,7 @@ MUTATIONS: Final = (
         module="election.sessions",
         before="if named_ns is not None and named_ns >= oldest_ns:",
         after="if oldest_ns is not None:",
+        seed=35,
     ),
     Mutation(
         name="undecided-time-skipped",
@@ -117,6 +163,7 @@ MUTATIONS: Final = (
             "return (claim.epoch, False) < (self.epoch_max, self.is_epoch_max_ended)"
         ),
         after="return False",
+        seed=18,
     ),
     Mutation(
         name="stale-commit-accepted",
@@ -145,7 +192,7 @@ MUTATIONS: Final = (
     Mutation(
         name="gaps-unnoticed",
         rule="N1: a lost last message is noticed",
-        module="leaderserver.client_subscriptions",
+        module="leaderserver.client.core.subscriptions",
         before="if subscription is not None and revision > subscription.revision:",
         after="if subscription is not None and revision < 0:",
     ),
@@ -155,27 +202,30 @@ MUTATIONS: Final = (
         module="election.holder",
         before="if session.epoch <= self._ended_epoch_max:",
         after="if session.epoch < 0:",
+        seed=63,
     ),
     Mutation(
         name="end-forgotten",
         rule="E4: a leadership that is not affirmed is over",
-        module="leaderserver.client_contenders",
+        module="leaderserver.client.core.contenders",
         before="            and number > contender.affirmed_number\n        ):\n",
         after="            and number < 0\n        ):\n",
+        seed=198,
     ),
     Mutation(
         name="ended-session-kept",
         rule="E5: what the server has ended is lost",
-        module="leaderserver.client_core",
+        module="leaderserver.client.core.core",
         before="was_ended = incarnation == session.incarnation",
         after="was_ended = False",
     ),
     Mutation(
         name="claims-given-up-at-restart",
         rule="E9: another server has judged nothing yet",
-        module="leaderserver.client_core",
+        module="leaderserver.client.core.core",
         before="was_ended = incarnation == session.incarnation",
         after="was_ended = True",
+        seed=31,
     ),
     Mutation(
         name="revocation-acknowledged-early",
@@ -194,30 +244,71 @@ MUTATIONS: Final = (
     Mutation(
         name="unrecorded-epoch-granted",
         rule="E2: what could not be recorded is not granted",
-        module="leaderserver.service",
-        before="                    unrecorded[effect.component_id] = None",
-        after="                    unrecorded.clear()",
+        module="leaderserver.server.election_steps",
+        before="effects = self._held.drop(component_id, epoch)",
+        after="effects = self._held.release(component_id, epoch)",
+        seed=30,
     ),
     Mutation(
         name="dead-contender-granted",
         rule="E1: only those heard from within their lease are granted",
         module="election.core",
-        before="if session.may_be_granted(self._now_ns):",
+        before="if session.may_be_granted(self._clock.now):",
         after="if session is not None:",
     ),
     Mutation(
-        name="decision-set-anew",
-        rule="E9: a stall moves the decision, and never makes it earlier",
-        module="election.core",
-        before="self._decision_ns + shift_ns, latest_ns",
-        after="self._now_ns + shift_ns, latest_ns",
+        name="earlier-leases-forgotten",
+        rule="E9: nothing is granted for the longest lease of an earlier server",
+        module="leaderserver.server.core.lease_record",
+        before="longest_ns = max((lease_ns, *self.needed().values()))",
+        after="longest_ns = lease_ns",
         is_rare=True,
+        seed=765,
+    ),
+    Mutation(
+        name="unrecorded-leases-ignored",
+        rule="E9: what left no record is waited for, too",
+        module="leaderserver.server.core.lease_record",
+        before="            return max(longest_ns, unrecorded_ns)",
+        after="            return longest_ns",
+        is_rare=True,
+        seed=690,
+    ),
+    Mutation(
+        name="clock-believed",
+        rule="E2: epochs rise though a clock is set back",
+        module="election.epochs",
+        before="return max(used + 1, at_least)",
+        after="return at_least",
+        seed=98,
+    ),
+    Mutation(
+        name="observers-report",
+        rule="N4: reports count only of who may contend",
+        module="leaderserver.server.requests",
+        before="is_heard = client.principal.may_contend(body.component_id)",
+        after="is_heard = True",
+    ),
+    Mutation(
+        name="batches-overtaken",
+        rule="E7, E8: what is withdrawn while its registration waits does not stay",
+        module="leaderserver.server.service",
+        before="client.batch_count and isinstance(message.body, Ordered)",
+        after="client.batch_count < 0",
+        seed=146,
+    ),
+    Mutation(
+        name="decided-early",
+        rule="E9: after a start nothing is granted for the longest lease",
+        module="election.core",
+        before="            undecided_ns, grace_ns=undecided_ns, now=self._clock.now",
+        after="            undecided_ns // 2, grace_ns=0, now=self._clock.now",
     ),
     Mutation(
         name="last-heartbeat-refutes-death",
         rule="E5: what came over a closed connection was sent before it closed",
         module="election.sessions",
-        before="not (is_late and named_ns <= closed_ns)",
+        before="not (is_late and named_ns <= cut.patient_ns)",
         after="not (is_late and named_ns < 0)",
         is_rare=True,
     ),
@@ -252,8 +343,11 @@ def _source_of(mutation: Mutation) -> tuple[str, str]:
 
 
 def _search_path(module: str) -> list[str] | None:
+    """Return where *module* is looked for, without importing its packages."""
     package = module.rpartition(".")[0]
-    spec = importlib.machinery.PathFinder.find_spec(package)
+    if not package:
+        return None
+    spec = importlib.machinery.PathFinder.find_spec(package, _search_path(package))
     assert spec is not None
     return spec.submodule_search_locations
 

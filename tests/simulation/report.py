@@ -17,7 +17,7 @@ __all__ = ["commit_name", "render"]
 _ROOT = Path(__file__).parent.parent.parent
 # What a run imports.
 _RUN = (
-    *("election", "leaderserver", "nameservice", "retrieval", "transport"),
+    *("election", "leaderserver", "nameservice", "retrieval", "zmqtransport"),
     "tests/simulation",
 )
 _FAULT = "fault: "

@@ -21,6 +21,9 @@ __all__ = [
     "make_scenario",
 ]
 
+# The share of scenarios with many contenders in a client, and as many as are many.
+_CROWD_SHARE: Final = 0.1
+_CROWD_COUNT_MIN: Final = 5
 # Clock rates differ by at most 5 %: 1.0245 / 0.9759 = 1.0498.
 _PARTS_MIN: Final = 975_900
 _PARTS_MAX: Final = 1_024_500
@@ -43,6 +46,8 @@ class Epilogue:
     LEADER_KILLED: Final = "leader killed"
     LEADER_DEAF: Final = "leader deaf"
     CONTENDERS_CLOSED: Final = "contenders closed"
+    SERVER_STALLS: Final = "server stalls again and again"
+    LEADER_KILLED_IN_STALLS: Final = "leader killed while the server stalls"
 
 
 EPILOGUES: Final = (
@@ -55,6 +60,8 @@ EPILOGUES: Final = (
     Epilogue.LEADER_KILLED,
     Epilogue.LEADER_DEAF,
     Epilogue.CONTENDERS_CLOSED,
+    Epilogue.SERVER_STALLS,
+    Epilogue.LEADER_KILLED_IN_STALLS,
 )
 
 
@@ -114,6 +121,7 @@ class Scenario:
     Attributes:
         seed: What it was made from.
         lease_ns_max: The longest lease that the server admits.
+        lease_ns_min: The shortest.
         storage: What the server remembers.
         components: What there is to lead.
         clients: Who is there at the beginning.
@@ -122,10 +130,13 @@ class Scenario:
         faults_end_ns: When faults stop.
         checks_whole_bound: Whether to go on to the end though everybody agrees.
         epilogue: What happens once everybody agrees and nothing else goes wrong.
+        write_ns: The mean time that the disk takes for a batch; 0 if the server waits
+            for its storage, which takes none.
     """
 
     seed: int
     lease_ns_max: int
+    lease_ns_min: int
     storage: str
     components: tuple[str, ...]
     clients: tuple[ClientPlan, ...]
@@ -134,6 +145,7 @@ class Scenario:
     faults_end_ns: int
     checks_whole_bound: bool
     epilogue: str
+    write_ns: int
 
 
 def clock_parts(rng: Random) -> int:
@@ -145,10 +157,10 @@ def make_client_plan(
     rng: Random, *, lease_ns_max: int, components: tuple[str, ...]
 ) -> ClientPlan:
     """Return one client."""
-    lease_ns = round(lease_ns_max * rng.choice((0.3, 0.5, 1.0, 1.0, 1.3)))
-    contends_for = [
-        component for component in components if rng.random() < 0.8 / len(components)
-    ]
+    # The shortest is lengthened by the server to the shortest that it admits.
+    lease_ns = round(lease_ns_max * rng.choice((0.1, 0.3, 0.5, 1.0, 1.0, 1.3)))
+    share = 0.8 / len(components) if len(components) < _CROWD_COUNT_MIN else 0.8
+    contends_for = [component for component in components if rng.random() < share]
     if contends_for and rng.random() < 0.1:
         contends_for.append(contends_for[0])
     retrieves = [component for component in components if rng.random() < 0.7]
@@ -180,7 +192,14 @@ def make_scenario(seed: int) -> Scenario:
     """Return what *seed* stands for; the same every time."""
     rng = Random(seed)
     lease_ns_max = rng.randint(300, 1_000) * MS
-    components = ("sim/a",) if rng.random() < 0.75 else ("sim/a", "sim/b")
+    components: tuple[str, ...] = (
+        ("sim/a",) if rng.random() < 0.75 else ("sim/a", "sim/b")
+    )
+    crowd = Random(f"{seed}/crowd")  # drawn apart, as below
+    if crowd.random() < _CROWD_SHARE:
+        # So many that what clients ask goes into batches, which heartbeats overtake.
+        count = crowd.choice((5, 10, 30))
+        components = tuple(f"sim/{index:02}" for index in range(count))
     clients = [
         make_client_plan(rng, lease_ns_max=lease_ns_max, components=components)
         for _ in range(rng.choice((2, 3, 3, 4)))
@@ -188,6 +207,7 @@ def make_scenario(seed: int) -> Scenario:
     return Scenario(
         seed=seed,
         lease_ns_max=lease_ns_max,
+        lease_ns_min=lease_ns_max // 6,
         storage=rng.choice((Storage.DURABLE, Storage.MEMORY, Storage.LOSSY)),
         components=components,
         clients=tuple(clients),
@@ -196,4 +216,8 @@ def make_scenario(seed: int) -> Scenario:
         faults_end_ns=round(lease_ns_max * rng.uniform(6.0, 16.0)),
         checks_whole_bound=rng.random() < 0.05,
         epilogue=rng.choice(EPILOGUES),
+        # Drawn apart: what a seed stood for before, it still stands for.
+        write_ns=round(
+            Random(f"{seed}/write").choice((0, 0, 0.005, 0.05, 0.5, 1.0)) * lease_ns_max
+        ),
     )

@@ -2,39 +2,62 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 from uuid import UUID
 
 from election import Put
 from election.core import ElectionConfig
-from election.epochs import COUNTER_BITS, IncarnationEpochs
+from election.epochs import COUNTER_BITS, IncarnationEpochs, incarnation_after
 from leaderserver import codec
-from leaderserver.messages import CommitRequest, Granted, Request, Welcome
-from leaderserver.service import (
-    Broadcast,
-    LeaderService,
-    Outgoing,
-    ServiceConfig,
+from leaderserver.messages import (
+    AcknowledgedHeartbeat,
+    CommitRequest,
+    Granted,
+    Hello,
+    Reply,
+    Request,
+    SubscribeRequest,
+    Welcome,
 )
-from leaderserver.storage import MemoryStorage
+from leaderserver.server.core.lease_record import LeaseRecord
+from leaderserver.server.core.storage_queue import CommitTask
+from leaderserver.server.core.store_sizes import StoreLimits
+from leaderserver.server.core.turn import Broadcast, Outgoing
+from leaderserver.server.service import LeaderService
+from leaderserver.server.service_config import ServiceConfig
+from leaderserver.server.storage import MemoryStorage, UncertainWriteError
+from leaderserver.server.storage_work import perform_storage_work
 from nameservice import NS_PER_SECOND, StorageError
 from tests.simulation.scenario import Storage
 from tests.simulation.timeline import MS, Process
-from transport.access import ANONYMOUS
+from zmqtransport.access import ANONYMOUS, Principal
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from election import StoreOperation, VersionedValue
     from election.events import ElectionEvent
+    from leaderserver.messages import AffirmationRecord, ToServer
+    from leaderserver.server.core.storage_queue import StorageWork
+    from leaderserver.server.storage_work import Outcome
     from tests.simulation.world import World
 
 
 __all__ = ["DiskStorage", "ServerHost", "ServerProcess"]
 
 _SPIN_COUNT_MAX: Final = 8
+_OBSERVER: Final = Principal(
+    name="observer", roles=frozenset({"observe"}), public_key="o" * 40
+)
+# How often a server is started again with another longest lease.
+_OTHER_SETTINGS: Final = 0.4
+# A process that goes on does so a little later than it might.
+_WAKE_UP_NS: Final = 5 * MS
 
 
 @final
@@ -50,8 +73,39 @@ class DiskStorage:
         self._is_durable = is_durable
         self._rng = rng
         self._incarnation = 0
+        self._leases: dict[int, int] = {}
         self.failure = 0.0
+        self.is_breaking = False
         self.writes: list[bytes] = []
+        self._fatal_error: UncertainWriteError | None = None
+
+    @property
+    def fatal_error(self) -> UncertainWriteError | None:
+        """Return why it takes no more writes, or None."""
+        return self._fatal_error
+
+    def opened(self) -> None:
+        """Take writes again: another process has opened it."""
+        self._fatal_error = None
+
+    @property
+    def is_short(self) -> bool:
+        """Return False: a disk that fails now and then is not full."""
+        return False
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Do what the block does, or nothing of it."""
+        before, count = deepcopy(self._memory), len(self.writes)
+        try:
+            yield
+        except BaseException:
+            self._memory = before
+            del self.writes[count:]
+            raise
+
+    def tidy(self) -> None:
+        """Do nothing."""
 
     @property
     def is_durable(self) -> bool:
@@ -67,6 +121,22 @@ class DiskStorage:
         self._incarnation = max(self._incarnation + 1, highest + 1, at_least)
         return self._incarnation
 
+    def admit_leases(
+        self, incarnation: int, *, lease_ns: int, unrecorded_ns: int
+    ) -> int:
+        """Take note of leases; return the longest that may run."""
+        epochs = self.recorded_epochs().values()
+        known = LeaseRecord(
+            leases_ns=self._leases,
+            granted_incarnation=max((e >> COUNTER_BITS for e in epochs), default=0),
+        )
+        self._leases = {**known.needed(), incarnation: lease_ns}
+        return known.longest_ns(lease_ns=lease_ns, unrecorded_ns=unrecorded_ns)
+
+    def limit(self, limits: StoreLimits) -> None:
+        """Let *limits* hold from the next commit on."""
+        self._memory.limit(limits)
+
     def recorded_epochs(self) -> Mapping[str, int]:
         """Return the highest epoch recorded of each component."""
         return self._memory.recorded_epochs()
@@ -74,8 +144,10 @@ class DiskStorage:
     def record_epoch(self, component_id: str, epoch: int) -> None:
         """Make *epoch* durable, or fail."""
         self._fail_perhaps()
+        self._lose_perhaps()
         known = self.recorded_epochs().get(component_id, 0)
         self._memory.record_epoch(component_id, max(known, epoch))
+        self._break_perhaps()
 
     def get(self, component_id: str, path: str) -> VersionedValue | None:
         """Return what is under *path*, or None."""
@@ -90,8 +162,10 @@ class DiskStorage:
     def commit(self, component_id: str, operations: Sequence[StoreOperation]) -> None:
         """Do all of *operations*, or fail."""
         self._fail_perhaps()
+        self._lose_perhaps()
         self._memory.commit(component_id, operations)
         self.writes += [o.value for o in operations if isinstance(o, Put)]
+        self._break_perhaps()
 
     def cleanup(self, component_id: str) -> None:
         """Remove what is stored of *component_id*, but for its epoch."""
@@ -103,6 +177,20 @@ class DiskStorage:
     def _fail_perhaps(self) -> None:
         if self.failure and self._rng.random() < self.failure:
             raise StorageError("the disk is full")
+        if self._fatal_error is not None:
+            raise StorageError(str(self._fatal_error))
+
+    def _lose_perhaps(self) -> None:
+        """Break before the write is done, half of the times."""
+        if self.is_breaking and self._rng.random() < 0.5:
+            self._break_perhaps()
+
+    def _break_perhaps(self) -> None:
+        """Fail a sync: what was written may or may not be there."""
+        if self.is_breaking:
+            self.is_breaking = False
+            self._fatal_error = UncertainWriteError("a sync failed")
+            raise self._fatal_error
 
 
 @final
@@ -116,6 +204,7 @@ class ServerHost:
         storage: What the next one will find.
         started_ns: When the latest one was started.
         count: How many were started.
+        lease_ns_max: The longest lease that the present one admits.
     """
 
     def __init__(self, world: World) -> None:
@@ -130,7 +219,9 @@ class ServerHost:
         self.storage = self._new_storage()
         self.started_ns = 0
         self.count = 0
+        self.lease_ns_max = world.scenario.lease_ns_max
         self._incarnation = 0
+        self._witnessed = 0
 
     def _new_storage(self) -> DiskStorage:
         is_durable = self._world.scenario.storage != Storage.MEMORY
@@ -149,16 +240,32 @@ class ServerHost:
         """Start a server, as the shell of a LeaderServer does."""
         assert self.process is None
         scenario = self._world.scenario
+        self.storage.opened()
         if not self.storage.is_durable:
             self.storage = self._new_storage()
             self._world.checker.store_lost()
+        if self.count and not self.storage.is_durable and self._rng.random() < 0.4:
+            self._world.counts["fault: server's wall clock set"] += 1
+            self._wall_offset_ns += self._rng.choice((-90, -5, 90)) * NS_PER_SECOND
         wall_ns = self.clock.now_ns() + self._wall_offset_ns
-        undecided_ns = scenario.lease_ns_max
+        at_least = wall_ns // NS_PER_SECOND
+        if not self.storage.is_durable:
+            # What `ClockWitness` keeps on a machine.
+            at_least = incarnation_after(self._witnessed, at_least=at_least)
+            self._witnessed = at_least
+        self._incarnation = self.storage.next_incarnation(at_least=at_least)
+        if self.count and self._rng.random() < _OTHER_SETTINGS:
+            self._world.counts["fault: restarted with other leases"] += 1
+            self.lease_ns_max = round(
+                scenario.lease_ns_max * self._rng.choice((0.3, 0.6, 1.0))
+            )
+        undecided_ns = self.storage.admit_leases(
+            self._incarnation,
+            lease_ns=self.lease_ns_max,
+            unrecorded_ns=scenario.lease_ns_max,
+        )
         if not self.storage.is_durable:
             undecided_ns = max(undecided_ns, NS_PER_SECOND - wall_ns % NS_PER_SECOND)
-        self._incarnation = self.storage.next_incarnation(
-            at_least=wall_ns // NS_PER_SECOND
-        )
         self.count += 1
         self.started_ns = self._world.timeline.now_ns
         self.process = ServerProcess(
@@ -214,23 +321,31 @@ class ServerProcess(Process):
         now_ns = host.clock.now_ns()
         self.service = LeaderService(
             ServiceConfig(
-                lease_ns_min=10 * MS,
-                lease_ns_max=world.scenario.lease_ns_max,
-                session_timeout_ns_min=20 * MS,
+                lease_ns_min=world.scenario.lease_ns_min,
+                lease_ns_max=host.lease_ns_max,
+                session_timeout_ns_min=2 * world.scenario.lease_ns_min,
                 session_timeout_ns_max=3_600 * NS_PER_SECOND,
+                server_id=f"server{number}",
             ),
             ElectionConfig(
-                namespace=UUID(bytes=rng.randbytes(16)), undecided_ns=undecided_ns
+                namespace=UUID(bytes=rng.randbytes(16)),
+                undecided_ns=undecided_ns,
+                is_durable=host.storage.is_durable,
+                tick_ns=world.scenario.lease_ns_min // 5,
             ),
             epochs=IncarnationEpochs(incarnation, started_ns=now_ns),
             storage=host.storage,
             draw_secret=rng.randbytes,
             now_ns=now_ns,
+            is_storage_apart=world.scenario.write_ns > 0,
         )
+        self._disk_rng = Random(f"{world.scenario.seed}/disk/{number}")
+        self._under_way: list[StorageWork] = []
         self._stepped_ns = -1
         self._spin_count = 0
-        self._heard_ns: dict[str, int] = {}
-        self._stalled_ns = now_ns
+        self._heard: dict[str, tuple[int, int]] = {}
+        self._paused_ns = 0
+        self._stalled_ns = 0
 
     # -- the shell -----------------------------------------------------------------
 
@@ -240,31 +355,69 @@ class ServerProcess(Process):
         message = codec.decode_to_server(payload)
         if isinstance(message, Request):
             session_id = self._world.session_ids.get(message.secret, "")
-            self._heard_ns[session_id] = now_ns
+            self._heard[session_id] = (now_ns, self._stalled_ns)
+        waiting_count = self._waiting_count(now_ns)
         outgoing = self.service.receive(
             message, peer=peer, connection=peer, principal=ANONYMOUS, now_ns=now_ns
         )
-        if self._host.storage.writes:
-            self._check_writes(message)
+        if isinstance(message, Request) and isinstance(message.body, CommitRequest):
+            self._world.checker.store.asked(
+                message.body,
+                self._world.session_ids.get(message.secret),
+                self.service.core,
+                is_waiting=self._waiting_count(now_ns) > waiting_count,
+            )
+        self._check_writes()
         self._perform(message, outgoing)
 
-    def _check_writes(self, message: object) -> None:
-        assert isinstance(message, Request)
-        assert isinstance(message.body, CommitRequest)
-        client_session_id = self._world.session_ids.get(message.secret)
+    def _waiting_count(self, now_ns: int) -> int:
+        return int(self.service.figures(now_ns=now_ns)["storage_waiting"])
+
+    def _check_writes(self) -> None:
         for value in self._host.storage.writes:
-            token, leader_session_id, epoch = value.decode().split("|")
             self._world.counts["commits accepted"] += 1
-            self._world.checker.store_written(
-                message.body.component_id,
-                token=token.encode(),
-                leader_session_id=UUID(leader_session_id),
-                epoch=int(epoch),
-                client_session_id=client_session_id,
-                core=self.service.core,
-                is_durable=self._host.storage.is_durable,
+            self._world.checker.store.written(
+                value, is_durable=self._host.storage.is_durable
             )
         self._host.storage.writes.clear()
+
+    # -- the disk ------------------------------------------------------------------
+
+    def _work_on_storage(self) -> None:
+        """Hand work to the disk, which takes its time."""
+        if self._world.scenario.write_ns == 0:
+            return
+        while (work := self.service.next_storage_work()) is not None:
+            self._under_way.append(work)
+            mean_ns = 0 if self._world.is_calm else self._world.scenario.write_ns
+            delay_ns = round(self._disk_rng.random() * 2 * mean_ns)
+            # The disk goes on while the process is stopped.
+            self.timeline.after(delay_ns, partial(self._disk_did, work))
+
+    def _disk_did(self, work: StorageWork) -> None:
+        if self.is_alive:
+            self._under_way.remove(work)
+            outcomes = perform_storage_work(self._host.storage, work)
+            self._check_writes()
+            self.run(partial(self._take_outcomes, work, outcomes))
+
+    def _take_outcomes(self, work: StorageWork, outcomes: Sequence[Outcome]) -> None:
+        now_ns = self._host.clock.now_ns()
+        outgoing = self.service.storage_done(work, outcomes, now_ns=now_ns)
+        for job in work.jobs:
+            if isinstance(job.task, CommitTask):
+                self._world.checker.store.decided(job.task.operations)
+        self._perform("the disk has worked", outgoing)
+
+    def kill(self) -> None:
+        """Die; what was on its way to the disk may be there."""
+        for work in self._under_way:
+            if self._disk_rng.random() < 0.5:
+                perform_storage_work(self._host.storage, work)
+        self._under_way.clear()
+        self._check_writes()
+        self._world.checker.store.forgotten()
+        super().kill()
 
     def connection_closed(self, peer: str) -> None:
         """Hear, rightly or not, that a connection closed."""
@@ -278,6 +431,56 @@ class ServerProcess(Process):
         """Let leadership control do something."""
         now_ns = self._host.clock.now_ns()
         self._perform(event, self.service.inject(event, now_ns=now_ns))
+
+    def hear_observer(self, *, ahead: int, is_ended: bool) -> None:
+        """N4: let a client that may only look report an epoch of every component."""
+        now_ns = self._host.clock.now_ns()
+        self._perform(None, self.service.advance(now_ns=now_ns))
+        before = self._leaderships()
+        name = f"observer#{now_ns}"
+        hello = Hello(
+            nonce=self.rng.randbytes(16), session_timeout_ns=1, lease_ns=1, client=name
+        )
+        for item in self._hear_observer(hello, name):
+            if not isinstance(item.message, Welcome):
+                continue
+            for number, (component_id, (epoch, _)) in enumerate(before.items(), 1):
+                report = SubscribeRequest(
+                    component_id=component_id,
+                    epoch_seen=max(0, epoch + ahead),
+                    is_ended_seen=is_ended,
+                )
+                request = Request(
+                    secret=item.message.secret, number=number, body=report
+                )
+                self._hear_observer(request, name)
+        self._world.checker.require(
+            "N4 who may only look changes no leadership",
+            self._leaderships() == before,
+            f"{before} became {self._leaderships()}",
+        )
+
+    def _hear_observer(self, message: ToServer, name: str) -> Sequence[Outgoing]:
+        outgoing = self.service.receive(
+            message,
+            peer=name,
+            connection=name,
+            principal=_OBSERVER,
+            now_ns=self._host.clock.now_ns(),
+        )
+        self._perform(message, outgoing)
+        return outgoing
+
+    def _leaderships(self) -> dict[str, tuple[int, UUID | None]]:
+        return {
+            component.component_id: (
+                component.epoch_max,
+                None
+                if component.leadership is None
+                else component.leadership.leader_session_id,
+            )
+            for component in self.service.core.components
+        }
 
     def on_timer(self) -> None:
         """Let time pass."""
@@ -295,16 +498,31 @@ class ServerProcess(Process):
         )
         self._perform(None, self.service.advance(now_ns=now_ns))
 
+    def pause(self) -> None:
+        """Stop, and take note of when."""
+        if not self.is_paused:
+            self._paused_ns = self._host.clock.now_ns()
+        super().pause()
+
     def resume(self) -> None:
-        """Go on, and excuse everybody's silence for a while (E9)."""
-        self._stalled_ns = self._host.clock.now_ns()
+        """Go on, and take note of how long nobody was heard (E9)."""
+        if self.is_paused:
+            paused_ns = self._host.clock.now_ns() - self._paused_ns
+            self._stalled_ns += paused_ns + _WAKE_UP_NS
         super().resume()
 
     def _check_recorded(self, outgoing: Sequence[Outgoing]) -> None:
-        """E2: what a crash forgets must not have been granted."""
+        """E2: what a crash forgets must not have been granted, nor affirmed."""
         for item in outgoing:
+            records: Sequence[AffirmationRecord] = ()
             if isinstance(item.message, Granted):
-                record = item.message.affirmation
+                records = [item.message.affirmation]
+                self._world.checker.store.passed_on(records[0])
+            elif isinstance(item.message, Reply) and isinstance(
+                item.message.body, AcknowledgedHeartbeat
+            ):
+                records = item.message.body.affirmations
+            for record in records:
                 recorded = self._host.storage.recorded_epochs()
                 self._world.checker.require(
                     "E2 an epoch is on record before its grant is sent",
@@ -325,11 +543,15 @@ class ServerProcess(Process):
             if component.publication.epoch == message.affirmation.epoch:
                 continue  # reinstated: it may be silent (E9)
             now_ns = self._host.clock.now_ns()
-            heard_ns = self._heard_ns.get(message.session_id, session.opened_ns)
+            heard_ns, stalled_ns = self._heard.get(
+                message.session_id, (session.opened_ns, 0)
+            )
+            # What the server's own pauses took since, and as much again: a lease.
+            stalled_ns = self._stalled_ns - stalled_ns
+            excused_ns = stalled_ns + min(stalled_ns, session.lease_ns)
             self._world.checker.require(
                 "E1 the silent are passed over",
-                now_ns - heard_ns < session.lease_ns
-                or now_ns - self._stalled_ns < 2 * self._world.scenario.lease_ns_max,
+                now_ns - heard_ns < session.lease_ns + excused_ns,
                 f"{message} not heard from for {(now_ns - heard_ns) / 1e9:.3f} s",
             )
 
@@ -364,8 +586,9 @@ class ServerProcess(Process):
             else:
                 assert isinstance(item.peer, str)
                 world.send(item.peer, payload)
-        if self.dies_next:
+        if self.dies_next or self._host.storage.fatal_error is not None:
             self.dies_next = False
             world.server_dies()
         else:
+            self._work_on_storage()
             self.arm_service()

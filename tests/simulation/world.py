@@ -15,9 +15,10 @@ from tests.simulation.checkers import Checker
 from tests.simulation.client import ClientProcess
 from tests.simulation.epilogues import Epilogues
 from tests.simulation.faults import Faults
+from tests.simulation.leftovers import find_leftover
 from tests.simulation.network import Network
 from tests.simulation.prose import describe
-from tests.simulation.scenario import ClientPlan, Scenario, clock_parts
+from tests.simulation.scenario import ClientPlan, Scenario, Storage, clock_parts
 from tests.simulation.server import ServerHost
 from tests.simulation.timeline import MS, NodeClock, Timeline
 
@@ -139,6 +140,7 @@ class World:
             client.resume()
             client.flush()
         self.host.storage.failure = 0.0
+        self.host.storage.is_breaking = False
         if self.host.process is None:
             self.server_starts()
         else:
@@ -211,7 +213,7 @@ class World:
             problem = self._disagreement_about(component_id)
             if problem is not None:
                 return problem
-        return None
+        return find_leftover(self)
 
     def elections(self, component_id: str) -> list[Election]:
         """Return the elections of living clients that are not cut off."""
@@ -239,6 +241,10 @@ class World:
         held = leaders[0].held if leaders else None
         known = self._highest_known(component_id)
         if held is not None and held.epoch < known:
+            if self.scenario.storage == Storage.LOSSY:
+                # A report of what a lost data directory forgot ends nothing (E9): who
+                # knows better is told, and hears of the next leader.
+                return None
             return f"epoch {held.epoch} leads {component_id}, epoch {known} is known"
         for election in elections:
             if election.held is not None and election not in leaders:

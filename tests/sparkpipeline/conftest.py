@@ -22,6 +22,8 @@ def shared_spark() -> Iterator[SparkSession]:
         .master("local[2,3]")  # a task may fail twice
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
+        # On a busy machine a worker may need longer than 15 s to connect back.
+        .config("spark.python.authenticate.socketTimeout", "120s")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")

@@ -17,12 +17,12 @@ from pyspark.sql import SparkSession
 
 from haservices import HAConfig, open_ha_services
 from leaderserver import LeaderServer, ServerConfig
-from queryablestate.messages import ListNodes, NodesListed
-from queryablestate.proxy_config import ProxyConfig
-from queryablestate.proxy_connection import ProxyConnection
-from queryablestate.proxy_server import QueryStateProxyServer
+from queryablestate.client.calls import ProxyConnection
+from queryablestate.proxy.config import ProxyConfig
+from queryablestate.proxy.server import QueryStateProxyServer
+from queryablestate.wire.clients import ListNodes, NodesListed
 from sparkpipeline import start_nodes
-from sparkpipeline.executor_node_process import read_slots
+from sparkpipeline.state.executor_node_process import read_slots
 from tests.recording import wait_until
 
 

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from haservices import HAConfig, open_ha_services
 from leaderserver import LeaderServer, ServerConfig
-from queryablestate.client import QueryableStateClient
+from queryablestate.client.client import QueryableStateClient
 from queryablestate.local_cluster import LocalStateCluster
 
 

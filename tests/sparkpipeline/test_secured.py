@@ -12,17 +12,17 @@ from pyspark.sql import SparkSession
 
 from haservices import HAConfig, open_ha_services
 from leaderserver import LeaderServer, ServerConfig
-from queryablestate.access import AccessList, CallerEntry
-from queryablestate.client import QueryableStateClient
-from queryablestate.credentials import Credentials
-from queryablestate.node import StateNode
-from queryablestate.node_config import NodeConfig
-from queryablestate.proxy_config import ProxyConfig
-from queryablestate.proxy_server import QueryStateProxyServer
-from queryablestate.writer_links import close_writer_connections
+from queryablestate.client.client import QueryableStateClient
+from queryablestate.connect.credentials import Credentials
+from queryablestate.node.config import NodeConfig
+from queryablestate.node.node import StateNode
+from queryablestate.proxy.access import AccessList, CallerEntry
+from queryablestate.proxy.config import ProxyConfig
+from queryablestate.proxy.server import QueryStateProxyServer
+from queryablestate.writer.connections import close_writer_connections
 from sparkpipeline import publish_state, source_options
 from tests.sparkpipeline.state_cluster import Feed, run_to_end
-from transport import CurveKeyPair, KeyFiles, write_key_pair
+from zmqtransport import CurveKeyPair, KeyFiles, write_key_pair
 
 
 pytestmark = [pytest.mark.spark, pytest.mark.shells]

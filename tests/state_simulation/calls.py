@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-from nameservice import DeadlineExceededError, NameServiceError
-from queryablestate.failures import NOT_LEADER, error_of
-from queryablestate.questions import Refusal
+from nameservice import NameServiceError
+from queryablestate import DeadlineExceededError
+from queryablestate.wire.questions import Refusal
+from queryablestate.wire.refusals import NOT_LEADER, error_of
 from tests.simulation.timeline import MS
 
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from queryablestate.control_events import Link
+    from queryablestate.control.events import Link
     from tests.state_simulation.proxy import WriterRequest
     from tests.state_simulation.world import World
 

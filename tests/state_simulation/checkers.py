@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from attrs import frozen
 
-from queryablestate.records import BatchDecided
+from queryablestate.wire.records import BatchDecided
 from tests.simulation.checkers import ViolationError
 from tests.state_simulation.content import rows_of
 from tests.state_simulation.model import JobModel
@@ -21,7 +21,7 @@ from tests.state_simulation.move_checks import MoveChecker
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from queryablestate.records import Entry
+    from queryablestate.wire.records import Entry
     from tests.state_simulation.content import Row
     from tests.state_simulation.disk import Disk
     from tests.state_simulation.model import StateModel
@@ -70,14 +70,14 @@ class Asked:
         floor: The least version that it may be told, by index.
         was_dropped: Whether the state was known to be gone.
         groups: The key groups that were asked for, sorted.
-        min_batch_id: The batch that it waits for, or None.
+        least: Of which generation and batch the answer is to be at least, or None.
     """
 
     state: StateModel
     floor: int
     was_dropped: bool
     groups: tuple[int, ...]
-    min_batch_id: int | None
+    least: tuple[int, int] | None
 
 
 @final
@@ -346,7 +346,11 @@ class Checker:
     # -- what readers are told ---------------------------------------------------------
 
     def asks(
-        self, state: StateModel, *, groups: tuple[int, ...], min_batch_id: int | None
+        self,
+        state: StateModel,
+        *,
+        groups: tuple[int, ...],
+        least: tuple[int, int] | None,
     ) -> Asked:
         """Take note of a question, at the moment that it is asked."""
         return Asked(
@@ -354,7 +358,7 @@ class Checker:
             floor=state.acknowledged - 1,
             was_dropped=state.is_drop_acknowledged,
             groups=groups,
-            min_batch_id=min_batch_id,
+            least=least,
         )
 
     def told(
@@ -403,11 +407,11 @@ class Checker:
         )
         self.require(
             "Q2 an answer is as new as was asked for",
-            asked.min_batch_id is None or batch_id >= asked.min_batch_id,
+            asked.least is None or (generation, batch_id) >= asked.least,
             name,
-            batch_id,
+            (generation, batch_id),
             "instead of",
-            asked.min_batch_id,
+            asked.least,
         )
         for key, values in found.items():
             expected = version.contents.get(key)

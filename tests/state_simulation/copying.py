@@ -1,11 +1,12 @@
 """
 What nodes copy from each other: the shipped parts, without threads and sockets.
 
-`queryablestate.copy_fetching`, `copy_collecting`, `copy_writing` and `copy_desk` are
-the shipped ones.  What is virtual is what lies around them: the thread that asks
-(`queryablestate.copy_thread`), the one that answers (`copy_serving`), and the sockets
-(`copy_calls`).  A call has a connection of its own, which carries pages one after the
-other until it breaks, or is closed; then either end may or may not notice.
+`queryablestate.node.copying.fetching`, `copy_collecting`, `copy_writing` and
+`copy_desk` are the shipped ones.  What is virtual is what lies around them: the thread
+that asks (`queryablestate.node.copying.thread`), the one that answers (`copy_serving`),
+and the sockets (`copy_calls`).  A call has a connection of its own, which carries pages
+one after the other until it breaks, or is closed; then either end may or may not
+notice.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ import zmq
 from msgspec.structs import replace
 
 from nameservice import NameServiceError
-from queryablestate.codec import decode_from_copy_source, encode
-from queryablestate.copy_calls import COPY_ID, CopyCaller
-from queryablestate.copy_collecting import CollectedStages, RowsCollection
-from queryablestate.copy_desk import CopyDesk
-from queryablestate.copy_fetching import FetchTotals, RowsFetch
-from queryablestate.copy_limits import CopyLimits
-from queryablestate.copy_messages import (
+from queryablestate.node.copying.calls import COPY_ID, CopyCaller
+from queryablestate.node.copying.collecting import CollectedStages, RowsCollection
+from queryablestate.node.copying.fetching import FetchTotals, RowsFetch
+from queryablestate.node.copying.limits import CopyLimits
+from queryablestate.node.copying.reading import CopyDesk
+from queryablestate.node.core.events import KeyGroupsFetched
+from queryablestate.wire.codec import decode_from_copy_source, encode
+from queryablestate.wire.copy_messages import (
     AllowPages,
     CloseCopy,
     CopyRefused,
     OpenCopy,
     ReadStages,
 )
-from queryablestate.node_events import KeyGroupsFetched
 from tests.simulation.timeline import MS
 from tests.state_simulation.network import Connection
 
@@ -39,18 +40,18 @@ from tests.state_simulation.network import Connection
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from queryablestate.control_events import Link
-    from queryablestate.copy_messages import (
+    from queryablestate.control.events import Link
+    from queryablestate.node.core.effects import FetchKeyGroups
+    from queryablestate.node.core.events import CopyAdvanced
+    from queryablestate.store.store import StateStore
+    from queryablestate.store.threads import StoreWriter
+    from queryablestate.wire.copy_messages import (
         CopiedRows,
         CopiedStates,
         FromCopySource,
         ToCopySource,
     )
-    from queryablestate.node_effects import FetchKeyGroups
-    from queryablestate.node_events import CopyAdvanced
-    from queryablestate.node_messages import CollectStages, StageChunk
-    from queryablestate.node_threads import StoreWriter
-    from queryablestate.store import StateStore
+    from queryablestate.wire.node_messages import CollectStages, StageChunk
     from tests.state_simulation.disk import Disk
     from tests.state_simulation.world import World
 
@@ -136,7 +137,7 @@ class _CopyStore:
 @final
 class CopyLink:
     """
-    One request to another node, as `queryablestate.copy_calls.CopyCall` makes it.
+    One request to another node, as the shipped `CopyCall` makes it.
 
     Args:
         copying: The node that asks.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from queryablestate.codec import decode_rows
-from queryablestate.store import StateStore
-from queryablestate.store_groups import groups_in
-from queryablestate.store_holdings import admitted
-from queryablestate.store_layout import decode_kept, kept_prefix
-from queryablestate.store_marks import hold_mark, records
+from queryablestate.store.groups import groups_in
+from queryablestate.store.hold_marks import admitted
+from queryablestate.store.layout import decode_kept, kept_prefix
+from queryablestate.store.marks import hold_mark, records
+from queryablestate.store.store import StateStore
+from queryablestate.wire.codec import decode_rows
 from tests.state_simulation.scenario import MAX_PARALLELISM
 
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from queryablestate.node_messages import (
+    from queryablestate.store.holdings import Held
+    from queryablestate.wire.node_messages import (
         JoiningGroup,
         StageChunk,
         StagedRows,
         WriterFence,
     )
-    from queryablestate.records import Entry
-    from queryablestate.store_holdings import Held
+    from queryablestate.wire.records import Entry
     from tests.state_simulation.model import JobModel
     from tests.state_simulation.scenario import StatePlan
 

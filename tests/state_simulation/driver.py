@@ -14,16 +14,22 @@ from typing import TYPE_CHECKING, Final, final
 
 from attrs import Factory, define
 
-from nameservice import (
+from nameservice import LocalProtocolError, NameServiceError
+from queryablestate import (
     CheckpointRewoundError,
-    LocalProtocolError,
-    NameServiceError,
     SchemaMismatchError,
     StagedDataMissingError,
     StaleWriterError,
     StateOwnedError,
 )
-from queryablestate.messages import (
+from queryablestate.schema.schema import (
+    AtomicType,
+    Field,
+    StateKind,
+    StateSchema,
+    schema_json,
+)
+from queryablestate.wire.clients import (
     BatchCommitted,
     BindRun,
     CommitBatch,
@@ -32,8 +38,7 @@ from queryablestate.messages import (
     StateDeclaration,
     TicketDrawn,
 )
-from queryablestate.records import StageRecord
-from queryablestate.schema import AtomicType, Field, StateKind, StateSchema, schema_json
+from queryablestate.wire.records import StageRecord
 from tests.simulation.timeline import MS
 from tests.state_simulation.calls import Call
 from tests.state_simulation.content import rows_of
@@ -234,6 +239,7 @@ class Run:
         self._link = world.network.new_link()
         self.is_alive = True
         self._paused: list[Callable[[], None]] | None = None
+        self._born_epoch: int | None = None
         self._partition_count = world.rng.choice((1, 2, 3))
         self._began_ns = world.timeline.now_ns
         world.counts["runs"] += 1
@@ -348,6 +354,8 @@ class Run:
         on_done: Callable[[Struct | NameServiceError], None],
     ) -> None:
         declarations = tuple(map(_declaration, self._query.plan.states))
+        if self._born_epoch is None:
+            self._born_epoch = drawn.ticket
         self._call(
             lambda request_id, _: BindRun(
                 request_id=request_id,
@@ -358,6 +366,7 @@ class Run:
                 run_id=self._run_id,
                 states=declarations,
                 on_new_query=self._on_new_query,
+                born_epoch=self._born_epoch,
             ),
             on_done,
         )

@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, final
 
-from queryablestate.messages import DropState
+from queryablestate.wire.clients import DropState
 from tests.simulation.timeline import MS
 from tests.state_simulation.calls import Call
 from tests.state_simulation.move_faults import MoveFaults

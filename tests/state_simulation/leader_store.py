@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, final
 from election import Delete, Put
 from election.store import check_operations
 from nameservice import StaleEpochError
-from queryablestate import paths
-from queryablestate.control_desk import StoredControl, _to_jobs
+from queryablestate.control.job import leader_paths as paths
+from queryablestate.proxy.leader_store import StoredControl, _to_jobs
 
 
 if TYPE_CHECKING:

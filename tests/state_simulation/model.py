@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, final
 
 from attrs import Factory, define, frozen
 
-from queryablestate.records import BatchDecided, StateDropped
+from queryablestate.wire.records import BatchDecided, StateDropped
 from tests.state_simulation.content import after_batch, rows_of
 
 
 if TYPE_CHECKING:
-    from queryablestate.records import Entry
+    from queryablestate.wire.records import Entry
     from tests.state_simulation.content import Contents
     from tests.state_simulation.scenario import StatePlan
 

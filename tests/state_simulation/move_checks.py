@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, final
 
-from queryablestate.records import collected_stage_id
+from queryablestate.wire.records import collected_stage_id
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from queryablestate.node_effects import ResetJobRows
-    from queryablestate.node_messages import CollectStages
-    from queryablestate.records import AssignmentRecord, BatchDecided
+    from queryablestate.node.core.effects import ResetJobRows
+    from queryablestate.wire.node_messages import CollectStages
+    from queryablestate.wire.records import AssignmentRecord, BatchDecided
     from tests.state_simulation.checkers import Checker
     from tests.state_simulation.content import Row
     from tests.state_simulation.disk import Disk

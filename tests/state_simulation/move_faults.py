@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
-from queryablestate.operation_messages import DrainNode, RescaleJob
+from queryablestate.wire.operation_messages import DrainNode, RescaleJob
 from tests.simulation.timeline import MS
 from tests.state_simulation.calls import Call
 from tests.state_simulation.scenario import Profile

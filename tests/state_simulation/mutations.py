@@ -23,7 +23,7 @@ MUTATIONS: Final = (
     Mutation(
         name="verification-skipped",
         rule="W3: no decision names rows that nobody has",
-        module="queryablestate.commit_rows",
+        module="queryablestate.control.commit_rows",
         before="            for node_id, count in stage.chunk_counts.items()\n"
         "            if count > 0\n",
         after="            for node_id, count in stage.chunk_counts.items()\n"
@@ -32,7 +32,7 @@ MUTATIONS: Final = (
     Mutation(
         name="another-disk-verified",
         rule="W7: what was verified is gone with its disk",
-        module="queryablestate.commit_verification",
+        module="queryablestate.control.commit_verification",
         before="if nodes.store_id_of(node_id) != store_id",
         after="if store_id is None",
         is_rare=True,
@@ -40,14 +40,14 @@ MUTATIONS: Final = (
     Mutation(
         name="acknowledged-early",
         rule="W3: a commit returns when the owners have applied",
-        module="queryablestate.chains",
+        module="queryablestate.control.chains",
         before="        if applied < sequence:\n            lagging",
         after="        if applied < sequence - 1:\n            lagging",
     ),
     Mutation(
         name="missed-entries-not-sent",
         rule="W3: a node that was away fetches what it missed",
-        module="queryablestate.enrolment",
+        module="queryablestate.control.membership",
         before="            effects += catch_up(control, job, node)\n"
         "            job_id = job.record.job_id\n",
         after="            job_id = job.record.job_id\n",
@@ -56,7 +56,7 @@ MUTATIONS: Final = (
     Mutation(
         name="served-behind",
         rule="W3: a node serves when it has caught up",
-        module="queryablestate.node_core",
+        module="queryablestate.node.core.core",
         before="if not self._jobs.is_caught_up(job_id):",
         after="if now_ns < 0:",
         is_rare=True,
@@ -64,46 +64,48 @@ MUTATIONS: Final = (
     Mutation(
         name="lost-rows-answered",
         rule="W7: unavailable, never unknown",
-        module="queryablestate.node_reads",
+        module="queryablestate.node.reads",
         before="if found.view.lost:",
         after="if found.view is None:",
         seed=29,
     ),
     Mutation(
         name="older-run-bound",
-        rule="W1: a run is the newest by its first ticket",
-        module="queryablestate.writer_runs",
-        before="if epoch <= run.writer_epoch:",
-        after="if epoch < 0:",
+        rule="W1: a run is the newest by the epoch that it was born with",
+        module="queryablestate.control.job.writer_runs",
+        before="if born_epoch <= born_epoch_max or writer_epoch <= writer_epoch_max:",
+        after="if born_epoch < 0:",
     ),
     Mutation(
-        name="superseded-runs-forgotten",
+        name="fresh-tickets-count",
         rule="W1: a run that is over stays over, whatever ticket it shows",
-        module="queryablestate.writer_runs",
-        before="epoch = dict(run.superseded).get(run_id, ticket)",
-        after="epoch = ticket",
+        module="queryablestate.control.job.writer_runs",
+        before="epoch = request.ticket if request.born_epoch is None "
+        "else request.born_epoch",
+        after="epoch = request.ticket",
         seed=4,
     ),
     Mutation(
         name="superseded-run-commits",
         rule="W1: a zombie driver cannot write",
-        module="queryablestate.writer_runs",
-        before="if (run.run_id, run.writer_epoch) != (request.run_id, "
-        "request.writer_epoch):",
-        after="if run.writer_epoch < request.writer_epoch:",
+        module="queryablestate.control.job.writer_runs",
+        before="if run is not None and run.run_id == request.run_id:\n"
+        "        if run.writer_epoch != request.writer_epoch:",
+        after="if run is not None:\n"
+        "        if run.writer_epoch < request.writer_epoch:",
         seed=3,
     ),
     Mutation(
         name="repetition-decided",
         rule="W4: a decided batch is not applied again",
-        module="queryablestate.batch_order",
+        module="queryablestate.control.job.batch_order",
         before="is_repeated = all(last.batch_id == request.batch_id for last in found)",
         after="is_repeated = False",
     ),
     Mutation(
         name="older-batch-decided",
         rule="W4: a lower batch is refused",
-        module="queryablestate.batch_order",
+        module="queryablestate.control.job.batch_order",
         before="    if last > batch_id:\n        raise",
         after="    if last < -1:\n        raise",
         seed=4,
@@ -111,15 +113,15 @@ MUTATIONS: Final = (
     Mutation(
         name="dropped-state-forgets-others",
         rule="W4: what a query wrote is remembered as long as the state lives",
-        module="queryablestate.decisions",
-        before="                queries=(*others, mine)[-_QUERY_COUNT_MAX:],\n",
-        after="                queries=(mine,),\n",
+        module="queryablestate.control.job.job",
+        before="queries=remembered_queries((*others, mine), replaced_sequence),",
+        after="queries=(mine,),",
         is_rare=True,
     ),
     Mutation(
         name="owner-unchecked",
         rule="W5: another query is refused unless it says otherwise",
-        module="queryablestate.decisions",
+        module="queryablestate.control.job.job",
         before="if on_new_query == REFUSE or run.writer_epoch <= owned.owner_epoch:",
         after="if run.writer_epoch <= owned.owner_epoch:",
         seed=8,
@@ -127,7 +129,7 @@ MUTATIONS: Final = (
     Mutation(
         name="replaced-state-kept",
         rule="W5: cleared atomically by its first commit",
-        module="queryablestate.store_apply",
+        module="queryablestate.store.apply",
         before="            if state.is_replaced:\n",
         after="            if state.generation < 0:\n",
         seed=3,
@@ -135,36 +137,35 @@ MUTATIONS: Final = (
     Mutation(
         name="write-in-doubt-taken-for-failed",
         rule="W3: whoever cannot know starts over from the store",
-        module="queryablestate.control_core",
+        module="queryablestate.control.core",
         before="        if is_certain:\n",
         after="        if is_certain or error is not None:\n",
     ),
     Mutation(
         name="decision-checked-too-early",
         rule="W3: a decision is checked when it is written",
-        module="queryablestate.control_core",
+        module="queryablestate.control.core",
         before="while self._writing is None and self._queue:",
         after="while self._queue:",
     ),
     Mutation(
         name="cache-outlives-commit",
         rule="C3: a commit of a newer batch invalidates",
-        module="queryablestate.cache",
+        module="queryablestate.proxy.cache",
         before="            elif found.batch_id >= batch_id_known:",
         after="            elif found.batch_id >= 0:",
     ),
     Mutation(
         name="newer-batch-not-awaited",
         rule="Q2: min_batch_id waits for it",
-        module="queryablestate.node_reads",
-        before="return view is None or view.batch_id is None or "
-        "view.batch_id < batch_id_min",
-        after="return view is None",
+        module="queryablestate.node.reads",
+        before="    return view.batch_id < batch_id_min\n",
+        after="    return False\n",
     ),
     Mutation(
         name="missing-rows-unnoticed",
         rule="W7: who lacks rows of a decided batch has lost its rows",
-        module="queryablestate.enrolment",
+        module="queryablestate.control.membership",
         before="        if job is None or not message.missing:\n",
         after="        if job is None or message.missing:\n",
         is_rare=True,
@@ -173,7 +174,7 @@ MUTATIONS: Final = (
     Mutation(
         name="pruned-too-early",
         rule="W3: decisions are kept until every owner has applied them",
-        module="queryablestate.chains",
+        module="queryablestate.control.chains",
         before="last = min(*applied, record.sequence + 1 - ENTRY_KEPT_COUNT)",
         after="last = record.sequence + 1 - ENTRY_KEPT_COUNT",
         is_rare=True,
@@ -181,7 +182,7 @@ MUTATIONS: Final = (
     Mutation(
         name="list-index-repeated",
         rule="W6: every item of a list once",
-        module="queryablestate.store_rows",
+        module="queryablestate.store.rows",
         before="            index = index_first + count\n",
         after="            index = count\n",
     ),

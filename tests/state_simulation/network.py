@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, final
 
-from queryablestate.control_events import Link
+from queryablestate.control.events import Link
 from tests.simulation.timeline import MS
 
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Final, assert_never, cast, final
 from attrs import define
 
 from nameservice import NameServiceError, StorageError
-from queryablestate.codec import decode_rows
-from queryablestate.node_chunks import chunk_refused
-from queryablestate.node_core import NodeCore, NodeLimits, check_command
-from queryablestate.node_effects import (
+from queryablestate.node.core.chunks import chunk_refused
+from queryablestate.node.core.core import NodeCore, NodeLimits, check_command
+from queryablestate.node.core.effects import (
     ApplyEntry,
     AskAgain,
     BindStore,
@@ -39,7 +38,7 @@ from queryablestate.node_effects import (
     StageRows,
     SwitchStore,
 )
-from queryablestate.node_events import (
+from queryablestate.node.core.events import (
     AskedQuestion,
     ChunkFinished,
     ChunkReceived,
@@ -58,13 +57,9 @@ from queryablestate.node_events import (
     TimePassed,
     Wait,
 )
-from queryablestate.node_jobs import ServedJob
-from queryablestate.node_messages import (
-    ChunkStaged,
-    StagesCollected,
-    StagesVerified,
-)
-from queryablestate.node_reads import (
+from queryablestate.node.core.jobs import ServedJob
+from queryablestate.node.core.registration import NodeIdentity
+from queryablestate.node.reads import (
     Found,
     answer_of,
     is_long,
@@ -72,10 +67,15 @@ from queryablestate.node_reads import (
     problem_of,
     read,
 )
-from queryablestate.node_registration import NodeIdentity
-from queryablestate.questions import Question, Refusal
-from queryablestate.store_groups import groups_in
-from queryablestate.store_rows import check_chunk
+from queryablestate.store.groups import groups_in
+from queryablestate.store.rows import check_chunk
+from queryablestate.wire.codec import decode_rows
+from queryablestate.wire.node_messages import (
+    ChunkStaged,
+    StagesCollected,
+    StagesVerified,
+)
+from queryablestate.wire.questions import Question, Refusal
 from tests.simulation.timeline import MS
 from tests.state_simulation.copying import NodeCopying, ThreadQueue
 from tests.state_simulation.network import Connection
@@ -87,13 +87,13 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from queryablestate.node_messages import (
+    from queryablestate.store.threads import StoreWriter
+    from queryablestate.wire.node_messages import (
         CollectStages,
         StageChunk,
         ToNode,
         VerifyStages,
     )
-    from queryablestate.node_threads import StoreWriter
     from tests.state_simulation.disk import Disk
     from tests.state_simulation.world import World
 
@@ -326,7 +326,7 @@ class Node:
     # -- questions -------------------------------------------------------------------
 
     def _ask(self, asked: AskedQuestion, connection: Connection | None) -> None:
-        """Answer a question as `queryablestate.node_desk` does."""
+        """Answer a question as `queryablestate.node.answering` does."""
         if not is_long(asked.question, asked.keys):
             self._finish(asked, self._read(asked, ()), connection)
             return
@@ -482,7 +482,7 @@ class Node:
                 self._connect_soon()
             case SendToProxy(message=message):
                 if self._connection is not None and self._connection.is_full_up:
-                    self._step(ProxyDisconnected())  # as `queryablestate.node_loop`
+                    self._step(ProxyDisconnected())  # as `queryablestate.node.loop`
                 else:
                     self._send(message, b"", self._connection)
             case SendToWriter(writer=writer, message=message):

@@ -6,10 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
 
 from nameservice import MayHaveHappenedError, NameServiceError
-from queryablestate.access import ANONYMOUS_CALLER, open_access
-from queryablestate.cache import CacheRule, ResultCache
-from queryablestate.control_core import ControlCore
-from queryablestate.control_effects import (
+from queryablestate.control.core import ControlCore
+from queryablestate.control.effects import (
     AnswerWriter,
     ControlEffect,
     ForgetNode,
@@ -19,7 +17,7 @@ from queryablestate.control_effects import (
     StartOver,
     WriteStore,
 )
-from queryablestate.control_events import (
+from queryablestate.control.events import (
     ControlEvent,
     Link,
     LinkClosed,
@@ -29,9 +27,13 @@ from queryablestate.control_events import (
     TimePassed,
     WriterAsked,
 )
-from queryablestate.control_limits import ControlLimits
-from queryablestate.failures import NOT_LEADER
-from queryablestate.messages import (
+from queryablestate.control.limits import ControlLimits
+from queryablestate.proxy.access import ANONYMOUS_CALLER, open_access
+from queryablestate.proxy.cache import CacheRule, ResultCache
+from queryablestate.proxy.rate_limit import RateLimiter
+from queryablestate.proxy.read_answers import Outgoing
+from queryablestate.proxy.router import ReadDesk, ReadLimits
+from queryablestate.wire.clients import (
     BatchCommitted,
     BindRun,
     CommitBatch,
@@ -40,7 +42,7 @@ from queryablestate.messages import (
     RunBound,
     StateDropDone,
 )
-from queryablestate.node_messages import (
+from queryablestate.wire.node_messages import (
     EntriesApplied,
     HeartbeatAcknowledged,
     KeyGroupsCopied,
@@ -51,12 +53,10 @@ from queryablestate.node_messages import (
     StagesCollected,
     StagesVerified,
 )
-from queryablestate.operation_messages import DrainNode, RescaleJob
-from queryablestate.questions import Answer, Ask, Question, Refusal, Told
-from queryablestate.rate_limit import RateLimiter
-from queryablestate.read_answers import Outgoing
-from queryablestate.read_desk import ReadDesk, ReadLimits
-from queryablestate.records import CountersRecord
+from queryablestate.wire.operation_messages import DrainNode, RescaleJob
+from queryablestate.wire.questions import Answer, Ask, Question, Refusal, Told
+from queryablestate.wire.records import CountersRecord
+from queryablestate.wire.refusals import NOT_LEADER
 from tests.simulation.timeline import MS
 from tests.state_simulation.checkers import RunBooks
 from tests.state_simulation.scenario import SESSION_TIMEOUT_NS
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from queryablestate.messages import StateDescription
+    from queryablestate.wire.clients import StateDescription
     from tests.state_simulation.network import Connection
     from tests.state_simulation.world import World
 
@@ -243,7 +243,7 @@ class Proxy:
             case Refusal():
                 self._send_reads(self._reads.refused(link, message))
             case _:
-                # As `queryablestate.proxy_loop`: nodes are heard, and none is taken in.
+                # As `queryablestate.proxy.loop`: nodes are heard, and none is taken in.
                 is_joining = isinstance(message, RegisterNode)
                 if not self.leads and (is_joining or self.core is None):
                     refused = NodeRefused(reason="not-leader", detail="look for it")

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Final, final
 
 from attrs import define, frozen
 
-from queryablestate.codec import (
+from queryablestate.wire.codec import (
     decode_count,
     decode_items,
     decode_keys,
     decode_values,
     encode_payload,
 )
-from queryablestate.failures import STALE_ROUTE, error_of
-from queryablestate.questions import (
+from queryablestate.wire.questions import (
     Ask,
     CountKeys,
     GetEntries,
@@ -26,6 +25,7 @@ from queryablestate.questions import (
     ScanRows,
     Told,
 )
+from queryablestate.wire.refusals import STALE_ROUTE, error_of
 from tests.simulation.timeline import MS
 from tests.state_simulation.content import (
     KEY_COUNT,
@@ -37,7 +37,7 @@ from tests.state_simulation.scenario import MAX_PARALLELISM, Profile
 
 
 if TYPE_CHECKING:
-    from queryablestate.messages import StateDescription
+    from queryablestate.wire.clients import StateDescription
     from tests.state_simulation.checkers import Asked
     from tests.state_simulation.world import World
 
@@ -74,6 +74,7 @@ class _Wish:
         waits: Whether an answer must be as new as the newest batch.
         since_ns: When it was wished.
         batch_id_min: What it waits for, once that is known.
+        generation_min: Whose batch that is.
     """
 
     name: tuple[str, str]
@@ -83,6 +84,7 @@ class _Wish:
     waits: bool
     since_ns: int
     batch_id_min: int | None = None
+    generation_min: int | None = None
 
 
 @final
@@ -160,6 +162,7 @@ class Reader:
         if wish.waits and state.versions and wish.batch_id_min is None:
             later = 0 if self._is_strict else world.rng.randrange(2)
             wish.batch_id_min = state.versions[-1].batch_id + later
+            wish.generation_min = state.versions[-1].generation
         left_ns = wish.since_ns + _READ_DEADLINE_NS - world.timeline.now_ns
         ask = Ask(
             request_id=world.next_number(),
@@ -173,11 +176,16 @@ class Reader:
             else max(1, len(keys)),
             deadline_ms=max(1, left_ns // MS) if self._is_strict else 500,
             min_batch_id=wish.batch_id_min,
+            min_generation=wish.generation_min,
         )
         groups = tuple(sorted({int.from_bytes(key[:2], "big") for key in keys}))
         if not keys:
             groups = tuple(g for g, one in enumerate(route.owners) if one == owner)
-        asked = world.checker.asks(state, groups=groups, min_batch_id=wish.batch_id_min)
+        least = None
+        if wish.batch_id_min is not None:
+            assert wish.generation_min is not None
+            least = (wish.generation_min, wish.batch_id_min)
+        asked = world.checker.asks(state, groups=groups, least=least)
         payload = encode_payload(keys) if keys else b""
         question = _Question(asked, route, operation, keys)
         reply = partial(self._replied, number, question)

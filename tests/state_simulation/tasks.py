@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Final, final
 
 from attrs import frozen
 
-from nameservice import DidNotHappenError, NameServiceError, StaleWriterError
-from queryablestate.codec import encode_payload
-from queryablestate.failures import error_of
-from queryablestate.messages import RunBound, TicketDrawn
-from queryablestate.node_messages import (
+from nameservice import DidNotHappenError, NameServiceError
+from queryablestate import StaleWriterError
+from queryablestate.wire.clients import RunBound, TicketDrawn
+from queryablestate.wire.codec import encode_payload
+from queryablestate.wire.node_messages import (
     ChunkRefused,
     ChunkStaged,
     StageChunk,
     StagedRows,
 )
-from queryablestate.questions import Refusal
-from queryablestate.records import STAGE_ID_SIZE_BYTES, StageRecord
+from queryablestate.wire.questions import Refusal
+from queryablestate.wire.records import STAGE_ID_SIZE_BYTES, StageRecord
+from queryablestate.wire.refusals import error_of
 from tests.simulation.timeline import MS
 from tests.state_simulation.checkers import StageBooks
 from tests.state_simulation.content import Row

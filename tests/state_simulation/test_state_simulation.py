@@ -9,13 +9,17 @@ import pytest
 from tests.simulation.mutations import Mutation
 from tests.state_simulation.mutations import MUTATIONS
 from tests.state_simulation.runs import Summary, run_seed
+from tests.tiers import nightly_after
 
 
 ROOT = Path(__file__).parent.parent.parent
 SEEDS_PER_TEST = 25
 
 
-@pytest.mark.parametrize("first", range(0, 200, SEEDS_PER_TEST))
+@pytest.mark.proves(
+    "Q1", "Q2", "W1", "W2", "W3", "W4", "W5", "W6", "W7", "S1", "S2", "S3", "S4"
+)
+@pytest.mark.parametrize("first", nightly_after(3, range(0, 200, SEEDS_PER_TEST)))
 def test_every_rule_holds_whatever_happens(first: int) -> None:
     """W1 to W7, Q1, Q2, S1 to S4: no seed breaks a rule (``make simulate``)."""
     summary = Summary()

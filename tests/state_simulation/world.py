@@ -15,9 +15,11 @@ from structlog.testing import capture_logs
 
 from election import Put
 from nameservice import NameServiceError
-from queryablestate import chains, paths, store_copy_reader
-from queryablestate.failures import refusal_of
-from queryablestate.operation_messages import DrainNode, ListRescalings
+from queryablestate.control import chains
+from queryablestate.control.job import leader_paths as paths
+from queryablestate.store import copy_reader as store_copy_reader
+from queryablestate.wire.operation_messages import DrainNode, ListRescalings
+from queryablestate.wire.refusals import refusal_of
 from tests.simulation.timeline import MS, Timeline
 from tests.state_simulation.calls import Call
 from tests.state_simulation.checkers import Checker
@@ -44,8 +46,8 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from election import StoreOperation
-    from queryablestate.control_events import Link
-    from queryablestate.questions import Refusal
+    from queryablestate.control.events import Link
+    from queryablestate.wire.questions import Refusal
     from tests.state_simulation.copying import CopyLink, NodeCopying
     from tests.state_simulation.scenario import QueryPlan
 

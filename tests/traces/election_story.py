@@ -123,7 +123,11 @@ class ElectionStage:
 
     def _start(self, *, incarnation: int, undecided_ns: int) -> ElectionCore:
         return ElectionCore(
-            ElectionConfig(namespace=UUID(int=incarnation), undecided_ns=undecided_ns),
+            ElectionConfig(
+                namespace=UUID(int=incarnation),
+                undecided_ns=undecided_ns,
+                tick_ns=LEASE_NS // 5,
+            ),
             epochs=IncarnationEpochs(incarnation, started_ns=self._now_ns),
             recorded_epochs=self._recorded,
             now_ns=self._now_ns,

@@ -41,8 +41,8 @@ from election.core import ElectionConfig
 from election.epochs import IncarnationEpochs
 from election.events import RevokeRequested
 from election.holder import DeliverGrant, DeliverRevoke
-from leaderserver.client_core import ClientConfig, ClientCore
-from leaderserver.client_events import (
+from leaderserver.client.core.core import ClientConfig, ClientCore
+from leaderserver.client.core.events import (
     ClientEffect,
     ClientEvent,
     CloseAsked,
@@ -78,11 +78,13 @@ from leaderserver.messages import (
     ToClient,
     ToServer,
 )
-from leaderserver.service import Broadcast, LeaderService, Outgoing, ServiceConfig
-from leaderserver.storage import MemoryStorage
+from leaderserver.server.core.turn import Broadcast, Outgoing
+from leaderserver.server.service import LeaderService
+from leaderserver.server.service_config import ServiceConfig
+from leaderserver.server.storage import MemoryStorage
 from retrieval import RetrieverCore
 from tests.traces.story import MS, Names, Progress, epoch, time_of
-from transport import ANONYMOUS
+from zmqtransport import ANONYMOUS
 
 
 if TYPE_CHECKING:
@@ -176,7 +178,11 @@ class LeaderServerStage:
                 session_timeout_ns_min=MS,
                 session_timeout_ns_max=SESSION_TIMEOUT_NS,
             ),
-            ElectionConfig(namespace=UUID(int=incarnation), undecided_ns=undecided_ns),
+            ElectionConfig(
+                namespace=UUID(int=incarnation),
+                undecided_ns=undecided_ns,
+                tick_ns=LEASE_NS // 5,
+            ),
             epochs=IncarnationEpochs(incarnation, started_ns=self._now_ns),
             storage=self._storage,
             draw_secret=lambda size: next(self._drawn).to_bytes(size, "big"),

@@ -7,6 +7,7 @@ here breaks somebody's type check, if not their program.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -21,9 +22,12 @@ from election import (
     LeaderSession,
     LeaderStore,
     Put,
+    StoreChange,
+    StoreWatch,
     VersionedValue,
 )
 from haservices import (
+    AsyncLeadership,
     ComponentInformation,
     Guarantee,
     HAConfig,
@@ -32,6 +36,7 @@ from haservices import (
     Leadership,
     SessionInformation,
     campaign,
+    campaign_async,
     open_ha_services,
 )
 from nameservice import (
@@ -157,6 +162,29 @@ def lead_for_a_while(ha: HAServices) -> None:
         leadership.check()
 
 
+async def lead_async(ha: HAServices) -> None:
+    """Lead without blocking an event loop."""
+
+    async def act() -> int:
+        return 7
+
+    async with campaign_async(ha, "flights", "h:1", timeout_seconds=30.0) as leadership:
+        assert_type(leadership, AsyncLeadership)
+        assert_type(leadership.leader_session_id, UUID)
+        assert_type(leadership.epoch, int)
+        assert_type(leadership.session, LeaderSession)
+        assert_type(leadership.lost, asyncio.Event)
+        assert_type(await leadership.run_if_leader(act), int)
+        leadership.check()
+    election = ha.get_leader_election("flights")
+    await election.confirm_leadership_async(leadership.leader_session_id, "h:1")
+    assert_type(
+        await election.run_if_leader_async(leadership.leader_session_id, act), int
+    )
+    assert_type(await election.contenders_async(), Sequence[ContenderInformation])
+    await election.close_async()
+
+
 def retrieve(ha: HAServices) -> None:
     """Find the leader."""
     listener: LeaderRetrievalListener = Listener()
@@ -197,8 +225,22 @@ def store(ha: HAServices, session: LeaderSession) -> None:
     )
     metadata.put("totals/AA", b"2", session=session, version=1)
     metadata.delete("totals/AA", session=session)
+    with metadata.watch("totals/AA") as watch:
+        assert_type(watch, StoreWatch)
+        for change in watch:
+            assert_type(change, StoreChange)
+            assert_type(change.path, str)
+            assert_type(change.value, VersionedValue | None)
+    metadata.watch_prefix("totals/").close()
+    metadata.watch(None)  # type: ignore[arg-type]
     metadata.put("totals/AA", "text", session=session)  # type: ignore[arg-type]
     metadata.put("totals/AA", b"2")  # type: ignore[call-arg]
+
+
+async def watch_async(store: LeaderStore) -> None:
+    """Follow the store without blocking an event loop."""
+    async for change in store.watch_prefix():
+        assert_type(change, StoreChange)
 
 
 def operate(operations: HAOperations) -> None:
@@ -208,6 +250,7 @@ def operate(operations: HAOperations) -> None:
     assert_type(operations.sessions(), Sequence[SessionInformation])
     assert_type(operations.status(), Mapping[str, str | int | float])
     assert_type(operations.revoke("flights"), LeaderSession)
+    assert_type(operations.transfer("flights", "c-1"), LeaderSession | None)
     operations.expire("session-1")
 
 

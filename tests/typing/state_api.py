@@ -13,29 +13,27 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from haservices import HAConfig, HAServices
-from nameservice import (
-    AccessDeniedError,
-    DeadlineExceededError,
-    QueryableStateError,
-    RateLimitedError,
-    StateUnavailableError,
-    UnknownKeyError,
-)
 from queryablestate import (
+    AccessDeniedError,
     AsyncQueryableStateClient,
     Credentials,
+    DeadlineExceededError,
     DrainInformation,
     LocalStateCluster,
     NodeConfig,
     PartialResult,
     ProxyConfig,
     QueryableStateClient,
+    QueryableStateError,
     QueryStateProxyServer,
+    RateLimitedError,
     RescalingInformation,
     StateEntry,
     StateInformation,
     StateNode,
     StateOperations,
+    StateUnavailableError,
+    UnknownKeyError,
 )
 from sparkpipeline import (
     AttachedState,

@@ -1,0 +1,1 @@
+"""High availability over a ZooKeeper ensemble: cores that decide, shells over kazoo."""

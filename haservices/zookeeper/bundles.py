@@ -1,0 +1,115 @@
+"""
+How values of the leader store stand in nodes, and commits that are too large.
+
+Theory of operation
+-------------------
+ZooKeeper takes requests of up to 1,048,575 bytes (``jute.maxbuffer``); at one more it
+closes the connection.  A commit of 1,000,000 bytes in one value fits.  In many values
+it may not, since each brings its path and its access list along.  The sizes are
+computed to the byte (requests.py), before anything is sent.
+
+Such a commit puts all its values into one node beforehand, a *bundle*, and writes
+references to it, in the one transaction that counts; that also checks that the bundle
+is there.  A value in a node is therefore marked: itself, or a reference.
+
+Bundles that nothing refers to any more are deleted before the next one is made.  Only
+the leader may (the deletion is a commit of its own), and a reader that comes too late
+reads the path again: it holds another value by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from typing import TYPE_CHECKING
+
+from haservices.zookeeper.nodes import DeleteNode, TransactionFailedError
+from haservices.zookeeper.packing import refer, unpack, unused_bundles
+from haservices.zookeeper.reading import or_none, read_children, read_node
+from nameservice import DidNotHappenError, NameServiceError, StaleEpochError
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from haservices.zookeeper.nodes import NodeOperation
+    from haservices.zookeeper.paths import ComponentPaths
+    from haservices.zookeeper.session import ZooKeeperSession
+
+
+__all__ = ["bundled", "read_value"]
+
+
+def read_value(
+    session: ZooKeeperSession, paths: ComponentPaths, packed: bytes
+) -> bytes:
+    """
+    Return the value that a node holds, or refers to.
+
+    Raises:
+        NodeMissingError: If the bundle is gone that it refers to.
+        RemoteProtocolError: If it is not ours.
+    """
+    value = unpack(packed)
+    if isinstance(value, bytes):
+        return value
+    bundle = read_node(session, f"{paths.bundles}/{value.name}").value
+    return bundle[value.start : value.stop]
+
+
+@contextlib.contextmanager
+def bundled(
+    session: ZooKeeperSession,
+    paths: ComponentPaths,
+    operations: Sequence[NodeOperation],
+    transact: Callable[[Sequence[NodeOperation]], None],
+) -> Iterator[Sequence[NodeOperation]]:
+    """
+    Make a bundle of the values of *operations*; it goes if the block fails.
+
+    Args:
+        session: Where to write.
+        paths: Of the component.
+        operations: Too large to be sent as they are, and small enough with references.
+        transact: Commits as the leader.
+
+    Yields:
+        The same operations with references, and one more that checks the bundle.
+    """
+    name = uuid.uuid4().hex
+    path = f"{paths.bundles}/{name}"
+    bundle, referring = refer(operations, paths, name=name)
+    _collect(session, paths, transact)
+    session.write(lambda: session.create_parents(paths.bundles))
+    session.write(lambda: session.connection.create(path, bundle))
+    try:
+        yield referring
+    except (DidNotHappenError, StaleEpochError):
+        # Whatever else went wrong, the references may have been written.
+        with contextlib.suppress(NameServiceError):
+            transact([DeleteNode(path=path)])
+        raise
+
+
+def _collect(
+    session: ZooKeeperSession,
+    paths: ComponentPaths,
+    transact: Callable[[Sequence[NodeOperation]], None],
+) -> None:
+    """Delete the bundles that no path refers to."""
+    names = read_children(session, paths.bundles)
+    if not names:
+        return
+    nodes = session.read_all(
+        [
+            lambda name=name: or_none(  # type: ignore[misc]
+                session.connection.get(f"{paths.store}/{name}")
+            )
+            for name in read_children(session, paths.store)
+        ]
+    )
+    values = (node.value for node in nodes if node is not None)
+    for name in unused_bundles(names, values):
+        # Another leader may have been quicker.
+        with contextlib.suppress(TransactionFailedError):
+            transact([DeleteNode(path=f"{paths.bundles}/{name}")])

@@ -1,0 +1,702 @@
+"""
+`HoldingCore`: what a contender that is first in the queue does, and when, without I/O.
+
+Theory of operation
+-------------------
+One question at a time is under way, since an answer must fit what it finds.  The
+contender tells the core when it may ask the next one (`TurnCame`), and what came of the
+last one (`QuestionAnswered`, `QuestionFailed`).  A heartbeat goes first when it is due:
+a ``sync``, then a write of our own node that names the version it expects.  Then what
+was requested, in order.
+
+Belief follows from writes of our own node that committed, and from nothing else: it
+counts from when the question was *asked*, and is bounded by `Renewals` (E4).  A confirm
+is such a write.  A commit of the leader store begins with a check of our node's
+version, and so fails once the node is gone or marked (L2).
+
+::
+
+    TurnCame ──due──► SendSync ──answered──► TurnCame ──► WriteNode ──committed──► Tell
+       └──requested──► Transact ──committed──► AnswerRequest
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
+
+import attrs
+import msgspec
+from attrs import frozen
+
+from election.holder import Affirmed, HolderEvent, Lost, Suspended
+from haservices.zookeeper.nodes import (
+    CheckNode,
+    CreateNode,
+    DeleteNode,
+    NodeExistsError,
+    NodeMissingError,
+    NodeOperation,
+    NodeVersionError,
+    SetNode,
+    TransactionFailedError,
+)
+from haservices.zookeeper.records import ContenderRecord, LeaderRecord, encode_record
+from haservices.zookeeper.renewals import WriteCommitted
+from nameservice import (
+    ConfigurationError,
+    DidNotHappenError,
+    LocalProtocolError,
+    MayHaveHappenedError,
+    SessionExpiredError,
+)
+
+
+if TYPE_CHECKING:
+    from election.contender import LeaderSession
+    from haservices.zookeeper.renewals import Renewals
+
+
+__all__ = [
+    "HEARTBEATS_PER_TIMEOUT",
+    "AnswerRequest",
+    "CommitAsked",
+    "ConfirmAsked",
+    "ConnectionRestored",
+    "EndEntry",
+    "FailRequest",
+    "ForgetVersion",
+    "HoldingClosed",
+    "HoldingCore",
+    "HoldingEffect",
+    "HoldingEvent",
+    "KnowVersion",
+    "LeaderNodeChanged",
+    "LeaderNodeWatched",
+    "NoteWrite",
+    "QuestionAnswered",
+    "QuestionFailed",
+    "ReadLeaderNode",
+    "RefuseRequest",
+    "RequestWithdrawn",
+    "SendSync",
+    "SessionEnded",
+    "Stumble",
+    "Tell",
+    "TimePassed",
+    "Transact",
+    "TurnCame",
+    "WatchLeaderNode",
+    "WriteNode",
+]
+
+HEARTBEATS_PER_TIMEOUT: Final = 10
+
+_ATTEMPT_COUNT_MAX: Final = 10
+
+
+# -- events --------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class TurnCame:
+    """Nothing is under way, and our own node is at *version*."""
+
+    version: int
+
+
+@frozen(kw_only=True)
+class QuestionAnswered:
+    """
+    The question that was under way was answered, or what it asked for committed.
+
+    Attributes:
+        version: Of `WriteNode`: the node's version since.
+        is_ours: Of `ReadLeaderNode`: whether what is published there is ours.
+    """
+
+    version: int = 0
+    is_ours: bool = False
+
+
+@frozen(kw_only=True)
+class QuestionFailed:
+    """The question that was under way came to nothing, as *error* tells."""
+
+    error: Exception
+
+
+@frozen(kw_only=True)
+class ConfirmAsked:
+    """The contender has confirmed, as its request *number*, under *address*."""
+
+    number: int
+    address: str
+    confirm_count: int
+
+
+@frozen(kw_only=True)
+class CommitAsked:
+    """The leader store is to do *operations* as request *number*."""
+
+    number: int
+    operations: tuple[NodeOperation, ...]
+
+
+@frozen(kw_only=True)
+class RequestWithdrawn:
+    """Request *number* is not waited for any more."""
+
+    number: int
+
+
+@frozen(kw_only=True)
+class ConnectionRestored:
+    """There was a break: watches are gone, and a heartbeat is due."""
+
+
+@frozen(kw_only=True)
+class LeaderNodeWatched:
+    """We are told when the leader's node changes; it is ours now, or it is not."""
+
+    is_ours: bool
+
+
+@frozen(kw_only=True)
+class LeaderNodeChanged:
+    """The leader's node was changed, by us or by somebody else."""
+
+
+@frozen(kw_only=True)
+class TimePassed:
+    """It is later than before."""
+
+
+@frozen(kw_only=True)
+class SessionEnded:
+    """Our session is over: no answer will come."""
+
+
+@frozen(kw_only=True)
+class HoldingClosed:
+    """Our entry has ended; what is under way is still answered."""
+
+
+HoldingEvent: TypeAlias = (
+    TurnCame
+    | QuestionAnswered
+    | QuestionFailed
+    | ConfirmAsked
+    | CommitAsked
+    | RequestWithdrawn
+    | ConnectionRestored
+    | LeaderNodeWatched
+    | LeaderNodeChanged
+    | TimePassed
+    | SessionEnded
+    | HoldingClosed
+)
+
+
+# -- effects -------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class SendSync:
+    """Ask the leader of the ensemble to answer."""
+
+
+@frozen(kw_only=True)
+class WriteNode:
+    """Set our own node to *record*, if it is at *version*."""
+
+    record: ContenderRecord
+    version: int
+
+
+@frozen(kw_only=True)
+class Transact:
+    """Do *operations* for request *number*; *is_publication* tells a confirm."""
+
+    number: int
+    operations: tuple[NodeOperation, ...]
+    is_publication: bool
+
+
+@frozen(kw_only=True)
+class ReadLeaderNode:
+    """Look whose the leader's node is."""
+
+
+@frozen(kw_only=True)
+class WatchLeaderNode:
+    """Ask to be told of the next change of the leader's node, beside all questions."""
+
+
+@frozen(kw_only=True)
+class NoteWrite:
+    """A write of our own node that was sent at *sent_ns* has committed."""
+
+    sent_ns: int
+
+
+@frozen(kw_only=True)
+class KnowVersion:
+    """Our own node is at *version* since."""
+
+    version: int
+
+
+@frozen(kw_only=True)
+class ForgetVersion:
+    """Look at our own node again before the next turn."""
+
+
+@frozen(kw_only=True)
+class Tell:
+    """Tell the contender's `HolderCore`."""
+
+    event: HolderEvent
+
+
+@frozen(kw_only=True)
+class EndEntry:
+    """Stop leading, and leave the queue."""
+
+
+@frozen(kw_only=True)
+class AnswerRequest:
+    """Request *number* was done."""
+
+    number: int
+
+
+@frozen(kw_only=True)
+class FailRequest:
+    """Request *number* came to nothing, or may have, as *error* tells."""
+
+    number: int
+    error: Exception
+
+
+@frozen(kw_only=True)
+class RefuseRequest:
+    """Request *number* is of a leadership that is over."""
+
+    number: int
+
+
+@frozen(kw_only=True)
+class Stumble:
+    """The last question failed for a reason that is not ours to deal with."""
+
+
+HoldingEffect: TypeAlias = (
+    SendSync
+    | WriteNode
+    | Transact
+    | ReadLeaderNode
+    | WatchLeaderNode
+    | NoteWrite
+    | KnowVersion
+    | ForgetVersion
+    | Tell
+    | EndEntry
+    | AnswerRequest
+    | FailRequest
+    | RefuseRequest
+    | Stumble
+)
+
+
+# -- the core ------------------------------------------------------------------------
+
+
+class _Publishing(Enum):
+    """How the next confirm writes the leader's node."""
+
+    CREATE = "create"
+    SET = "set"
+    REPLACE = "replace"
+
+
+@attrs.define(eq=False)
+class _Request:
+    """A request that was not answered yet."""
+
+    asked: ConfirmAsked | CommitAsked
+    is_sent: bool = False
+    attempt_count: int = 0
+
+
+@frozen
+class _Question:
+    """What is under way, and since when."""
+
+    effect: SendSync | WriteNode | Transact | ReadLeaderNode
+    asked_ns: int
+    record: ContenderRecord | None = None
+
+
+@final
+class HoldingCore:
+    """
+    One time of being first in the queue.
+
+    Two of them given the same sequence of ``(event, now_ns)`` return the same effects.
+    Not thread-safe.
+
+    Args:
+        session: The leadership.
+        record: What our own node says now.
+        node: Our own node.
+        leader: The leader's node.
+        component: The component's node.
+        renewals: What is proven of the session's renewals.
+        confirm_timeout_ns: How long a grant waits to be confirmed.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: LeaderSession,
+        record: ContenderRecord,
+        node: str,
+        leader: str,
+        component: str,
+        renewals: Renewals,
+        confirm_timeout_ns: int,
+    ) -> None:
+        self._session = session
+        self._record = record
+        self._node = node
+        self._leader = leader
+        self._component = component
+        self._renewals = renewals
+        self._confirm_timeout_ns = confirm_timeout_ns
+        self._requests: dict[int, _Request] = {}
+        self._question: _Question | None = None
+        self._publishing = _Publishing.CREATE
+        self._is_over = False
+        self._is_confirmed = False
+        self._is_leader_watched = False
+        self._is_witnessed = True
+        self._version = 0
+        self._committed_ns = 0
+        self._belief_ends_ns = 0
+        self._heartbeat_due_ns = 0
+        self._wake_ns: int | None = None
+        self._belief_due_ns: int | None = None
+        self._confirm_due_ns: int | None = None
+        self._now_ns = 0
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `TimePassed` is due, or None if it need not come."""
+        deadlines = (self._wake_ns, self._belief_due_ns, self._confirm_due_ns)
+        return min((due for due in deadlines if due is not None), default=None)
+
+    def step(self, event: HoldingEvent, *, now_ns: int) -> tuple[HoldingEffect, ...]:
+        """Take *event* into account; return what to do, in order."""
+        assert now_ns >= self._now_ns
+        self._now_ns = now_ns
+        effects: list[HoldingEffect] = []
+        match event:
+            case TurnCame(version=version):
+                self._turn(version, effects)
+            case QuestionAnswered():
+                self._answered(event, effects)
+            case QuestionFailed(error=error):
+                self._failed(error, effects)
+            case ConfirmAsked() | CommitAsked():
+                self._requests[event.number] = _Request(event)
+            case RequestWithdrawn(number=number):
+                request = self._requests.get(number)
+                if request is not None and not request.is_sent:
+                    del self._requests[number]
+            case ConnectionRestored():
+                self._is_leader_watched = False
+                self._heartbeat_due_ns = 0
+                self._is_witnessed = True  # the handshake is as good
+            case LeaderNodeWatched(is_ours=is_ours):
+                if not is_ours:
+                    self._end(effects)
+            case LeaderNodeChanged():
+                self._is_leader_watched = False
+            case TimePassed():
+                self._pass_time(effects)
+            case SessionEnded():
+                self._abandon(effects)
+            case HoldingClosed():
+                self._close(effects)
+            case _:
+                assert_never(event)
+        self.check_invariants()
+        return tuple(effects)
+
+    def check_invariants(self) -> None:
+        """Assert what holds between any two steps."""
+        sent = [request for request in self._requests.values() if request.is_sent]
+        assert len(sent) <= 1
+        if self._is_over:
+            assert self.next_deadline_ns() is None
+            assert len(self._requests) == len(sent)
+
+    # -- asking --------------------------------------------------------------------
+
+    def _turn(self, version: int, effects: list[HoldingEffect]) -> None:
+        assert self._question is None
+        if self._is_over:
+            return
+        self._version = version
+        if self._is_confirmed and not self._is_leader_watched:
+            self._is_leader_watched = True
+            effects.append(WatchLeaderNode())
+        if self._now_ns >= self._heartbeat_due_ns:
+            if self._is_witnessed:
+                record = msgspec.structs.replace(self._record, is_granted=True)
+                self._ask(WriteNode(record=record, version=version), effects, record)
+            else:
+                self._ask(SendSync(), effects)
+        elif self._requests:
+            request = next(iter(self._requests.values()))
+            request.is_sent = True
+            request.attempt_count += 1
+            match request.asked:
+                case ConfirmAsked():
+                    self._publish(request.asked, effects)
+                case CommitAsked(number=number, operations=operations):
+                    check = CheckNode(path=self._node, version=version)
+                    self._ask(
+                        Transact(
+                            number=number,
+                            operations=(check, *operations),
+                            is_publication=False,
+                        ),
+                        effects,
+                    )
+                case _:
+                    assert_never(request.asked)
+        else:
+            self._wake_ns = self._heartbeat_due_ns
+
+    def _ask(
+        self,
+        effect: SendSync | WriteNode | Transact | ReadLeaderNode,
+        effects: list[HoldingEffect],
+        record: ContenderRecord | None = None,
+    ) -> None:
+        self._question = _Question(effect, self._now_ns, record)
+        self._wake_ns = None
+        effects.append(effect)
+
+    def _publish(self, asked: ConfirmAsked, effects: list[HoldingEffect]) -> None:
+        record = msgspec.structs.replace(self._record, address=asked.address)
+        publication = encode_record(
+            LeaderRecord(
+                epoch=self._session.epoch,
+                confirm_count=asked.confirm_count,
+                leader_session_id=self._session.leader_session_id,
+                address=asked.address,
+            )
+        )
+        create: list[NodeOperation] = [
+            CreateNode(path=self._leader, value=publication, is_ephemeral=True),
+            # Counts the leaders, for whoever removes what another has left behind.
+            SetNode(path=self._component, value=b""),
+        ]
+        operations: list[NodeOperation] = [
+            SetNode(path=self._node, value=encode_record(record), version=self._version)
+        ]
+        match self._publishing:
+            case _Publishing.CREATE:
+                operations += create
+            case _Publishing.SET:
+                operations.append(SetNode(path=self._leader, value=publication))
+            case _Publishing.REPLACE:
+                operations += [DeleteNode(path=self._leader), *create]
+            case _:
+                assert_never(self._publishing)
+        self._ask(
+            Transact(
+                number=asked.number,
+                operations=tuple(operations),
+                is_publication=True,
+            ),
+            effects,
+            record,
+        )
+
+    # -- answers -------------------------------------------------------------------
+
+    def _take_question(self) -> _Question:
+        question, self._question = self._question, None
+        assert question is not None
+        return question
+
+    def _answered(self, event: QuestionAnswered, effects: list[HoldingEffect]) -> None:
+        question = self._take_question()
+        match question.effect:
+            case SendSync():
+                self._is_witnessed = True
+            case WriteNode():
+                self._commit(question, event.version, effects)
+            case Transact(number=number, is_publication=is_publication):
+                if is_publication:
+                    self._publishing = _Publishing.SET
+                    self._is_confirmed = True
+                    self._confirm_due_ns = None
+                    self._commit(question, self._version + 1, effects)
+                del self._requests[number]
+                effects.append(AnswerRequest(number=number))
+            case ReadLeaderNode():
+                self._publishing = (
+                    _Publishing.SET if event.is_ours else _Publishing.REPLACE
+                )
+            case _:
+                assert_never(question.effect)
+
+    def _commit(
+        self, question: _Question, version: int, effects: list[HoldingEffect]
+    ) -> None:
+        """Conclude what follows from a write of our own node that committed."""
+        assert question.record is not None
+        self._record = question.record
+        sent_ns = question.asked_ns
+        timeout_ns = self._renewals.timeout_ns
+        self._heartbeat_due_ns = sent_ns + timeout_ns // HEARTBEATS_PER_TIMEOUT
+        self._is_witnessed = False
+        self._committed_ns = max(self._committed_ns, sent_ns)
+        self._renewals.step(WriteCommitted(sent_ns=sent_ns), now_ns=self._now_ns)
+        effects += (KnowVersion(version=version), NoteWrite(sent_ns=sent_ns))
+        if self._is_over:
+            return  # it was ended while the write was under way
+        self._belief_ends_ns = max(
+            self._belief_ends_ns, self._renewals.belief_ends_ns(sent_ns)
+        )
+        effects.append(
+            Tell(event=Affirmed(session=self._session, until_ns=self._belief_ends_ns))
+        )
+        self._check_belief(effects)
+        is_told = self._now_ns < self._belief_ends_ns
+        if is_told and not self._is_confirmed and self._confirm_due_ns is None:
+            self._confirm_due_ns = self._now_ns + self._confirm_timeout_ns
+
+    def _failed(self, error: Exception, effects: list[HoldingEffect]) -> None:
+        question = self._take_question()
+        match question.effect:
+            case SendSync():
+                effects.append(Stumble())
+            case WriteNode():
+                if not self._own_node_failed(error, effects):
+                    effects.append(Stumble())
+            case Transact(number=number):
+                self._transaction_failed(self._requests[number], error, effects)
+            case ReadLeaderNode():
+                if not isinstance(error, NodeMissingError):  # or it is gone again
+                    effects.append(Stumble())
+            case _:
+                assert_never(question.effect)
+
+    def _own_node_failed(self, error: Exception, effects: list[HoldingEffect]) -> bool:
+        """Return whether it was our own node that was not as expected."""
+        if isinstance(error, NodeMissingError):
+            self._end(effects)
+            return True
+        if isinstance(error, NodeVersionError):
+            # Marked by an operator, or an answer of ours was lost: it is looked at.
+            effects.append(ForgetVersion())
+            return True
+        return False
+
+    def _transaction_failed(
+        self, request: _Request, error: Exception, effects: list[HoldingEffect]
+    ) -> None:
+        if isinstance(error, ConfigurationError | LocalProtocolError):
+            self._fail(request, error, effects)  # it was not sent: nothing else is hurt
+            return
+        if not isinstance(error, TransactionFailedError):
+            self._fail(request, _in_doubt(error), effects)
+            effects.append(Stumble())
+            return
+        # Nothing was done, and nothing is on its way any more.
+        request.is_sent = False
+        asked = request.asked
+        if self._is_over:
+            del self._requests[asked.number]
+            effects.append(RefuseRequest(number=asked.number))
+        elif request.attempt_count >= _ATTEMPT_COUNT_MAX:
+            message = f"others interfered {_ATTEMPT_COUNT_MAX} times: {error}"
+            self._fail(request, DidNotHappenError(message), effects)
+        elif error.index == 0:
+            if not self._own_node_failed(error.error, effects):
+                self._fail(request, error.error, effects)
+        elif isinstance(asked, CommitAsked):
+            # The caller counts its own operations, ours goes before them.
+            counted = TransactionFailedError(error.index - 1, error.error)
+            self._fail(request, counted, effects)
+        elif isinstance(error.error, NodeExistsError):
+            self._ask(ReadLeaderNode(), effects)
+        elif not isinstance(error.error, NodeMissingError):
+            self._fail(request, error.error, effects)
+        elif self._publishing is _Publishing.SET:
+            self._end(effects)  # somebody has ended what we had published
+        else:
+            self._publishing = _Publishing.CREATE
+
+    def _fail(
+        self, request: _Request, error: Exception, effects: list[HoldingEffect]
+    ) -> None:
+        del self._requests[request.asked.number]
+        effects.append(FailRequest(number=request.asked.number, error=error))
+
+    # -- time and the end ----------------------------------------------------------
+
+    def _pass_time(self, effects: list[HoldingEffect]) -> None:
+        if self._wake_ns is not None and self._now_ns >= self._wake_ns:
+            self._wake_ns = None  # the turn that follows finds the heartbeat due
+        if self._belief_due_ns is not None and self._now_ns >= self._belief_due_ns:
+            self._check_belief(effects)
+        if self._confirm_due_ns is not None and self._now_ns >= self._confirm_due_ns:
+            self._confirm_due_ns = None
+            self._end(effects)
+
+    def _check_belief(self, effects: list[HoldingEffect]) -> None:
+        """Tell when belief has ended, and when nothing commits at all; come back."""
+        self._belief_due_ns = self._belief_ends_ns
+        if self._now_ns >= self._belief_due_ns:
+            self._belief_due_ns = self._committed_ns + self._renewals.timeout_ns
+            if self._now_ns >= self._belief_due_ns:
+                self._belief_due_ns = None  # the next write that commits begins anew
+                effects.append(Tell(event=Lost()))
+            else:
+                effects.append(Tell(event=Suspended()))
+
+    def _end(self, effects: list[HoldingEffect]) -> None:
+        """Let the entry end; the contender closes us."""
+        if not self._is_over:
+            effects.append(EndEntry())
+
+    def _close(self, effects: list[HoldingEffect]) -> None:
+        self._is_over = True
+        self._wake_ns = self._belief_due_ns = self._confirm_due_ns = None
+        for number, request in tuple(self._requests.items()):
+            if not request.is_sent:
+                del self._requests[number]
+                effects.append(RefuseRequest(number=number))
+
+    def _abandon(self, effects: list[HoldingEffect]) -> None:
+        self._question = None
+        for request in tuple(self._requests.values()):
+            if request.is_sent and isinstance(request.asked, CommitAsked):
+                self._fail(request, _in_doubt(SessionExpiredError()), effects)
+            request.is_sent = False
+        self._close(effects)
+
+
+def _in_doubt(error: Exception) -> Exception:
+    """Return what a request is answered that was sent when *error* came."""
+    if isinstance(error, SessionExpiredError):
+        doubt = MayHaveHappenedError("the session ended before the answer came")
+        doubt.__cause__ = error
+        return doubt
+    return error

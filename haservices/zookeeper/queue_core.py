@@ -1,0 +1,780 @@
+"""
+`QueueCore`: one contender's place in the queue of a component, without I/O.
+
+Theory of operation
+-------------------
+An *entry* is one registration: an ephemeral node whose name ends in a sequence number.
+The first in the queue holds the component (holding_core.py); everybody else
+watches only the one before.  A contender has one entry at a time:
+
+::
+
+    none ──created──► QUEUED ──is first──► HOLDING ──ended──► LEAVING ──deleted──► none
+     ▲                  └─────────────deleted by others──────────┘                  │
+     └────────────────────────── registers again, at the end ───────────────────────┘
+
+An operator ends a leadership by *marking* the holder's node: its next write then fails.
+Belief ends when we see that.  The entry stays first until the contender's revoke
+callback has returned, or a lease has passed, and never longer than the session's
+timeout.  A node that somebody deletes ends its entry likewise.
+
+Whatever changes something is asked for one at a time; only watches are armed beside it.
+After a lost connection nothing is taken for known: the node is looked up again, also
+one whose creation was never answered, since a repeated request must make no second
+entry (E8).
+
+What the contender is told follows from the `HolderCore`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final, assert_never, final
+
+import attrs
+from attrs import frozen
+
+from election.holder import (
+    AcknowledgeRevocation,
+    ConfirmRequested,
+    DeliverGrant,
+    DeliverRevoke,
+    Ended,
+    HolderCore,
+    HolderEffect,
+    HolderEvent,
+    RefuseConfirm,
+    RevokeDelivered,
+    SendConfirm,
+    Suspended,
+)
+from haservices.zookeeper.entry import Entry
+from haservices.zookeeper.holding_core import HEARTBEATS_PER_TIMEOUT
+from haservices.zookeeper.nodes import (
+    CheckNode,
+    DeleteNode,
+    Node,
+    NodeMissingError,
+    NodeStat,
+    NodeVersionError,
+    TransactionFailedError,
+)
+from haservices.zookeeper.paths import in_order
+from haservices.zookeeper.queue_effects import (
+    AbandonHolding,
+    AcceptRequest,
+    BeginHolding,
+    CreateContender,
+    Deliver,
+    EndHolding,
+    ExistsNode,
+    Finish,
+    LetHoldingAsk,
+    ListContenders,
+    LogFailure,
+    MakeParents,
+    NoteLeft,
+    NoteRegistered,
+    Question,
+    QueueEffect,
+    ReadNode,
+    ReadPublication,
+    RefuseRequest,
+    RemoveNode,
+    TellError,
+    Transact,
+    UnwatchOwnNode,
+    UnwatchPredecessor,
+    WatchOwnNode,
+    WatchPredecessor,
+)
+from haservices.zookeeper.queue_events import (
+    CommitWanted,
+    ConfirmWanted,
+    ContactRestored,
+    ContactSuspended,
+    ContenderClosed,
+    ContenderCreated,
+    EntryEnded,
+    HolderTold,
+    OwnNodeChanged,
+    OwnNodeWatched,
+    PredecessorChanged,
+    PublicationSent,
+    QuestionAnswered,
+    QuestionFailed,
+    QueueEvent,
+    RevocationDelivered,
+    SessionOver,
+    SessionRefused,
+    Stumbled,
+    TimePassed,
+    TurnCame,
+    VersionForgotten,
+    VersionKnown,
+)
+from haservices.zookeeper.records import ContenderRecord, decode_contender
+from nameservice import MayHaveHappenedError, RemoteProtocolError, SessionExpiredError
+
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from election.contender import LeaderSession
+    from haservices.zookeeper.paths import ComponentPaths
+
+
+__all__ = [
+    "Phase",
+    "QueueCore",
+]
+
+_NS_PER_MS: Final = 1_000_000
+
+
+class Phase(Enum):
+    """What becomes of an entry, in this order."""
+
+    QUEUED = "queued"
+    HOLDING = "holding"
+    LEAVING = "leaving"
+
+
+@attrs.define(kw_only=True, eq=False)
+class _Entry:
+    """
+    One registration, as far as we know it.
+
+    Attributes:
+        number: Which of ours.
+        session_id: Whose ephemeral node it is.
+        record: The node's value when it is created.
+        phase: Whether it waits, holds the component, or leaves.
+        path: The node, once it is known to exist.
+        epoch: The transaction that created it.
+        version: The node's version; *is_version_known* says whether for sure.
+        is_version_known: False after a lost connection, or if somebody else wrote it.
+        is_watched: Whether we shall be told of its next change.
+        predecessor: The node before it in the queue, whose end it waits for.
+        is_place_known: Whether *predecessor* is watched, or there is none.
+        may_have_published: Whether the leader's node may be its own.
+        may_leave: Whether the contender has stopped leading.
+        leave_due_ns: When it leaves all the same.
+    """
+
+    number: int
+    session_id: int
+    record: ContenderRecord
+    phase: Phase = Phase.QUEUED
+    path: str | None = None
+    epoch: int = 0
+    version: int = 0
+    is_version_known: bool = False
+    is_watched: bool = False
+    predecessor: str | None = None
+    is_place_known: bool = False
+    may_have_published: bool = False
+    may_leave: bool = False
+    leave_due_ns: int | None = None
+
+    @property
+    def node(self) -> str:
+        """Return *path*, which is known."""
+        assert self.path is not None
+        return self.path
+
+    def known(self) -> Entry:
+        """Return what does not change of it any more."""
+        return Entry(
+            session_id=self.session_id,
+            record=self.record,
+            path=self.node,
+            epoch=self.epoch,
+        )
+
+
+class _Purpose(Enum):
+    """What a question is asked for that may be asked for several reasons."""
+
+    FIND = "find"
+    PLACE = "place"
+    LEAVE = "leave"
+    UNPUBLISH = "unpublish"
+
+
+@frozen
+class _Asked:
+    """What is under way, since when, and what for."""
+
+    question: Question
+    asked_ns: int
+    purpose: _Purpose | None = None
+
+
+@final
+class QueueCore:
+    """
+    One contender, from the start until it has left.
+
+    Two of them given the same sequence of ``(event, now_ns)`` return the same effects.
+    Not thread-safe but for `told`.
+
+    Args:
+        paths: Of the component.
+        holder: What the contender believes and was told; stepped by this core alone.
+        contender_id: What the names of its nodes begin with.
+        client: Who it is, for operators.
+        lease_ns: How long a revoke callback may keep the others waiting.
+    """
+
+    def __init__(
+        self,
+        *,
+        paths: ComponentPaths,
+        holder: HolderCore,
+        contender_id: str,
+        client: str,
+        lease_ns: int,
+    ) -> None:
+        self._paths = paths
+        self._holder = holder
+        self._contender_id = contender_id
+        self._client = client
+        self._lease_ns = lease_ns
+        self._entry: _Entry | None = None
+        self._entry_count = 0
+        self._asked: _Asked | None = None
+        self._is_holding = False
+        self._is_closing = False
+        self._is_finished = False
+        self._told: LeaderSession | None = None
+        self._session_id = 0
+        self._timeout_ns = 0
+        self._pause_due_ns: int | None = None
+        self._now_ns = 0
+
+    @property
+    def told(self) -> LeaderSession | None:
+        """Return the leadership that the contender holds, as far as it was told."""
+        return self._told
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `TimePassed` is due, or None if it need not come."""
+        leave_due_ns = None if self._entry is None else self._entry.leave_due_ns
+        deadlines = (self._pause_due_ns, leave_due_ns)
+        return min((due for due in deadlines if due is not None), default=None)
+
+    def step(self, event: QueueEvent, *, now_ns: int) -> tuple[QueueEffect, ...]:
+        """Take *event* into account; return what to do, in order."""
+        assert now_ns >= self._now_ns
+        self._now_ns = now_ns
+        effects: list[QueueEffect] = []
+        match event:
+            case TurnCame():
+                self._turn(event, effects)
+            case QuestionAnswered():
+                self._answered(event, effects)
+            case QuestionFailed(error=error):
+                self._failed(error, effects)
+            case Stumbled(error=error):
+                self._stumble(error, effects)
+            case ContenderCreated(number=number, path=path):
+                if self._entry is None or self._entry.number != number:
+                    effects.append(RemoveNode(path=path))
+            case OwnNodeWatched(number=number, stat=stat):
+                if self._entry is not None and self._entry.number == number:
+                    self._own_node_seen(self._entry, stat, effects)
+            case (
+                OwnNodeChanged()
+                | PredecessorChanged()
+                | VersionKnown()
+                | VersionForgotten()
+                | PublicationSent()
+                | EntryEnded()
+            ):
+                if self._entry is not None:
+                    self._entry_changed(self._entry, event, effects)
+            case ContactRestored():
+                self._session_id = event.session_id
+                self._timeout_ns = event.session_timeout_ns
+                self._pause_due_ns = None
+                self._forget_what_was_known()
+            case ContactSuspended():
+                self._forget_what_was_known()
+                self._tell_holder(Suspended(), effects)
+            case SessionOver():
+                self._lose_entry(effects)
+            case SessionRefused(error=error):
+                effects.append(TellError(error=error))
+                self._lose_entry(effects)
+            case ConfirmWanted():
+                self._confirm(event, effects)
+            case CommitWanted(session=session):
+                self._accept(effects, is_ours=session == self._told)
+            case RevocationDelivered():
+                self._tell_holder(RevokeDelivered(), effects)
+            case HolderTold(event=told):
+                self._tell_holder(told, effects)
+            case ContenderClosed():
+                self._close(effects)
+            case TimePassed():
+                self._pass_time()
+            case _:
+                assert_never(event)
+        self.check_invariants()
+        return tuple(effects)
+
+    def check_invariants(self) -> None:
+        """Assert what holds between any two steps."""
+        entry = self._entry
+        if entry is None:
+            assert not self._is_holding
+        if self._is_holding:
+            assert entry is not None
+            assert entry.phase is Phase.HOLDING
+            assert not self._is_closing
+        if self._is_closing:
+            assert self._told is None
+        if self._is_finished:
+            assert entry is None
+            assert self._asked is None
+
+    # -- asking ----------------------------------------------------------------------
+
+    def _turn(self, event: TurnCame, effects: list[QueueEffect]) -> None:
+        """Do what comes next."""
+        assert self._asked is None
+        entry = self._entry
+        if entry is None and self._is_closing:
+            self._pause_due_ns = None
+            self._is_finished = True
+            effects.append(Finish())
+        elif self._pause_due_ns is not None or not event.is_connected:
+            return  # until it is over, or contact restored
+        elif entry is None:
+            self._register(event.leader_session_id, effects)
+        elif entry.path is None:
+            # The sync makes sure that what our former server passed on has arrived.
+            self._ask(ListContenders(is_synced=True), effects, _Purpose.FIND)
+        elif self._is_closing or entry.may_leave:
+            self._leave(entry, effects)
+        elif entry.phase is Phase.LEAVING:
+            return  # until the contender has stopped leading
+        elif not entry.is_version_known:
+            self._ask(ReadNode(path=entry.path), effects)
+        else:
+            if not entry.is_watched:
+                entry.is_watched = True
+                effects.append(WatchOwnNode(number=entry.number, path=entry.path))
+            if self._is_holding:
+                effects.append(LetHoldingAsk(version=entry.version))
+            elif not entry.is_place_known:
+                self._ask(ListContenders(is_synced=False), effects, _Purpose.PLACE)
+
+    def _ask(
+        self,
+        question: Question,
+        effects: list[QueueEffect],
+        purpose: _Purpose | None = None,
+    ) -> None:
+        self._asked = _Asked(question, self._now_ns, purpose)
+        effects.append(question)
+
+    def _register(self, leader_session_id: UUID, effects: list[QueueEffect]) -> None:
+        self._entry_count += 1
+        self._entry = _Entry(
+            number=self._entry_count,
+            session_id=self._session_id,
+            record=ContenderRecord(
+                leader_session_id=leader_session_id,
+                client=self._client,
+                session_timeout_ms=self._timeout_ns // _NS_PER_MS,
+            ),
+        )
+        self._ask(
+            CreateContender(number=self._entry_count, record=self._entry.record),
+            effects,
+        )
+
+    def _leave(self, entry: _Entry, effects: list[QueueEffect]) -> None:
+        """Delete our node, and what we have published."""
+        operations = [DeleteNode(path=entry.node)]
+        if entry.may_have_published:
+            operations.append(DeleteNode(path=self._paths.leader))
+        self._ask(Transact(operations=tuple(operations)), effects, _Purpose.LEAVE)
+
+    # -- answers ---------------------------------------------------------------------
+
+    def _take_asked(self) -> tuple[_Asked, _Entry | None]:
+        asked, self._asked = self._asked, None
+        assert asked is not None
+        return asked, self._entry
+
+    def _answered(self, event: QuestionAnswered, effects: list[QueueEffect]) -> None:
+        asked, entry = self._take_asked()
+        if isinstance(asked.question, MakeParents):
+            return
+        assert entry is not None
+        match asked.question:
+            case CreateContender():
+                self._created(entry, event, asked.asked_ns, effects)
+            case ListContenders():
+                if asked.purpose is _Purpose.FIND:
+                    self._find(event.names, effects)
+                else:
+                    self._take_place(entry, event.names, effects)
+            case ExistsNode(path=path):
+                self._adopt(entry, path, event.stat)
+            case ReadNode():
+                assert event.node is not None
+                self._own_node_read(entry, event.node, effects)
+            case WatchPredecessor():
+                entry.is_place_known = event.stat is not None
+            case ReadPublication():
+                assert event.node is not None
+                self._unpublish(entry, event.node, event.stat, effects)
+            case Transact():
+                self._left(entry, effects)
+            case _:
+                assert_never(asked.question)
+
+    def _created(
+        self,
+        entry: _Entry,
+        event: QuestionAnswered,
+        sent_ns: int,
+        effects: list[QueueEffect],
+    ) -> None:
+        stat = event.stat
+        assert stat is not None
+        if stat.owner_session_id != entry.session_id:
+            # Asked for in the session that has just ended, done in the next one.
+            self._entry = None
+            effects.append(RemoveNode(path=event.path))
+            return
+        entry.path = event.path
+        entry.epoch = stat.created_zxid
+        entry.version = stat.version
+        entry.is_version_known = True
+        effects.append(
+            NoteRegistered(path=event.path, epoch=entry.epoch, sent_ns=sent_ns)
+        )
+
+    def _find(self, names: tuple[str, ...], effects: list[QueueEffect]) -> None:
+        """Look whether the node whose creation was not answered is there."""
+        found = [
+            name for name in in_order(names) if name.startswith(self._contender_id)
+        ]
+        if found:
+            # An earlier one is of an earlier session, and about to go.
+            self._ask(ExistsNode(path=self._paths.contender(found[-1])), effects)
+        else:
+            self._entry = None
+
+    def _adopt(self, entry: _Entry, path: str, stat: NodeStat | None) -> None:
+        if stat is None or stat.owner_session_id != entry.session_id:
+            self._entry = None
+        else:
+            entry.path = path
+            entry.epoch = stat.created_zxid
+
+    def _own_node_read(
+        self, entry: _Entry, node: Node, effects: list[QueueEffect]
+    ) -> None:
+        entry.version = node.stat.version
+        entry.is_version_known = True
+        try:
+            is_ended = decode_contender(node.value, path=entry.node).is_ended
+        except RemoteProtocolError:
+            is_ended = True  # overwritten by somebody
+        if is_ended:
+            self._end(entry, effects)
+
+    def _own_node_seen(
+        self, entry: _Entry, stat: NodeStat | None, effects: list[QueueEffect]
+    ) -> None:
+        if stat is None:
+            self._end(entry, effects)
+        elif stat.version != entry.version:
+            # Answers come in order: no write of ours can be what makes it differ.
+            entry.is_version_known = False
+
+    def _take_place(
+        self, entry: _Entry, names: tuple[str, ...], effects: list[QueueEffect]
+    ) -> None:
+        """Find our place in the queue: hold the component, or watch the one before."""
+        if entry.phase is not Phase.QUEUED or self._is_closing:
+            return  # ended meanwhile
+        queue = [self._paths.contender(name) for name in in_order(names)]
+        if entry.path not in queue:
+            self._end(entry, effects)
+            return
+        place = queue.index(entry.path)
+        self._forget_predecessor(entry, effects)
+        if place > 0:
+            entry.predecessor = queue[place - 1]
+            self._ask(WatchPredecessor(path=entry.predecessor), effects)
+        else:
+            entry.phase = Phase.HOLDING
+            self._is_holding = True
+            effects.append(BeginHolding(entry=entry.known()))
+
+    def _unpublish(
+        self,
+        entry: _Entry,
+        node: Node,
+        component: NodeStat | None,
+        effects: list[QueueEffect],
+    ) -> None:
+        """
+        Delete the leader's node if it is ours, though our own node is gone.
+
+        Our successor may replace it at the same time.  Each new leader counts up the
+        version of the component's node, so that we do not delete its publication.
+        """
+        if component is None or not entry.known().has_published(node):
+            self._left(entry, effects)
+            return
+        operations = (
+            CheckNode(path=self._paths.node, version=component.version),
+            DeleteNode(path=self._paths.leader),
+        )
+        self._ask(Transact(operations=operations), effects, _Purpose.UNPUBLISH)
+
+    # -- failures --------------------------------------------------------------------
+
+    def _failed(self, error: Exception, effects: list[QueueEffect]) -> None:
+        asked, entry = self._take_asked()
+        if not self._is_expected(asked, entry, error, effects):
+            self._stumble(error, effects)
+
+    def _is_expected(
+        self,
+        asked: _Asked,
+        entry: _Entry | None,
+        error: Exception,
+        effects: list[QueueEffect],
+    ) -> bool:
+        """Deal with *error* if it is an answer; return whether it is one."""
+        is_missing = isinstance(error, NodeMissingError)
+        match asked.question:
+            case CreateContender():
+                if isinstance(error, MayHaveHappenedError):
+                    return False  # the entry stays, and is looked for
+                self._entry = None
+                if is_missing:
+                    self._ask(MakeParents(), effects)
+                return is_missing
+            case ListContenders() | ReadNode() if is_missing:
+                assert entry is not None
+                if asked.purpose is _Purpose.FIND:
+                    self._entry = None
+                else:
+                    self._end(entry, effects)
+                return True
+            case ReadPublication():
+                return self._is_replaced(error, effects)
+            case Transact():
+                if asked.purpose is _Purpose.UNPUBLISH:
+                    return self._is_replaced(error, effects)
+                assert entry is not None
+                return self._is_gone(entry, error, effects)
+            case _:
+                return False
+
+    def _is_gone(
+        self, entry: _Entry, error: Exception, effects: list[QueueEffect]
+    ) -> bool:
+        """Return whether *error* says that what was to be deleted is not there."""
+        if not isinstance(error, TransactionFailedError) or not isinstance(
+            error.error, NodeMissingError
+        ):
+            return False
+        if error.index > 0:
+            entry.may_have_published = False
+        elif entry.may_have_published:
+            self._ask(ReadPublication(), effects)
+        else:
+            self._left(entry, effects)
+        return True
+
+    def _is_replaced(self, error: Exception, effects: list[QueueEffect]) -> bool:
+        """Return whether *error* says that what we had published is gone."""
+        if isinstance(error, TransactionFailedError):
+            error = error.error
+        if isinstance(error, NodeMissingError | NodeVersionError):
+            assert self._entry is not None
+            self._left(self._entry, effects)
+            return True
+        return False
+
+    def _stumble(self, error: Exception, effects: list[QueueEffect]) -> None:
+        """Try again later, whatever it was; tell the contender unless it is usual."""
+        if self._entry is not None:
+            self._entry.is_version_known = False
+        pause_ns = self._timeout_ns
+        if isinstance(error, MayHaveHappenedError | SessionExpiredError):
+            pause_ns //= HEARTBEATS_PER_TIMEOUT
+        else:
+            effects.append(LogFailure(error=error))
+            if not self._is_closing:
+                effects.append(TellError(error=error))
+        if self._pause_due_ns is None:
+            self._pause_due_ns = self._now_ns + pause_ns
+
+    # -- what is known ---------------------------------------------------------------
+
+    def _forget_what_was_known(self) -> None:
+        if self._entry is not None:
+            self._entry.is_version_known = False
+            self._entry.is_watched = False
+            self._entry.is_place_known = False
+
+    def _entry_changed(
+        self,
+        entry: _Entry,
+        event: OwnNodeChanged
+        | PredecessorChanged
+        | VersionKnown
+        | VersionForgotten
+        | PublicationSent
+        | EntryEnded,
+        effects: list[QueueEffect],
+    ) -> None:
+        match event:
+            case OwnNodeChanged():
+                # Most often by our own write: then the version will turn out right.
+                entry.is_watched = False
+            case PredecessorChanged():
+                entry.is_place_known = False
+            case VersionKnown(version=version):
+                entry.version = version
+            case VersionForgotten():
+                entry.is_version_known = False
+            case PublicationSent():
+                entry.may_have_published = True
+            case EntryEnded():
+                self._end(entry, effects)
+            case _:
+                assert_never(event)
+
+    def _forget_predecessor(self, entry: _Entry, effects: list[QueueEffect]) -> None:
+        if entry.predecessor is not None:
+            effects.append(UnwatchPredecessor(path=entry.predecessor))
+            entry.predecessor = None
+
+    def _forget_watches(self, entry: _Entry, effects: list[QueueEffect]) -> None:
+        self._forget_predecessor(entry, effects)
+        if entry.path is not None:
+            effects.append(UnwatchOwnNode(path=entry.path))
+
+    # -- the end ---------------------------------------------------------------------
+
+    def _end(self, entry: _Entry, effects: list[QueueEffect]) -> None:
+        """Stop leading; leave the queue as soon as the contender has noticed."""
+        if entry.phase is Phase.LEAVING:
+            return
+        entry.phase = Phase.LEAVING
+        claim = self._holder.claim
+        is_held = claim is not None and claim.session.epoch == entry.epoch
+        self._stop_leading(entry, effects)
+        if not is_held:
+            entry.may_leave = True
+        if not entry.may_leave:
+            # Belief is over since the holder was told.  The lease is for the callback:
+            # the others wait no longer for it than on a LeaderServer.
+            entry.leave_due_ns = self._now_ns + min(self._lease_ns, self._timeout_ns)
+
+    def _stop_leading(self, entry: _Entry, effects: list[QueueEffect]) -> None:
+        self._stop_holding(effects)
+        if entry.epoch > 0:
+            self._tell_holder(Ended(epoch=entry.epoch), effects)
+
+    def _stop_holding(self, effects: list[QueueEffect]) -> None:
+        if self._is_holding:
+            self._is_holding = False
+            effects.append(EndHolding())
+
+    def _left(self, entry: _Entry, effects: list[QueueEffect]) -> None:
+        effects.append(NoteLeft(path=entry.node, epoch=entry.epoch))
+        self._forget_watches(entry, effects)
+        self._entry = None
+
+    def _lose_entry(self, effects: list[QueueEffect]) -> None:
+        """Take our entry for deleted: it was ephemeral."""
+        self._asked = None
+        entry = self._entry
+        if entry is not None:
+            if self._is_holding:
+                effects.append(AbandonHolding())
+            self._stop_leading(entry, effects)
+            self._forget_watches(entry, effects)
+            self._entry = None
+
+    def _close(self, effects: list[QueueEffect]) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            self._told = None
+            self._pause_due_ns = None
+            self._stop_holding(effects)
+
+    def _pass_time(self) -> None:
+        if self._pause_due_ns is not None and self._now_ns >= self._pause_due_ns:
+            self._pause_due_ns = None
+        entry = self._entry
+        if (
+            entry is not None
+            and entry.leave_due_ns is not None
+            and self._now_ns >= entry.leave_due_ns
+        ):
+            entry.leave_due_ns = None
+            entry.may_leave = True
+
+    # -- what the contender believes, and is told -----------------------------------
+
+    def _confirm(self, event: ConfirmWanted, effects: list[QueueEffect]) -> None:
+        requested = ConfirmRequested(
+            leader_session_id=event.leader_session_id, address=event.address
+        )
+        confirm_count = None
+        for effect in self._holder.step(requested, now_ns=self._now_ns):
+            if isinstance(effect, SendConfirm):
+                confirm_count = effect.confirm_count
+            else:
+                self._take_effect(effect, effects)
+        self._accept(
+            effects, is_ours=confirm_count is not None, confirm_count=confirm_count or 0
+        )
+
+    def _accept(
+        self, effects: list[QueueEffect], *, is_ours: bool, confirm_count: int = 0
+    ) -> None:
+        """Let what is wanted be done if *is_ours* and we hold the component."""
+        if is_ours and self._is_holding:
+            effects.append(AcceptRequest(confirm_count=confirm_count))
+        else:
+            claim = self._holder.claim
+            epoch = None if claim is None else claim.session.epoch
+            effects.append(RefuseRequest(epoch=epoch))
+
+    def _tell_holder(self, event: HolderEvent, effects: list[QueueEffect]) -> None:
+        for effect in self._holder.step(event, now_ns=self._now_ns):
+            self._take_effect(effect, effects)
+
+    def _take_effect(self, effect: HolderEffect, effects: list[QueueEffect]) -> None:
+        match effect:
+            case DeliverGrant(session=session):
+                if not self._is_closing:
+                    self._told = session
+                    effects.append(Deliver(news=effect))
+            case DeliverRevoke():
+                self._told = None
+                if not self._is_closing:
+                    effects.append(Deliver(news=effect))
+            case AcknowledgeRevocation(session=session):
+                if self._entry is not None and self._entry.epoch == session.epoch:
+                    self._entry.may_leave = True
+            case SendConfirm() | RefuseConfirm():
+                pass  # `_confirm` tells
+            case _:
+                assert_never(effect)

@@ -1,0 +1,644 @@
+"""
+`ZooKeeperSession`: one session with an ensemble, and what we may think of it.
+
+Theory of operation
+-------------------
+Contact is judged by our own heartbeats, not by kazoo's state (contact.py).  A
+heartbeat is a ``sync``, which only the leader of the ensemble can answer: a follower
+that is cut off cannot.  It is sent every third of the negotiated timeout, one at a
+time; every tenth while somebody contends, so that a grant finds the session's renewals
+proven.
+
+What contenders believe is another matter, and follows from their own writes
+(contender.py) and from the renewals that are proven (renewals.py).
+
+Everything but the methods under "from any thread" is for the event loop alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, assert_never, final
+
+from haservices.event_loop import EventLoop
+from haservices.zookeeper.connection import (
+    Connected,
+    ConnectionEvent,
+    Disconnected,
+    Ended,
+    Expired,
+    ZooKeeperConnection,
+)
+from haservices.zookeeper.contact import (
+    Answered,
+    BreakConnection,
+    Closed,
+    Contact,
+    ContactCore,
+    ContendingChanged,
+    HeartbeatFailed,
+    Opened,
+    Over,
+    SendHeartbeat,
+    TellLost,
+    TellRestored,
+    TellSuspended,
+    TimePassed,
+)
+from haservices.zookeeper.nodes import NodeExistsError, format_session_id
+from haservices.zookeeper.paths import ancestors_of
+from haservices.zookeeper.probe import ZooKeeperProbe
+from haservices.zookeeper.renewals import (
+    ConnectionClosed,
+    ConnectionOpened,
+    Renewals,
+    SyncAnswered,
+    WriteCommitted,
+)
+from nameservice import (
+    AuthenticationError,
+    DidNotHappenError,
+    LocalProtocolError,
+    MayHaveHappenedError,
+    NameServiceError,
+    RemoteProtocolError,
+    SessionExpiredError,
+    UnreachableError,
+    get_logger,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from haservices.config import HAConfig
+    from haservices.event_loop import Timer
+    from haservices.zookeeper.contact import ContactEffect, ContactEvent
+    from haservices.zookeeper.nodes import NodeStat
+    from nameservice import Clock
+
+
+__all__ = [
+    "SessionListener",
+    "ZooKeeperSession",
+    "when_done",
+]
+
+T = TypeVar("T")
+
+_NS_PER_MS: Final = 1_000_000
+_KNOWN_PARENT_COUNT_MAX: Final = 10_000
+
+
+class SessionListener(Protocol):
+    """Is told of a session, on the event loop."""
+
+    def contact_restored(self) -> None:
+        """Go on: there is a session; it may be another than the last one."""
+
+    def contact_suspended(self) -> None:
+        """Wait: nothing can be asked for the moment."""
+
+    def contact_lost(self) -> None:
+        """Assume the worst: the session may be over."""
+
+    def session_ended(self) -> None:
+        """Begin anew: the session is over, and all that was ours in it is gone."""
+
+    def session_refused(self, error: NameServiceError) -> None:
+        """Give up: we are not taken any more, for a reason that will not pass."""
+
+
+@final
+class ZooKeeperSession:
+    """
+    The one session of a `ZooKeeperHAServices`.
+
+    Args:
+        config: Whom to connect to, and how.
+        clock: What every deadline goes by.
+
+    Attributes:
+        closed: Completed when the loop has ended: no answer comes any more.
+
+    Raises:
+        ConfigurationError: If a file that *config* names cannot be used.
+    """
+
+    def __init__(self, config: HAConfig, clock: Clock) -> None:
+        self.config: Final = config
+        self.clock: Final = clock
+        self.loop: Final = EventLoop("zookeeper-session", clock)
+        self._log = get_logger(component="zookeeper", url=config.url)
+        self._connection = self._make_connection()
+        self._listeners: dict[SessionListener, None] = {}
+        self._contenders: set[SessionListener] = set()
+        self._renewals = Renewals()
+        self._known_parents: OrderedDict[str, None] = OrderedDict()
+        self._node_watchers: dict[str, dict[Callable[[], None], None]] = {}
+        self._contact = ContactCore()
+        self._contact_timer: Timer | None = None
+        self._contact_due_ns: int | None = None
+        # Of no use any more, whatever is thought of the session.
+        self._is_gone = False
+        self._session_id: int | None = None
+        self._timeout_ns = 0
+        self._refusal: NameServiceError | None = None
+        self._probe: ZooKeeperProbe | None = None
+        self._is_reachable = threading.Event()
+        self._is_closing = False
+        self._is_leaving = False
+        self.closed: Final[Future[None]] = Future()
+        self._is_silent = False
+
+    # -- from any thread -----------------------------------------------------------
+
+    def open(self) -> None:
+        """
+        Return as soon as there is a session.
+
+        Raises:
+            UnreachableError: If there is none within the connect timeout.
+            AuthenticationError: If our credentials were refused.
+        """
+        self.loop.start()
+        self.loop.call(self._connection.start)
+        if not self._is_reachable.wait(self.config.connect_timeout_seconds):
+            detail = self._connection.last_messages
+            self.close()
+            raise UnreachableError(
+                self.config.url, self.config.connect_timeout_seconds, detail
+            )
+        if self._refusal is not None:
+            self.close()
+            raise self._refusal
+
+    @property
+    def session_id_text(self) -> str | None:
+        """Return the present session's id as operators know it, or None."""
+        session_id = self._session_id
+        return None if session_id is None else format_session_id(session_id)
+
+    def begin_closing(self) -> None:
+        """Expect every contender to withdraw, and then the end of the session."""
+        self._is_leaving = True
+
+    def seconds_to_wait(self) -> float:
+        """
+        Return how long a withdrawal may wait for its answer.
+
+        When the services close, the first that was not answered is the last that waits:
+        entries that are left end with the session.
+        """
+        if self._is_leaving and (self._is_silent or not self.is_connected):
+            return 0.0
+        return self.config.connect_timeout_seconds
+
+    def withdrawal_unanswered(self) -> None:
+        """Conclude that the name service does not answer at the moment."""
+        self._is_silent = self._is_leaving
+
+    def close(self) -> None:
+        """End the session, and let everything go.  Idempotent."""
+        if not self._is_closing:
+            self.begin_closing()
+            self._is_closing = True
+            self._connection.stop(self.seconds_to_wait())
+            self._is_gone = True
+            self.loop.stop()
+            if self._probe is not None:
+                self._probe.stop()
+            self.closed.set_result(None)
+
+    def read(self, request: Callable[[], Future[T]]) -> T:
+        """
+        Ask until there is an answer, and return it.
+
+        Args:
+            request: Called on the loop; asks for something that changes nothing.
+
+        Raises:
+            UnreachableError: If there is no answer within the connect timeout.
+        """
+        (answer,) = self.read_all([request])
+        return answer
+
+    def read_all(self, requests: Sequence[Callable[[], Future[T]]]) -> list[T]:
+        """Do as `read` does for many requests, which are on their way together."""
+        began = time.monotonic()
+        limit_seconds = self.config.connect_timeout_seconds
+        while True:
+            self._wait_until_reachable(began)
+            futures = [self.request(request) for request in requests]
+            try:
+                return [
+                    future.result(max(0.0, began + limit_seconds - time.monotonic()))
+                    for future in futures
+                ]
+            except TimeoutError:
+                raise self._unreachable() from None
+            except (MayHaveHappenedError, SessionExpiredError) as error:
+                lost: Exception = error  # it was only a question: ask again
+            except DidNotHappenError as error:
+                if type(error) is not DidNotHappenError:
+                    raise  # it is the answer
+                lost = error
+            if time.monotonic() - began >= limit_seconds:
+                raise self._unreachable() from lost
+
+    def write(self, request: Callable[[], Future[T]]) -> T:
+        """
+        Ask for a change once, and return the answer.
+
+        Raises:
+            UnreachableError: If it could not be sent within the connect timeout.
+            MayHaveHappenedError: If it was sent, and not answered.
+        """
+        began = time.monotonic()
+        self._wait_until_reachable(began)
+        try:
+            return self.request(request).result(self.config.connect_timeout_seconds)
+        except TimeoutError:
+            message = f"{self.config.url} did not answer in time"
+            raise MayHaveHappenedError(message) from None
+        except SessionExpiredError as error:
+            message = f"{self.config.url} ended the session before it answered"
+            raise MayHaveHappenedError(message) from error
+
+    def request(self, request: Callable[[], Future[T]]) -> Future[T]:
+        """Call *request* on the loop; return a future of the answer."""
+        answer: Future[T] = Future()
+
+        def ask() -> None:
+            try:
+                asked = request()
+            except Exception as error:  # noqa: BLE001 - told to whoever asked, alone
+                answer.set_exception(error)
+            else:
+                when_done(asked, lambda asked: _hand_on(asked, answer))
+
+        self.loop.call(ask)
+        return answer
+
+    def check_open(self) -> None:
+        """
+        Check that the services were not closed.
+
+        Raises:
+            LocalProtocolError: If they were.
+        """
+        if self._is_closing:
+            message = "these services are closed: open new ones"
+            raise LocalProtocolError(message)
+
+    def _wait_until_reachable(self, began: float) -> None:
+        self.check_open()
+        left_seconds = began + self.config.connect_timeout_seconds - time.monotonic()
+        if not self._is_reachable.wait(max(0.0, left_seconds)):
+            raise self._unreachable()
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _unreachable(self) -> UnreachableError:
+        return UnreachableError(
+            self.config.url,
+            self.config.connect_timeout_seconds,
+            self._connection.last_messages,
+        )
+
+    # -- on the loop ---------------------------------------------------------------
+
+    @property
+    def connection(self) -> ZooKeeperConnection:
+        """Return what requests are made of."""
+        return self._connection
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether requests are sent at once, to the session of `session_id`."""
+        return self._contact.is_connected and not self._is_gone
+
+    @property
+    def session_id(self) -> int | None:
+        """Return the present session, or None if the last one has ended."""
+        return self._session_id
+
+    @property
+    def timeout_ns(self) -> int:
+        """Return the session timeout as negotiated."""
+        return self._timeout_ns
+
+    @property
+    def renewals(self) -> Renewals:
+        """Return what is proven of the session's renewals; its writers add to it."""
+        return self._renewals
+
+    def sync(self) -> Future[None]:
+        """Return once our server has caught up with the leader of the ensemble."""
+        return self._connection.sync()
+
+    def add_listener(
+        self, listener: SessionListener, *, is_contender: bool = False
+    ) -> None:
+        """
+        Tell *listener* of the session; if there is contact now, at once.
+
+        Args:
+            listener: Whom.
+            is_contender: Whether it may come to believe that it leads.
+        """
+        self._listeners[listener] = None
+        if is_contender:
+            self._contenders.add(listener)
+            self._step(ContendingChanged(is_contending=True))
+        if self._refusal is not None:
+            listener.session_refused(self._refusal)
+        elif self._contact.contact is Contact.CONNECTED:
+            listener.contact_restored()
+
+    def remove_listener(self, listener: SessionListener) -> None:
+        """Tell *listener* no more."""
+        self._listeners.pop(listener, None)
+        self._contenders.discard(listener)
+        self._step(ContendingChanged(is_contending=bool(self._contenders)))
+
+    def create_parents(self, path: str) -> Future[None]:
+        """
+        Create the node at *path*, and all above it, where they may be missing.
+
+        They are asked for all at once.  What was created, or was there, before is not
+        asked for again until `forget_parents`.
+        """
+        done: Future[None] = Future()
+        if path in self._known_parents:
+            done.set_result(None)
+            return done
+        created = [self._connection.create(node) for node in ancestors_of(path)]
+        when_done(created[-1], lambda _: self._parents_created(path, created, done))
+        return done
+
+    def _parents_created(
+        self, path: str, created: Sequence[Future[None]], done: Future[None]
+    ) -> None:
+        # Answers come in order: with the last one, all of them are there.
+        errors = [future.exception() for future in created]
+        error = errors[-1]
+        if error is None or isinstance(error, NodeExistsError):
+            self._known_parents[path] = None
+            while len(self._known_parents) > _KNOWN_PARENT_COUNT_MAX:
+                self._known_parents.popitem(last=False)
+            done.set_result(None)
+        else:
+            # Where one above was refused, that is why this one failed.
+            refused = (one for one in errors if isinstance(one, AuthenticationError))
+            done.set_exception(next(refused, error))
+
+    def forget_parents(self, path: str) -> None:
+        """Take the node at *path* for missing."""
+        self._known_parents.pop(path, None)
+
+    def watch(self, path: str, changed: Callable[[], None]) -> Future[NodeStat | None]:
+        """
+        Call *changed* when the node at *path* is created, set or deleted.
+
+        ZooKeeper tells once: watch again to be told again.  A watch does not outlive
+        the connection: watch again when contact is restored.
+        """
+        self._node_watchers.setdefault(path, {})[changed] = None
+        return self._connection.watch(path)
+
+    def unwatch(self, path: str, changed: Callable[[], None]) -> None:
+        """Call *changed* no more; the server forgets the watch if it was the last."""
+        watchers = self._node_watchers.get(path)
+        if watchers is not None:
+            watchers.pop(changed, None)
+            if not watchers:
+                del self._node_watchers[path]
+                if self.is_connected:
+                    self._connection.unwatch(path)
+
+    def _node_changed(self, path: str) -> None:
+        for changed in tuple(self._node_watchers.get(path, ())):
+            changed()
+
+    # -- what the connection tells -------------------------------------------------
+
+    def _make_connection(self) -> ZooKeeperConnection:
+        return ZooKeeperConnection(
+            self.config,
+            loop=self.loop,
+            clock=self.clock,
+            on_event=self._take,
+            on_node_changed=self._node_changed,
+        )
+
+    def _take(self, event: ConnectionEvent) -> None:
+        if self._is_closing or self._refusal is not None:
+            self._is_gone = True
+            return
+        if not isinstance(event, Connected):
+            self._renewals.step(ConnectionClosed(), now_ns=self.clock.now_ns())
+        match event:
+            case Connected():
+                self._connected(event)
+            case Disconnected():
+                self._step(Closed())
+            case Expired():
+                self._end_session()
+            case Ended(is_refused=is_refused):
+                self._connection_ended(is_refused=is_refused)
+            case _:
+                assert_never(event)
+
+    def _connected(self, event: Connected) -> None:
+        if self._session_id is not None and self._session_id != event.session_id:
+            self._end_session()
+        is_new = self._session_id is None
+        self._session_id = event.session_id
+        self._timeout_ns = event.session_timeout_ms * _NS_PER_MS
+        self._renewals.step(
+            ConnectionOpened(
+                session_id=event.session_id,
+                session_timeout_ns=self._timeout_ns,
+                sent_ns=event.sent_ns,
+            ),
+            now_ns=self.clock.now_ns(),
+        )
+        if is_new:
+            self._log.info(
+                "session.opened",
+                session_id=format_session_id(event.session_id),
+                session_timeout_ms=event.session_timeout_ms,
+            )
+        self._step(
+            Opened(
+                session_timeout_ns=self._timeout_ns,
+                sent_ns=event.sent_ns,
+                is_new=is_new,
+            )
+        )
+
+    def _end_session(self) -> None:
+        if self._session_id is None:
+            return
+        self._log.info(
+            "session.expired", session_id=format_session_id(self._session_id)
+        )
+        self._session_id = None
+        self._is_reachable.clear()
+        self._step(Over())
+        for listener in tuple(self._listeners):
+            listener.session_ended()
+
+    def _connection_ended(self, *, is_refused: bool) -> None:
+        self._end_session()
+        if is_refused:
+            self._refuse(
+                AuthenticationError(
+                    self.config.url,
+                    "the credentials of zookeeper_auth_file are not taken",
+                )
+            )
+            return
+        # kazoo gave up though it was told not to: something in it broke.
+        self._log.error("session.broken", detail=self._connection.last_messages)
+        broken = self._connection
+        self._connection = self._make_connection()
+        self._connection.start()
+        broken.abandon()
+
+    def _refuse(self, refusal: NameServiceError) -> None:
+        """Give up, and tell everybody who asks from now on."""
+        self._refusal = refusal
+        self._log.error("session.refused", error=str(refusal))
+        self._is_reachable.set()
+        for listener in tuple(self._listeners):
+            listener.session_refused(refusal)
+
+    # -- an ensemble that has lost its data ------------------------------------------
+
+    def _look_for_lost_data(self) -> None:
+        """Ask, again and again while the session is lost, what the ensemble knows."""
+        if (
+            self._contact.contact is not Contact.LOST
+            or self._is_closing
+            or self._refusal is not None
+        ):
+            return
+        if not self._contact.is_open and (self._probe is None or self._probe.is_over):
+            self._probe = ZooKeeperProbe(
+                self.config,
+                self.clock,
+                tell=lambda zxid: self.loop.call(lambda: self._compare(zxid)),
+            )
+        self.loop.call_at(
+            self.clock.now_ns() + self._timeout_ns, self._look_for_lost_data
+        )
+
+    def _compare(self, zxid: int) -> None:
+        """Give up if *zxid*, the newest transaction, is older than one that we saw."""
+        seen_zxid = self._connection.last_zxid
+        if self._contact.is_open or self._refusal is not None or zxid >= seen_zxid:
+            return
+        self._end_session()
+        detail = (
+            f"{self.config.url} has lost its data, or is another ensemble than it was: "
+            f"its newest transaction is {zxid:#x}, and it had been {seen_zxid:#x}. "
+            "Epochs begin anew there: close these services, check what relies on their "
+            "epochs, and open new ones"
+        )
+        self._refuse(RemoteProtocolError("data-lost", detail))
+
+    # -- contact -------------------------------------------------------------------
+
+    def _step(self, event: ContactEvent) -> None:
+        """Let the core decide what to think of the session, and do what follows."""
+        for effect in self._contact.step(event, now_ns=self.clock.now_ns()):
+            self._perform(effect)
+        due_ns = self._contact.next_deadline_ns()
+        if due_ns != self._contact_due_ns:
+            if self._contact_timer is not None:
+                self._contact_timer.cancel()
+            self._contact_due_ns = due_ns
+            self._contact_timer = (
+                None if due_ns is None else self.loop.call_at(due_ns, self._wake)
+            )
+
+    def _wake(self) -> None:
+        self._contact_timer = self._contact_due_ns = None
+        if not self._is_gone:
+            self._step(TimePassed())
+
+    def _perform(self, effect: ContactEffect) -> None:
+        listeners = tuple(self._listeners)
+        match effect:
+            case SendHeartbeat():
+                self.witness()
+            case BreakConnection(is_silent=is_silent):
+                if is_silent:
+                    self._log.info("connection.silent")
+                self._connection.abort()
+            case TellRestored():
+                self._is_reachable.set()
+                for listener in listeners:
+                    listener.contact_restored()
+            case TellSuspended():
+                self._is_reachable.clear()
+                self._log.info("session.suspended")
+                for listener in listeners:
+                    listener.contact_suspended()
+            case TellLost():
+                self._log.info("session.lost")
+                for listener in listeners:
+                    listener.contact_lost()
+                self._look_for_lost_data()
+            case _:
+                assert_never(effect)
+
+    def witness(self) -> Future[None]:
+        """Return once the leader of the ensemble has answered a ``sync``."""
+        connection = self._connection
+        sent_ns = self.clock.now_ns()
+        witnessed = connection.sync()
+        when_done(
+            witnessed, lambda answer: self._sync_answered(connection, answer, sent_ns)
+        )
+        return witnessed
+
+    def _sync_answered(
+        self, connection: ZooKeeperConnection, answer: Future[None], sent_ns: int
+    ) -> None:
+        if connection is not self._connection:
+            return
+        if answer.exception() is None and self._contact.is_open:
+            self._renewals.step(
+                SyncAnswered(sent_ns=sent_ns), now_ns=self.clock.now_ns()
+            )
+            self._step(Answered(sent_ns=sent_ns, is_sync=True))
+        else:
+            self._step(HeartbeatFailed(sent_ns=sent_ns))
+
+    def write_committed(self, sent_ns: int) -> None:
+        """Record that a write of ours, sent at *sent_ns*, has committed."""
+        self._renewals.step(WriteCommitted(sent_ns=sent_ns), now_ns=self.clock.now_ns())
+        self.acknowledge(sent_ns)
+
+    def acknowledge(self, sent_ns: int) -> None:
+        """Record that what was sent at *sent_ns* was answered."""
+        self._step(Answered(sent_ns=sent_ns))
+
+
+def when_done(future: Future[T], callback: Callable[[Future[T]], None]) -> None:
+    """Call *callback* when *future*, which is completed on the loop, is done."""
+    future.add_done_callback(callback)
+
+
+def _hand_on(asked: Future[T], answer: Future[T]) -> None:
+    error = asked.exception()
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(asked.result())

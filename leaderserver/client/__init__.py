@@ -1,0 +1,1 @@
+"""A client of a LeaderServer: its pure core, and the sockets around it."""

@@ -1,0 +1,521 @@
+"""
+`LeaderClient`: the thread-safe face of a `ClientCore`, over whatever link it is given.
+
+A link is the part that touches the world: sockets and a thread for a LeaderServer in
+another process, a queue for one embedded in this process.  All steps of the core, and
+all its effects, happen on the link's thread; callers on other threads post an event
+and, where they want an answer, wait for a future.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import uuid
+from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never, final
+
+from leaderserver.client.core.core import ClientCore
+from leaderserver.client.core.events import (
+    AnnounceSession,
+    CallAsked,
+    ClientEffect,
+    ClientEvent,
+    CloseAsked,
+    CompleteCall,
+    ConfirmAsked,
+    ContenderAdded,
+    ContenderRemoved,
+    DeliverStoreChange,
+    DeliverToContender,
+    DeliverToRetriever,
+    FailOpening,
+    JoinTopic,
+    LeaveTopic,
+    LinkClosed,
+    LinkOpened,
+    MessageReceived,
+    ReportToContender,
+    ReportToRetriever,
+    RetrieverAdded,
+    RetrieverRemoved,
+    RevokeReturned,
+    SendFailed,
+    SendMessage,
+    TimeWentBy,
+)
+from leaderserver.messages import Request
+from nameservice import (
+    ForkGuard,
+    LocalProtocolError,
+    NameServiceError,
+    UnreachableError,
+    get_logger,
+    seconds_to_ns,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from election.holder import DeliverGrant, DeliverRevoke, HolderCore
+    from leaderserver.client.core.core import ClientConfig
+    from leaderserver.messages import (
+        ReplyBody,
+        RequestBody,
+        ToClient,
+        ToServer,
+        Welcome,
+    )
+    from nameservice import Clock
+    from retrieval import RetrieverEvent
+
+
+__all__ = ["ClientLink", "LeaderClient"]
+
+# A caller's own wait is this much longer than the core's deadline: the core answers.
+_GRACE_SECONDS: Final = 5.0
+_CLOSE_SECONDS_MAX: Final = 1.0
+
+_Reply: TypeAlias = "ReplyBody | None"
+
+
+class ClientLink(Protocol):
+    """
+    What carries a client's messages, and the one thread on which its core runs.
+
+    The link calls `LeaderClient.opened`, `closed`, `received` and `advance` on that
+    thread: `advance` as soon as `LeaderClient.next_deadline_ns` is reached, which it
+    asks for after every call.
+    """
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Run *action* on the link's thread soon; thread-safe, returns at once."""
+
+    def send(self, message: ToServer) -> None:
+        """
+        Send now, or not at all; on the link's thread.
+
+        Raises:
+            LocalProtocolError: If *message* cannot be encoded; nothing was sent.
+        """
+
+    def connect_publisher(self, welcome: Welcome) -> None:
+        """Listen for broadcasts where *welcome* says; on the link's thread."""
+
+    def join_topic(self, component_id: str) -> None:
+        """Hear broadcasts of *component_id*; on the link's thread."""
+
+    def leave_topic(self, component_id: str) -> None:
+        """Hear them no more; on the link's thread."""
+
+    def stop(self) -> None:
+        """End the thread and release everything; from any other thread."""
+
+
+@final
+class LeaderClient:
+    """
+    One session with a LeaderServer, kept alive and renewed.  Thread-safe.
+
+    Args:
+        config: How to live with the server.
+        clock: Where time comes from.
+        link_factory: Makes the link, which must not call back before it is started
+            by its own first `post`.
+        connect_timeout_seconds: How long opening and single requests may take.
+
+    Attributes:
+        is_publisher_reached: Whether broadcasts can arrive, as far as the link knows;
+            without them changes are asked for with each heartbeat.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        clock: Clock,
+        link_factory: Callable[[LeaderClient], ClientLink],
+        connect_timeout_seconds: float,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._timeout_seconds = connect_timeout_seconds
+        self._now_ns = clock.now_ns()
+        self._core = ClientCore(config, now_ns=self._now_ns)
+        self._fork_guard = ForkGuard()
+        self._log = get_logger(component="leaderserver-client", target=config.target)
+        self._lock = threading.Lock()
+        self._ids = itertools.count(1)
+        self._calls: dict[int, Future[_Reply]] = {}
+        self._contenders: dict[
+            str,
+            tuple[
+                Callable[[DeliverGrant | DeliverRevoke], None],
+                Callable[[Exception], None],
+            ],
+        ] = {}
+        self._retrievers: dict[
+            int,
+            tuple[Callable[[RetrieverEvent], None], Callable[[Exception], None]],
+        ] = {}
+        self._store_watchers: dict[int, tuple[str, Callable[[], None]]] = {}
+        self._opened: Future[Welcome] = Future()
+        self._last_problem: NameServiceError | None = None
+        self._is_leaving = False
+        self._is_closed = False
+        self._is_stopped = False
+        self.is_publisher_reached = True
+        self._link = link_factory(self)
+
+    # -- for the application, on any thread ------------------------------------------
+
+    @property
+    def fork_guard(self) -> ForkGuard:
+        """Return what tells whether this process may use the client."""
+        return self._fork_guard
+
+    @property
+    def session_id(self) -> str | None:
+        """Return the present session's id, or None while there is none."""
+        return self._core.session_id
+
+    def open(self) -> Welcome:
+        """
+        Wait for the first session; return what the server said of itself.
+
+        Raises:
+            UnreachableError: If nobody answered within the connect timeout.
+            AuthenticationError: If we were refused.
+        """
+        self._post(TimeWentBy())
+        try:
+            return self._opened.result(self._timeout_seconds)
+        except FutureTimeoutError:
+            problem = self._last_problem
+            raise UnreachableError(
+                self._config.target,
+                self._timeout_seconds,
+                "" if problem is None else str(problem),
+            ) from problem
+
+    def add_contender(
+        self,
+        component_id: str,
+        *,
+        confirm_timeout_ns: int,
+        on_added: Callable[[HolderCore], None],
+        deliver: Callable[[DeliverGrant | DeliverRevoke], None],
+        fail: Callable[[Exception], None],
+    ) -> str:
+        """
+        Enter a contender; return its id; does not wait.
+
+        Args:
+            component_id: What it wants to lead.
+            confirm_timeout_ns: How long it may take to confirm.
+            on_added: Takes what it believes, before anything is delivered.
+            deliver: Takes its grants and revocations.
+            fail: Takes what it should hear of.
+        """
+        self._fork_guard.check()
+        contender_id = uuid.uuid4().hex
+        self._contenders[contender_id] = (deliver, fail)
+        added = ContenderAdded(
+            contender_id=contender_id,
+            component_id=component_id,
+            confirm_timeout_ns=confirm_timeout_ns,
+        )
+        self._link.post(
+            lambda: self._step(
+                added,
+                before_effects=lambda: on_added(self._core.holder(contender_id)),
+            )
+        )
+        return contender_id
+
+    def remove_contender(self, contender_id: str) -> None:
+        """Withdraw a contender; wait until the server knows, within bounds."""
+        if self._fork_guard.is_inherited:
+            return
+        self._contenders.pop(contender_id, None)
+        timeout_seconds = self._timeout_seconds
+        if self._is_leaving and not self._core.has_contact:
+            # The entry ends with the session, which is about to end.
+            timeout_seconds = min(timeout_seconds, _CLOSE_SECONDS_MAX)
+        with contextlib.suppress(LocalProtocolError):  # it went with the session
+            self._ask(
+                lambda call_id, deadline_ns: ContenderRemoved(
+                    contender_id=contender_id, call_id=call_id, deadline_ns=deadline_ns
+                ),
+                timeout_seconds=timeout_seconds,
+            )
+
+    def confirm(self, contender_id: str, leader_session_id: UUID, address: str) -> None:
+        """Confirm a leadership; see `LeaderElection.confirm_leadership`."""
+        self._fork_guard.check()
+        self._ask(
+            lambda call_id, deadline_ns: ConfirmAsked(
+                contender_id=contender_id,
+                leader_session_id=leader_session_id,
+                address=address,
+                call_id=call_id,
+                deadline_ns=deadline_ns,
+            )
+        )
+
+    def revoke_returned(self, contender_id: str) -> None:
+        """Record that a revoke callback has returned; does not wait."""
+        self._post(RevokeReturned(contender_id=contender_id))
+
+    def add_retriever(
+        self,
+        component_id: str,
+        *,
+        deliver: Callable[[RetrieverEvent], None],
+        fail: Callable[[Exception], None],
+    ) -> int:
+        """Enter a retriever; return its id."""
+        self._fork_guard.check()
+        retriever_id = next(self._ids)
+        self._retrievers[retriever_id] = (deliver, fail)
+        self._post(RetrieverAdded(retriever_id=retriever_id, component_id=component_id))
+        return retriever_id
+
+    def remove_retriever(self, retriever_id: int) -> None:
+        """Take a retriever out; does not wait."""
+        if self._fork_guard.is_inherited:
+            return
+        self._retrievers.pop(retriever_id, None)
+        self._post(RetrieverRemoved(retriever_id=retriever_id))
+
+    def add_store_watcher(self, component_id: str, changed: Callable[[], None]) -> int:
+        """Call *changed*, on the link's thread, when that store may have changed."""
+        self._fork_guard.check()
+        watcher_id = next(self._ids)
+        with self._lock:
+            self._store_watchers[watcher_id] = (component_id, changed)
+        return watcher_id
+
+    def remove_store_watcher(self, watcher_id: int) -> bool:
+        """Call it no more; return whether nobody else watches the same store."""
+        with self._lock:
+            removed = self._store_watchers.pop(watcher_id, None)
+            left = {component_id for component_id, _ in self._store_watchers.values()}
+        return removed is not None and removed[0] not in left
+
+    def _wake_store_watchers(self, component_id: str | None) -> None:
+        with self._lock:
+            watchers = tuple(self._store_watchers.values())
+        for watched_id, changed in watchers:
+            if component_id in (None, watched_id):
+                changed()
+
+    def call(self, body: RequestBody, *, is_repeatable: bool) -> ReplyBody:
+        """
+        Ask the server; wait for its answer.
+
+        Raises:
+            NameServiceError: What the server refused with, or what its silence means.
+            LocalProtocolError: If the client is closed.
+        """
+        self._fork_guard.check()
+        reply = self._ask(
+            lambda call_id, deadline_ns: CallAsked(
+                call_id=call_id,
+                body=body,
+                deadline_ns=deadline_ns,
+                is_repeatable=is_repeatable,
+            )
+        )
+        assert reply is not None
+        return reply
+
+    def begin_closing(self) -> None:
+        """Expect every contender to withdraw, and then the end of the session."""
+        self._is_leaving = True
+
+    def close(self) -> None:
+        """End the session and release everything.  Idempotent; silent after a fork."""
+        if self._fork_guard.is_inherited:
+            return
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        timeout_seconds = min(self._timeout_seconds, _CLOSE_SECONDS_MAX)
+        try:
+            self._ask(
+                lambda call_id, deadline_ns: CloseAsked(
+                    call_id=call_id, deadline_ns=deadline_ns
+                ),
+                timeout_seconds=timeout_seconds,
+            )
+        finally:
+            self._link.stop()
+            self._drop_calls()
+
+    def _ask(
+        self,
+        event_of: Callable[[int, int], ClientEvent],
+        *,
+        timeout_seconds: float | None = None,
+    ) -> _Reply:
+        """Post an event that completes a call, and wait for that."""
+        if timeout_seconds is None:
+            timeout_seconds = self._timeout_seconds
+        call_id = next(self._ids)
+        future: Future[_Reply] = Future()
+        with self._lock:
+            if self._is_stopped:
+                message = "these services are closed: open new ones"
+                raise LocalProtocolError(message)
+            self._calls[call_id] = future
+        deadline_ns = self._clock.now_ns() + seconds_to_ns(timeout_seconds)
+        self._post(event_of(call_id, deadline_ns))
+        try:
+            return future.result(timeout_seconds + _GRACE_SECONDS)
+        except FutureTimeoutError:
+            raise UnreachableError(
+                self._config.target, timeout_seconds, "the client's own thread is stuck"
+            ) from None
+        finally:
+            self._calls.pop(call_id, None)
+
+    def _drop_calls(self) -> None:
+        """Answer whoever still waits when the link is gone, and nobody after that."""
+        with self._lock:
+            self._is_stopped = True
+            left = tuple(self._calls.values())
+        for future in left:
+            _settle(future, error=UnreachableError(self._config.target, 0.0, "closed"))
+
+    def _post(self, event: ClientEvent) -> None:
+        self._link.post(lambda: self._step(event))
+
+    # -- for the link, on its thread -------------------------------------------------
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `advance` must be called, or None if it need not be."""
+        return self._core.next_deadline_ns()
+
+    def advance(self) -> None:
+        """Let time pass."""
+        self._step(TimeWentBy())
+
+    def opened(self) -> None:
+        """Record that messages can flow."""
+        self._step(LinkOpened())
+        self._wake_store_watchers(None)  # a notice may have gone with the connection
+
+    def closed(self) -> None:
+        """Record that the connection closed."""
+        self._step(LinkClosed())
+
+    def received(self, message: ToClient) -> None:
+        """Take a message of the server."""
+        self._step(MessageReceived(message=message))
+
+    def refused(self, error: NameServiceError) -> None:
+        """Record that the server did not let us in."""
+        self._fail_opening(error)
+
+    def noticed(self, problem: NameServiceError) -> None:
+        """Keep what an `UnreachableError` should say if nothing better comes."""
+        self._last_problem = problem
+
+    def _step(
+        self,
+        event: ClientEvent,
+        *,
+        before_effects: Callable[[], None] | None = None,
+    ) -> None:
+        # The embedded clock excuses stalls: it may have fallen since the core was made.
+        self._now_ns = max(self._now_ns, self._clock.now_ns())
+        effects = self._core.step(event, now_ns=self._now_ns)
+        if before_effects is not None:
+            before_effects()
+        for effect in effects:
+            self._perform(effect)
+
+    def _perform(self, effect: ClientEffect) -> None:
+        match effect:
+            case SendMessage(message=message):
+                self._send(message)
+            case AnnounceSession(welcome=welcome):
+                self._log.info("session.opened", session_id=welcome.session_id)
+                self._link.connect_publisher(welcome)
+                if not self._opened.done():
+                    self._opened.set_result(welcome)
+                self._wake_store_watchers(None)  # the server knows of none of them
+            case DeliverStoreChange(component_id=component_id):
+                self._wake_store_watchers(component_id)
+            case FailOpening(error=error):
+                self._fail_opening(error)
+            case JoinTopic(component_id=component_id):
+                self._link.join_topic(component_id)
+            case LeaveTopic(component_id=component_id):
+                self._link.leave_topic(component_id)
+            case DeliverToContender(contender_id=contender_id, effect=delivered):
+                contender = self._contenders.get(contender_id)
+                if contender is not None:
+                    contender[0](delivered)
+            case ReportToContender(contender_id=contender_id, error=error):
+                contender = self._contenders.get(contender_id)
+                if contender is not None:
+                    contender[1](error)
+            case DeliverToRetriever(retriever_id=retriever_id, event=event):
+                retriever = self._retrievers.get(retriever_id)
+                if retriever is not None:
+                    retriever[0](event)
+            case ReportToRetriever(retriever_id=retriever_id, error=error):
+                retriever = self._retrievers.get(retriever_id)
+                if retriever is not None:
+                    retriever[1](error)
+            case CompleteCall(call_id=call_id, reply=reply, error=error):
+                future = self._calls.get(call_id)
+                if future is not None:
+                    _settle(future, reply=reply, error=error)
+            case _:
+                assert_never(effect)
+
+    def _send(self, message: ToServer) -> None:
+        """Send now, or not at all; what cannot be encoded fails alone."""
+        try:
+            self._link.send(message)
+        except LocalProtocolError as error:
+            self._log.error("message.unencodable", error=str(error))
+            if isinstance(message, Request):
+                # When what is being done is done: the core is not entered twice.
+                failed = SendFailed(number=message.number, error=error)
+                self._link.post(lambda: self._step(failed))
+            else:
+                self._fail_opening(error)
+
+    def _fail_opening(self, error: NameServiceError) -> None:
+        self._log.warning("session.refused", error=str(error))
+        if not self._opened.done():
+            self._opened.set_exception(error)
+            return
+        # The server let us in once and does so no more: everybody must hear why.
+        for _, fail in (*self._contenders.values(), *self._retrievers.values()):
+            fail(error)
+
+
+def _settle(
+    future: Future[_Reply],
+    *,
+    reply: _Reply = None,
+    error: NameServiceError | None = None,
+) -> None:
+    """Complete *future* unless somebody has done so already."""
+    try:
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(reply)
+    except InvalidStateError:
+        return

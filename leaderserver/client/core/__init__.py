@@ -1,0 +1,1 @@
+"""The client as a pure state machine: events and time in, effects out."""

@@ -1,0 +1,747 @@
+"""
+`ClientCore`: a client of a LeaderServer without I/O.
+
+Theory of operation
+-------------------
+The core keeps one session with the server, and for every contender a `HolderCore`.
+What the application wants (contenders, retrievers) is held here as *wishes*; whenever
+a session begins, every wish is put to the server again.  So a reconnection, a restart
+of the server and the loss of a message are all the same thing: something is not
+acknowledged yet, and is sent again.
+
+::
+
+    GREETING ──Welcome──► session ──SessionUnknown, SessionEnded──► GREETING
+
+Beside the session runs *contact*, which is what listeners and contenders hear of:
+
+::
+
+    LOST ──answer──► CONNECTED ──link closed, or silence──► SUSPENDED
+      ▲                  ▲                                      │ │
+      │                  └──────────────answer──────────────────┘ │
+      └─────one session timeout after the last answered send──────┘
+
+*Silence* is judged from the send of the last heartbeat that was answered, never from
+the arrival of the answer: what the server counts began no earlier (rules E4, E5).
+
+A session that the server ended (same incarnation) ends every claim.  A server of
+another incarnation has judged nothing yet: claims are kept, put to it, and the
+contender hears only of the verdict, or of the loss of contact (rule E9).
+
+**The shell's duties**, for every effect in the order returned:
+
+1. ``SendMessage``: encode and send if the link takes it now; never queue.
+2. ``AnnounceSession``: connect the broadcast socket; it may be where it was.
+3. ``DeliverTo…``, ``CompleteCall``: hand on; these callees return at once.
+
+and besides: one call of `step` for each message, for each change of the link, for each
+request of the application, and one when `next_deadline_ns` is reached.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING, Final, assert_never, cast, final
+
+from attrs import Factory, define, field, frozen, validators
+
+from election.holder import Ended, Lost, RevokeDelivered, Suspended
+from leaderserver import codec
+from leaderserver.client.core.contenders import ClientContenders
+from leaderserver.client.core.events import (
+    AnnounceSession,
+    CallAsked,
+    ClientEffect,
+    ClientEvent,
+    CloseAsked,
+    ConfirmAsked,
+    ContenderAdded,
+    ContenderRemoved,
+    DeliverStoreChange,
+    FailOpening,
+    LinkClosed,
+    LinkOpened,
+    MessageReceived,
+    RetrieverAdded,
+    RetrieverRemoved,
+    RevokeReturned,
+    SendFailed,
+    SendMessage,
+    TimeWentBy,
+)
+from leaderserver.client.core.exchanges import Exchange, Purpose
+from leaderserver.client.core.failures import (
+    error_of_failure,
+    error_of_refusal,
+    error_of_silence,
+)
+from leaderserver.client.core.outbox import RETRY_DIVISOR, ClientOutbox
+from leaderserver.client.core.server_watch import ServerWatch
+from leaderserver.client.core.subscriptions import ClientSubscriptions
+from leaderserver.messages import (
+    AcknowledgedHeartbeat,
+    BatchReply,
+    BatchRequest,
+    CloseSessionRequest,
+    FailedReply,
+    Failure,
+    Granted,
+    HeartbeatRequest,
+    Hello,
+    Hindered,
+    Published,
+    RefusedHello,
+    RegisteredReply,
+    Reply,
+    ReplyBody,
+    Request,
+    RequestBody,
+    Revoked,
+    SessionEnded,
+    SessionUnknown,
+    SnapshotReply,
+    StoreChanged,
+    UncertainReply,
+    Welcome,
+)
+from nameservice.errors import (
+    LocalProtocolError,
+    MayHaveHappenedError,
+    SeveralServersError,
+    StorageError,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from election.holder import HolderCore
+    from leaderserver.messages import BatchedBody, ToClient
+    from nameservice import NameServiceError
+
+
+__all__ = ["ClientConfig", "ClientCore"]
+
+_NONCE_SIZE_BYTES: Final = 16
+# A server takes frames of 64 KiB at the least; the rest is for what frames a batch.
+_BATCH_SIZE_BYTES_MAX: Final = 60_000
+
+
+@frozen(kw_only=True)
+class ClientConfig:
+    """
+    How a client lives with its server.
+
+    Attributes:
+        target: The server's URL, for errors.
+        client: Who we are, for operators; at most 255 characters.
+        session_timeout_ns: Asked for; the server may agree on another.
+        lease_ns: Asked for likewise; at most half the session timeout.
+        clears_on_suspended: Whether contenders are told of a suspension.
+        seed: Random, 32 bytes: what nonces are derived from.
+    """
+
+    target: str
+    client: str
+    session_timeout_ns: int = field(validator=validators.ge(1))
+    lease_ns: int = field(validator=validators.ge(1))
+    clears_on_suspended: bool
+    seed: bytes = field(repr=False, validator=validators.min_len(16))
+
+
+class _Contact(Enum):
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+
+
+@define(kw_only=True)
+class _ClientSession:
+    """
+    The session as the client knows it.
+
+    Attributes:
+        secret: What names us to the server.
+        session_id: What names us to operators.
+        incarnation: Of the server that opened it.
+        number_first: Our first number in this session, less one.
+        sent: (number, when) of the opening, as 0, and of the heartbeats of the last
+            session timeout.
+        acknowledged: The newest heartbeat that was answered.
+    """
+
+    secret: bytes = field(repr=False)
+    session_id: str
+    incarnation: int
+    number_first: int
+    sent: deque[tuple[int, int]] = Factory(deque)
+    acknowledged: int = 0
+
+    def sent_ns(self, number: int) -> int | None:
+        """Return when heartbeat *number* was sent, if that is known."""
+        for known, sent_ns in reversed(self.sent):
+            if known == number:
+                return sent_ns
+        return None
+
+
+@final
+class ClientCore:
+    """
+    One client: its session, its contenders, its retrievers, its calls.
+
+    Not thread-safe: one shell drives it.  `HolderCore.believes` of what `holder`
+    returns may be called by any thread.
+    """
+
+    def __init__(self, config: ClientConfig, *, now_ns: int) -> None:
+        self._config = config
+        self._outbox = ClientOutbox(
+            now_ns=now_ns,
+            lease_ns=config.lease_ns,
+            session_timeout_ns=config.session_timeout_ns,
+        )
+        self._contenders = ClientContenders(
+            self._outbox, clears_on_suspended=config.clears_on_suspended
+        )
+        self._subscriptions = ClientSubscriptions(self._outbox)
+        self._number = 0
+        self._nonce_count = 0
+        self._nonce = b""
+        self._hello_ns: int | None = None
+        self._hello_due_ns = now_ns
+        self._is_link_open = False
+        self._session: _ClientSession | None = None
+        self._contact = _Contact.LOST
+        self._contact_ns = now_ns
+        self._watch = ServerWatch()
+        self._contending_since_ns = now_ns
+        self._heartbeat_due_ns = now_ns
+        self._settling_until_ns = now_ns
+        self._is_closing = False
+        self._renew_nonce()
+
+    # -- queries -------------------------------------------------------------------
+
+    @property
+    def session_id(self) -> str | None:
+        """Return the present session's id, or None while there is none."""
+        return None if self._session is None else self._session.session_id
+
+    def holder(self, contender_id: str) -> HolderCore:
+        """Return what a contender believes; it must be there."""
+        contender = self._contenders.get(contender_id)
+        assert contender is not None
+        return contender.holder
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `step` must be called again, or None if it need not be."""
+        can_send = self._session is not None and self._is_link_open
+        moments = [self._outbox.exchanges.earliest_ns(can_send=can_send)]
+        if not self._is_closing:
+            moments.append(
+                self._hello_due_ns if self._session is None else self._heartbeat_due_ns
+            )
+            moments.append(self._contact_deadline_ns())
+        return min((m for m in moments if m is not None), default=None)
+
+    # -- the step ------------------------------------------------------------------
+
+    def step(self, event: ClientEvent, *, now_ns: int) -> Sequence[ClientEffect]:
+        """Let time pass until *now_ns*, then take *event*; return what to do."""
+        assert now_ns >= self._outbox.now_ns
+        self._outbox.now_ns = now_ns
+        self._watch_contact()
+        match event:
+            case TimeWentBy():
+                pass
+            case LinkOpened():
+                self._link_opened()
+            case LinkClosed():
+                self._link_closed()
+            case MessageReceived(message=message):
+                self._take(message)
+            case SendFailed(number=number, error=error):
+                self._send_failed(number, error)
+            case ContenderAdded():
+                self._add_contender(event)
+            case ContenderRemoved():
+                self._contenders.remove(event)
+            case ConfirmAsked():
+                self._contenders.confirm(event)
+            case RevokeReturned(contender_id=contender_id):
+                contender = self._contenders.get(contender_id)
+                if contender is not None:
+                    self._contenders.hold(contender, RevokeDelivered())
+            case RetrieverAdded():
+                self._subscriptions.add(event, has_contact=self.has_contact)
+                self._settle()
+            case RetrieverRemoved(retriever_id=retriever_id):
+                self._subscriptions.remove(retriever_id)
+            case CallAsked():
+                self._outbox.begin(
+                    (Purpose.CALL, str(event.call_id)),
+                    event.body,
+                    call_id=event.call_id,
+                    deadline_ns=event.deadline_ns,
+                    is_repeatable=event.is_repeatable,
+                )
+            case CloseAsked():
+                self._close(event)
+            case _:
+                assert_never(event)
+        self._send_what_is_due()
+        return self._outbox.take()
+
+    def check_invariants(self) -> None:
+        """Assert what holds between any two steps; tests call it after each."""
+        assert self._outbox.has_session == (self._session is not None)
+        for contender in self._contenders:
+            assert self._session is not None or contender.registered_number is None
+        self._subscriptions.check_invariants(has_contact=self.has_contact)
+        self._outbox.exchanges.check_invariants()
+
+    # -- the link and the session --------------------------------------------------
+
+    @property
+    def has_contact(self) -> bool:
+        """Return whether the server was heard from lately."""
+        return self._contact is _Contact.CONNECTED
+
+    def _renew_nonce(self) -> None:
+        """Begin another greeting: the server opens one session for each nonce."""
+        self._nonce_count += 1
+        digest = hashlib.blake2b(
+            self._nonce_count.to_bytes(8, "big"),
+            key=self._config.seed,
+            digest_size=_NONCE_SIZE_BYTES,
+        )
+        self._nonce = digest.digest()
+        self._hello_ns = None
+        self._hello_due_ns = self._outbox.now_ns
+
+    def _link_opened(self) -> None:
+        self._is_link_open = True
+        self._hello_due_ns = self._outbox.now_ns
+        self._heartbeat_due_ns = self._outbox.now_ns
+        self._outbox.exchanges.hurry(now_ns=self._outbox.now_ns)
+
+    def _link_closed(self) -> None:
+        self._is_link_open = False
+        if self._session is None:
+            # The server knows a nonce by the connection that it came over.
+            self._renew_nonce()
+        self._suspend()
+
+    def _take(self, message: ToClient) -> None:
+        match message:
+            case Welcome():
+                self._take_welcome(message)
+            case RefusedHello():
+                self._take_refusal(message)
+            case SessionUnknown(number=number, incarnation=incarnation):
+                session = self._session
+                if session is not None and number > session.number_first:
+                    self._session_over(session, incarnation)
+            case SessionEnded(session_id=session_id, incarnation=incarnation):
+                session = self._session
+                if session is not None and session.session_id == session_id:
+                    self._session_over(session, incarnation)
+            case Granted():
+                self._take_grant(message)
+            case Revoked(session_id=session_id, affirmation=affirmation):
+                contender = self._contenders.get(affirmation.contender_id)
+                if contender is not None and self.session_id == session_id:
+                    self._contenders.hold(contender, Ended(epoch=affirmation.epoch))
+            case Hindered(session_id=session_id):
+                if self.session_id == session_id:
+                    detail = f"{self._config.target}: {message.detail}"
+                    self._contenders.hindered(
+                        message.component_id, StorageError(detail)
+                    )
+            case Reply(number=number, body=body):
+                self._take_reply(number, body)
+            case Published():
+                self._subscriptions.take_broadcast(message)
+            case StoreChanged(session_id=session_id, component_id=component_id):
+                if self.session_id == session_id:
+                    self._outbox.emit(DeliverStoreChange(component_id=component_id))
+            case _:
+                assert_never(message)
+
+    def _report_several(self, proof: str | None) -> None:
+        """Tell all contenders and retrievers that there are several servers."""
+        if proof is not None:
+            error = SeveralServersError(self._config.target, proof)
+            self._contenders.report(error)
+            self._subscriptions.report(error)
+
+    def _take_welcome(self, welcome: Welcome) -> None:
+        if (
+            self._session is not None
+            or welcome.nonce != self._nonce
+            or self._hello_ns is None
+            or self._is_closing
+        ):
+            return
+        outbox = self._outbox
+        outbox.session_timeout_ns = welcome.session_timeout_ns
+        outbox.lease_ns = welcome.lease_ns
+        outbox.has_session = True
+        self._session = _ClientSession(
+            secret=welcome.secret,
+            session_id=welcome.session_id,
+            incarnation=welcome.incarnation,
+            number_first=self._number,
+        )
+        self._session.sent.append((0, self._hello_ns))
+        outbox.emit(AnnounceSession(welcome=welcome))
+        self._report_several(
+            self._watch.session_begins(
+                welcome.server_id,
+                uptime_ns=welcome.uptime_ns,
+                silence_ns=outbox.now_ns - self._contact_ns,
+            )
+        )
+        self._settle()
+        self._heartbeat_due_ns = outbox.now_ns
+        self._contenders.session_begins()
+        self._subscriptions.session_begins()
+        outbox.exchanges.hurry(now_ns=outbox.now_ns)
+        self._answered(self._hello_ns)
+
+    def _take_refusal(self, refused: RefusedHello) -> None:
+        if self._session is None and refused.nonce in (self._nonce, b""):
+            error = error_of_refusal(refused, self._config.target)
+            self._outbox.emit(FailOpening(error=error))
+            self._renew_nonce()
+            self._hello_due_ns += self._outbox.session_timeout_ns // 3
+
+    def _session_over(self, session: _ClientSession, incarnation: int) -> None:
+        """Begin anew; *incarnation* tells if the session was judged, or forgotten."""
+        was_ended = incarnation == session.incarnation
+        self._session = None
+        self._outbox.has_session = False
+        if was_ended:
+            self._lose_contact()
+        else:
+            self._suspend()
+        self._contenders.session_over(was_ended=was_ended)
+        for exchange in self._outbox.exchanges:
+            self._settle_without_session(exchange)
+        self._outbox.exchanges.session_over()
+        self._renew_nonce()
+
+    def _settle_without_session(self, exchange: Exchange) -> None:
+        """End what the end of the session has settled; the rest waits for another."""
+        exchanges = self._outbox.exchanges
+        purpose = exchange.key[0]
+        if purpose in (Purpose.WITHDRAW, Purpose.CLOSE):
+            exchanges.end(exchange.key)
+            self._outbox.complete(exchange)
+        elif purpose not in (Purpose.CONFIRM, Purpose.CALL):
+            exchanges.end(exchange.key)  # what is still wished for is asked anew
+        elif not exchange.is_repeatable and exchange.was_sent:
+            self._give_up(exchange)
+
+    def _close(self, event: CloseAsked) -> None:
+        self._is_closing = True
+        for exchange in self._outbox.exchanges:
+            self._give_up(exchange)
+            self._outbox.exchanges.end(exchange.key)
+        if self._session is None or not self._is_link_open:
+            self._outbox.complete_call(event.call_id)
+            return
+        self._outbox.begin(
+            (Purpose.CLOSE, ""),
+            CloseSessionRequest(),
+            call_id=event.call_id,
+            deadline_ns=event.deadline_ns,
+        )
+
+    # -- contact -------------------------------------------------------------------
+
+    def _silence_ns(self) -> int:
+        """Return when silence becomes a suspension."""
+        outbox = self._outbox
+        if len(self._contenders):
+            return max(self._contact_ns, self._contending_since_ns) + outbox.lease_ns
+        return self._contact_ns + outbox.session_timeout_ns * 2 // 3
+
+    def _loss_ns(self) -> int:
+        """Return when silence becomes the loss of the session."""
+        return self._contact_ns + self._outbox.session_timeout_ns
+
+    def _contact_deadline_ns(self) -> int | None:
+        match self._contact:
+            case _Contact.CONNECTED:
+                return min(self._silence_ns(), self._loss_ns())
+            case _Contact.SUSPENDED:
+                return self._loss_ns()
+            case _Contact.LOST:
+                return None
+            case _:
+                assert_never(self._contact)
+
+    def _watch_contact(self) -> None:
+        if self._outbox.now_ns >= self._loss_ns():
+            self._lose_contact()
+        elif self._outbox.now_ns >= self._silence_ns():
+            self._suspend()
+
+    def _suspend(self) -> None:
+        if self._contact is _Contact.CONNECTED:
+            self._contact = _Contact.SUSPENDED
+            self._contenders.hold_all(Suspended())
+            self._subscriptions.contact_suspended()
+
+    def _lose_contact(self) -> None:
+        if self._contact is not _Contact.LOST:
+            self._contact = _Contact.LOST
+            self._contenders.hold_all(Lost())
+            self._subscriptions.contact_lost()
+
+    def _answered(self, sent_ns: int) -> None:
+        """Record that what was sent at *sent_ns* is answered: there is contact."""
+        self._contact_ns = max(self._contact_ns, sent_ns)
+        now_ns = self._outbox.now_ns
+        is_fresh = now_ns < self._silence_ns() and now_ns < self._loss_ns()
+        if is_fresh and not self.has_contact:
+            self._contact = _Contact.CONNECTED
+            self._subscriptions.contact_restored()
+
+    # -- heartbeats ----------------------------------------------------------------
+
+    def _add_contender(self, event: ContenderAdded) -> None:
+        if not len(self._contenders):
+            # Heartbeats come more often from now on; what was quiet is not silent.
+            self._contending_since_ns = self._outbox.now_ns
+            self._heartbeat_due_ns = self._outbox.now_ns
+        self._contenders.add(event)
+
+    def _settle(self) -> None:
+        """
+        Send heartbeats more often for a moment: something new is listened for.
+
+        A subscription takes its time to reach the server's broadcast socket, and what
+        is published meanwhile is not heard; the answers to these heartbeats tell.
+        """
+        interval_ns = self._outbox.lease_ns // RETRY_DIVISOR
+        self._settling_until_ns = self._outbox.now_ns + 2 * self._outbox.lease_ns
+        self._heartbeat_due_ns = min(
+            self._heartbeat_due_ns, self._outbox.now_ns + interval_ns
+        )
+
+    def _heartbeat_interval_ns(self) -> int:
+        if (
+            len(self._contenders)
+            or self._outbox.now_ns < self._settling_until_ns
+            or self._outbox.exchanges.has_parked
+        ):
+            return self._outbox.lease_ns // RETRY_DIVISOR
+        return self._outbox.session_timeout_ns // 3
+
+    def _send_heartbeat(self, session: _ClientSession) -> None:
+        now_ns = self._outbox.now_ns
+        number = self._send(
+            session, HeartbeatRequest(acknowledged=session.acknowledged)
+        )
+        oldest_ns = now_ns - self._outbox.session_timeout_ns
+        while session.sent and session.sent[0][1] < oldest_ns:
+            session.sent.popleft()
+        session.sent.append((number, now_ns))
+        self._heartbeat_due_ns = now_ns + self._heartbeat_interval_ns()
+
+    def _take_acknowledgement(self, number: int, body: AcknowledgedHeartbeat) -> None:
+        session = self._session
+        sent_ns = None if session is None else session.sent_ns(number)
+        if session is None or sent_ns is None:
+            return
+        session.acknowledged = max(session.acknowledged, number)
+        self._answered(sent_ns)
+        for record in body.affirmations:
+            self._contenders.affirm(record, number=number, sent_ns=sent_ns)
+        if not body.is_undecided:
+            affirmed = {record.contender_id for record in body.affirmations}
+            for contender in self._contenders:
+                if contender.contender_id not in affirmed:
+                    self._contenders.miss(contender, number)
+            self._outbox.exchanges.unpark(now_ns=self._outbox.now_ns)
+        self._subscriptions.take_revisions(body.revisions)
+
+    def _take_grant(self, granted: Granted) -> None:
+        session = self._session
+        if session is None or session.session_id != granted.session_id:
+            return
+        sent_ns = session.sent_ns(granted.heartbeat_number)
+        if sent_ns is not None:
+            self._contenders.affirm(
+                granted.affirmation, number=granted.heartbeat_number, sent_ns=sent_ns
+            )
+
+    # -- requests and replies ------------------------------------------------------
+
+    def _send_what_is_due(self) -> None:
+        now_ns = self._outbox.now_ns
+        exchanges = self._outbox.exchanges
+        for exchange in exchanges.take_overdue(now_ns=now_ns):
+            self._give_up(exchange)
+        if self._session is None:
+            if not self._is_closing and now_ns >= self._hello_due_ns:
+                self._send_hello()
+            return
+        if not self._is_closing and now_ns >= self._heartbeat_due_ns:
+            # Before what else is due: a contender that registers has been heard from.
+            self._send_heartbeat(self._session)
+        if not self._is_link_open:
+            return
+        while batch := exchanges.take_due(now_ns=now_ns):
+            self._send_batch(self._session, batch)
+
+    def _send_batch(
+        self, session: _ClientSession, exchanges: Sequence[Exchange]
+    ) -> None:
+        """Send as many of *exchanges* as fit into one message, one at the least."""
+        bodies: list[RequestBody] = []
+        size_bytes = 0
+        for exchange in exchanges:
+            body = self._body(exchange)
+            if len(exchanges) > 1:
+                try:
+                    size_bytes += codec.size_bytes(body)
+                except LocalProtocolError as error:
+                    if bodies:
+                        break  # it is the first of the next message
+                    self._cannot_send(exchange, error)
+                    return
+                if bodies and size_bytes > _BATCH_SIZE_BYTES_MAX:
+                    break
+            bodies.append(body)
+        body = bodies[0]
+        if len(bodies) > 1:
+            body = BatchRequest(bodies=cast("list[BatchedBody]", bodies))
+        number = self._send(session, body)
+        self._outbox.exchanges.sent(
+            exchanges[: len(bodies)], number, now_ns=self._outbox.now_ns
+        )
+
+    def _send_hello(self) -> None:
+        now_ns = self._outbox.now_ns
+        if self._hello_ns is None:
+            self._hello_ns = now_ns
+        config = self._config
+        hello = Hello(
+            nonce=self._nonce,
+            session_timeout_ns=config.session_timeout_ns,
+            lease_ns=config.lease_ns,
+            client=config.client,
+        )
+        self._outbox.emit(SendMessage(message=hello))
+        self._hello_due_ns = now_ns + self._outbox.lease_ns // RETRY_DIVISOR
+
+    def _send(self, session: _ClientSession, body: RequestBody) -> int:
+        self._number += 1
+        request = Request(secret=session.secret, number=self._number, body=body)
+        self._outbox.emit(SendMessage(message=request))
+        return self._number
+
+    def _body(self, exchange: Exchange) -> RequestBody:
+        """Return what to send: some requests say what is so at the time."""
+        purpose, name = exchange.key
+        if purpose is Purpose.REGISTER:
+            return self._contenders.register_request(name)
+        if purpose is Purpose.SUBSCRIBE:
+            return self._subscriptions.subscribe_request(name)
+        assert exchange.body is not None
+        return exchange.body
+
+    def _take_reply(self, number: int, body: ReplyBody) -> None:
+        if isinstance(body, AcknowledgedHeartbeat):
+            self._take_acknowledgement(number, body)
+            return
+        exchanges = self._outbox.exchanges.answered(number, now_ns=self._outbox.now_ns)
+        bodies = body.bodies if isinstance(body, BatchReply) else [body]
+        if len(bodies) == len(exchanges):
+            for exchange, answer in zip(exchanges, bodies, strict=True):
+                if exchange is not None:
+                    self._take_answer(exchange, number, answer)
+        else:
+            # Something else than each of them was answered: ask one by one.
+            for exchange in exchanges:
+                if exchange is not None:
+                    exchange.batch_count_max = 1
+
+    def _take_answer(self, exchange: Exchange, number: int, body: ReplyBody) -> None:
+        purpose, name = exchange.key
+        if isinstance(body, FailedReply):
+            self._take_failure(exchange, body)
+        elif isinstance(body, UncertainReply):
+            error = MayHaveHappenedError(f"{self._config.target}: {body.detail}")
+            self._outbox.exchanges.end(exchange.key)
+            self._outbox.complete(exchange, error=error)
+        elif isinstance(body, SnapshotReply) and purpose is Purpose.SUBSCRIBE:
+            if body.is_undecided:
+                self._outbox.exchanges.park(exchange)
+            self._subscriptions.take_snapshot(name, body, has_contact=self.has_contact)
+        elif isinstance(body, RegisteredReply) and purpose is Purpose.REGISTER:
+            self._outbox.exchanges.end(exchange.key)
+            # Heartbeats may have overtaken the request.
+            number = max(number, body.heartbeat_number)
+            self._contenders.registered(name, ticket=body.ticket, number=number)
+        else:
+            self._outbox.exchanges.end(exchange.key)
+            self._outbox.complete(exchange, reply=body)
+
+    def _send_failed(self, number: int, error: NameServiceError) -> None:
+        """Tell whoever asked for request *number* that it cannot be sent."""
+        exchanges = self._outbox.exchanges.answered(number, now_ns=self._outbox.now_ns)
+        for exchange in exchanges:
+            if exchange is None:
+                continue
+            if len(exchanges) == 1:
+                self._cannot_send(exchange, error)
+            else:
+                exchange.batch_count_max = 1  # one of them is to blame
+
+    def _cannot_send(self, exchange: Exchange, error: NameServiceError) -> None:
+        """Do as if the server had found *exchange* invalid."""
+        failed = FailedReply(reason=Failure.INVALID, detail=str(error))
+        self._take_failure(exchange, failed)
+
+    def _take_failure(self, exchange: Exchange, body: FailedReply) -> None:
+        purpose, name = exchange.key
+        error = error_of_failure(body, self._body(exchange), self._config.target)
+        if purpose in (Purpose.REGISTER, Purpose.SUBSCRIBE):
+            # A wish stays a wish: what may change is asked for again, but not soon.
+            is_final = body.reason in (Failure.NOT_ALLOWED, Failure.INVALID)
+            later_ns = self._outbox.now_ns + self._outbox.session_timeout_ns // 3
+            self._outbox.exchanges.set_due(exchange, None if is_final else later_ns)
+            if purpose is Purpose.REGISTER:
+                self._contenders.register_failed(name, reason=body.reason, error=error)
+            else:
+                self._subscriptions.subscribe_failed(name, error)
+        elif purpose is Purpose.CONFIRM and body.reason == Failure.UNDECIDED:
+            # Asked again when somebody knows who leads, or when it is due.
+            self._outbox.exchanges.park(exchange)
+        else:
+            self._outbox.exchanges.end(exchange.key)
+            self._outbox.complete(exchange, error=error)
+
+    def _give_up(self, exchange: Exchange) -> None:
+        """Let the caller go at its deadline; what must reach the server goes on."""
+        if exchange.key[0] in (Purpose.WITHDRAW, Purpose.CLOSE):
+            self._outbox.complete(exchange)
+        else:
+            error = error_of_silence(
+                exchange,
+                target=self._config.target,
+                waited_ns=self._outbox.now_ns - exchange.began_ns,
+            )
+            self._outbox.complete(exchange, error=error)
+        if exchange.key[0] is Purpose.WITHDRAW:
+            exchange.call_id = None
+        elif exchange.call_id is not None:
+            self._outbox.exchanges.end(exchange.key)

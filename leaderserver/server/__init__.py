@@ -1,0 +1,1 @@
+"""The LeaderServer: one thread that decides, and its sockets and storage."""

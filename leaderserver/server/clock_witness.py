@@ -1,0 +1,85 @@
+"""
+`ClockWitness`: the highest incarnation that this machine has seen, for want of a disk.
+
+A LeaderServer without a data directory has its epochs from the wall clock, and a clock
+may be set back between two starts.  So each start leaves its incarnation in a file of
+this user in the directory for temporary files, and begins above what it finds there.
+That holds on one machine until its temporary files are removed, as a restart of the
+machine may do; who needs more uses a data directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final, final
+
+from election.epochs import incarnation_after
+from nameservice import get_logger
+
+
+__all__ = ["ClockWitness"]
+
+_FILE_NAME: Final = "incarnation"
+_DIGITS_MAX: Final = 20
+
+
+@final
+class ClockWitness:
+    """
+    What the servers of this user on this machine have used.
+
+    Args:
+        directory: Where the file is; by default one of this user's own among the
+            temporary files.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        if directory is None:
+            directory = Path(tempfile.gettempdir()) / f"lodestar-{os.getuid()}"
+        self._directory = directory
+        self._log = get_logger(component="leaderserver")
+
+    def next_incarnation(self, *, at_least: int) -> int:
+        """
+        Return, and leave behind, an incarnation above every one that was used here.
+
+        Where no file can be kept it is *at_least*, and the log says why.
+        """
+        try:
+            return self._next(at_least)
+        except (OSError, ValueError) as error:
+            self._log.warning(
+                "clock.unwitnessed", directory=str(self._directory), error=str(error)
+            )
+            return at_least
+
+    def _next(self, at_least: int) -> int:
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        status = self._directory.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            raise OSError(f"{self._directory} is not a directory of this user's own")
+        descriptor = os.open(
+            self._directory / _FILE_NAME,
+            os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
+            0o600,
+        )
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            text = os.pread(descriptor, _DIGITS_MAX, 0).decode("ascii").strip()
+            used = int(text) if text else 0
+            incarnation = incarnation_after(used, at_least=at_least)
+            if used > at_least:
+                self._log.warning(
+                    "clock.behind",
+                    incarnation=incarnation,
+                    behind_seconds=used - at_least,
+                )
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(incarnation).encode(), 0)
+        finally:
+            os.close(descriptor)
+        return incarnation

@@ -1,0 +1,1 @@
+"""What a LeaderServer decides without I/O: tables, queues, limits and watches."""

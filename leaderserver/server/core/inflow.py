@@ -1,0 +1,154 @@
+"""
+`Inflow`: what came in over each connection, and how much of it still waits; pure.
+
+Theory of operation.  libzmq reads from a connection before the server asks for it, and
+limits that by messages only: their bytes, and the frames of a message that never ends,
+have no limit.  The kernel knows how much was read (`zmqtransport.tcp_progress`), the
+server how much it was given; the difference waits inside libzmq.  Here the two are
+compared, and the connections named that must go: those with too much, and, when all
+together have too much, the ones with the most.
+
+What ZMTP itself sends (handshake, pings) is read and never given to the server, so each
+connection is allowed a little more, and more with its age.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from attrs import define
+
+from nameservice.clock import NS_PER_SECOND
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from zmqtransport.connections import ConnectionId
+
+
+__all__ = ["Inflow"]
+
+_ALLOWANCE_BYTES: Final = 64 * 1024
+_ALLOWANCE_BYTES_PER_SECOND: Final = 1_000
+
+
+@define
+class _Given:
+    """
+    What the server was given of one connection.
+
+    Attributes:
+        opened_ns: Since when.
+        size_bytes: How much, as it was on the connection, at most.
+    """
+
+    opened_ns: int
+    size_bytes: int = 0
+
+
+@final
+class Inflow:
+    """
+    What the server was given of each connection.
+
+    Several threads may use it at once, as long as each connection has one that calls
+    `opened`, `given` and `closed`.
+
+    Args:
+        bytes_per_connection_max: What may wait of one connection.
+        bytes_max: What may wait of all.
+        frame_overhead_bytes: What a frame takes beside its content, at least.
+    """
+
+    def __init__(
+        self,
+        *,
+        bytes_per_connection_max: int,
+        bytes_max: int,
+        frame_overhead_bytes: int,
+    ) -> None:
+        self.limit(
+            bytes_per_connection_max=bytes_per_connection_max, bytes_max=bytes_max
+        )
+        self._frame_overhead_bytes = frame_overhead_bytes
+        self._given: dict[ConnectionId, _Given] = {}
+
+    @property
+    def connections(self) -> Sequence[ConnectionId]:
+        """Return the connections that are open."""
+        return tuple(self._given)
+
+    def limit(self, *, bytes_per_connection_max: int, bytes_max: int) -> None:
+        """Let so much wait from now on; see the class."""
+        self._bytes_per_connection_max = bytes_per_connection_max
+        self._bytes_max = bytes_max
+
+    def opened(self, connection: ConnectionId, *, now_ns: int) -> None:
+        """Record a new connection; what had that number before is over."""
+        self._given[connection] = _Given(now_ns)
+
+    def closed(self, connection: ConnectionId) -> None:
+        """Forget a connection."""
+        self._given.pop(connection, None)
+
+    def given(self, connection: ConnectionId, frame_sizes_bytes: Sequence[int]) -> None:
+        """Record one message that the server was given."""
+        given = self._given.get(connection)
+        if given is not None:
+            overhead = self._frame_overhead_bytes
+            given.size_bytes += sum(
+                # A frame's length takes one byte up to 255, and eight above.
+                size + overhead + (0 if size + overhead <= 257 else 7)
+                for size in frame_sizes_bytes
+            )
+
+    def excess(
+        self,
+        read_bytes: Mapping[ConnectionId, int],
+        *,
+        now_ns: int,
+        is_urgent: bool = False,
+    ) -> Sequence[ConnectionId]:
+        """
+        Return the connections that must be ended.
+
+        Args:
+            read_bytes: What libzmq has read of each connection since it opened.
+            now_ns: When it is.
+            is_urgent: Whether memory is all but used up: then each must go of which
+                more waits than is allowed to any.
+        """
+        waiting = {
+            connection: size_bytes
+            for connection, read in read_bytes.items()
+            if (size_bytes := self._waiting(connection, read, now_ns=now_ns)) > 0
+        }
+        total_bytes = sum(waiting.values())
+        # Ending a connection frees nothing before the server has handled what came
+        # over it, so room is made for a while.
+        goal_bytes = (
+            total_bytes if total_bytes <= self._bytes_max else self._bytes_max // 2
+        )
+        if is_urgent:
+            goal_bytes = 0
+        ended = []
+        for connection in sorted(waiting, key=lambda c: (-waiting[c], c)):
+            size_bytes = waiting[connection]
+            if total_bytes <= goal_bytes and (
+                size_bytes <= self._bytes_per_connection_max
+            ):
+                break
+            ended.append(connection)
+            total_bytes -= size_bytes
+        return ended
+
+    def _waiting(self, connection: ConnectionId, read: int, *, now_ns: int) -> int:
+        given = self._given.get(connection)
+        if given is None or read < given.size_bytes:
+            # A new connection that the server has not heard of yet, under an old
+            # number perhaps: the server was given none of it.
+            return read - _ALLOWANCE_BYTES
+        age_seconds = max(0, now_ns - given.opened_ns) // NS_PER_SECOND
+        allowance = _ALLOWANCE_BYTES + age_seconds * _ALLOWANCE_BYTES_PER_SECOND
+        return read - given.size_bytes - allowance

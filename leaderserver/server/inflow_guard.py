@@ -1,0 +1,189 @@
+"""
+`InflowGuard`: a thread that ends connections of which too much waits (rule N3).
+
+It has a thread of its own, because what it guards against is worst while the server's
+thread does nothing: libzmq's thread goes on reading.  It looks at the process's memory
+a hundred times a second, which costs next to nothing, and at the connections only when
+that has grown; then it looks more often for a while.  What must go, `Inflow` says.
+"""
+
+from __future__ import annotations
+
+import os
+import socket as stdlib_socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
+
+from nameservice import NS_PER_SECOND, get_logger
+from zmqtransport import ConnectionId, tcp_progress
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from leaderserver.server.core.inflow import Inflow
+    from nameservice import Clock
+
+
+__all__ = ["InflowGuard"]
+
+_INTERVAL_SECONDS: Final = 0.01
+_INTERVAL_SECONDS_GROWING: Final = 0.001
+_GROWING_NS: Final = NS_PER_SECOND
+_GROWTH_BYTES: Final = 2 * 1024 * 1024
+_STALL_NS: Final = NS_PER_SECOND // 10
+_URGENT_PERCENT: Final = 85
+_RESIDENT: Final = "/proc/self/statm"
+_RESIDENT_SIZE_MAX: Final = 256
+_DESCRIPTORS: Final = Path("/proc/self/fd")
+
+
+@final
+class InflowGuard:
+    """
+    Watches what comes in over the ports of a server.
+
+    Args:
+        inflow: What the server was given.
+        ports: The ports that it is bound to.
+        memory_limit_bytes: What the process may take; None where the process does
+            other things, too, whose memory says nothing of connections.
+        clock: When it is.
+        disconnect: Ends a connection, from any thread.
+
+    Attributes:
+        ended_count: How many connections it has ended.
+    """
+
+    def __init__(
+        self,
+        inflow: Inflow,
+        *,
+        ports: Collection[int],
+        memory_limit_bytes: int | None,
+        clock: Clock,
+        disconnect: Callable[[ConnectionId], None],
+    ) -> None:
+        self.ended_count = 0
+        self._inflow = inflow
+        self._ports = frozenset(ports)
+        self.limit(memory_limit_bytes)
+        self._clock = clock
+        self._disconnect = disconnect
+        self._turned_ns = clock.now_ns()
+        self._page_size_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._resident: int | None = None
+        self._has_ended = threading.Event()
+        self._log = get_logger(component="leaderserver")
+        self._thread = threading.Thread(
+            target=self._run, name="leaderserver-inflow", daemon=True
+        )
+
+    def limit(self, memory_limit_bytes: int | None) -> None:
+        """Let the process take so much from now on; see the class."""
+        self._urgent_bytes = (
+            None
+            if memory_limit_bytes is None
+            else memory_limit_bytes * _URGENT_PERCENT // 100
+        )
+
+    def start(self) -> None:
+        """Begin to watch; where the system does not tell, there is nothing to do."""
+        try:
+            # Kept open: what it guards against may take the last descriptor.
+            self._resident = os.open(_RESIDENT, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        self._thread.start()
+
+    def close(self) -> None:
+        """Watch no more.  Idempotent."""
+        self._has_ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._resident is not None:
+            os.close(self._resident)
+            self._resident = None
+
+    def turned(self, now_ns: int) -> None:
+        """Record that the server's thread has done something."""
+        self._turned_ns = now_ns
+
+    def _run(self) -> None:
+        calm_bytes = self._resident_bytes()
+        grown_ns = self._clock.now_ns() - _GROWING_NS
+        while not self._has_ended.wait(
+            _INTERVAL_SECONDS_GROWING
+            if self._clock.now_ns() - grown_ns < _GROWING_NS
+            else _INTERVAL_SECONDS
+        ):
+            resident_bytes = self._resident_bytes()
+            calm_bytes = min(calm_bytes, resident_bytes)
+            is_urgent = self._is_urgent(resident_bytes)
+            if is_urgent or resident_bytes > calm_bytes + _GROWTH_BYTES:
+                self._look(is_urgent=is_urgent)
+                grown_ns = self._clock.now_ns()
+                calm_bytes = resident_bytes
+
+    def _is_urgent(self, resident_bytes: int) -> bool:
+        urgent_bytes = self._urgent_bytes
+        return urgent_bytes is not None and resident_bytes > urgent_bytes
+
+    def _resident_bytes(self) -> int:
+        assert self._resident is not None
+        fields = os.pread(self._resident, _RESIDENT_SIZE_MAX, 0).split()
+        return int(fields[1]) * self._page_size_bytes
+
+    def _look(self, *, is_urgent: bool) -> None:
+        now_ns = self._clock.now_ns()
+        connections = self._inflow.connections
+        if now_ns - self._turned_ns > _STALL_NS:
+            connections = self._find_connections() or connections
+        read_bytes = {
+            connection: progress.read_bytes
+            for connection in connections
+            if (progress := tcp_progress(connection)) is not None
+        }
+        ended = self._inflow.excess(read_bytes, now_ns=now_ns, is_urgent=is_urgent)
+        for connection in ended:
+            self._disconnect(connection)
+        if ended:
+            self.ended_count += len(ended)
+            self._log.warning(
+                "peers.ended",
+                reason="more came than could be taken",
+                connection_count=len(ended),
+            )
+
+    def _find_connections(self) -> list[ConnectionId]:
+        """Return the connections of our ports, the new ones too; none if unknown."""
+        found = []
+        try:
+            paths = tuple(_DESCRIPTORS.iterdir())
+        except OSError:
+            return []  # out of descriptors: no connection is new, either
+        for path in paths:
+            descriptor = int(path.name)
+            # Looked at in place.  To copy a descriptor and close the copy would take
+            # away all locks that this process has on its file, SQLite's among them.
+            try:
+                view = stdlib_socket.socket(fileno=descriptor)
+            except OSError:
+                continue  # no socket, or closed meanwhile
+            try:
+                if self._is_ours(view):
+                    found.append(ConnectionId(descriptor))
+            finally:
+                view.detach()
+        return found
+
+    def _is_ours(self, connection: stdlib_socket.socket) -> bool:
+        try:
+            return connection.getsockname()[
+                1
+            ] in self._ports and not connection.getsockopt(
+                stdlib_socket.SOL_SOCKET, stdlib_socket.SO_ACCEPTCONN
+            )
+        except (OSError, IndexError):
+            return False  # of a family without ports

@@ -1,0 +1,719 @@
+"""
+`ServerLoop`: the sockets, the clock and the thread around a `LeaderService`.
+
+Theory of operation.  One thread serves, in this order of precedence within a turn:
+
+=================  ===================================================================
+authenticator      says who may connect (`zmqtransport.authentication`)
+request monitor    connections of the request port that opened and closed
+requests           ROUTER: frames in, answers out
+deadline           `LeaderService.next_deadline_ns`
+=================  ===================================================================
+
+The publishing port has a thread of its own (`leaderserver.server.publishing_port`),
+and so has the guard against more coming in than can be taken
+(`leaderserver.server.inflow_guard`).
+
+Nothing here decides who leads.  What this file does decide is what never reaches the
+service: frames that are malformed, oversized, truncated or of another version, and
+requests of clients that the allow-list has no more.  They are counted, logged within a
+`LogBudget`, and dropped; only a peer of another version is answered, because nobody
+else can tell its user why nothing works.
+
+Nothing waits, either.  An answer that the peer's queue has no room for, or whose peer
+is gone, is dropped and counted: clients ask again.  A change that a slow subscriber
+has no room for is dropped by ZeroMQ; the gap shows in the revisions (rule N1).
+
+A broadcast is ``[topic, header, payload]``, the topic being the component id in UTF-8
+and a zero byte, so that no topic is the beginning of another.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, assert_never, final
+from uuid import uuid4
+
+import msgspec
+import zmq
+
+from election.core import ElectionConfig
+from election.epochs import IncarnationEpochs
+from election.events import LimitsChanged
+from leaderserver import codec
+from leaderserver.messages import (
+    Failure,
+    Hello,
+    RefusedHello,
+    Reply,
+    StatusReply,
+)
+from leaderserver.server.clock_witness import ClockWitness
+from leaderserver.server.config import ServerConfig
+from leaderserver.server.core.inflow import Inflow
+from leaderserver.server.core.memory_plan import CONNECTION_COST_BYTES
+from leaderserver.server.core.reply_queues import QueueLimits
+from leaderserver.server.core.store_sizes import StoreLimits
+from leaderserver.server.core.topics import TopicTable
+from leaderserver.server.core.turn import Broadcast, Outgoing, Send
+from leaderserver.server.inflow_guard import InflowGuard
+from leaderserver.server.publishing_port import PublishingPort
+from leaderserver.server.reply_sender import ReplySender
+from leaderserver.server.service import LeaderService
+from leaderserver.server.service_config import ServiceConfig
+from leaderserver.server.storage import LeaderStorage, MemoryStorage, SQLiteStorage
+from leaderserver.server.storage_threads import StorageThreads
+from nameservice import (
+    Clock,
+    ConfigurationError,
+    DidNotHappenError,
+    LocalProtocolError,
+    NameServiceError,
+    RemoteProtocolError,
+    StorageError,
+    get_logger,
+)
+from nameservice.clock import NS_PER_SECOND
+from nameservice.version import package_version
+from zmqtransport import (
+    AllowList,
+    Authenticator,
+    ConnectionAccepted,
+    ConnectionClosed,
+    ConnectionId,
+    ConnectionLimiter,
+    ConnectionMonitor,
+    CurveKeyPair,
+    Endpoint,
+    Listener,
+    PollLoop,
+    SocketLimits,
+    WrongVersionError,
+    ZMQContext,
+    ZMQSocket,
+    accepted_last,
+    connection_count_possible,
+    connection_of,
+    framing,
+    load_allow_list,
+    load_key_pair,
+    new_context,
+    open_socket,
+    secure_server,
+)
+from zmqtransport.log_budget import LogBudget
+from zmqtransport.peers import PeerTable
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from election.events import ElectionEvent
+    from leaderserver.messages import Published, ToClient, ToServer
+    from leaderserver.server.core.storage_queue import StorageWork
+    from leaderserver.server.storage_work import Outcome
+    from zmqtransport import ConnectionEvent
+
+
+__all__ = ["ServerLoop"]
+
+# Seconds between 1970 and 2020, when the incarnations of our servers begin (rule E2).
+_INCARNATION_ORIGIN_SECONDS: Final = 1_577_836_800
+# No server of this kind was started before 2026, six years after that.
+_CLOCK_NS_MIN: Final = 2_192 * 24 * 60 * 60 * NS_PER_SECOND
+# By how much the wall clock and the clock of leases may go apart within a second while
+# the former is being adjusted; the kernel allows itself a thousandth.
+_CLOCKS_APART_NS: Final = NS_PER_SECOND // 50
+# A loop that is late by more than this part of the shortest lease has stalled (E9).
+_STALL_DIVISOR: Final = 5
+# Frames above our limit by no more than this are seen, counted and answered by us;
+# ZeroMQ ends the connection of a peer that sends a larger one.
+_FRAME_SIZE_MARGIN_BYTES: Final = 64 * 1024
+# How long the answers that say why the server stops may take to leave.
+_LAST_WORDS_MS: Final = 500
+# How long to wait before the loop is told again what it had no room for.
+_OVERLOAD_PAUSE_SECONDS: Final = 0.05
+# The rest waits in the kernel, and then at the client.  libzmq takes up to a kilobyte
+# for each of these, and `InflowGuard` needs time to end a connection.
+_RECEIVE_QUEUE_COUNT_MAX: Final = 200
+_KERNEL_BUFFER_BYTES: Final = 128 * 1024
+# A subscription takes some thirty; CURVE's handshake takes more.
+_SUBSCRIPTION_SIZE_BYTES_MAX: Final = 512
+# libzmq enters all that it has of a subscriber before it reports the first of it.
+_SUBSCRIPTIONS_QUEUED_MAX: Final = 100
+
+
+# Why a frame is refused that is ours: if it says whose it is, it is answered.
+_ANSWERED_REASONS: Final = frozenset({"malformed", "oversized"})
+
+
+@final
+class ServerLoop:
+    """
+    What lives from start to close; all of it belongs to the loop's thread.
+
+    Raises:
+        ConfigurationError: See `LeaderServer.start`; nothing stays open then.
+    """
+
+    def __init__(
+        self, config: ServerConfig, clock: Clock, *, is_alone: bool = False
+    ) -> None:
+        self._config = config
+        self._is_alone = is_alone
+        self._clock = clock
+        self._log = get_logger(component="leaderserver")
+        self._budget = LogBudget()
+        self._peers = PeerTable()
+        self._events_waiting: list[ConnectionEvent] = []
+        self._resources = ExitStack()
+        self.loop = PollLoop(name="leaderserver", clock=clock)
+        self.loop.at_end(self._resources.close)
+        try:
+            self._open()
+        except BaseException:
+            self.loop.stop()  # closes the loop and, with it, what was opened
+            raise
+
+    def _open(self) -> None:
+        config = self._config
+        key_pair, allow_list = None, None
+        if config.curve_secret_key_file is not None:
+            assert config.curve_public_key_file is not None
+            assert config.allow_list_file is not None
+            key_pair = load_key_pair(
+                Path(config.curve_secret_key_file), Path(config.curve_public_key_file)
+            )
+            allow_list = load_allow_list(Path(config.allow_list_file))
+        self.public_key = None if key_pair is None else key_pair.public_key
+        store_limits = self._store_limits()
+        self._storage: LeaderStorage
+        self._storage_threads: StorageThreads | None = None
+        if config.data_dir is None:
+            self._storage = MemoryStorage(store_limits)
+        else:
+            self._storage = SQLiteStorage(config.data_dir, store_limits)
+            self._resources.callback(self._close_storage)
+
+        context: ZMQContext = new_context()
+        self._resources.callback(context.term)
+        self._authenticator = Authenticator(context, allow_list)
+        self._resources.callback(self._authenticator.close)
+        plan = config.memory_plan
+        connections_max = self._connections_max()
+        self._router, self._router_monitor, self._listener = self._listen(
+            context,
+            zmq.ROUTER,
+            config.bind_endpoint,
+            key_pair,
+            frame_size_bytes_max=config.frame_size_bytes_max + _FRAME_SIZE_MARGIN_BYTES,
+        )
+        self.endpoint = self._listener.endpoint
+        self._router_limiter = ConnectionLimiter(
+            connections_max, port=self.endpoint.port, is_told_who_spoke=True
+        )
+        self._inflow = Inflow(
+            bytes_per_connection_max=plan.requests_per_connection_bytes_max,
+            bytes_max=plan.requests_bytes_max,
+            frame_overhead_bytes=framing.frame_overhead_bytes(
+                is_secured=config.uses_curve
+            ),
+        )
+        self._version = package_version()
+        self._publishing = PublishingPort(
+            context,
+            config.publish_endpoint,
+            self._limits(
+                _SUBSCRIPTION_SIZE_BYTES_MAX,
+                send_queue_count_max=200,
+                receive_queue_count_max=_SUBSCRIPTIONS_QUEUED_MAX,
+            ),
+            key_pair,
+            connections_max=connections_max,
+            topics=TopicTable(
+                topic_size_bytes=codec.TOPIC_SIZE_BYTES,
+                topics_per_connection_max=config.subscriptions_per_session_max,
+                topics_max=config.components_max,
+                bytes_max=plan.topics_bytes_max,
+            ),
+            inflow=self._inflow,
+            clock=self._clock,
+        )
+        self._resources.callback(self._publishing.close)
+        self.publish_endpoint = self._publishing.endpoint
+        self._guard = InflowGuard(
+            self._inflow,
+            ports=(self.endpoint.port, self.publish_endpoint.port),
+            memory_limit_bytes=config.memory_limit_bytes if self._is_alone else None,
+            clock=self._clock,
+            disconnect=self._disconnect,
+        )
+        self._resources.callback(self._guard.close)
+        self._service = self._make_service(self._storage)
+        if self._storage.is_durable:
+            self._storage_threads = StorageThreads(self._storage, self._storage_did)
+        self._replies = ReplySender(
+            self._router,
+            self._queue_limits(),
+            clock=self._clock,
+            disconnect=self._router_limiter.disconnect,
+            count=self._service.count,
+            may_log=self._may_log,
+        )
+
+        loop = self.loop
+        loop.add_readable(self._authenticator.socket, self._authenticator.handle)
+        loop.add_readable(self._router_monitor.socket, self._watch_requests)
+        loop.add_socket(self._router, self._receive, frame_count_max=3)
+        loop.set_deadline(self._next_deadline_ns, self._advance)
+        self._publishing.start()
+        self._guard.start()
+
+    def _close_storage(self) -> None:
+        if self._storage_threads is None:
+            self._storage.close()
+        else:
+            self._storage_threads.close()
+
+    def _store_limits(self) -> StoreLimits:
+        return StoreLimits(
+            bytes_max=self._config.store_bytes,
+            bytes_per_component_max=self._config.store_bytes_per_component,
+        )
+
+    def _queue_limits(self) -> QueueLimits:
+        config = self._config
+        plan = config.memory_plan
+        return QueueLimits(
+            bytes_per_peer_max=plan.replies_per_peer_bytes_max,
+            bytes_max=plan.replies_bytes_max,
+            count_per_peer_max=config.queued_replies_per_peer_max,
+            overhead_bytes=framing.overhead_bytes(is_secured=config.uses_curve),
+        )
+
+    def _connections_max(self) -> int:
+        """Return how many connections each port takes: files may be too few."""
+        configured = self._config.connections_max
+        reasons = (
+            (
+                # Two ports, and a quarter for those that have not spoken yet.
+                max(1, connection_count_possible() * 2 // 5),
+                "the system's limit of open files (ulimit -n): a client needs two",
+            ),
+            (
+                self._config.memory_plan.connections_per_port_max,
+                f"memory_limit_bytes: a connection takes {CONNECTION_COST_BYTES:,}",
+            ),
+        )
+        possible, reason = min(reasons)
+        if possible < configured:
+            self._log.info(
+                "connections.limited",
+                connections_max=possible,
+                connections_max_configured=configured,
+                reason=reason,
+            )
+        return min(possible, configured)
+
+    def _listen(
+        self,
+        context: ZMQContext,
+        socket_type: int,
+        endpoint: Endpoint,
+        key_pair: CurveKeyPair | None,
+        *,
+        frame_size_bytes_max: int,
+    ) -> tuple[ZMQSocket, ConnectionMonitor, Listener]:
+        """Return a bound socket, its monitor, and what has bound it."""
+        socket = open_socket(context, socket_type, self._limits(frame_size_bytes_max))
+        self._resources.callback(socket.close)
+        secure_server(socket, key_pair)
+        monitor = ConnectionMonitor(socket)
+        self._resources.callback(monitor.close)
+        listener = Listener(socket, monitor, endpoint)
+        self._resources.callback(listener.close)
+        return socket, monitor, listener
+
+    def _limits(
+        self,
+        frame_size_bytes_max: int,
+        *,
+        send_queue_count_max: int = 1_000,
+        receive_queue_count_max: int = _RECEIVE_QUEUE_COUNT_MAX,
+    ) -> SocketLimits:
+        config = self._config
+        return SocketLimits(
+            send_queue_count_max=min(
+                config.queued_replies_per_peer_max, send_queue_count_max
+            ),
+            receive_queue_count_max=receive_queue_count_max,
+            kernel_buffer_bytes=_KERNEL_BUFFER_BYTES,
+            frame_size_bytes_max=frame_size_bytes_max,
+            # Above every session timeout: a paused client is no client that has died.
+            silence_timeout_ms=max(
+                60_000, 2 * round(config.session_timeout_seconds_max * 1_000)
+            ),
+        )
+
+    def _make_service(self, storage: LeaderStorage) -> LeaderService:
+        config = self._config
+        wall_ns = time.time_ns() - _INCARNATION_ORIGIN_SECONDS * NS_PER_SECOND
+        now_ns = self._clock.now_ns()
+        at_least = max(1, wall_ns // NS_PER_SECOND)
+        if not storage.is_durable:
+            if wall_ns < _CLOCK_NS_MIN:
+                message = (
+                    "the clock of this machine is before 2026, and epochs of a server "
+                    "without a data directory come from it: set the clock, or choose a "
+                    "data directory"
+                )
+                raise ConfigurationError(message)
+            at_least = ClockWitness().next_incarnation(at_least=at_least)
+        incarnation = storage.next_incarnation(at_least=at_least)
+        undecided_ns = storage.admit_leases(
+            incarnation,
+            lease_ns=config.lease_ns_max,
+            unrecorded_ns=config.lease_ns_unrecorded_max,
+        )
+        if not storage.is_durable:
+            # Nobody remembers this incarnation but the clock, so nothing is granted
+            # within its second: a successor's incarnation is then a higher one.
+            second_ns = NS_PER_SECOND - wall_ns % NS_PER_SECOND + _CLOCKS_APART_NS
+            undecided_ns = max(undecided_ns, second_ns)
+        return LeaderService(
+            ServiceConfig(
+                lease_ns_min=config.lease_ns_min,
+                lease_ns_max=config.lease_ns_max,
+                session_timeout_ns_min=config.session_timeout_ns_min,
+                session_timeout_ns_max=config.session_timeout_ns_max,
+                subscription_count_max=config.subscriptions_per_session_max,
+                state_bytes_max=config.memory_plan.state_bytes_max,
+                publish_port=self.publish_endpoint.port,
+                publish_address=config.publish_address,
+                server_id=secrets.token_hex(8),
+            ),
+            ElectionConfig(
+                namespace=uuid4(),
+                undecided_ns=undecided_ns,
+                session_count_max=config.sessions_max,
+                contender_count_max=config.contenders_per_component_max,
+                contender_count_per_session_max=config.contenders_per_session_max,
+                component_count_max=config.components_max,
+                is_durable=storage.is_durable,
+                tick_ns=config.lease_ns_min // _STALL_DIVISOR,
+            ),
+            epochs=IncarnationEpochs(incarnation, started_ns=now_ns),
+            storage=storage,
+            draw_secret=secrets.token_bytes,
+            now_ns=now_ns,
+            is_storage_apart=storage.is_durable,
+        )
+
+    @property
+    def url(self) -> str:
+        """Return where clients of this machine reach it."""
+        endpoint = self.endpoint
+        if endpoint.is_wildcard:
+            host = "::1" if endpoint.is_ipv6 else "127.0.0.1"
+            endpoint = Endpoint(host=host, port=endpoint.port)
+        return str(endpoint).replace("tcp://", "leaderserver://", 1)
+
+    def figures(self) -> dict[str, str | int | float]:
+        """Return the figures of the service, and of what only the shell knows."""
+        return {
+            "version": self._version,
+            **self._service.figures(now_ns=self._clock.now_ns()),
+            "connections": self._router_limiter.connection_count,
+            "connections_silent": self._router_limiter.silent_count,
+            "connections_refused_total": self._router_limiter.refused_count,
+            "connections_unauthorized_total": self._authenticator.refused_count,
+            "connections_ended_total": self._guard.ended_count,
+            **self._publishing.figures(),
+            "replies_queued_bytes": self._replies.queued_bytes,
+            "replies_waiting_peers": self._replies.waiting_count,
+            "failures_total": self.loop.failure_count,
+        }
+
+    def inject(self, event: ElectionEvent) -> None:
+        """Let *event* happen to the election."""
+        self._perform(self._service.inject(event, now_ns=self._clock.now_ns()))
+
+    def prepare_keys(self) -> None:
+        """
+        Take what `replace_keys` needs; on any thread, of one at a time.
+
+        Raises:
+            ConfigurationError: If the process has too few file descriptors.
+        """
+        self._listener.prepare()
+        self._publishing.listener.prepare()
+
+    def reload(self, allow_list: AllowList, key_pair: CurveKeyPair) -> None:
+        """
+        Let *allow_list* say who may do what from now on, and serve with *key_pair*.
+
+        Call `prepare_keys` before, if that is another one than until now.
+        """
+        self._authenticator.allow_list = allow_list
+        now_ns = self._clock.now_ns()
+        self._perform(self._service.apply_rights(allow_list.get, now_ns=now_ns))
+        if key_pair.public_key != self.public_key:
+            self._replace_keys(key_pair)
+        else:
+            # Rights are asked for when somebody connects there, and only then.
+            self._publishing.disconnect_all()
+
+    def apply_limits(self, config: ServerConfig) -> None:
+        """
+        Let the limits of *config* hold from now on.
+
+        It differs from the present one in what a running server can change, and in
+        nothing else (`leaderserver.server.limits`).
+        """
+        self._config = config
+        plan = config.memory_plan
+        connections_max = self._connections_max()
+        self._router_limiter.connections_max = connections_max
+        self._publishing.limit(
+            connections_max=connections_max,
+            topics_per_connection_max=config.subscriptions_per_session_max,
+            topics_max=config.components_max,
+            bytes_max=plan.topics_bytes_max,
+        )
+        self._inflow.limit(
+            bytes_per_connection_max=plan.requests_per_connection_bytes_max,
+            bytes_max=plan.requests_bytes_max,
+        )
+        self._guard.limit(config.memory_limit_bytes if self._is_alone else None)
+        self._replies.limit(self._queue_limits())
+        self._storage.limit(self._store_limits())
+        outgoing = self._service.apply_limits(
+            LimitsChanged(
+                session_count_max=config.sessions_max,
+                contender_count_max=config.contenders_per_component_max,
+                contender_count_per_session_max=config.contenders_per_session_max,
+                component_count_max=config.components_max,
+            ),
+            subscription_count_max=config.subscriptions_per_session_max,
+            state_bytes_max=plan.state_bytes_max,
+            now_ns=self._clock.now_ns(),
+        )
+        self._perform(outgoing)
+
+    def _replace_keys(self, key_pair: CurveKeyPair) -> None:
+        # First there: a client goes there when it knows the key by the other port.
+        self._publishing.replace_keys(key_pair)
+        # What came before the connections end was said by those who were here.
+        self.loop.drain(self._router)
+        try:
+            events = self._listener.replace_keys(key_pair)
+        except NameServiceError as error:
+            self.loop.fail(error)
+            raise
+        self.public_key = key_pair.public_key
+        self._watch_requests(events)
+
+    # -- requests ------------------------------------------------------------------
+
+    def _receive(self, frames: list[zmq.Frame]) -> None:
+        """Take one message of the request port."""
+        routing_id = frames[0].bytes
+        now_ns = self._clock.now_ns()
+        self._guard.turned(now_ns)
+        message: ToServer | codec.Malformed | None
+        try:
+            connection = connection_of(frames[0])
+        except RemoteProtocolError as error:
+            self._drop(error.reason, error.detail, now_ns)
+            return
+        self._inflow.given(connection, [len(frame) for frame in frames[1:]])
+        principal = self._authenticator.principal_of(frames[0])
+        if principal is None:
+            self._drop("unauthorized", "the allow-list has this key no more", now_ns)
+            # Its client is told so when it comes again, and is turned away.
+            self._router_limiter.disconnect(connection)
+            return
+        self._router_limiter.spoke(connection)
+        try:
+            payload = framing.decode(
+                [frame.bytes for frame in frames[1:]],
+                size_bytes_max=self._config.frame_size_bytes_max,
+            )
+            message = codec.decode_to_server(payload)
+        except WrongVersionError as error:
+            self._drop(error.reason, error.detail, now_ns)
+            refused = RefusedHello(
+                nonce=b"", reason=Failure.WRONG_VERSION, detail=error.detail
+            )
+            self._send(routing_id, refused)
+            return
+        except RemoteProtocolError as error:
+            self._drop(error.reason, error.detail, now_ns)
+            message = None
+            if error.reason in _ANSWERED_REASONS:
+                message = codec.malformed_from(frames[-1].bytes, error.detail)
+            if message is None:
+                return
+        else:
+            self._service.count(_frame_kind(message))
+        self._replies.heard(routing_id, connection)
+        self._perform(
+            self._service.receive(
+                message,
+                peer=routing_id,
+                connection=self._peers.heard(connection, routing_id),
+                principal=principal,
+                now_ns=now_ns,
+            )
+        )
+
+    def _drop(self, reason: str, detail: str, now_ns: int) -> None:
+        """Count a frame that nobody will see, and say so if the log has room."""
+        self._service.count(f"frames_{reason.replace('-', '_')}")
+        if self._budget.admits(reason, now_ns=now_ns):
+            self._log.warning("frame.dropped", reason=reason, detail=detail[:200])
+        suppressed = self._budget.take_suppressed(now_ns=now_ns)
+        if suppressed:
+            self._log.warning("frames.dropped", **_as_fields(suppressed))
+
+    def _watch_requests(self, told: Sequence[ConnectionEvent] = ()) -> None:
+        """Tell the service whose connection closed; see `PeerTable`."""
+        events = [*self._events_waiting, *told, *self._router_monitor.receive()]
+        self._router_limiter.observe(events)
+        self._watch_inflow(events)
+        closed = [e.connection_id for e in events if isinstance(e, ConnectionClosed)]
+        known = self._peers.known(closed)
+        if closed:
+            self.loop.drain(self._router)
+            self._events_waiting = self._router_monitor.receive()
+            self._watch_inflow(self._events_waiting)
+        else:
+            self._events_waiting = []
+        if self._events_waiting:
+            self.loop.call_soon_threadsafe(self._watch_requests)
+        accepted = accepted_last([*events, *self._events_waiting])
+        now_ns = self._clock.now_ns()
+        for link in self._peers.over(closed, known=known, accepted=accepted):
+            self._replies.closed(link[1])
+            self._perform(self._service.connection_closed(link, now_ns=now_ns))
+
+    def _watch_inflow(self, events: Sequence[ConnectionEvent]) -> None:
+        now_ns = self._clock.now_ns()
+        for event in events:
+            match event:
+                case ConnectionAccepted(connection_id=connection_id):
+                    self._inflow.opened(connection_id, now_ns=now_ns)
+                case ConnectionClosed(connection_id=connection_id):
+                    self._inflow.closed(connection_id)
+                case _:
+                    pass
+
+    def _disconnect(self, connection: ConnectionId) -> None:
+        """End a connection of either port; on any thread."""
+        self._router_limiter.disconnect(connection)
+        self._publishing.limiter.disconnect(connection)
+
+    def _next_deadline_ns(self) -> int | None:
+        moments = (
+            self._service.next_deadline_ns(),
+            self._replies.next_deadline_ns(),
+        )
+        return min((m for m in moments if m is not None), default=None)
+
+    def _advance(self) -> None:
+        """Let time pass."""
+        self._replies.retry()
+        now_ns = self._clock.now_ns()
+        deadline_ns = self._service.next_deadline_ns()
+        if deadline_ns is not None and deadline_ns <= now_ns:
+            self._perform(self._service.advance(now_ns=now_ns))
+
+    # -- the storage ---------------------------------------------------------------
+
+    def _work_on_storage(self) -> None:
+        """Hand what waits for the storage to its threads."""
+        if self._storage_threads is not None and self.loop.failure is None:
+            while (work := self._service.next_storage_work()) is not None:
+                self._storage_threads.submit(work)
+
+    def _storage_did(self, work: StorageWork, outcomes: Sequence[Outcome]) -> None:
+        """Bring what came of *work* to the loop; on a thread of the storage."""
+        while True:
+            try:
+                self.loop.call_soon_threadsafe(
+                    partial(self._take_outcomes, work, outcomes)
+                )
+            except LocalProtocolError:
+                return  # the loop has ended: there is nobody to tell any more
+            except DidNotHappenError:
+                time.sleep(_OVERLOAD_PAUSE_SECONDS)  # noqa: TID251 (no event)
+            else:
+                return
+
+    def _take_outcomes(self, work: StorageWork, outcomes: Sequence[Outcome]) -> None:
+        now_ns = self._clock.now_ns()
+        fatal_error = self._storage.fatal_error
+        if fatal_error is None:
+            self._perform(self._service.storage_done(work, outcomes, now_ns=now_ns))
+            return
+        if self.loop.failure is None:
+            # Who waits for an answer hears why, as far as the network takes it now.
+            self._router.setsockopt(zmq.LINGER, _LAST_WORDS_MS)
+            self.loop.fail(fatal_error)
+        self._perform(self._service.storage_done(work, outcomes, now_ns=now_ns))
+        refusal = StorageError(f"nothing more is written: {fatal_error}")
+        while (refused := self._service.next_storage_work()) is not None:
+            outcomes = [refusal] * len(refused.jobs)
+            self._perform(self._service.storage_done(refused, outcomes, now_ns=now_ns))
+
+    # -- out -----------------------------------------------------------------------
+
+    def _perform(self, outgoing: Sequence[Outgoing]) -> None:
+        for item in outgoing:
+            match item:
+                case Send(peer=bytes(peer), message=message):
+                    self._send(peer, message)
+                case Send():
+                    raise AssertionError(item.peer)  # our peers are routing ids
+                case Broadcast(message=message):
+                    self._service.count("broadcasts")
+                    self._broadcast(message)
+                case _:
+                    assert_never(item)
+        self._work_on_storage()
+
+    def _broadcast(self, message: Published) -> None:
+        try:
+            frames = framing.encode(codec.encode(message))
+        except LocalProtocolError as error:  # the next heartbeat's answer tells of it
+            self._service.count("broadcasts_unencodable")
+            self._log.error("message.unencodable", error=str(error))
+            return
+        self._publishing.publish(
+            [codec.publication_topic(message.component_id), *frames]
+        )
+
+    def _send(self, peer: bytes, message: ToClient) -> None:
+        if isinstance(message, Reply) and isinstance(message.body, StatusReply):
+            message = msgspec.structs.replace(
+                message, body=StatusReply(figures=self.figures())
+            )
+        self._replies.send(peer, message)
+
+    def _may_log(self, kind: str) -> bool:
+        return self._budget.admits(kind, now_ns=self._clock.now_ns())
+
+
+def _frame_kind(message: ToServer) -> str:
+    """Return what a good frame is counted as: the words of the wire protocol."""
+    body = message if isinstance(message, Hello) else message.body
+    tag = body.__struct_config__.tag
+    return f"frames_{str(tag).replace('-', '_')}"
+
+
+def _as_fields(counts: Mapping[str, int]) -> Mapping[str, int]:
+    return {f"{kind.replace('-', '_')}_count": count for kind, count in counts.items()}

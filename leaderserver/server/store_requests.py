@@ -1,0 +1,146 @@
+"""`StoreRequests`: what clients ask of the leader stores (rules L1 to L3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from attrs import evolve
+
+from election.core import ElectionCore
+from leaderserver.messages import (
+    FailedReply,
+    Failure,
+    ReplyBody,
+    StoreChanged,
+    StoreRevisionReply,
+    WatchStoreRequest,
+)
+from leaderserver.server.answering import Answering
+from leaderserver.server.core.audit import AuditedRequest
+from leaderserver.server.core.client_table import ClientTable, ServedClient
+from leaderserver.server.core.storage_queue import CleanupTask, CommitTask, StorageQueue
+from leaderserver.server.core.store_watches import StoreWatches
+from leaderserver.server.core.turn import Turn
+from leaderserver.server.storage import UncertainWriteError
+from leaderserver.server.store_desk import StoreDesk
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leaderserver.server.core.storage_queue import StorageJob, StorageTask
+    from leaderserver.server.storage_work import Outcome
+    from leaderserver.server.store_desk import StoreRequest
+
+
+__all__ = ["StoreRequests"]
+
+
+@final
+class StoreRequests:
+    """
+    Requests to the leader stores, their answers, and who watches.
+
+    Args:
+        core: The election, to be read.
+        clients: Where clients are reached.
+        answering: How they are answered.
+        queue: What waits for the storage.
+        watch_count_max: How many stores one session may watch.
+    """
+
+    def __init__(
+        self,
+        *,
+        core: ElectionCore,
+        clients: ClientTable,
+        answering: Answering,
+        queue: StorageQueue,
+        watch_count_max: int,
+    ) -> None:
+        self._clients = clients
+        self._answering = answering
+        self._counts = answering.counts
+        self._queue = queue
+        # What names this server to its clients: the core's own moves on when somebody
+        # reports an epoch above it.
+        self._incarnation = core.incarnation
+        self._desk = StoreDesk(core)
+        self.watches = StoreWatches(count_max=watch_count_max)
+        # Who waits for which task of the storage; epochs wait by their component.
+        self._asked: dict[int, tuple[ServedClient, int, AuditedRequest | None]] = {}
+
+    def ask(
+        self, client: ServedClient, number: int, body: StoreRequest, turn: Turn
+    ) -> bool:
+        """Queue what a client asks of a store; return whether it was taken."""
+        task = self._desk.take(client, body)
+        if not isinstance(task, FailedReply) and not self._queue.admits(task):
+            task = FailedReply(
+                reason=Failure.LIMIT_REACHED,
+                detail="too much waits for the data directory already",
+            )
+        if isinstance(task, FailedReply):
+            self._counts["requests_failed"] += 1
+            self._answering.answer(task, turn)
+            return False
+        asked = (client, number, turn.audited)
+        self._asked[self._queue.add(task)] = asked
+        return True
+
+    def done(self, job: StorageJob, outcome: Outcome, turn: Turn) -> None:
+        """Answer who asked for *job*, and tell who watches what it changed."""
+        self._answer_asked(job.number, StoreDesk.answer(job.task, outcome), turn)
+        self._changed(job.task, outcome, turn)
+
+    def _changed(self, task: StorageTask, outcome: Outcome, turn: Turn) -> None:
+        """Tell who watches a store that *task* changed it, or may have."""
+        if outcome is not None and not isinstance(outcome, UncertainWriteError):
+            return
+        paths: Sequence[str] | None
+        match task:
+            case CommitTask(operations=operations):
+                paths = [operation.path for operation in operations]
+            case CleanupTask():
+                paths = None
+            case _:
+                return
+        for session_id in self.watches.changed(task.component_id, paths):
+            changed = StoreChanged(
+                session_id=session_id, component_id=task.component_id
+            )
+            self._answering.push(session_id, changed, turn)
+
+    def _answer_asked(self, job_number: int, body: ReplyBody, turn: Turn) -> None:
+        client, number, audited = self._asked.pop(job_number)
+        if self._clients.get(client.session_id) is not client:
+            return
+        if isinstance(body, FailedReply):
+            self._counts["requests_failed"] += 1
+        asked = evolve(turn, answer_to=(client, number), audited=audited, batched=None)
+        self._answering.answer(body, asked)
+
+    def watch(self, client: ServedClient, body: WatchStoreRequest, turn: Turn) -> None:
+        """Have a session hear of a store, and tell what it may have missed."""
+        is_ours = body.incarnation_seen == self._incarnation
+        found = self.watches.watch(
+            client.session_id,
+            body.component_id,
+            seen=body.revision_seen if is_ours else None,
+        )
+        if found is None:
+            self._answering.fail(
+                Failure.LIMIT_REACHED,
+                "a session watches as many stores as it may",
+                turn,
+            )
+            return
+        revision, paths = found
+        self._answering.answer(
+            StoreRevisionReply(
+                incarnation=self._incarnation,
+                revision=revision,
+                paths=None if paths is None else list(paths),
+            ),
+            turn,
+        )

@@ -1,0 +1,111 @@
+"""A command of ``lodestar elect`` in a process group of its own, under a guardian."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from lodestar import guardian
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+__all__ = ["GuardedCommand"]
+
+
+@final
+class GuardedCommand:
+    """
+    A running command and all of its process group.
+
+    Args:
+        command: What to run.
+        environment: Its environment.
+        on_over: Called once on another thread when it is gone, with its return code,
+            negative for a signal.
+        is_aside: Whether our standard input and output are another's: it reads
+            nothing, and what it writes goes to our standard error.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        on_over: Callable[[int], None],
+        is_aside: bool = False,
+    ) -> None:
+        self._lifeline, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-S", str(Path(guardian.__file__))),
+                    *(str(theirs.fileno()), *command),
+                ],
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL if is_aside else None,
+                stdout=sys.stderr if is_aside else None,
+            )
+        self._on_over = on_over
+        self._lock = threading.Lock()
+        self._waiter = threading.Thread(
+            target=self._wait, name="command-waiter", daemon=True
+        )
+        self._waiter.start()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send *number* to the command and to all of its process group."""
+        # The group bears the guardian's id, which is nobody else's until the guardian
+        # has been waited for.
+        with self._lock:
+            if self._process.returncode is None:
+                os.killpg(self._process.pid, number)
+
+    def close(self) -> None:
+        """End what is left of it, and wait until it is gone."""
+        if self._waiter.is_alive():
+            self._lifeline.shutdown(socket.SHUT_RDWR)
+        self._waiter.join()
+        self._lifeline.close()
+
+    def reap(self) -> bool:
+        """
+        Wait for processes of its group that the kernel has made our children.
+
+        It does so where we are a container's first process.  They were killed with
+        their guardian, or by it, and would be zombies for as long as we run.
+
+        Returns:
+            Whether none is left.
+        """
+        assert self._process.returncode is not None
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                ended_pid, _ = os.waitpid(-self._process.pid, os.WNOHANG)
+                if ended_pid == 0:
+                    return False
+        return True
+
+    def _wait(self) -> None:
+        """Wait for the guardian's word, or for its death, and tell."""
+        with self._lifeline.makefile("rb") as lines:
+            word = lines.read()
+        if not word:
+            # Somebody killed the guardian, and with it our only word of the command:
+            # nobody may be left behind.
+            self.signal(signal.SIGKILL)
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        with self._lock:
+            self._process.wait()
+        self._on_over(int(word) if word else -signal.SIGKILL)

@@ -1,0 +1,50 @@
+"""Run a verb that was parsed, and tell in one line how it went wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from lodestar.exit_codes import ExitCode, exit_code_of
+from lodestar.output import printable
+from lodestar.verbs import SERVING_VERBS
+from nameservice import NameServiceError, configure_logging
+
+
+if TYPE_CHECKING:
+    import argparse
+
+
+__all__ = ["run"]
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """
+    Run the verb of *parsed*.
+
+    Returns:
+        An `ExitCode`, or from ``elect`` the exit code of its command.
+    """
+    configure_logging(parsed.log_level)
+    try:
+        code: int = parsed.run(parsed)
+    except BrokenPipeError:
+        # The reader is gone (`lodestar leaders | head -1`).  What Python still holds
+        # for standard output goes nowhere, rather than failing once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # It has read what it wanted; a server that is heard by no one has failed.
+        is_serving = parsed.verb == "elect" or parsed.verb in SERVING_VERBS
+        return ExitCode.FAILED if is_serving else ExitCode.DONE
+    except KeyboardInterrupt:
+        _complain(parsed.verb, "interrupted")
+        return ExitCode.FAILED
+    except (NameServiceError, OSError) as error:
+        notes = getattr(error, "__notes__", ())
+        _complain(parsed.verb, "; ".join((str(error), *notes)))
+        return exit_code_of(error)
+    return code
+
+
+def _complain(verb: str, sentence: str) -> None:
+    print(f"lodestar {verb}: {printable(sentence)}", file=sys.stderr)

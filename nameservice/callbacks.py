@@ -1,0 +1,183 @@
+"""
+`CallbackLane`: the callbacks of one contender or listener, on threads that all share.
+
+A thread for each of them would be simple, and two thousand threads in one process are
+slow to start, slow to wake and slow to end.  So all lanes of a process share a pool;
+who runs when is `CallbackSchedule`'s business, and this file is the threads around it.
+
+The pool has threads only while there is something to do, and a moment longer.  A thread
+carries the name of the lane that it runs, for logs and debuggers.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Final, final
+
+from nameservice.callback_schedule import CallbackSchedule
+from nameservice.clock import NS_PER_SECOND
+from nameservice.lane_waits import callback_waits
+from nameservice.log import get_logger
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+__all__ = ["CallbackLane"]
+
+_IDLE_SECONDS: Final = 0.05
+_IDLE_NAME: Final = "callbacks"
+
+
+@final
+class CallbackLane:
+    """
+    Calls *turn* on some thread, one call at a time, whenever it was woken.
+
+    Args:
+        name: Of the thread, while it runs this lane.
+        turn: Does one thing, such as one callback, and returns whether the lane is
+            over; it must not raise.  It is called again if the lane was woken since
+            its call began.
+    """
+
+    def __init__(self, name: str, turn: Callable[[], bool]) -> None:
+        self.name = name
+        self.turn = turn
+        self.over = threading.Event()
+        self.thread: threading.Thread | None = None
+        self._pool = _pool_of_this_process()
+        self._pool.add(self)
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether the caller runs inside this lane's turn."""
+        return self.thread is threading.current_thread()
+
+    def wake(self) -> None:
+        """Let there be a turn that begins after this.  Thread-safe; never blocks."""
+        self._pool.wake(self)
+
+    def join(self) -> None:
+        """
+        Wait until the lane is over.
+
+        Return at once inside its own turn, and inside one for whose end it waits.
+        """
+        if callback_waits.wait((self,), self.over):
+            self._pool.join_if_unused()
+
+
+@final
+class _CallbackPool:
+    """The threads of all lanes of one process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._log = get_logger(component="callbacks")
+        # Reentrant: a signal handler may wake a lane while its own thread does.
+        self._changed = threading.Condition(threading.RLock())
+        self._schedule: CallbackSchedule[CallbackLane] = CallbackSchedule()
+        self._threads: dict[threading.Thread, None] = {}
+        self._waiting_count = 0
+
+    def add(self, lane: CallbackLane) -> None:
+        with self._changed:
+            self._schedule.add(lane)
+
+    def wake(self, lane: CallbackLane) -> None:
+        with self._changed:
+            self._schedule.wake(lane, now_ns=time.monotonic_ns())
+            is_needed = self._schedule.has_ready and not self._waiting_count
+            thread = self._new_thread() if is_needed else None
+            self._changed.notify()
+        if thread is not None:
+            self._start(thread)
+
+    def join_if_unused(self) -> None:
+        """Wait for the threads to end, if there is no lane that they are for."""
+        with self._changed:
+            threads = () if len(self._schedule) else tuple(self._threads)
+            self._changed.notify_all()
+        if threading.current_thread() not in threads:
+            for thread in threads:
+                thread.join()
+
+    def _new_thread(self) -> threading.Thread:
+        """Return a thread that counts as one that waits; the lock is held."""
+        thread = threading.Thread(target=self._work, name=_IDLE_NAME, daemon=True)
+        self._threads[thread] = None
+        self._waiting_count += 1
+        return thread
+
+    def _start(self, thread: threading.Thread) -> None:
+        try:
+            thread.start()
+        except RuntimeError:
+            # The system has no more threads.  Those that there are go on, and whoever
+            # is woken next tries again.
+            self._log.exception("callbacks.starved")
+            with self._changed:
+                del self._threads[thread]
+                self._waiting_count -= 1
+
+    def _work(self) -> None:
+        me = threading.current_thread()
+        while True:
+            with self._changed:
+                lane = self._take()
+                self._waiting_count -= 1
+                if lane is None:
+                    del self._threads[me]
+                    return
+                # Who takes the time for those that wait still, or runs them.
+                is_needed = self._schedule.has_ready and not self._waiting_count
+                thread = self._new_thread() if is_needed else None
+            if thread is not None:
+                self._start(thread)
+            is_over = self._run(lane, me)
+            with self._changed:
+                self._schedule.done(lane, is_over=is_over, now_ns=time.monotonic_ns())
+                self._waiting_count += 1
+            if is_over:
+                lane.over.set()
+            del lane  # a thread that waits must not keep what it worked on last
+
+    def _take(self) -> CallbackLane | None:
+        """Return a lane to run, or None if this thread should end; the lock is held."""
+        while True:
+            lane = self._schedule.take(now_ns=time.monotonic_ns())
+            if lane is not None:
+                return lane
+            if not len(self._schedule):
+                return None
+            if self._schedule.has_ready:
+                wait_ns = self._schedule.patience_ns(now_ns=time.monotonic_ns())
+                self._changed.wait(wait_ns / NS_PER_SECOND)
+            elif not self._changed.wait(_IDLE_SECONDS) and not self._schedule.has_ready:
+                return None
+
+    def _run(self, lane: CallbackLane, me: threading.Thread) -> bool:
+        me.name = lane.name
+        lane.thread = me
+        try:
+            return lane.turn()
+        except Exception:  # noqa: BLE001 - a mistake of ours: the others must go on
+            self._log.exception("callbacks.failed", lane=lane.name)
+            return False
+        finally:
+            lane.thread = None
+            me.name = _IDLE_NAME
+
+
+_pool = _CallbackPool()
+
+
+def _pool_of_this_process() -> _CallbackPool:
+    global _pool  # noqa: PLW0603 - "of this process": a forked child has no threads
+    if _pool.pid != os.getpid():
+        _pool = _CallbackPool()
+    return _pool

@@ -1,0 +1,1 @@
+"""The client of queryable state, synchronous and asynchronous."""

@@ -1,0 +1,636 @@
+# Made from async_client.py by `make twins`: change that file, not this one.
+"""
+`QueryableStateClient`: asks the state of running jobs; needs no pyspark.
+
+Its users configure the name service and nothing else: who is the proxy leader, where
+the nodes are and which of them holds which key is found out here, and found out again
+when it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, final, overload
+
+from nameservice import SystemClock
+from queryablestate.client.builder import (
+    MISSING,
+    QueryBuilder,
+    check_limit,
+    check_min_batch_id,
+    each_once,
+    entry_of,
+    partial_of,
+    raise_error,
+    reply_of,
+    values_of,
+)
+from queryablestate.client.operator_states import OperatorStateRead, OperatorStateView
+from queryablestate.client.requests import Call, KeysRead, StaleRouteError
+from queryablestate.client.routes import (
+    ENTRY,
+    EXISTS,
+    ROWS,
+    Asking,
+    Route,
+    information_of,
+)
+from queryablestate.client.scanning import Scan, bounds_of
+from queryablestate.client.threads import QueryShell
+from queryablestate.errors import (
+    StateUnavailableError,
+    UnknownJobError,
+    UnknownKeyError,
+    UnknownStateError,
+)
+from queryablestate.wire.clients import JobsListed, StateDescribed, StatesListed
+
+
+if TYPE_CHECKING:
+    from haservices import HAConfig, HAServices
+    from queryablestate.client.core import QueryConfig
+    from queryablestate.client.results import (
+        PartialResult,
+        StateEntry,
+        StateInformation,
+    )
+    from queryablestate.connect.credentials import Credentials
+
+
+__all__ = ["QueryableStateClient"]
+
+_POLL_SECONDS: Final = 0.1
+
+
+@final
+class QueryableStateClient:
+    """
+    Asks the state of running jobs.  Thread-safe; a context manager.
+
+    What many threads ask at once travels in common messages.
+
+    Every question ends in bounded time: *deadline_seconds*, which each method takes as
+    well, is how long it may take in all, whatever happens meanwhile (a scan: for each
+    page).  Until then it follows the proxy leader, the nodes and the key groups
+    wherever they move.
+
+    A key is a bare value where the state has one key column, else a tuple in the order
+    of the columns.  Values are dicts of the value columns.
+
+    *min_batch_id* waits until that batch is visible, within the deadline.  Without it,
+    an answer is as new as the last batch that the node has applied, and never older
+    than what this client has seen of the same key group before.
+
+    In a child process after ``fork()`` its use raises `ForkedClientError`, and `close`
+    is silent.
+
+    Args:
+        config: The name service, or how to open it (a URL will do).  One that is given
+            open stays its owner's.
+        credentials: A token or `Credentials`; without, whoever may connect may ask.
+        deadline_seconds: For questions that do not say.
+        query_config: The limits of the client itself.
+
+    Raises:
+        ConfigurationError: If an argument is malformed; says what to change.
+    """
+
+    def __init__(
+        self,
+        config: HAConfig | HAServices | str,
+        credentials: str | Credentials | None = None,
+        *,
+        deadline_seconds: float = 5.0,
+        query_config: QueryConfig | None = None,
+    ) -> None:
+        self._builder = QueryBuilder(SystemClock(), deadline_seconds=deadline_seconds)
+        self._shell = QueryShell(config, credentials, query_config)
+
+    # -- keys --------------------------------------------------------------------------
+
+    def get(
+        self,
+        job_id: str,
+        state_name: str,
+        key: object,
+        default: Any = MISSING,
+        *,
+        deadline_seconds: float | None = None,
+        min_batch_id: int | None = None,
+    ) -> Any:
+        """
+        Return what is kept under *key*.
+
+        Returns:
+            A dict of the value columns; of a list state the list of them; of a map
+            state a dict from map key to them, in the order of the map keys.
+
+        Args:
+            job_id: The job.
+            state_name: The state.
+            key: The key.
+            default: What to return if nothing is kept there; without it, that is an
+                `UnknownKeyError`.
+            deadline_seconds: How long it may take.
+            min_batch_id: Wait until this batch is visible.
+
+        Raises:
+            UnknownKeyError: If nothing is kept there, and no *default* is given.
+            UnknownStateError: If the job has no such state.
+            UnknownJobError: If there is no state of this job.
+            WrongKeyTypeError: If *key* does not fit the key columns.
+            KeyTooLargeError: If no key is as long.
+            StateUnavailableError: If nobody can answer for its key group now; says when
+                to ask again.
+            RateLimitedError: If this is asked too often; likewise.
+            AccessDeniedError: If we may not read this.
+            DeadlineExceededError: If there was no answer in time.
+            NoLeaderError: If no proxy led in time.
+            UnreachableError: If the name service did not answer in time.
+            AuthenticationError: If the proxy or the name service does not let us in.
+        """
+        read = self._builder.keys(
+            job_id, state_name, ROWS, (key,), deadline_seconds, min_batch_id
+        )
+        self._shell.run(read)
+        if read.error is not None:
+            raise read.error
+        value = read.rows[0]
+        if value is None:
+            if default is MISSING:
+                raise UnknownKeyError(job_id, state_name, key)
+            return default
+        return value
+
+    @overload
+    def get_many(
+        self,
+        job_id: str,
+        state_name: str,
+        keys: Iterable[Any],
+        *,
+        partial: Literal[False] = ...,
+        deadline_seconds: float | None = ...,
+        min_batch_id: int | None = ...,
+    ) -> dict[Any, Any]: ...
+
+    @overload
+    def get_many(
+        self,
+        job_id: str,
+        state_name: str,
+        keys: Iterable[Any],
+        *,
+        partial: Literal[True],
+        deadline_seconds: float | None = ...,
+        min_batch_id: int | None = ...,
+    ) -> PartialResult: ...
+
+    def get_many(
+        self,
+        job_id: str,
+        state_name: str,
+        keys: Iterable[Any],
+        *,
+        partial: bool = False,
+        deadline_seconds: float | None = None,
+        min_batch_id: int | None = None,
+    ) -> dict[Any, Any] | PartialResult:
+        """
+        Return what is kept under those of *keys* that exist.
+
+        Args:
+            job_id: The job.
+            state_name: The state.
+            keys: The keys; one that cannot be hashed stands in the result in its
+                normal form, e.g. as a tuple.
+            partial: Return a `PartialResult`: key groups that are unavailable, or not
+                answered in time, are then no error.
+            deadline_seconds: How long it may take.
+            min_batch_id: Wait until this batch is visible.
+
+        Raises:
+            StateUnavailableError: At once, if nobody can answer for some of the key
+                groups (without *partial*).
+            NameServiceError: As `get`.
+        """
+        wanted = each_once(keys)
+        read = self._builder.keys(
+            job_id,
+            state_name,
+            ROWS,
+            wanted,
+            deadline_seconds,
+            min_batch_id,
+            is_partial=partial,
+        )
+        if wanted:
+            self._run(read)
+        try:
+            values = values_of(read)
+        except TypeError:
+            route = self._route(job_id, state_name, read.deadline_ns)
+            values = values_of(read, route.hashable)
+        return partial_of(read, values) if partial else values
+
+    def exists(
+        self,
+        job_id: str,
+        state_name: str,
+        key: object,
+        *,
+        deadline_seconds: float | None = None,
+        min_batch_id: int | None = None,
+    ) -> bool:
+        """Return whether anything is kept under *key*; raises as `get` does."""
+        read = self._read(
+            job_id, state_name, EXISTS, (key,), deadline_seconds, min_batch_id
+        )
+        return read.rows[0] is not None
+
+    def lookup(
+        self,
+        job_id: str,
+        state_name: str,
+        key: object,
+        *,
+        deadline_seconds: float | None = None,
+        min_batch_id: int | None = None,
+    ) -> StateEntry:
+        """Return what is kept under *key*, and as of when; raises as `get` does."""
+        return entry_of(
+            self._read(job_id, state_name, ROWS, (key,), deadline_seconds, min_batch_id)
+        )
+
+    def get_map_entry(
+        self,
+        job_id: str,
+        state_name: str,
+        key: object,
+        map_key: object,
+        default: Any = MISSING,
+        *,
+        deadline_seconds: float | None = None,
+        min_batch_id: int | None = None,
+    ) -> Any:
+        """
+        Return one entry of the map under *key*, a dict of the value columns.
+
+        Raises:
+            UnknownKeyError: If there is no such entry, and no *default* is given.
+            LocalProtocolError: If it is no map state.
+            NameServiceError: As `get`.
+        """
+        read = self._read(
+            job_id,
+            state_name,
+            ENTRY,
+            ((key, map_key),),
+            deadline_seconds,
+            min_batch_id,
+        )
+        value = read.rows[0]
+        if value is None:
+            if default is MISSING:
+                raise UnknownKeyError(job_id, state_name, (key, map_key))
+            return default
+        return value
+
+    def get_list(
+        self,
+        job_id: str,
+        state_name: str,
+        key: object,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        deadline_seconds: float | None = None,
+        min_batch_id: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """
+        Return the items ``[start:stop]`` of the list under *key*, as a slice does.
+
+        Negative numbers count from the end.  Only these items travel.
+
+        Raises:
+            UnknownKeyError: If there is no such list.
+            LocalProtocolError: If it is no list state.
+            NameServiceError: As `get`.
+        """
+        asking = Asking.items(start, stop)
+        read = self._read(
+            job_id, state_name, asking, (key,), deadline_seconds, min_batch_id
+        )
+        items: list[dict[str, Any]] | None = read.rows[0]
+        if items is None:
+            raise UnknownKeyError(job_id, state_name, key)
+        return items
+
+    # -- whole states ------------------------------------------------------------------
+
+    def scan(
+        self,
+        job_id: str,
+        state_name: str,
+        *,
+        prefix: object | None = None,
+        start: object | None = None,
+        stop: object | None = None,
+        limit: int | None = None,
+        deadline_seconds: float | None = None,
+        min_batch_id: int | None = None,
+    ) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """
+        Iterate over rows in the order of their keys, over all nodes, page by page.
+
+        Pages are fetched as the caller comes to them, each as of its own moment: a scan
+        sees what was there all the while, and may or may not see what changes
+        meanwhile.  Nulls sort first.
+
+        Args:
+            job_id: The job.
+            state_name: The state.
+            prefix: What the keys begin with: a part of a string or binary key, or a
+                tuple of values for the first of several key columns.
+            start: The first key, included.
+            stop: The key to end at, not included.
+            limit: How many rows at most.
+            deadline_seconds: How long each page may take.
+            min_batch_id: Wait until this batch is visible.
+
+        Yields:
+            Key and value.  Of a map state, ``((key, map_key), value)`` for each entry;
+            of a list state, ``(key, item)`` for each item, in their order.
+
+        Raises:
+            StateUnavailableError: If a node that holds key groups is away.
+            NameServiceError: As `get`, while iterating.
+            ConfigurationError: If *limit* is negative.
+        """
+        # Not the generator itself: what is wrong with the arguments is told at once.
+        check_limit(limit)
+        check_min_batch_id(min_batch_id)
+        self._builder.route(
+            job_id, state_name, self._builder.deadline_ns(deadline_seconds)
+        )
+
+        def bounds(route: Route) -> tuple[bytes, bytes | None]:
+            return bounds_of(route, prefix=prefix, start=start, stop=stop)
+
+        return self._scan(
+            job_id, state_name, bounds, limit, deadline_seconds, min_batch_id
+        )
+
+    def _scan(  # noqa: PLR0917 (only called from here)
+        self,
+        job_id: str,
+        state_name: str,
+        bounds: Callable[[Route], tuple[bytes, bytes | None]],
+        limit: int | None,
+        deadline_seconds: float | None,
+        min_batch_id: int | None,
+    ) -> Iterator[tuple[Any, dict[str, Any]]]:
+        deadline_ns = self._builder.deadline_ns(deadline_seconds)
+        route = self._route(job_id, state_name, deadline_ns)
+        scan = Scan(
+            *bounds(route), limit=limit, page_row_count_max=self._shell.key_count_max
+        )
+        scan.begin(route)
+        while not scan.is_over:
+            pages = self._builder.nodes(route, scan.wanted(), deadline_ns, min_batch_id)
+            self._shell.run(*pages)
+            if any(isinstance(page.error, StaleRouteError) for page in pages):
+                route = self._route(job_id, state_name, deadline_ns, route)
+                scan.begin(route)
+                continue
+            for page in pages:
+                raise_error(page.error)
+                scan.take(page.node_index, page.result, page.next_start)
+            for _, key, value in scan.pop():
+                yield key, value
+            deadline_ns = self._builder.deadline_ns(deadline_seconds)
+
+    def count(
+        self,
+        job_id: str,
+        state_name: str,
+        *,
+        deadline_seconds: float | None = None,
+        min_batch_id: int | None = None,
+    ) -> int:
+        """
+        Return how many keys the state holds; lists and maps count once for each key.
+
+        Each node counts at its own moment.
+
+        Raises:
+            StateUnavailableError: If a node that holds key groups is away.
+            NameServiceError: As `get`.
+        """
+        check_min_batch_id(min_batch_id)
+        deadline_ns = self._builder.deadline_ns(deadline_seconds)
+        route: Route | None = None
+        while True:
+            route = self._route(job_id, state_name, deadline_ns, route)
+            counts = self._builder.nodes(
+                route,
+                [(index, route.counting()) for index in route.node_indexes],
+                deadline_ns,
+                min_batch_id,
+            )
+            self._shell.run(*counts)
+            if any(isinstance(count.error, StaleRouteError) for count in counts):
+                continue
+            for count in counts:
+                raise_error(count.error)
+            return sum(count.result for count in counts)
+
+    def operator_state(
+        self,
+        job_id: str,
+        name: str,
+        *,
+        deadline_seconds: float | None = None,
+        min_batch_id: int | None = None,
+    ) -> OperatorStateView:
+        """
+        Return the items of an operator state, by subtask, as they were after a batch.
+
+        All of them are of one batch, the last one that is published (rule O5).
+
+        Args:
+            job_id: The job.
+            name: The state's name within its operator.
+            deadline_seconds: How long it may take.
+            min_batch_id: Wait until this batch is visible.
+
+        Raises:
+            UnknownStateError: If no operator of the job has published such a state.
+            UnknownJobError: If there is no state of this job at all.
+            StateUnavailableError: If nobody can answer now, or nothing is published
+                yet; says when to ask again.
+            DeadlineExceededError: If there was no answer in time; or if the state is
+                large, and no two batches were as far apart as it takes to read it.
+            NameServiceError: As `get`.
+        """
+        deadline_ns = self._builder.deadline_ns(deadline_seconds)
+        reading = OperatorStateRead(job_id, name)
+        while reading.view is None:
+            left_seconds = self._builder.seconds_until(deadline_ns)
+            read = self._read(
+                job_id,
+                reading.state_name,
+                ROWS,
+                reading.wanted(),
+                max(left_seconds, 0.001),
+                min_batch_id,
+            )
+            reading.take(read)
+        return reading.view
+
+    # -- what there is -----------------------------------------------------------------
+
+    def jobs(self, *, deadline_seconds: float | None = None) -> list[str]:
+        """Return the jobs that have state which we may see, sorted."""
+        call = self._builder.list_jobs(deadline_seconds)
+        self._run(call)
+        return list(reply_of(call, JobsListed).job_ids)
+
+    def states(
+        self, job_id: str, *, deadline_seconds: float | None = None
+    ) -> list[str]:
+        """
+        Return the names of the states of a job which we may see, sorted.
+
+        Raises:
+            UnknownJobError: If there are none.
+        """
+        found = self.describe_all(job_id, deadline_seconds=deadline_seconds)
+        return [state.name for state in found]
+
+    def describe_all(
+        self, job_id: str, *, deadline_seconds: float | None = None
+    ) -> list[StateInformation]:
+        """
+        Return what is known of the states of a job which we may see, by name.
+
+        Raises:
+            UnknownJobError: If there are none.
+        """
+        call = self._builder.list_states(job_id, deadline_seconds)
+        self._run(call)
+        return [information_of(state) for state in reply_of(call, StatesListed).states]
+
+    def describe(
+        self,
+        job_id: str,
+        state_name: str,
+        *,
+        deadline_seconds: float | None = None,
+    ) -> StateInformation:
+        """
+        Return what is known of a state.
+
+        Raises:
+            UnknownStateError: If the job has no such state.
+            UnknownJobError: If there is no state of this job.
+        """
+        call = self._builder.describe(job_id, state_name, deadline_seconds)
+        self._run(call)
+        return information_of(reply_of(call, StateDescribed).description)
+
+    def wait_for_state(
+        self,
+        job_id: str,
+        state_name: str,
+        timeout_seconds: float = 60.0,
+        *,
+        min_batch_id: int | None = None,
+    ) -> StateInformation:
+        """
+        Return what is known of a state, as soon as it can be read.
+
+        Args:
+            job_id: The job.
+            state_name: The state.
+            timeout_seconds: How long to wait.
+            min_batch_id: Wait for this batch; without it, for any.
+
+        Raises:
+            UnknownStateError: If there was no such state within *timeout_seconds*.
+            UnknownJobError: Likewise, if there was no state of the job at all.
+            StateUnavailableError: If the state was there, and no such batch.
+            NameServiceError: As `get`.
+        """
+        deadline_ns = self._builder.deadline_ns(timeout_seconds)
+        while True:
+            left_seconds = self._builder.seconds_until(deadline_ns)
+            try:
+                found = self.describe(
+                    job_id, state_name, deadline_seconds=max(left_seconds, 0.001)
+                )
+            except (UnknownJobError, UnknownStateError):
+                if left_seconds <= _POLL_SECONDS:
+                    raise
+            else:
+                if found.batch_id is not None and found.batch_id >= (min_batch_id or 0):
+                    return found
+                if left_seconds <= _POLL_SECONDS:
+                    raise StateUnavailableError(
+                        job_id,
+                        state_name,
+                        (),
+                        _POLL_SECONDS,
+                        f"its last batch is {found.batch_id}",
+                    )
+            # Nobody tells when a state is made: it is looked for again and again.
+            self._shell.pause(_POLL_SECONDS)
+
+    # -- the client itself -------------------------------------------------------------
+
+    def close(self) -> None:
+        """
+        Release everything.  Idempotent; silent in a forked child.
+
+        Questions that wait end with `LocalProtocolError`.
+        """
+        self._shell.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read(  # noqa: PLR0917 (only called from here)
+        self,
+        job_id: str,
+        state_name: str,
+        asking: Asking,
+        keys: Sequence[Any],
+        deadline_seconds: float | None,
+        min_batch_id: int | None,
+    ) -> KeysRead:
+        read = self._builder.keys(
+            job_id, state_name, asking, keys, deadline_seconds, min_batch_id
+        )
+        self._run(read)
+        return read
+
+    def _run(self, request: KeysRead | Call) -> None:
+        self._shell.run(request)
+        raise_error(request.error)
+
+    def _route(
+        self,
+        job_id: str,
+        state_name: str,
+        deadline_ns: int,
+        stale: Route | None = None,
+    ) -> Route:
+        """Return the route to a state, another one than *stale*."""
+        read = self._builder.route(job_id, state_name, deadline_ns, stale)
+        self._shell.run(read)
+        raise_error(read.error)
+        assert read.route is not None
+        return read.route

@@ -1,0 +1,601 @@
+"""
+`QueryCore`: a client of queryable state without I/O.
+
+Theory of operation
+-------------------
+The core holds what the application waits for (`Request`), and gets it answered by
+whoever is the proxy leader.  Everything that a client asks is idempotent, so whatever
+goes wrong on the way has one remedy: ask again, until the request's own deadline.
+
+Without a session (`queryablestate.client.session`) nothing is under way: what was,
+waits again.  Under one, requests go
+
+*   to the proxy itself (`Call`): one message, one answer;
+*   for keys (`KeysRead`): sorted by node and packed together, by a route that is asked
+    for once, and again when the proxy says that it is stale (`KeyDesk`);
+*   to one node, about all that it holds (`NodeRead`): by the caller's own route, whose
+    staleness is the caller's business.
+
+What can be wrong with an answer, and what follows:
+
+======================  ================================================================
+``not-leader``          the session is over; greeted again after a pause, or the leader
+                        that the name service tells meanwhile
+``unknown-session``     greeted again
+``stale-route``         the state is described again; asked by what is told then
+``did-not-happen``      overload: asked again after a pause
+``may-have-happened``   likewise
+``illegal``             the answer would be too large: asked again for half as many
+                        keys, unless there was only one
+``unknown-state``       as a stale route, once: the state may have been made anew
+``state-unavailable``   the keys in those key groups fail; the others are asked again,
+                        after a pause if none of these is among them
+older than before       asked again, for the newest batch that was seen (rule Q1)
+cannot be decoded       as a stale route, once: the schema may have grown
+any other refusal       is the request's error
+none at all             the deadline
+======================  ================================================================
+
+**The shell's duties**, for every effect in the order returned: perform it, or tell what
+came of it (`ConnectTo` leads to `ConnectionMade`, `ConnectionFailed` or
+`ConnectionRefused`, and after the first of them to `ConnectionFailed` when it is over;
+the shell never connects by itself).  One call of `step` for each message, for each
+change of the connection and of the leader, for each flush of the application, and one
+when `next_deadline_ns` is reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, assert_never, final
+
+from attrs import field, frozen, validators
+
+from nameservice.errors import (
+    DidNotHappenError,
+    LocalProtocolError,
+    NameServiceError,
+    RemoteProtocolError,
+)
+from queryablestate.client.events import (
+    ClientClosed,
+    ConnectionFailed,
+    ConnectionMade,
+    ConnectionRefused,
+    LeaderTold,
+    MessageCame,
+    QueryEffect,
+    QueryEvent,
+    RequestsAsked,
+    RequestsDropped,
+    SendRequest,
+    TimeWent,
+)
+from queryablestate.client.reads import KeyDesk
+from queryablestate.client.requests import (
+    Call,
+    KeysRead,
+    NodeRead,
+    Request,
+    RouteRead,
+    StaleRouteError,
+)
+from queryablestate.client.routes import ROWS
+from queryablestate.client.session import QuerySession
+from queryablestate.client.step import (
+    NEVER_NS,
+    NS_PER_MS,
+    QueryOutbox,
+    longer_pause,
+    milliseconds,
+)
+from queryablestate.errors import StateUnavailableError
+from queryablestate.wire.clients import StateDescribed, ToClient, Welcome
+from queryablestate.wire.codec import decode_count
+from queryablestate.wire.questions import Ask, Refusal, ScanRows, Told
+from queryablestate.wire.refusals import (
+    NOT_LEADER,
+    STALE_ROUTE,
+    UNKNOWN_SESSION,
+    error_of,
+)
+
+
+__all__ = ["QueryConfig", "QueryCore"]
+
+_NS_PER_SECOND: Final = 1_000_000_000
+_HOLD_NS: Final = 20 * NS_PER_MS
+_CLOSED: Final = "this client is closed: make a new one"
+_OVERLOADED: Final = "did-not-happen"
+_TRANSIENT: Final = frozenset({_OVERLOADED, "may-have-happened"})
+_OUTDATED: Final = frozenset({STALE_ROUTE, "unknown-job", "unknown-state"})
+
+
+@frozen(kw_only=True)
+class QueryConfig:
+    """
+    The limits of a client.
+
+    Attributes:
+        request_count_max: Requests that may wait; more are refused at once.
+        flight_count_max: Questions for keys that may be under way.
+        answer_timeout_ns: After how long without an answer a greeting, or the question
+            for a route, is put again.
+        refused_pause_ns: How long a proxy that does not let us in is left alone.
+        route_refresh_ns: How old a route may get before it is asked for in passing:
+            columns may have been added.
+        patience_ns: How long a request may wait for the address that was given first,
+            before the name service is asked, too.
+    """
+
+    request_count_max: int = field(default=100_000, validator=validators.ge(1))
+    flight_count_max: int = field(default=256, validator=validators.ge(1))
+    answer_timeout_ns: int = 2 * _NS_PER_SECOND
+    refused_pause_ns: int = _NS_PER_SECOND
+    route_refresh_ns: int = 10 * _NS_PER_SECOND
+    patience_ns: int = 3 * _NS_PER_SECOND
+
+
+@final
+class QueryCore:
+    """
+    One client: its session, its routes, and what is asked and not answered.
+
+    Two cores given the same sequence of ``(event, now_ns)`` return the same effects.
+    Not thread-safe: one shell drives it.
+
+    Args:
+        config: Its limits.
+        now_ns: When it begins.
+        first_address: Where the proxy leader is, as far as the caller knows.  The shell
+            then asks the name service only when it is told to (`AskWhoLeads`).
+        name_service: The URL of a name service that is still to be opened, or None.
+
+    Attributes:
+        requests: Everything that waits, in the order in which it came.
+    """
+
+    def __init__(
+        self,
+        config: QueryConfig | None = None,
+        *,
+        now_ns: int,
+        first_address: str | None = None,
+        name_service: str | None = None,
+    ) -> None:
+        self._config = QueryConfig() if config is None else config
+        self._outbox = QueryOutbox(now_ns=now_ns)
+        self._session = QuerySession(
+            self._outbox,
+            answer_timeout_ns=self._config.answer_timeout_ns,
+            refused_pause_ns=self._config.refused_pause_ns,
+            first_address=first_address,
+            name_service=name_service,
+        )
+        self._keys = KeyDesk(
+            self._outbox,
+            self._session,
+            flight_count_max=self._config.flight_count_max,
+            answer_timeout_ns=self._config.answer_timeout_ns,
+            route_refresh_ns=self._config.route_refresh_ns,
+        )
+        # What waits to be sent, and what is under way by its number.
+        self._node_reads: dict[NodeRead, None] = {}
+        self._node_flights: dict[int, NodeRead] = {}
+        self._calls: dict[Call, None] = {}
+        self._call_flights: dict[int, Call] = {}
+        self._is_closed = False
+        self.requests: Mapping[Request, None] = self._outbox.requests
+
+    # -- queries -------------------------------------------------------------------
+
+    @property
+    def key_count_max(self) -> int:
+        """Return how many keys one question may have; 1 before the first session."""
+        return self._session.key_count_max
+
+    @property
+    def request_count(self) -> int:
+        """Return how many requests wait."""
+        return len(self.requests)
+
+    @property
+    def flight_count(self) -> int:
+        """Return how many questions are under way."""
+        return (
+            self._keys.flight_count + len(self._node_flights) + len(self._call_flights)
+        )
+
+    @property
+    def state_count(self) -> int:
+        """Return of how many states something is remembered."""
+        return self._keys.state_count
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `step` must be called again, or None if it need not be."""
+        if not self._outbox.requests:
+            return None  # what is under way for nobody may wait for the next step
+        due_ns = self._outbox.expiry_ns
+        if self._session.is_trusting:
+            due_ns = min(due_ns, self._doubt_due_ns())
+        if self._session.secret is None:
+            return min(due_ns, self._session.due_ns())
+        if self._keys.is_busy:
+            due_ns = min(due_ns, self._keys.due_ns())
+        for read in self._node_reads:
+            due_ns = min(due_ns, read.hold_until_ns)
+        for call in self._calls:
+            due_ns = min(due_ns, call.hold_until_ns)
+        return due_ns
+
+    def check_invariants(self) -> None:
+        """Assert what holds between any two steps; tests call it after each."""
+        assert self._session.secret is None or self._session.is_connected
+        if self._session.secret is None:
+            assert not self._node_flights
+            assert not self._call_flights
+        for request in self._outbox.requests:
+            assert not request.is_done
+            assert request.deadline_ns > self._outbox.now_ns
+            assert request.deadline_ns >= self._outbox.expiry_ns
+        assert not self._outbox.done
+        self._keys.check_invariants()
+
+    # -- the step ------------------------------------------------------------------
+
+    def step(self, event: QueryEvent, *, now_ns: int) -> Sequence[QueryEffect]:
+        """Let time pass until *now_ns*, then take *event*; return what to do."""
+        outbox = self._outbox
+        assert now_ns >= outbox.now_ns
+        outbox.now_ns = now_ns
+        if now_ns >= outbox.expiry_ns:
+            self._expire()
+        match event:
+            case MessageCame(message, payload):
+                self._take(message, payload)
+            case RequestsAsked(requests):
+                self._submit(requests)
+            case TimeWent():
+                pass
+            case RequestsDropped(requests=requests):
+                self._drop(requests)
+            case LeaderTold():
+                if self._session.leader_told(event):
+                    self._session_ended()
+            case ConnectionMade():
+                self._session.made()
+            case ConnectionFailed(problem=problem):
+                if self._session.failed(problem):
+                    self._session_ended()
+            case ConnectionRefused(error=error):
+                if self._session.failed(error):
+                    self._session_ended()
+                self._refused(error)
+            case ClientClosed():
+                self._close()
+            case _:
+                assert_never(event)
+        self._tend()
+        return outbox.take()
+
+    @property
+    def now_ns(self) -> int:
+        """Return the time of the last step."""
+        return self._outbox.now_ns
+
+    def ask_now(self, read: KeysRead) -> SendRequest | None:
+        """
+        Take one question as a step with `RequestsAsked` would, by the shortest way.
+
+        The time is that at which it was asked, if nothing has happened since.
+
+        It is for a client of which nobody waits for anything, and which has all that it
+        takes to ask: otherwise nothing happens, and None is returned.  A question for
+        one key takes a tenth of the time of its answer in here; this halves it.
+        """
+        outbox = self._outbox
+        if (
+            outbox.requests
+            or self._session.secret is None
+            or read.asking is not ROWS
+            or read.min_batch_id is not None
+            or len(read.keys) != 1
+        ):
+            return None
+        now_ns = outbox.now_ns
+        if now_ns < read.asked_ns:
+            now_ns = outbox.now_ns = read.asked_ns
+        if now_ns >= read.deadline_ns:
+            return None
+        if now_ns >= outbox.expiry_ns:
+            self._expire()
+        effect = self._keys.ask_now(read)
+        if effect is not None:
+            outbox.requests[read] = None
+            if outbox.expiry_ns > read.deadline_ns:  # noqa: PLR1730 (a call is dear)
+                outbox.expiry_ns = read.deadline_ns
+        return effect
+
+    def _tend(self) -> None:
+        """Do what is due."""
+        if self._outbox.has_dropped:
+            self._forget_dropped()
+        if not self._outbox.requests:
+            return
+        if self._session.is_trusting and self._outbox.now_ns >= self._doubt_due_ns():
+            self._session.doubt()
+        if self._session.secret is None:
+            if self._outbox.now_ns >= self._session.due_ns():
+                self._session.seek()
+            return
+        if self._keys.is_busy:
+            self._keys.tend()
+        if self._calls:
+            self._send_calls()
+        if self._node_reads:
+            self._send_node_reads()
+
+    def _doubt_due_ns(self) -> int:
+        """Return when what waits longest has waited for the first address too long."""
+        return next(iter(self._outbox.requests)).asked_ns + self._config.patience_ns
+
+    def _close(self) -> None:
+        self._is_closed = True
+        self._outbox.fail_all(tuple(self._outbox.requests), LocalProtocolError(_CLOSED))
+        if self._session.disconnect():
+            self._session_ended()
+
+    # -- requests ------------------------------------------------------------------
+
+    def _submit(self, requests: Sequence[Request]) -> None:
+        """Take what the application asks."""
+        outbox = self._outbox
+        reads: list[KeysRead] = []
+        for request in requests:
+            error = self._error_on_entry(request)
+            outbox.requests[request] = None
+            if error is not None:
+                outbox.fail(request, error)
+                continue
+            outbox.expires_at(request.deadline_ns)
+            match request:
+                case KeysRead():
+                    reads.append(request)
+                case RouteRead():
+                    self._keys.ask_route(request)
+                case NodeRead():
+                    self._node_reads[request] = None
+                case Call():
+                    self._calls[request] = None
+                case _:
+                    assert_never(request)
+        if reads:
+            self._keys.ask(reads)
+
+    def _error_on_entry(self, request: Request) -> NameServiceError | None:
+        """Return why *request* is not even tried, or None."""
+        if self._is_closed:
+            return LocalProtocolError(_CLOSED)
+        if len(self._outbox.requests) >= self._config.request_count_max:
+            return DidNotHappenError(
+                f"{self._config.request_count_max} requests wait for answers already: "
+                "wait for some of them, or ask for many keys at once with get_many"
+            )
+        if request.deadline_ns <= self._outbox.now_ns:
+            return self._error_of_silence(request)
+        return self._session.refusal
+
+    def _drop(self, requests: Sequence[Request]) -> None:
+        """Forget *requests*: nobody waits for them."""
+        for request in requests:
+            if request in self._outbox.requests:
+                del self._outbox.requests[request]
+                request.is_done = True
+                self._outbox.has_dropped = True
+
+    def _forget_dropped(self) -> None:
+        """Let nothing be asked for nobody."""
+        self._outbox.has_dropped = False
+        self._keys.forget_dropped()
+        self._node_reads = {r: None for r in self._node_reads if not r.is_done}
+        self._calls = {call: None for call in self._calls if not call.is_done}
+
+    def _expire(self) -> None:
+        """Fail what is past its deadline, and find out when that is next."""
+        outbox = self._outbox
+        now_ns = outbox.now_ns
+        for request in [r for r in outbox.requests if r.deadline_ns <= now_ns]:
+            self._fail_late(request)
+        self._keys.expire()
+        self._node_flights = {
+            n: read for n, read in self._node_flights.items() if not read.is_done
+        }
+        self._call_flights = {
+            n: call for n, call in self._call_flights.items() if not call.is_done
+        }
+        outbox.expiry_ns = min(
+            min((r.deadline_ns for r in outbox.requests), default=NEVER_NS),
+            self._keys.flight_expiry_ns(),
+        )
+
+    def _fail_late(self, request: Request) -> None:
+        """Fail *request* at its deadline, or finish it with what is there."""
+        error = self._error_of_silence(request)
+        if (
+            isinstance(request, KeysRead)
+            and request.is_partial
+            and request.reading is not None
+        ):
+            request.partial_error = error
+            self._outbox.has_dropped = True
+            self._outbox.finish(request)
+        else:
+            self._outbox.fail(request, error)
+
+    def _error_of_silence(self, request: Request) -> NameServiceError:
+        waited_ns = self._outbox.now_ns - request.asked_ns
+        batch_id = (
+            request.min_batch_id if isinstance(request, KeysRead | NodeRead) else None
+        )
+        return self._session.error_of_silence(
+            waited_ns / _NS_PER_SECOND, min_batch_id=batch_id
+        )
+
+    def _refused(self, error: NameServiceError) -> None:
+        """Fail whatever waits: we are not let in, and shall not be in a moment."""
+        self._session.refused(error)
+        self._outbox.fail_all(tuple(self._outbox.requests), error)
+
+    def _session_ended(self) -> None:
+        """Let whatever is under way wait again, before what waits already."""
+        self._keys.session_ended()
+        under_way = [read for read in self._node_flights.values() if not read.is_done]
+        self._node_reads = dict.fromkeys((*under_way, *self._node_reads))
+        self._node_flights.clear()
+        calls = [call for call in self._call_flights.values() if not call.is_done]
+        self._calls = dict.fromkeys((*calls, *self._calls))
+        self._call_flights.clear()
+
+    # -- messages ------------------------------------------------------------------
+
+    def _take(self, message: ToClient, payload: bytes | memoryview) -> None:
+        number = message.request_id
+        match message:
+            case Told() if number in self._keys.flights:
+                self._session.pause_ns = 0
+                self._keys.answered(message, payload)
+            case Welcome():
+                self._session.welcomed(message)
+            case Refusal():
+                self._take_refusal(message)
+            case _ if number in self._call_flights:
+                self._session.pause_ns = 0
+                call = self._call_flights.pop(number)
+                if not call.is_done:
+                    call.reply = message
+                    self._outbox.finish(call)
+            case Told() if number in self._node_flights:
+                self._session.pause_ns = 0
+                self._take_page(self._node_flights.pop(number), message, payload)
+            case StateDescribed() if self._keys.is_describing(number):
+                self._session.pause_ns = 0
+                self._keys.described(message)
+            case _:
+                pass  # late, or no answer to what was asked
+
+    def _take_refusal(self, refusal: Refusal) -> None:
+        number = refusal.request_id
+        if number == 0 and len(self._call_flights) == self.flight_count == 1:
+            (number,) = self._call_flights  # what the proxy could not read
+        is_keys = number in self._keys.flights or self._keys.is_describing(number)
+        if not (
+            is_keys or number in self._node_flights or number in self._call_flights
+        ):
+            error = self._session.greeting_refused(refusal)
+            if error is not None:
+                self._outbox.fail_all(tuple(self._outbox.requests), error)
+        elif refusal.code == NOT_LEADER:
+            self._session.not_leader()
+            self._session_ended()
+        elif refusal.code == UNKNOWN_SESSION:
+            self._session.unknown()
+            self._session_ended()
+        elif is_keys:
+            self._keys.refused(refusal)
+        elif number in self._node_flights:
+            self._node_refused(self._node_flights.pop(number), refusal)
+        else:
+            self._call_refused(self._call_flights.pop(number), refusal)
+
+    # -- the proxy itself ------------------------------------------------------------
+
+    def _send_calls(self) -> None:
+        secret = self._session.secret
+        assert secret is not None
+        now_ns = self._outbox.now_ns
+        for call in [c for c in self._calls if c.hold_until_ns <= now_ns]:
+            del self._calls[call]
+            number = self._outbox.next_number()
+            self._call_flights[number] = call
+            self._outbox.send(call.build(number, secret))
+
+    def _call_refused(self, call: Call, refusal: Refusal) -> None:
+        if call.is_done:
+            return
+        if refusal.code in _TRANSIENT:
+            call.problem = error_of(refusal)
+            call.pause_ns = longer_pause(call.pause_ns)
+            call.hold_until_ns = self._outbox.now_ns + call.pause_ns
+            self._calls[call] = None
+            self._session.doubt()
+        else:
+            self._outbox.fail(call, error_of(refusal))
+
+    # -- single nodes ----------------------------------------------------------------
+
+    def _send_node_reads(self) -> None:
+        secret = self._session.secret
+        assert secret is not None
+        now_ns = self._outbox.now_ns
+        for read in [r for r in self._node_reads if r.hold_until_ns <= now_ns]:
+            del self._node_reads[read]
+            number = self._outbox.next_number()
+            self._node_flights[number] = read
+            operation = read.operation
+            ask = Ask(
+                request_id=number,
+                session=secret,
+                state_number=read.route.state_number,
+                assignment_version=read.route.version,
+                node_index=read.node_index,
+                operation=operation,
+                key_count=operation.limit if isinstance(operation, ScanRows) else 1,
+                deadline_ms=milliseconds(read.deadline_ns - now_ns),
+                min_batch_id=read.min_batch_id,
+                min_generation=read.min_generation,
+            )
+            self._outbox.send(ask, ())
+
+    def _take_page(
+        self, read: NodeRead, told: Told, payload: bytes | memoryview
+    ) -> None:
+        if read.is_done:
+            return
+        try:
+            result = (
+                read.route.decode_page(payload)
+                if isinstance(read.operation, ScanRows)
+                else decode_count(payload)
+            )
+        except RemoteProtocolError as error:
+            self._outbox.fail(read, error)
+            return
+        floor = self._keys.floor_of_node(read, told.reading)
+        if floor is not None:
+            generation, batch_id = floor
+            if told.reading.generation == generation:
+                read.min_batch_id = max(batch_id, read.min_batch_id or 0)
+                read.min_generation = generation
+            self._ask_node_later(read)
+            return
+        read.result = result
+        read.next_start = told.next_start
+        read.reading = told.reading
+        self._outbox.finish(read)
+
+    def _ask_node_later(self, read: NodeRead) -> None:
+        read.hold_until_ns = self._outbox.now_ns + _HOLD_NS
+        self._node_reads[read] = None
+
+    def _node_refused(self, read: NodeRead, refusal: Refusal) -> None:
+        if read.is_done:
+            return
+        if refusal.code == _OVERLOADED:
+            self._ask_node_later(read)
+            return
+        error = StaleRouteError() if refusal.code in _OUTDATED else error_of(refusal)
+        if isinstance(error, StateUnavailableError):
+            error = StateUnavailableError(
+                *read.state, error.key_groups, error.retry_after_seconds, error.detail
+            )
+        self._outbox.fail(read, error)

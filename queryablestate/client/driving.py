@@ -1,0 +1,191 @@
+"""
+`QueryDriver`: steps a `QueryCore` and performs what it says; what both shells share.
+
+A shell says when: on which thread or loop, how it waits for the link, and how it tells
+those that wait.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import TYPE_CHECKING, assert_never
+
+from haservices import HAConfig
+from nameservice import ForkGuard, NameServiceError, SystemClock
+from queryablestate.client.core import QueryCore
+from queryablestate.client.events import (
+    AskWhoLeads,
+    CompleteRequests,
+    ConnectionMade,
+    ConnectionRefused,
+    ConnectTo,
+    Disconnect,
+    LeaderTold,
+    QueryEffect,
+    QueryEvent,
+    SayHello,
+    SendRequest,
+)
+from queryablestate.client.link import QueryLink
+from queryablestate.connect.credentials import as_credentials
+from queryablestate.connect.proxy_finder import ProxyFinder
+from zmqtransport.log_budget import LogBudget
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from haservices import HAServices
+    from queryablestate.client.core import QueryConfig
+    from queryablestate.client.requests import Request
+    from queryablestate.connect.credentials import Credentials
+    from zmqtransport import ZMQContext
+
+
+__all__ = ["QueryDriver"]
+
+
+class QueryDriver(ABC):
+    """
+    A core, its link to a proxy, and what finds the proxy.
+
+    Args:
+        services: The name service, or how to open it.
+        credentials: What we show the proxy.
+        config: The limits of the core.
+        first_address: Where to ask before the name service is asked, or None.
+
+    Attributes:
+        clock: What deadlines are measured by.
+    """
+
+    def __init__(
+        self,
+        services: HAConfig | HAServices | str,
+        credentials: str | Credentials | None,
+        config: QueryConfig | None = None,
+        *,
+        first_address: str | None = None,
+    ) -> None:
+        self.clock = SystemClock()
+        self._guard = ForkGuard()
+        self._credentials = as_credentials(credentials)
+        self._finder = ProxyFinder(services, on_change=self._leader_changed)
+        self._budget = LogBudget()
+        self._core = QueryCore(
+            config,
+            now_ns=self.clock.now_ns(),
+            first_address=first_address,
+            name_service=(
+                self._finder.config.url
+                if isinstance(services, HAConfig | str)
+                else None
+            ),
+        )
+        self._context: ZMQContext | None = None
+        self._link: QueryLink | None = None
+        self._events: deque[QueryEvent] = deque()
+
+    @property
+    def key_count_max(self) -> int:
+        """Return how many keys one question may have."""
+        return self._core.key_count_max
+
+    @property
+    def address(self) -> str | None:
+        """Return where the proxy is that is connected to, or None."""
+        link = self._link
+        return None if link is None else link.target
+
+    # -- what a shell does its own way -------------------------------------------------
+
+    @abstractmethod
+    def _leader_changed(self) -> None:
+        """Take `_leader_told` to the core soon; on a thread of the name service."""
+
+    @abstractmethod
+    def _link_opened(self, link: QueryLink) -> None:
+        """Wait for *link*, too."""
+
+    @abstractmethod
+    def _link_closing(self, link: QueryLink) -> None:
+        """Wait for *link* no more."""
+
+    @abstractmethod
+    def _complete(self, requests: Sequence[Request]) -> None:
+        """Tell whoever waits for *requests*."""
+
+    # -- what they share ---------------------------------------------------------------
+
+    def _leader_told(self) -> LeaderTold:
+        """Return what is known of the leader, as an event."""
+        leader = self._finder.leader
+        if leader is None:
+            return LeaderTold(
+                address=None,
+                problem=self._finder.problem,
+                is_known=self._finder.has_heard or self._finder.problem is not None,
+            )
+        return LeaderTold(address=leader.address, epoch=leader.epoch)
+
+    def _step(self, event: QueryEvent) -> None:
+        """Let the core take a step, and perform what it says."""
+        for effect in self._core.step(event, now_ns=self.clock.now_ns()):
+            self._perform(effect)
+        while self._events:
+            for effect in self._core.step(
+                self._events.popleft(), now_ns=self.clock.now_ns()
+            ):
+                self._perform(effect)
+
+    def _perform(self, effect: QueryEffect) -> None:
+        match effect:
+            case CompleteRequests(requests):
+                self._complete(requests)
+            case SendRequest():
+                if self._link is not None:
+                    self._link.send(effect)
+            case SayHello():
+                if self._link is not None:
+                    error = self._link.greet(effect)
+                    if error is not None:
+                        self._close_link()
+                        self._events.append(ConnectionRefused(error=error))
+            case AskWhoLeads():
+                self._finder.start()
+            case ConnectTo(address=address):
+                self._connect(address)
+            case Disconnect():
+                self._close_link()
+            case _:
+                assert_never(effect)
+
+    def _connect(self, address: str) -> None:
+        assert self._context is not None
+        try:
+            self._link = link = QueryLink(
+                self._context,
+                address,
+                credentials=self._credentials,
+                config=self._finder.config,
+                clock=self.clock,
+                budget=self._budget,
+            )
+        except NameServiceError as error:
+            self._events.append(ConnectionRefused(error=error))
+        else:
+            self._link_opened(link)
+
+    def _watch_link(self, link: QueryLink) -> None:
+        """Take note of what happened to the connection."""
+        for event in link.watch():
+            if not isinstance(event, ConnectionMade):
+                self._close_link()
+            self._step(event)
+
+    def _close_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            self._link_closing(link)
+            link.close()

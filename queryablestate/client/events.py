@@ -1,0 +1,187 @@
+"""
+What happens to a client of queryable state, and what it is to do about it.
+
+Of those that every question needs, nobody changes any, but they are not frozen: making
+a frozen one costs three times as much, and a single get needs four.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from attrs import define, frozen
+
+from nameservice.errors import NameServiceError
+from queryablestate.client.requests import Request
+from queryablestate.wire.clients import ClientRequest, ToClient
+
+
+__all__ = [
+    "AskWhoLeads",
+    "ClientClosed",
+    "CompleteRequests",
+    "ConnectTo",
+    "ConnectionFailed",
+    "ConnectionMade",
+    "ConnectionRefused",
+    "Disconnect",
+    "LeaderTold",
+    "MessageCame",
+    "QueryEffect",
+    "QueryEvent",
+    "RequestsAsked",
+    "RequestsDropped",
+    "SayHello",
+    "SendRequest",
+    "TimeWent",
+]
+
+
+# -- what happened -------------------------------------------------------------------
+
+
+@frozen
+class TimeWent:
+    """Nothing but time."""
+
+
+@define
+class RequestsAsked:
+    """The application asks; what is given together is sent together."""
+
+    requests: Sequence[Request]
+
+
+@frozen(kw_only=True)
+class RequestsDropped:
+    """Nobody waits for these requests any more."""
+
+    requests: Sequence[Request]
+
+
+@frozen(kw_only=True)
+class LeaderTold:
+    """
+    The name service says who is the proxy leader.
+
+    Attributes:
+        address: Where, or None if nobody leads.
+        epoch: Of that leadership; 0 if nobody leads.
+        problem: Why the name service could not be asked, or None.
+        is_known: False if the name service is open, and has told of no leader so far.
+    """
+
+    address: str | None
+    epoch: int = 0
+    problem: NameServiceError | None = None
+    is_known: bool = True
+
+
+@frozen
+class ConnectionMade:
+    """The proxy that was to be connected to is, and messages can flow."""
+
+
+@frozen(kw_only=True)
+class ConnectionFailed:
+    """
+    There is no connection, or no longer; the shell has closed its socket.
+
+    Attributes:
+        problem: What was seen, or None.
+    """
+
+    problem: NameServiceError | None = None
+
+
+@frozen(kw_only=True)
+class ConnectionRefused:
+    """We are not let in, and trying again at once would not help; likewise closed."""
+
+    error: NameServiceError
+
+
+@define
+class MessageCame:
+    """
+    The proxy sent a message.
+
+    Attributes:
+        message: The message.
+        payload: Its second frame, empty if it has none.
+    """
+
+    message: ToClient
+    payload: bytes | memoryview = b""
+
+
+@frozen
+class ClientClosed:
+    """The application is done: whatever waits is answered now."""
+
+
+QueryEvent: TypeAlias = (
+    ClientClosed
+    | ConnectionFailed
+    | ConnectionMade
+    | ConnectionRefused
+    | LeaderTold
+    | MessageCame
+    | RequestsAsked
+    | RequestsDropped
+    | TimeWent
+)
+
+
+# -- what to do ----------------------------------------------------------------------
+
+
+@frozen
+class AskWhoLeads:
+    """Ask the name service: the address that was given first does not do."""
+
+
+@frozen(kw_only=True)
+class ConnectTo:
+    """Open a socket to this address; what comes of it is an event."""
+
+    address: str
+
+
+@frozen
+class Disconnect:
+    """Close the socket; nothing is to be heard of it."""
+
+
+@frozen(kw_only=True)
+class SayHello:
+    """Send a `Hello` with the credential, which only the shell knows."""
+
+    request_id: int
+
+
+@define
+class SendRequest:
+    """
+    Send a message.
+
+    Attributes:
+        message: The envelope.
+        keys: The second frame, to be encoded; None if there is none.
+    """
+
+    message: ClientRequest
+    keys: Sequence[bytes] | None = None
+
+
+@define
+class CompleteRequests:
+    """These requests are done: tell whoever waits."""
+
+    requests: Sequence[Request]
+
+
+QueryEffect: TypeAlias = (
+    AskWhoLeads | CompleteRequests | ConnectTo | Disconnect | SayHello | SendRequest
+)

@@ -1,0 +1,99 @@
+"""
+`ReadFloors`: the newest batch that a client has seen of each node; pure.
+
+One client never goes back in time within a key group (rule Q1).  What an answer was
+read as of is ordered by (generation, batch id), and each node applies batches in that
+order, so it is enough to remember the newest of each node.  Two things could go wrong
+behind that: an answer that was under way for long, and a key group that moves to a node
+which has not yet applied what its former node had.  Hence what a group brings along
+when it moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeAlias, final
+
+from queryablestate.client.routes import Route
+from queryablestate.wire.questions import Reading
+
+
+__all__ = ["PRESENT", "Floor", "ReadFloors", "floor_of_reading", "split_floor"]
+
+Floor: TypeAlias = tuple[int, int]
+"""Generation and batch id; -1 stands for a generation without a batch."""
+
+PRESENT: Final = -1
+"""Stands for the present generation, in what is asked: the proxy knows which it is."""
+
+_NOTHING: Final[Floor] = (-1, -1)
+
+
+def floor_of_reading(reading: Reading) -> Floor:
+    """Return *reading* as it is ordered."""
+    batch_id = reading.batch_id
+    return (reading.generation, -1 if batch_id is None else batch_id)
+
+
+def split_floor(floor: Floor | None) -> tuple[int | None, int | None]:
+    """Return generation and batch id of *floor* as an `Ask` has them."""
+    if floor is None:
+        return None, None
+    generation, batch_id = floor
+    return None if generation == PRESENT else generation, batch_id
+
+
+@final
+class ReadFloors:
+    """What one client has seen of one state, by node and by key group that moved."""
+
+    def __init__(self) -> None:
+        self._by_node: dict[str, Floor] = {}
+        self._by_group: dict[int, Floor] = {}
+
+    def check(
+        self, node_id: str, storage_keys: Iterable[bytes], seen: Floor
+    ) -> Floor | None:
+        """
+        Take note of an answer that is new enough, or return how new it should be.
+
+        Args:
+            node_id: Who answered.
+            storage_keys: To what; no key stands for all that the node holds.
+            seen: As of what.
+        """
+        floor = self._by_node.get(node_id, _NOTHING)
+        if self._by_group:
+            for key in storage_keys:
+                moved = self._by_group.get((key[0] << 8) | key[1])
+                if moved is not None and moved > floor:
+                    floor = moved
+        if seen < floor:
+            return floor
+        self._by_node[node_id] = max(seen, self._by_node.get(node_id, _NOTHING))
+        return None
+
+    def move(self, before: Route, after: Route) -> None:
+        """Take note of a new route to the same state."""
+        for group, (old, new) in enumerate(
+            zip(before.owners, after.owners, strict=True)
+        ):
+            old_id = before.node_ids[old]
+            if old_id != after.node_ids[new]:
+                floor = max(
+                    self._by_node.get(old_id, _NOTHING),
+                    self._by_group.get(group, _NOTHING),
+                )
+                if floor != _NOTHING:
+                    self._by_group[group] = floor
+        for group in [
+            group
+            for group, floor in self._by_group.items()
+            if self._by_node.get(after.node_ids[after.owners[group]], _NOTHING) >= floor
+        ]:
+            del self._by_group[group]
+
+    def clear(self) -> None:
+        """Forget everything: it is another state of the same name."""
+        self._by_node.clear()
+        self._by_group.clear()

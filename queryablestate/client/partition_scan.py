@@ -1,0 +1,193 @@
+"""
+`PartitionScanner`: the rows of some key groups of a state, for readers in parallel.
+
+`QueryableStateClient.scan` gives rows in the order of their keys, over all nodes, to
+one reader.  Who reads a whole state into a program that has many readers (Spark) wants
+parts of it that are disjoint and complete, whatever moves meanwhile.  So a part is a
+set of key groups.  As a rule they are those of one node, and its pages are all that is
+needed; when key groups have moved, the part goes on with their new nodes, from the
+place where it was, and passes over rows of other key groups.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self, final
+
+from nameservice import SystemClock
+from queryablestate.client.builder import QueryBuilder, raise_error
+from queryablestate.client.requests import StaleRouteError
+from queryablestate.client.threads import QueryShell
+from queryablestate.schema.schema import StateKind
+from queryablestate.wire.questions import ScanRows
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from haservices import HAConfig, HAServices
+    from queryablestate.client.routes import Route
+    from queryablestate.client.scanning import ScannedRow
+    from queryablestate.connect.credentials import Credentials
+    from queryablestate.schema.schema import Field
+
+
+__all__ = ["PartitionScanner"]
+
+_PAGE_ROW_COUNT_MAX: Final = 10_000
+
+
+@final
+class PartitionScanner:
+    """
+    Reads one state in parts.  For one thread; a context manager.
+
+    Args:
+        config: The name service, or how to open it.
+        credentials: Who asks.
+        job_id: The job.
+        state_name: The state.
+        deadline_seconds: How long each page may take.
+
+    Raises:
+        ConfigurationError: If an argument is malformed.
+    """
+
+    def __init__(
+        self,
+        config: HAConfig | HAServices | str,
+        credentials: str | Credentials | None = None,
+        *,
+        job_id: str,
+        state_name: str,
+        deadline_seconds: float,
+    ) -> None:
+        self._job_id = job_id
+        self._state_name = state_name
+        self._builder = QueryBuilder(SystemClock(), deadline_seconds=deadline_seconds)
+        self._shell = QueryShell(config, credentials)
+
+    def columns(self) -> tuple[Field, ...]:
+        """
+        Return the columns of a row: those of the key, of the map key, of the value.
+
+        Raises:
+            NameServiceError: As `QueryableStateClient.get` does.
+        """
+        schema = self._route(self._builder.deadline_ns(None)).schema
+        return (*schema.key, *schema.map_key, *schema.value)
+
+    def parts(self) -> list[tuple[int, ...]]:
+        """
+        Return key groups that are best read together; each is in one part.
+
+        Raises:
+            NameServiceError: As `QueryableStateClient.get` does.
+        """
+        route = self._route(self._builder.deadline_ns(None))
+        return list(_by_node(route, None).values())
+
+    def rows(self, key_groups: Iterable[int]) -> Iterator[list[tuple[Any, ...]]]:
+        """
+        Yield all rows of *key_groups*, in pages, in no particular order.
+
+        Each page is as of its own moment.
+
+        Yields:
+            For each row the values of `columns`; items of lists in their order.
+
+        Raises:
+            StateUnavailableError: If a node that holds key groups is away.
+            NameServiceError: As `QueryableStateClient.get` does.
+        """
+        # Also for all that it takes to find out where key groups have moved.
+        deadline_ns = self._builder.deadline_ns(None)
+        route = self._route(deadline_ns)
+        left = [(tuple(sorted(key_groups)), b"")]
+        while left:
+            wanted, start = left.pop()
+            parts = list(_by_node(route, wanted).items())
+            for place, (node_index, groups) in enumerate(parts):
+                position: bytes | None = start
+                while position is not None:
+                    (page,) = self._builder.nodes(
+                        route,
+                        [
+                            (
+                                node_index,
+                                ScanRows(
+                                    start=position, stop=None, limit=self._row_count
+                                ),
+                            )
+                        ],
+                        deadline_ns,
+                        None,
+                    )
+                    self._shell.run(page)
+                    if isinstance(page.error, StaleRouteError):
+                        break
+                    raise_error(page.error)
+                    yield _rows(route, page.result, groups)
+                    position = page.next_start
+                    deadline_ns = self._builder.deadline_ns(None)
+                if position is not None:  # by a new route: this one, and what follows
+                    left.append((groups, position))
+                    left += [(other, start) for _, other in parts[place + 1 :]]
+                    route = self._route(deadline_ns, route)
+                    break
+
+    def close(self) -> None:
+        """Release everything.  Idempotent."""
+        self._shell.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _row_count(self) -> int:
+        return min(self._shell.key_count_max, _PAGE_ROW_COUNT_MAX)
+
+    def _route(self, deadline_ns: int, stale: Route | None = None) -> Route:
+        read = self._builder.route(self._job_id, self._state_name, deadline_ns, stale)
+        self._shell.run(read)
+        raise_error(read.error)
+        assert read.route is not None
+        return read.route
+
+
+def _by_node(
+    route: Route, key_groups: Iterable[int] | None
+) -> dict[int, tuple[int, ...]]:
+    """Return those of *key_groups* (None for all) that each node is asked for."""
+    found: dict[int, list[int]] = {}
+    for group in range(len(route.owners)) if key_groups is None else key_groups:
+        found.setdefault(route.owners[group], []).append(group)
+    return {index: tuple(found[index]) for index in sorted(found)}
+
+
+def _rows(
+    route: Route, page: Sequence[ScannedRow], key_groups: tuple[int, ...]
+) -> list[tuple[Any, ...]]:
+    """Return the rows of a page that are of *key_groups*."""
+    schema = route.schema
+    is_map = schema.kind is StateKind.MAP
+    is_single = len(schema.key) == 1
+    is_map_single = len(schema.map_key) == 1
+    node_index = route.owners[key_groups[0]]
+    # As a rule the node has no other key groups, and no key need be hashed.
+    is_all = len(key_groups) == route.owners.count(node_index)
+    wanted = frozenset(key_groups)
+    key_group = route.key_codec.key_group
+    rows = []
+    for _, key, value in page:
+        map_columns: tuple[Any, ...] = ()
+        if is_map:
+            key, map_key = key  # noqa: PLW2901 (it is both of them)
+            map_columns = (map_key,) if is_map_single else map_key
+        if not is_all and key_group(key) not in wanted:
+            continue
+        columns = (key,) if is_single else key
+        rows.append((*columns, *map_columns, *value.values()))
+    return rows

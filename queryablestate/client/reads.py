@@ -1,0 +1,631 @@
+"""
+`KeyDesk`: questions for keys and for routes, on their way out and back; pure.
+
+What leaves goes through a lane (`queryablestate.client.coalescing`), by the route to
+its state.  What comes back is an answer, or a refusal that says what to do next: ask by
+another route, ask later, or fail the reads that it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, final
+
+from nameservice.errors import NameServiceError, RemoteProtocolError
+from queryablestate.client.coalescing import Flight, Lane, Part, StateTraffic
+from queryablestate.client.events import SendRequest
+from queryablestate.client.floors import Floor, floor_of_reading, split_floor
+from queryablestate.client.requests import (
+    UNANSWERED,
+    KeysRead,
+    NodeRead,
+    RouteRead,
+    StateName,
+)
+from queryablestate.client.routes import Route
+from queryablestate.client.session import QuerySession
+from queryablestate.client.step import (
+    NEVER_NS,
+    NS_PER_MS,
+    QueryOutbox,
+    longer_pause,
+    milliseconds,
+)
+from queryablestate.errors import (
+    StateUnavailableError,
+    UnknownJobError,
+    UnknownStateError,
+)
+from queryablestate.wire.clients import DescribeState, StateDescribed, StateDescription
+from queryablestate.wire.questions import Ask, Reading, Refusal, Told
+from queryablestate.wire.refusals import STALE_ROUTE, error_of
+
+
+__all__ = ["KeyDesk"]
+
+_FIRST_PLACE: Final = [0]
+_OVERLOADED: Final = "did-not-happen"
+_ILLEGAL: Final = "illegal"
+_UNAVAILABLE: Final = "state-unavailable"
+_UNKNOWN: Final = frozenset({"unknown-job", "unknown-state"})
+
+
+@final
+class KeyDesk:
+    """
+    Everything that is asked of states, by key.
+
+    Not thread-safe; a `QueryCore` owns it, and calls `tend` while there is a session.
+
+    Args:
+        outbox: Shared with the core.
+        session: Likewise.
+        flight_count_max: Questions that may be under way.
+        answer_timeout_ns: After how long a question for a route is put again.
+        route_refresh_ns: How old a route may get before it is asked for in passing.
+
+    Attributes:
+        flights: Questions for keys that are under way, by number; not to be changed.
+    """
+
+    def __init__(
+        self,
+        outbox: QueryOutbox,
+        session: QuerySession,
+        *,
+        flight_count_max: int,
+        answer_timeout_ns: int,
+        route_refresh_ns: int,
+    ) -> None:
+        self._outbox = outbox
+        self._session = session
+        self._flight_count_max = flight_count_max
+        self._answer_timeout_ns = answer_timeout_ns
+        self._route_refresh_ns = route_refresh_ns
+        self._traffic: dict[StateName, StateTraffic] = {}
+        self._wanting: dict[StateTraffic, None] = {}
+        self._describing: dict[int, StateTraffic] = {}
+        self._lanes: dict[Lane, None] = {}  # those that something waits in
+        self.flights: dict[int, Flight] = {}
+
+    # -- queries -------------------------------------------------------------------
+
+    @property
+    def flight_count(self) -> int:
+        """Return how many questions for keys are under way."""
+        return len(self.flights)
+
+    @property
+    def state_count(self) -> int:
+        """Return of how many states something is known or asked."""
+        return len(self._traffic)
+
+    def is_describing(self, number: int) -> bool:
+        """Return whether message *number* asks for a route."""
+        return number in self._describing
+
+    def due_ns(self) -> int:
+        """Return when `tend` must be called again."""
+        due_ns = NEVER_NS
+        for traffic in self._wanting:
+            due_ns = min(due_ns, traffic.describe_due_ns)
+        if len(self.flights) < self._flight_count_max:
+            for lane in self._lanes:
+                if not lane.traffic.is_stale:
+                    due_ns = min(due_ns, lane.due_ns(now_ns=self._outbox.now_ns))
+        return due_ns
+
+    def flight_expiry_ns(self) -> int:
+        """Return when the first question under way expires."""
+        return min((f.deadline_ns for f in self.flights.values()), default=NEVER_NS)
+
+    def check_invariants(self) -> None:
+        """Assert what holds between any two steps; tests call it after each."""
+        if self._session.secret is None:
+            assert not self.flights
+            assert not self._describing
+        counts: dict[Lane, int] = {}
+        for flight in self.flights.values():
+            counts[flight.lane] = counts.get(flight.lane, 0) + 1
+            assert len(flight.keys) == len(flight.reads) == len(flight.places)
+        for traffic in self._traffic.values():
+            for lane in traffic.lanes():
+                assert lane.flight_count == counts.get(lane, 0)
+                assert not lane.keys or lane in self._lanes
+                assert len(lane.keys) == len(lane.reads) == len(lane.places)
+            assert not traffic.is_wanting or traffic in self._wanting
+        self._check_open_counts()
+
+    def _check_open_counts(self) -> None:
+        """Assert that every key of every read waits in exactly one place."""
+        counts: dict[KeysRead, int] = {}
+        for read, places in self._all_parts():
+            count = len(read.keys) if places is None else len(places)
+            counts[read] = counts.get(read, 0) + count
+        for request in self._outbox.requests:
+            if isinstance(request, KeysRead):
+                assert request.open_count == counts.get(request, 0) > 0
+
+    def _all_parts(self) -> Iterator[Part]:
+        for flight in self.flights.values():
+            yield from flight.parts()
+        for traffic in self._traffic.values():
+            yield from traffic.waiting
+            for lane in traffic.lanes():
+                yield from lane.parts()
+
+    # -- what is asked -----------------------------------------------------------------
+
+    def ask_now(self, read: KeysRead) -> SendRequest | None:
+        """
+        Ask for one key by the shortest way, or return None if that is not open.
+
+        Nobody else may wait for anything.  What this sends is what `ask` and `tend`
+        would, with a fifth of their calls.
+        """
+        traffic = self._traffic.get(read.state)
+        if traffic is None or traffic.is_stale or traffic.rows_table is None:
+            return None
+        outbox = self._outbox
+        now_ns = outbox.now_ns
+        if now_ns >= traffic.refresh_due_ns:
+            return None
+        route = traffic.route
+        assert route is not None
+        secret = self._session.secret
+        assert secret is not None
+        try:
+            keys = route.key_codec.storage_keys(read.keys)
+        except Exception:  # noqa: BLE001 - the long way tells what is wrong with it
+            return None
+        lane = traffic.rows_table[(keys[0][0] << 8) | keys[0][1]]
+        if lane.flight_count or now_ns < lane.hold_until_ns:
+            return None
+        read.open_count = 1
+        read.rows = [UNANSWERED]
+        deadline_ns = read.deadline_ns
+        outbox.number = number = outbox.number + 1
+        self.flights[number] = Flight(
+            lane, keys, [read], _FIRST_PLACE, now_ns, deadline_ns
+        )
+        lane.flight_count = 1
+        lane.sent_ns = now_ns
+        return SendRequest(
+            Ask(
+                request_id=number,
+                session=secret,
+                state_number=route.state_number,
+                assignment_version=route.version,
+                node_index=lane.node_index,
+                operation=lane.operation,
+                key_count=1,
+                deadline_ms=-(-(deadline_ns - now_ns) // NS_PER_MS),
+            ),
+            keys,
+        )
+
+    def ask(self, reads: Sequence[KeysRead]) -> None:
+        """Take *reads*; what is taken together is sent together."""
+        if len(reads) == 1:
+            read = reads[0]
+            read.open_count = len(read.keys)
+            read.rows = [UNANSWERED] * read.open_count
+            self._enqueue(self._traffic_of(read.state), ((read, None),))
+            return
+        parts: dict[StateTraffic, list[Part]] = {}
+        for read in reads:
+            read.open_count = len(read.keys)
+            read.rows = [UNANSWERED] * read.open_count
+            traffic = self._traffic.get(read.state)
+            if traffic is None:
+                traffic = self._traffic_of(read.state)
+            some = parts.get(traffic)
+            if some is None:
+                some = parts[traffic] = []
+            some.append((read, None))
+        for traffic, some in parts.items():
+            self._enqueue(traffic, some)
+
+    def ask_route(self, read: RouteRead) -> None:
+        """Take a question for a route."""
+        traffic = self._traffic_of(read.state)
+        if read.stale is not None and traffic.route is read.stale:
+            self._route_failed(traffic)
+        traffic.route_reads.append(read)
+        self._want(traffic)
+        self._answer_route_reads(traffic)
+
+    def forget_dropped(self) -> None:
+        """Let nothing be asked for nobody."""
+        for number, flight in tuple(self.flights.items()):
+            if all(read.is_done for read in flight.reads):
+                self._land(number)
+        for lane in self._lanes:
+            lane.purge()
+        self._lanes = {lane: None for lane in self._lanes if lane.keys}
+        for traffic in tuple(self._wanting):
+            traffic.waiting = [part for part in traffic.waiting if not part[0].is_done]
+            traffic.route_reads = [
+                read for read in traffic.route_reads if not read.is_done
+            ]
+            self._stop_wanting(traffic)
+
+    def expire(self) -> None:
+        """Forget what was never answered."""
+        now_ns = self._outbox.now_ns
+        for number in [n for n, f in self.flights.items() if f.deadline_ns <= now_ns]:
+            self._land(number)
+
+    def session_ended(self) -> None:
+        """Let whatever is under way wait again."""
+        for traffic in self._describing.values():
+            traffic.describe_id = None
+            traffic.describe_due_ns = self._outbox.now_ns
+        self._describing.clear()
+        for number in tuple(self.flights):
+            self._put_back(self._land(number))
+
+    # -- what goes out -----------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether there is anything that `tend` might send, now or later."""
+        return bool(self._wanting or self._lanes)
+
+    def tend(self) -> None:
+        """Send what is due."""
+        if self._wanting:
+            self._describe()
+        if self._lanes:
+            self._send_keys()
+
+    def _describe(self) -> None:
+        """Ask for the routes that are due."""
+        secret = self._session.secret
+        assert secret is not None
+        for traffic in self._wanting:
+            if self._outbox.now_ns < traffic.describe_due_ns:
+                continue
+            if traffic.describe_id is not None:
+                del self._describing[traffic.describe_id]
+            number = self._outbox.next_number()
+            traffic.describe_id = number
+            traffic.describe_due_ns = self._outbox.now_ns + self._answer_timeout_ns
+            self._describing[number] = traffic
+            job_id, state_name = traffic.state
+            self._outbox.send(
+                DescribeState(
+                    request_id=number,
+                    session=secret,
+                    job_id=job_id,
+                    state_name=state_name,
+                )
+            )
+
+    def _send_keys(self) -> None:
+        """Send what may be sent."""
+        session = self._session
+        assert session.secret is not None
+        outbox = self._outbox
+        now_ns = outbox.now_ns
+        emptied: list[Lane] = []
+        for lane in self._lanes:
+            if lane.traffic.is_stale or now_ns < lane.hold_until_ns:
+                continue
+            while (
+                lane.keys
+                and len(self.flights) < self._flight_count_max
+                and lane.may_send(session.key_count_max, now_ns=now_ns)
+            ):
+                flight = lane.cut(
+                    session.key_count_max, session.frame_size_bytes_max, now_ns=now_ns
+                )
+                number = outbox.next_number()
+                self.flights[number] = flight
+                outbox.expires_at(flight.deadline_ns)
+                generation, batch_id = split_floor(lane.least)
+                ask = Ask(
+                    request_id=number,
+                    session=session.secret,
+                    state_number=lane.route.state_number,
+                    assignment_version=lane.route.version,
+                    node_index=lane.node_index,
+                    operation=lane.operation,
+                    key_count=len(flight.keys),
+                    deadline_ms=milliseconds(flight.deadline_ns - now_ns),
+                    min_batch_id=batch_id,
+                    min_generation=generation,
+                )
+                outbox.send(ask, flight.keys)
+            if not lane.keys:
+                emptied.append(lane)
+        for lane in emptied:
+            del self._lanes[lane]
+
+    def _land(self, number: int) -> Flight:
+        """Return a flight that is over."""
+        flight = self.flights.pop(number)
+        flight.lane.flight_count -= 1
+        return flight
+
+    def _enqueue(
+        self,
+        traffic: StateTraffic,
+        parts: Sequence[Part],
+        *,
+        least: Floor | None = None,
+    ) -> None:
+        """Put keys into their lanes, or let them wait for a route."""
+        if not parts:
+            return
+        traffic = self._traffic_of(traffic.state)  # it may have been forgotten
+        if traffic.route is None or traffic.is_stale:
+            traffic.waiting += parts
+            self._want(traffic)
+            return
+        if self._outbox.now_ns >= traffic.refresh_due_ns:
+            self._want(traffic)
+        lanes, failed = traffic.enqueue(parts, least=least)
+        for lane in lanes:
+            self._lanes[lane] = None
+        for read, error in failed:
+            if not read.is_done:
+                self._outbox.fail(read, error)
+
+    def _put_back(self, flight: Flight) -> None:
+        """Let what was under way be asked again, as it was if possible."""
+        lane = flight.lane
+        traffic = self._traffic_of(lane.traffic.state)
+        if lane.route is traffic.route and not traffic.is_stale:
+            lane.put_back(flight)
+            lane.purge()
+            if lane.keys:
+                self._lanes[lane] = None
+        else:
+            self._enqueue(lane.traffic, flight.parts())
+
+    # -- answers ---------------------------------------------------------------------
+
+    def answered(self, told: Told, payload: bytes | memoryview) -> None:
+        """Take the answer of a node to one of the `flights`."""
+        flight = self.flights.pop(told.request_id)
+        lane = flight.lane
+        lane.flight_count -= 1
+        traffic = lane.traffic
+        route = lane.route
+        reading = told.reading
+        try:
+            rows = route.decode(lane.operation, payload, len(flight.keys))
+        except RemoteProtocolError as error:
+            self._ask_once_more(flight, error)
+            return
+        if traffic.route is None or route.state_number == traffic.route.state_number:
+            batch_id = reading.batch_id
+            seen = (reading.generation, -1 if batch_id is None else batch_id)
+            node_id = route.node_ids[lane.node_index]
+            floor = traffic.floors.check(node_id, flight.keys, seen)
+            if floor is not None:
+                self._too_old(flight, seen, floor)
+                return
+        traffic.pause_ns = 0
+        lane.answered()
+        done = self._outbox.done
+        requests = self._outbox.requests
+        for read, place, row in zip(flight.reads, flight.places, rows, strict=True):
+            if read.is_done:
+                continue
+            read.rows[place] = row
+            read.reading = reading
+            read.open_count -= 1
+            if not read.open_count:  # as `QueryOutbox.finish`: a call per key is dear
+                read.is_done = True
+                del requests[read]
+                done.append(read)
+
+    def floor_of_node(self, read: NodeRead, reading: Reading) -> Floor | None:
+        """Take note of a node's answer to *read*, or return how new it should be."""
+        traffic = self._traffic.get(read.state)
+        if traffic is None or traffic.route is not read.route:
+            return None
+        node_id = read.route.node_ids[read.node_index]
+        floor = traffic.floors.check(node_id, (), floor_of_reading(reading))
+        if floor is None:
+            traffic.pause_ns = 0
+        return floor
+
+    def refused(self, refusal: Refusal) -> None:
+        """Take the refusal of a question, be it for keys or for a route."""
+        if refusal.request_id in self._describing:
+            traffic = self._describing.pop(refusal.request_id)
+            traffic.describe_id = None
+            if refusal.code == _OVERLOADED:
+                self._route_failed(traffic)
+            else:
+                self._no_route(traffic, error_of(refusal))
+            return
+        flight = self._land(refusal.request_id)
+        match refusal.code:
+            case code if code == STALE_ROUTE:
+                self._ask_by_new_route(flight.lane, flight.parts())
+            case code if code == _OVERLOADED:
+                self._hold(flight.lane)
+                self._put_back(flight)
+            case code if code == _ILLEGAL and len(flight.keys) > 1:
+                flight.lane.shrink(flight)  # the answer would be too large
+                self._put_back(flight)
+            case code if code in _UNKNOWN:
+                self._ask_once_more(flight, error_of(refusal))
+            case code if code == _UNAVAILABLE:
+                self._unavailable(flight, error_of(refusal))
+            case _:
+                self._outbox.fail_all(_reads(flight), error_of(refusal))
+
+    def _hold(self, lane: Lane) -> None:
+        """Send nothing more from *lane* for a while."""
+        lane.pause_ns = longer_pause(lane.pause_ns)
+        lane.hold_until_ns = self._outbox.now_ns + lane.pause_ns
+
+    def _too_old(self, flight: Flight, seen: Floor, floor: Floor) -> None:
+        """Ask again, and for no older batch than was seen before (rule Q1)."""
+        lane = flight.lane
+        if seen[0] == floor[0] and (lane.least is None or lane.least < floor):
+            self._enqueue(lane.traffic, flight.parts(), least=floor)
+        else:
+            self._hold(lane)
+            self._put_back(flight)
+
+    def _ask_once_more(self, flight: Flight, error: NameServiceError) -> None:
+        """Ask by a new route; fail what was asked so already."""
+        again: list[Part] = []
+        for part in flight.parts():
+            read = part[0]
+            if read.is_repeated:
+                self._outbox.fail_all((read,), error)
+            else:
+                read.is_repeated = True
+                again.append(part)
+        if again:
+            self._ask_by_new_route(flight.lane, again)
+
+    def _ask_by_new_route(self, lane: Lane, parts: Sequence[Part]) -> None:
+        """Have the state described again, unless that was done meanwhile."""
+        traffic = self._traffic_of(lane.traffic.state)
+        if traffic.route is lane.route:
+            self._route_failed(traffic)
+        self._enqueue(traffic, parts)
+
+    def _unavailable(self, flight: Flight, error: NameServiceError) -> None:
+        """Fail the keys of the key groups that are named, ask again for the others."""
+        if not isinstance(error, StateUnavailableError):  # its data made no sense
+            self._outbox.fail_all(_reads(flight), error)
+            return
+        groups = [(key[0] << 8) | key[1] for key in flight.keys]
+        named = set(error.key_groups or groups)
+        if named.isdisjoint(groups):
+            # Others have what is asked here, and will be asked for it in a moment.
+            self._hold(flight.lane)
+            self._put_back(flight)
+            return
+        lost: dict[KeysRead, list[int]] = {}
+        left: dict[KeysRead, list[int]] = {}
+        for read, place, group in zip(flight.reads, flight.places, groups, strict=True):
+            if read.is_done:
+                continue
+            if group in named:
+                lost.setdefault(read, []).append(group)
+            else:
+                left.setdefault(read, []).append(place)
+        for read, lost_groups in lost.items():
+            own = StateUnavailableError(
+                *read.state,
+                sorted(set(lost_groups)),
+                error.retry_after_seconds,
+                error.detail,
+            )
+            if not read.is_partial:
+                self._outbox.fail(read, own)
+                continue
+            read.partial_error = own
+            read.open_count -= len(lost_groups)
+            if not read.open_count:
+                self._outbox.finish(read)
+        self._enqueue(
+            flight.lane.traffic, [part for part in left.items() if not part[0].is_done]
+        )
+
+    # -- routes ----------------------------------------------------------------------
+
+    def _traffic_of(self, state: StateName) -> StateTraffic:
+        traffic = self._traffic.get(state)
+        if traffic is None:
+            traffic = self._traffic[state] = StateTraffic(state)
+            traffic.describe_due_ns = self._outbox.now_ns
+        return traffic
+
+    def _want(self, traffic: StateTraffic) -> None:
+        """Have the route asked for."""
+        self._wanting[traffic] = None
+
+    def _stop_wanting(self, traffic: StateTraffic) -> None:
+        """Do not ask for a route that nobody waits for."""
+        if traffic.is_wanting:
+            return
+        self._wanting.pop(traffic, None)
+        if traffic.route is None and traffic.describe_id is None:
+            del self._traffic[traffic.state]
+
+    def _route_failed(self, traffic: StateTraffic) -> None:
+        """Take note that the route leads nowhere; ask for it again, after a pause."""
+        traffic.is_stale = True
+        if traffic.describe_id is None:
+            traffic.describe_due_ns = self._outbox.now_ns + traffic.pause_ns
+            traffic.pause_ns = longer_pause(traffic.pause_ns)
+
+    def described(self, described: StateDescribed) -> None:
+        """Take a route."""
+        traffic = self._describing.pop(described.request_id)
+        traffic.describe_id = None
+        try:
+            route = _route_of(traffic, described.description)
+        except NameServiceError as error:
+            self._no_route(traffic, error)
+            return
+        if route is not traffic.route:
+            for lane in traffic.lanes():
+                self._lanes.pop(lane, None)
+        traffic.adopt(route)
+        traffic.refresh_due_ns = self._outbox.now_ns + self._route_refresh_ns
+        waiting, traffic.waiting = traffic.waiting, []
+        self._enqueue(traffic, [part for part in waiting if not part[0].is_done])
+        self._answer_route_reads(traffic)
+
+    def _answer_route_reads(self, traffic: StateTraffic) -> None:
+        """Tell those who wait for a route, if there is one."""
+        if traffic.route is None or traffic.is_stale:
+            return
+        for read in traffic.route_reads:
+            if not read.is_done:
+                read.route = traffic.route
+                self._outbox.finish(read)
+        traffic.route_reads = []
+        self._stop_wanting(traffic)
+
+    def _no_route(self, traffic: StateTraffic, error: NameServiceError) -> None:
+        """
+        Fail what waits for a route that there is none of.
+
+        The state is forgotten if nothing was seen of it, or if there is no such state.
+        Else what was seen stays seen (rule Q1): the next question has the state
+        described, and its answer is held against that.
+        """
+        self._outbox.fail_all(traffic.route_reads, error)
+        self._outbox.fail_all([read for read, _ in traffic.waiting], error)
+        for lane in traffic.lanes():
+            self._outbox.fail_all(lane.reads, error)
+            lane.keys, lane.reads, lane.places = [], [], []
+            self._lanes.pop(lane, None)
+        traffic.waiting = []
+        traffic.route_reads = []
+        self._wanting.pop(traffic, None)
+        if traffic.route is None or isinstance(
+            error, UnknownJobError | UnknownStateError
+        ):
+            del self._traffic[traffic.state]
+        else:
+            traffic.is_stale = True
+            traffic.describe_due_ns = self._outbox.now_ns
+
+
+def _route_of(traffic: StateTraffic, description: StateDescription) -> Route:
+    """Return the route that *description* is of, the present one if it is."""
+    if (description.job_id, description.state_name) != traffic.state:
+        raise RemoteProtocolError("malformed", "the description of another state")
+    route = traffic.route
+    if route is not None and route.is_same_as(description):
+        return route
+    return Route(description, route)
+
+
+def _reads(flight: Flight) -> list[KeysRead]:
+    """Return who still waits for *flight*, each once."""
+    return [read for read, _ in flight.parts()]

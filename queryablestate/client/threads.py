@@ -1,0 +1,350 @@
+"""
+`QueryShell`: many threads, one `QueryCore`, and no thread of its own.
+
+Theory of operation.  A hop from one thread to another and back costs 50 to 90 us here,
+as much as half of a round trip over two sockets (measured).  So there is no thread that
+does I/O for the others: whoever asks does it, for itself and for everybody else.
+
+*   Under the lock, a thread takes a *turn*: hands to the core what it asks, sends what
+    may be sent (what others ask, too: the core packs it together), and takes what has
+    come.  Turns are short and never wait.
+*   Whoever then still waits for an answer, and finds nobody *driving*, drives: waits
+    until the socket is readable or the core's deadline comes, without the lock, takes a
+    turn, and so on until its own requests are answered.  Then it hands over to another
+    that waits, if there is one.
+*   Everybody else sleeps until told: done, or to drive.
+
+So a single thread never leaves its own stack, and of many threads one receives for all.
+ZeroMQ allows a socket to be used by one thread after the other if there is a memory
+barrier between them, which a lock is.
+
+Nothing happens while nobody asks: a connection that closes meanwhile, and a leader that
+changes, are noticed by the next request.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from typing import TYPE_CHECKING, Final, final
+
+from queryablestate.client.driving import QueryDriver
+from queryablestate.client.events import (
+    ClientClosed,
+    RequestsAsked,
+    RequestsDropped,
+    TimeWent,
+)
+from queryablestate.client.link import QueryLink
+from queryablestate.client.requests import KeysRead
+from zmqtransport import new_context
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from haservices import HAConfig, HAServices
+    from queryablestate.client.core import QueryConfig
+    from queryablestate.client.requests import Request
+    from queryablestate.connect.credentials import Credentials
+
+
+__all__ = ["QueryShell"]
+
+_NS_PER_MS: Final = 1_000_000
+_WAIT_MS_MAX: Final = 60_000
+_TIME_WENT: Final = TimeWent()
+
+
+@final
+class _Waiter:
+    """One thread that waits, for one or more requests."""
+
+    __slots__ = ("lock", "open_count")
+
+    lock: threading.Lock
+    """Held until there is something to look at; none before the thread sleeps."""
+
+    def __init__(self, open_count: int) -> None:
+        self.open_count = open_count
+
+
+@final
+class QueryShell(QueryDriver):
+    """
+    A `QueryCore` for threads.  Thread-safe.
+
+    Looks for the proxy leader from the beginning, unless it is told where to ask first.
+    """
+
+    def __init__(
+        self,
+        services: HAConfig | HAServices | str,
+        credentials: str | Credentials | None,
+        config: QueryConfig | None = None,
+        *,
+        first_address: str | None = None,
+    ) -> None:
+        super().__init__(services, credentials, config, first_address=first_address)
+        self._is_news = False
+        self._lock = threading.Lock()  # guards what follows, and what is inherited
+        self._context = new_context()
+        self._requests = self._core.requests
+        self._waiters: dict[_Waiter, None] = {}
+        self._driver: _Waiter | None = None
+        self._polling_until_ns = 0
+        self._closed = threading.Event()
+        self._is_closed = False
+        self._poll = select.poll()
+        self._wake_lock = threading.Lock()  # guards the pipe
+        self._wake_reader, self._wake_writer = os.pipe()
+        for descriptor in (self._wake_reader, self._wake_writer):
+            os.set_blocking(descriptor, False)
+        self._is_pipe_open = True
+        self._make_poll()
+        if first_address is None:
+            try:
+                self._finder.start()
+            except BaseException:
+                self.close()
+                raise
+
+    def run(self, *requests: Request) -> None:
+        """
+        Ask, and return when all of *requests* are done, be it with an error.
+
+        Raises:
+            ForkedClientError: In a child of the process that made it.
+        """
+        self._guard.check()
+        waiter = _Waiter(len(requests))
+        for request in requests:
+            request.waiter = waiter
+        try:
+            with self._lock:
+                if not self._ask_now(requests):
+                    self._turn(requests)
+                    if not waiter.open_count:
+                        return
+                is_driving = self._driver is None
+                if is_driving:
+                    self._driver = waiter
+                else:
+                    waiter.lock = threading.Lock()
+                    waiter.lock.acquire()
+                    self._waiters[waiter] = None
+                    self._hurry()
+            if not is_driving:
+                waiter.lock.acquire()
+                if self._driver is not waiter:
+                    return  # done
+            self._drive(waiter)
+        except BaseException:  # KeyboardInterrupt, for one
+            self._give_up(waiter, requests)
+            raise
+
+    def pause(self, seconds: float) -> None:
+        """Return after *seconds*, or as soon as the shell is closed."""
+        self._closed.wait(seconds)
+
+    def close(self) -> None:
+        """
+        Release everything.  Idempotent; silent in a forked child.
+
+        Requests that wait in other threads fail.
+        """
+        if self._guard.is_inherited:
+            return
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._closed.set()
+            self._step(ClientClosed())
+            self._turn()
+            self._close_link()
+            self._wake()
+            self._release()
+        self._finder.close()
+        assert self._context is not None
+        self._context.term()
+
+    # -- driving -----------------------------------------------------------------------
+
+    def _drive(self, waiter: _Waiter) -> None:
+        """Receive for everybody, until *waiter* has its answer."""
+        ready: list[tuple[int, int]] | None = None
+        link: QueryLink | None = None
+        while True:
+            with self._lock:
+                if ready is not None:  # whoever begins to drive has just had a turn
+                    self._turn(has_come=self._look_at(ready, link))
+                if not waiter.open_count:
+                    self._hand_over()
+                    return
+                wait_ms = self._wait_ms()
+                poll = self._poll
+                link = self._link
+            ready = poll.poll(wait_ms)
+
+    def _look_at(
+        self, ready: Sequence[tuple[int, int]], link: QueryLink | None
+    ) -> bool:
+        """Take note of what is ready; return whether a message should have come."""
+        has_come = False
+        for descriptor, _ in ready:
+            if descriptor == self._wake_reader:
+                self._drain_wake()
+            elif link is not None and link is self._link:
+                if descriptor == link.descriptors[0]:
+                    has_come = True
+                else:
+                    self._watch_link(link)
+        return has_come
+
+    def _hand_over(self) -> None:
+        """Let another drive; under the lock."""
+        self._driver = None
+        if self._waiters:
+            self._driver = waiter = next(iter(self._waiters))
+            del self._waiters[waiter]
+            waiter.lock.release()
+        elif self._is_closed:
+            self._release()
+
+    def _give_up(self, waiter: _Waiter, requests: Sequence[Request]) -> None:
+        """Forget *requests*: whoever asked has been interrupted."""
+        with self._lock:
+            self._waiters.pop(waiter, None)
+            self._turn()
+            self._step(RequestsDropped(requests=requests))
+            if self._driver is waiter:
+                self._hand_over()
+
+    def _wait_ms(self) -> int:
+        """Return how long to wait for the socket, rounded up; under the lock."""
+        deadline_ns = self._core.next_deadline_ns()
+        now_ns = self._core.now_ns  # of the turn that just ended
+        if deadline_ns is None:
+            deadline_ns = now_ns + _WAIT_MS_MAX * _NS_PER_MS
+        self._polling_until_ns = deadline_ns
+        if self._is_news:
+            return 0
+        return max(0, min(-((now_ns - deadline_ns) // _NS_PER_MS), _WAIT_MS_MAX))
+
+    def _hurry(self) -> None:
+        """Wake who drives if it would sleep too long; under the lock."""
+        deadline_ns = self._core.next_deadline_ns()
+        if deadline_ns is not None and deadline_ns < self._polling_until_ns:
+            self._wake()
+
+    # -- turns -------------------------------------------------------------------------
+
+    def _ask_now(self, requests: Sequence[Request]) -> bool:
+        """Ask by the shortest way if that is open; return whether it was."""
+        request = requests[0]
+        link = self._link
+        if (
+            self._driver is not None
+            or self._is_news
+            or len(requests) != 1
+            or not isinstance(request, KeysRead)
+            or link is None
+            or not link.is_made
+        ):
+            return False
+        effect = self._core.ask_now(request)
+        if effect is None:
+            return False
+        link.send(effect)
+        self._receive(is_likely=False)
+        return True
+
+    def _turn(
+        self, requests: Sequence[Request] = (), *, has_come: bool = False
+    ) -> None:
+        """
+        Ask, and do whatever can be done now; under the lock.
+
+        ZeroMQ signals a message only to one who has looked in vain since the last one,
+        and a send may take the signal: so a turn ends with looking, unless nobody waits
+        for anything.
+        """
+        if self._is_news:
+            self._is_news = False
+            self._step(self._leader_told())
+        if requests:
+            self._step(RequestsAsked(requests))
+        elif not has_come:
+            deadline_ns = self._core.next_deadline_ns()
+            if deadline_ns is not None and deadline_ns <= self.clock.now_ns():
+                self._step(_TIME_WENT)
+        if self._link is not None and not self._link.is_made:
+            self._watch_link(self._link)
+        self._receive(is_likely=has_come)
+
+    def _receive(self, *, is_likely: bool) -> None:
+        """Take the messages that have come, if anybody waits for any."""
+        while self._requests and self._link is not None:
+            message = self._link.receive(is_likely=is_likely)
+            if message is None:
+                if not self._link.is_made:
+                    self._watch_link(self._link)
+                return
+            is_likely = False
+            self._step(message)
+
+    def _complete(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            waiter: _Waiter = request.waiter
+            waiter.open_count -= 1
+            if not waiter.open_count and waiter in self._waiters:
+                del self._waiters[waiter]
+                waiter.lock.release()
+
+    def _link_opened(self, link: QueryLink) -> None:
+        self._make_poll()
+
+    def _link_closing(self, link: QueryLink) -> None:
+        self._make_poll()
+
+    def _make_poll(self) -> None:
+        """Have who drives wait for the present link; a poll object serves one wait."""
+        self._poll = select.poll()
+        self._poll.register(self._wake_reader, select.POLLIN)
+        if self._link is not None:
+            for descriptor in self._link.descriptors:
+                self._poll.register(descriptor, select.POLLIN)
+        self._wake()
+
+    # -- waking ------------------------------------------------------------------------
+
+    def _leader_changed(self) -> None:
+        """Take note of news; on a thread of the name service."""
+        self._is_news = True
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let who drives look again; from any thread."""
+        with self._wake_lock:
+            if self._is_pipe_open:
+                try:
+                    os.write(self._wake_writer, b"\0")
+                except BlockingIOError:
+                    return  # woken often enough
+
+    def _drain_wake(self) -> None:
+        try:
+            os.read(self._wake_reader, 4_096)
+        except BlockingIOError:
+            return
+
+    def _release(self) -> None:
+        """Close the pipe when the client is closed and nobody drives any more."""
+        if self._is_closed and self._driver is None:
+            with self._wake_lock:
+                if self._is_pipe_open:
+                    self._is_pipe_open = False
+                    os.close(self._wake_reader)
+                    os.close(self._wake_writer)

@@ -1,0 +1,1 @@
+"""How clients, writers and operators find the leading proxy and call it."""

@@ -1,0 +1,1 @@
+"""The control plane as pure state machines: commits, membership, moves, snapshots."""

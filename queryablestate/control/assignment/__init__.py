@@ -1,0 +1,1 @@
+"""Which node holds which key groups, and how that changes with few moves."""

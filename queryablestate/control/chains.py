@@ -1,0 +1,206 @@
+"""
+How the chain of a job comes to its nodes, and how far they are with it; pure.
+
+Theory of operation.  An entry goes to the nodes that are present as soon as the leader
+store has it.  A node that was away says how far it is when it registers, and is sent
+the rest at once, before anything else that the proxy has to say to it.
+
+A node can be behind in three ways.  It *missed* entries: it is sent them.  It has *no
+part* in what came before it joined: it begins there.  Or its rows are *lost* (another
+data directory, one that is older than the copies that were made in it, or entries that
+it needs are not kept any more): it begins at the head, and answers for no state that
+has rows until a batch replaces them (rule W7).
+
+A node that has no in-sync copy of any key group (rule S1) has nothing to lose: it
+begins wherever it can, and makes its copies anew from there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from queryablestate.control.assignment.assignment import held_by
+from queryablestate.control.effects import SendToNode
+from queryablestate.control.job.job import ENTRY_KEPT_COUNT
+from queryablestate.control.job.leader_paths import encode_record
+from queryablestate.wire.node_messages import ApplyEntries, ResetJob
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from queryablestate.control.effects import ControlEffect
+    from queryablestate.control.job.job import Job
+    from queryablestate.control.job.job_changes import JobChange
+    from queryablestate.control.node_table import PresentNode
+    from queryablestate.control.state import ControlState
+    from queryablestate.wire.records import Entry
+
+
+__all__ = [
+    "catch_up",
+    "declare_lost",
+    "extend_chain",
+    "lagging_nodes",
+    "prunable_entries",
+]
+
+_PRUNED_COUNT_MAX: Final = 50
+_ENTRIES_PER_MESSAGE_MAX: Final = 100
+_MESSAGE_SIZE_BYTES_MAX: Final = 1_000_000
+
+
+def extend_chain(
+    control: ControlState, job: Job, change: JobChange
+) -> list[ControlEffect]:
+    """Adopt a change that has a new entry, and send that to the nodes."""
+    assert change.entry is not None
+    job.adopt(change)
+    control.routes.locate(job)
+    message = ApplyEntries(
+        leader_epoch=control.leader_epoch,
+        job_id=job.record.job_id,
+        entries=(change.entry,),
+    )
+    return [
+        SendToNode(link=node.link, message=message) for node in control.present_of(job)
+    ]
+
+
+def catch_up(control: ControlState, job: Job, node: PresentNode) -> list[ControlEffect]:
+    """Send a node, which has key groups of a job, what it has missed of it."""
+    assignment, record = job.assignment, job.record
+    assert assignment is not None
+    index = assignment.node_ids.index(node.node_id)
+    joined = assignment.since_sequences[index]
+    is_as_assigned = assignment.store_ids[index] == node.store_id
+    position = node.sequences.get(record.job_id)
+    if position is None and joined == 0 and is_as_assigned:
+        position = 0  # an empty directory is all there ever was
+    if position is None or position < joined:
+        entries = job.entries_after(joined)
+        if (
+            not is_as_assigned
+            or entries is None
+            or _has_copied(job, node.node_id, joined)
+        ):
+            return declare_lost(control, job, node)
+        effects = [_reset(control, job, node, sequence=joined, lost=())]
+    else:
+        # A node that is ahead has applied what this control plane knows nothing of.
+        is_ahead = position > record.sequence
+        entries = None if is_ahead else job.entries_after(position)
+        if entries is None:
+            return declare_lost(control, job, node)
+        node.sequences[record.job_id] = position
+        effects = []
+    for part in _parts(entries):
+        message = ApplyEntries(
+            leader_epoch=control.leader_epoch, job_id=record.job_id, entries=part
+        )
+        effects.append(SendToNode(link=node.link, message=message))
+    return effects
+
+
+def declare_lost(
+    control: ControlState, job: Job, node: PresentNode
+) -> list[ControlEffect]:
+    """
+    Let a node begin at the head, with every state that has rows lost (rule W7).
+
+    Unless others have all in-sync copies: then nothing is lost.
+    """
+    is_holder = node.node_id in job.holder_ids()
+    lost = job.state_numbers_with_rows() if is_holder else ()
+    node.lost_jobs.add(job.record.job_id)
+    return [_reset(control, job, node, sequence=job.record.sequence, lost=lost)]
+
+
+def lagging_nodes(control: ControlState, job: Job, sequence: int) -> Sequence[str]:
+    """
+    Return who has an in-sync copy, and has not applied that entry, as far as is known.
+
+    Copies that are being made are not waited for: nobody is asked for them.
+    """
+    lagging = []
+    for node_id in job.holder_ids():
+        node = control.nodes.present(node_id)
+        applied = -1 if node is None else node.sequences.get(job.record.job_id, -1)
+        if applied < sequence:
+            lagging.append(node_id)
+    return lagging
+
+
+def prunable_entries(control: ControlState, job: Job) -> Sequence[int]:
+    """Return the oldest entries, if one is added, that are not kept longer (W3)."""
+    assert job.assignment is not None
+    record = job.record
+    applied = []
+    for node_id in job.assignment.node_ids:
+        node = control.nodes.present(node_id)
+        if node is None:
+            return ()
+        applied.append(node.sequences.get(record.job_id, 0))
+    last = min(*applied, record.sequence + 1 - ENTRY_KEPT_COUNT)
+    end = min(last + 1, record.sequence_first + _PRUNED_COUNT_MAX)
+    return range(record.sequence_first, end)
+
+
+def _has_copied(job: Job, node_id: str, joined: int) -> bool:
+    """
+    Return whether a node has in-sync copies that others had before it joined.
+
+    Whoever has them, and was given them when there were no rows, had them in the first
+    version that names the node.  If nobody knows any more which one that was, they may
+    be copies.
+    """
+    assert job.assignment is not None
+    if node_id not in job.holder_ids():
+        return False
+    known = {**job.assignments, job.assignment.version: job.assignment}
+    first = min(
+        version
+        for version, assignment in known.items()
+        if (node_id, joined)
+        in zip(assignment.node_ids, assignment.since_sequences, strict=True)
+    )
+    is_known = first == 1 or first - 1 in known
+    return not (is_known and held_by(known[first], node_id))
+
+
+def _reset(
+    control: ControlState,
+    job: Job,
+    node: PresentNode,
+    *,
+    sequence: int,
+    lost: tuple[int, ...],
+) -> ControlEffect:
+    # Until the node says how far it is, it is nowhere.
+    node.sequences.pop(job.record.job_id, None)
+    node.copies.pop(job.record.job_id, None)
+    message = ResetJob(
+        leader_epoch=control.leader_epoch,
+        job_id=job.record.job_id,
+        sequence=sequence,
+        state_numbers=lost,
+    )
+    return SendToNode(link=node.link, message=message)
+
+
+def _parts(entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
+    """Divide entries into messages of a bounded size; one entry is always sent."""
+    part: list[Entry] = []
+    size_bytes = 0
+    for entry in entries:
+        entry_size_bytes = len(encode_record(entry))
+        is_full = len(part) >= _ENTRIES_PER_MESSAGE_MAX or (
+            size_bytes + entry_size_bytes > _MESSAGE_SIZE_BYTES_MAX
+        )
+        if part and is_full:
+            yield tuple(part)
+            part, size_bytes = [], 0
+        part.append(entry)
+        size_bytes += entry_size_bytes
+    if part:
+        yield tuple(part)

@@ -1,0 +1,54 @@
+"""
+Changes of what the leader store holds, as the machines of `ControlCore` plan them.
+
+A machine cannot write: it returns a `Change`, and the core gives it its turn.  When the
+turn has come the change is checked against what is true by then, and becomes a `Write`,
+or turns out to need none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from attrs import frozen
+
+from election import StoreOperation
+from nameservice import NameServiceError
+from queryablestate.control.effects import ControlEffect
+
+
+__all__ = ["Change", "Outcome", "Write"]
+
+
+@frozen(kw_only=True)
+class Write:
+    """
+    Operations for the store, and what is true once it has them.
+
+    Attributes:
+        operations: All of them, or none; if there are none, nothing need be waited for.
+        adopt: Is told the time, and returns what follows.
+    """
+
+    operations: Sequence[StoreOperation]
+    adopt: Callable[[int], Sequence[Outcome]]
+
+
+@frozen(kw_only=True)
+class Change:
+    """
+    Something that waits for its turn.
+
+    Attributes:
+        prepare: Is told the time, and says what to write; what it raises goes to
+            *refuse*.  A sequence says that there is nothing to write, and what follows.
+        refuse: Returns how those who wait for it are told that it failed.
+    """
+
+    prepare: Callable[[int], Write | Sequence[Outcome]]
+    refuse: Callable[[NameServiceError], Sequence[ControlEffect]]
+
+
+Outcome: TypeAlias = ControlEffect | Change
+"""What a machine returns: things to do now, and changes that wait for their turn."""

@@ -1,0 +1,473 @@
+"""
+Batches on their way from staged to applied; pure (rules W3 and W4).
+
+Theory of operation.  A commit goes through three phases::
+
+    VERIFYING   the nodes are asked whether they hold every chunk of the winning stages,
+                and those that became copies meanwhile collect what others were sent;
+                nodes that are away are asked when they are back
+    DECIDING    the decision waits to be written, or is being written
+    APPLYING    it is in the chain; the owners are told, and tell when they have it
+
+Up to DECIDING nothing has happened, and the writer may run the batch again.  From
+APPLYING on the batch is committed whatever happens to the writer, and asking again only
+waits.  Verification costs a round trip, and buys that a decision never names rows that
+nobody has: a node that lacks rows of a decision can never go on.
+
+What a node has verified holds for the data directory that it had: if it comes back with
+another one before the decision is written, the decision is not made on its word.
+
+**While key groups move** (rule S2) a batch is decided under the assignment that is
+present then, whatever it was sent by; whenever that changes, `Verification.proceed`
+works out anew what is still to be asked.  So no batch fails because of a move.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+from attrs import Factory, define, frozen
+
+from nameservice import LocalProtocolError
+from queryablestate.control.chains import extend_chain, lagging_nodes, prunable_entries
+from queryablestate.control.changes import Change, Write
+from queryablestate.control.commit_verification import Verification
+from queryablestate.control.effects import AnswerWriter, RefuseWriter
+from queryablestate.control.job.batch_order import Repeated
+from queryablestate.errors import CommitTimeoutError, StagedDataMissingError
+from queryablestate.wire.clients import BatchCommitted
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nameservice import NameServiceError
+    from queryablestate.control.changes import Outcome
+    from queryablestate.control.effects import ControlEffect
+    from queryablestate.control.events import Link
+    from queryablestate.control.job.job import Job
+    from queryablestate.control.job.job_changes import JobChange
+    from queryablestate.control.node_table import PresentNode
+    from queryablestate.control.state import ControlState
+    from queryablestate.wire.clients import CommitBatch
+    from queryablestate.wire.node_messages import StagesCollected, StagesVerified
+
+
+__all__ = ["Commits"]
+
+_NS_PER_US: Final = 1_000
+_NS_PER_MS: Final = 1_000_000
+_NS_PER_SECOND: Final = 1_000_000_000
+
+_CommitKey: TypeAlias = "tuple[str, str, int, int | None, tuple[int, ...]]"
+
+
+class _Phase(Enum):
+    """How far a commit is; see the module docstring."""
+
+    VERIFYING = "verifying"
+    DECIDING = "deciding"
+    APPLYING = "applying"
+
+
+@frozen(kw_only=True)
+class _Waiter:
+    """A writer that waits for a commit."""
+
+    link: Link
+    request_id: int
+    asked_at_ns: int
+    deadline_ns: int
+
+
+@final
+@define(kw_only=True)
+class _Commit:
+    """
+    A batch on its way.
+
+    Attributes:
+        key: What names it.
+        request: As it was asked for last.
+        batch_id: The number that its rows are staged under.
+        verification: What the nodes have said of these rows.
+        wall_clock_us: The wall clock when it was asked for last.
+        asked_at_ns: The time when that was.
+        phase: How far it is.
+        waiters: Who is to be told.
+        sequence: Its place in the chain, from APPLYING on.
+        is_repeated: Whether it had been decided before it was asked for.
+    """
+
+    key: _CommitKey
+    request: CommitBatch
+    batch_id: int
+    verification: Verification
+    wall_clock_us: int
+    asked_at_ns: int
+    phase: _Phase = _Phase.VERIFYING
+    waiters: list[_Waiter] = Factory(list)
+    sequence: int = 0
+    is_repeated: bool = False
+
+    @property
+    def deadline_ns(self) -> int:
+        """Return until when somebody waits for it; 0 if nobody does."""
+        return max((waiter.deadline_ns for waiter in self.waiters), default=0)
+
+
+@final
+class Commits:
+    """
+    The commits that somebody waits for, or that are being decided.
+
+    Args:
+        control: What there is.
+    """
+
+    def __init__(self, control: ControlState) -> None:
+        self._control = control
+        self._commits: dict[_CommitKey, _Commit] = {}
+        self._now_ns = 0
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `expire` is to be called, or None."""
+        return min(
+            (
+                waiter.deadline_ns
+                for commit in self._commits.values()
+                for waiter in commit.waiters
+            ),
+            default=None,
+        )
+
+    # -- what happens --------------------------------------------------------------
+
+    def ask(
+        self,
+        link: Link,
+        request: CommitBatch,
+        wall_clock_us: int,
+        *,
+        now_ns: int,
+        writable: frozenset[str] | None = None,
+    ) -> list[Outcome]:
+        """
+        Begin a commit, or join one that is on its way.
+
+        Raises:
+            AccessDeniedError: If the query writes what the caller may not (rule C1).
+            LocalProtocolError: If the run shows an epoch that nobody was given.
+            QueryableStateError: Why it cannot be; see `Job.decide`.
+        """
+        self._now_ns = now_ns
+        job = self._control.job(request.job_id)
+        job.check_may_write(request.query_id, writable)
+        _check_epochs(request, self._control.ticket_next)
+        waiter = _Waiter(
+            link=link,
+            request_id=request.request_id,
+            asked_at_ns=now_ns,
+            deadline_ns=now_ns + request.timeout_ms * _NS_PER_MS,
+        )
+        key = _key_of(request)
+        commit = self._commits.get(key)
+        if commit is not None and (
+            commit.phase is not _Phase.VERIFYING
+            or commit.request.stages == request.stages
+        ):
+            commit.waiters.append(waiter)
+            return []
+        decided = _check_decidable(job, request)
+        batch_id = job.staged_batch_id(request)
+        verification = Verification(
+            control=self._control, request=request, batch_id=batch_id
+        )
+        if commit is None:
+            commit = _Commit(
+                key=key,
+                request=request,
+                batch_id=batch_id,
+                verification=verification,
+                wall_clock_us=wall_clock_us,
+                asked_at_ns=now_ns,
+            )
+            self._commits[key] = commit
+        else:
+            commit.request, commit.verification = request, verification
+            commit.wall_clock_us, commit.asked_at_ns = wall_clock_us, now_ns
+        commit.waiters.append(waiter)
+        if isinstance(decided, Repeated):
+            return [*self._await_applied(commit, decided, is_repeated=True)]
+        return self._proceed(commit)
+
+    def verified(
+        self, node: PresentNode, message: StagesVerified, wall_clock_us: int
+    ) -> list[Outcome]:
+        """Take note of what a node has of the stages that it was asked for."""
+        del wall_clock_us
+        outcomes: list[Outcome] = []
+        for commit in self._verifying():
+            if commit.verification.verified(node, message):
+                outcomes += self._proceed(commit)
+        return outcomes
+
+    def collected(
+        self, node: PresentNode, message: StagesCollected, wall_clock_us: int
+    ) -> list[Outcome]:
+        """Take note of what a node has collected of stages that others were sent."""
+        del wall_clock_us
+        outcomes: list[Outcome] = []
+        for commit in self._verifying():
+            if commit.verification.collected(node, message):
+                outcomes += self._proceed(commit)
+        return outcomes
+
+    def assignment_changed(self, job: Job) -> list[Outcome]:
+        """
+        Go by the present assignment of *job* from now on (rule S2).
+
+        What is being decided finds out when its turn comes.
+        """
+        outcomes: list[Outcome] = []
+        for commit in list(self._commits.values()):
+            if commit.request.job_id != job.record.job_id:
+                continue
+            if commit.phase is _Phase.VERIFYING:
+                outcomes += self._proceed(commit)
+            elif commit.phase is _Phase.APPLYING:
+                outcomes += self._finish_if_applied(commit)
+        return outcomes
+
+    def node_registered(self, node: PresentNode) -> list[ControlEffect]:
+        """Ask a node that is back what it has to verify, and see how far it is."""
+        del node
+        effects: list[ControlEffect] = []
+        for commit in list(self._commits.values()):
+            if commit.phase is _Phase.APPLYING:
+                effects += self._finish_if_applied(commit)
+            elif commit.phase is _Phase.VERIFYING:
+                effects += self._ask_on(commit)
+        return effects
+
+    def node_moved(self, job_id: str) -> list[ControlEffect]:
+        """Answer the writers whose batches every owner has applied by now."""
+        effects: list[ControlEffect] = []
+        for commit in list(self._commits.values()):
+            is_applying = commit.phase is _Phase.APPLYING
+            if is_applying and commit.request.job_id == job_id:
+                effects += self._finish_if_applied(commit)
+        return effects
+
+    def link_closed(self, link: Link) -> None:
+        """Forget who waited over that connection."""
+        for commit in list(self._commits.values()):
+            commit.waiters = [
+                waiter for waiter in commit.waiters if waiter.link != link
+            ]
+            self._forget_if_unwanted(commit)
+
+    def expire(self, *, now_ns: int) -> list[ControlEffect]:
+        """Refuse those whose time is up; have collected what can be by now."""
+        self._now_ns = now_ns
+        effects: list[ControlEffect] = []
+        for commit in self._verifying():
+            if commit.verification.is_collecting:
+                effects += self._ask_on(commit)
+        for commit in list(self._commits.values()):
+            late = [waiter for waiter in commit.waiters if waiter.deadline_ns <= now_ns]
+            if not late:
+                continue
+            commit.waiters = [
+                waiter for waiter in commit.waiters if waiter.deadline_ns > now_ns
+            ]
+            effects += [self._timeout(commit, waiter, now_ns) for waiter in late]
+            self._forget_if_unwanted(commit)
+        return effects
+
+    def refuse_all(self, error: NameServiceError) -> list[ControlEffect]:
+        """Refuse everybody who waits."""
+        effects: list[ControlEffect] = []
+        for commit in list(self._commits.values()):
+            effects += self._fail(commit, error)
+        return effects
+
+    # -- verifying -----------------------------------------------------------------
+
+    def _verifying(self) -> list[_Commit]:
+        return [
+            commit
+            for commit in self._commits.values()
+            if commit.phase is _Phase.VERIFYING
+        ]
+
+    def _proceed(self, commit: _Commit) -> list[Outcome]:
+        """Ask what is to be asked now; decide if that is nothing."""
+        outcomes: list[Outcome] = [*self._ask_on(commit)]
+        if commit.key in self._commits and commit.verification.is_complete:
+            outcomes.append(self._decide(commit))
+        return outcomes
+
+    def _ask_on(self, commit: _Commit) -> list[ControlEffect]:
+        """Ask what is to be asked now, and was not; fail what cannot be."""
+        job = self._control.job(commit.request.job_id)
+        try:
+            return commit.verification.proceed(
+                job, now_ns=self._now_ns, deadline_ns=commit.deadline_ns
+            )
+        except StagedDataMissingError as error:
+            return self._fail(commit, error)
+
+    # -- deciding ------------------------------------------------------------------
+
+    def _decide(self, commit: _Commit) -> Change:
+        """Let the decision wait for its turn to be written."""
+        commit.phase = _Phase.DECIDING
+        return Change(
+            prepare=partial(self._decision, commit),
+            refuse=partial(self._fail, commit),
+        )
+
+    def _decision(self, commit: _Commit, now_ns: int) -> Write | Sequence[Outcome]:
+        """Check once more, now that nothing can come between, and write."""
+        self._now_ns = now_ns
+        request, verification = commit.request, commit.verification
+        job = self._control.job(request.job_id)
+        if not verification.is_valid(job):
+            decided = _check_decidable(job, request)
+            if isinstance(decided, Repeated):
+                return self._await_applied(commit, decided, is_repeated=True)
+            effects = verification.proceed(
+                job, now_ns=now_ns, deadline_ns=commit.deadline_ns
+            )
+            if not verification.is_complete:
+                commit.phase = _Phase.VERIFYING
+                self._forget_if_unwanted(commit)
+                return effects
+        waited_us = (now_ns - commit.asked_at_ns) // _NS_PER_US
+        change = job.decide(
+            request,
+            decided_at_us=commit.wall_clock_us + waited_us,
+            pruned=prunable_entries(self._control, job),
+            stages=verification.stages(),
+        )
+        if isinstance(change, Repeated):
+            return self._await_applied(commit, change, is_repeated=True)
+        return Write(
+            operations=change.operations(),
+            adopt=partial(self._decided, commit, change),
+        )
+
+    def _decided(
+        self, commit: _Commit, change: JobChange, now_ns: int
+    ) -> list[ControlEffect]:
+        del now_ns
+        job = self._control.job(commit.request.job_id)
+        effects = extend_chain(self._control, job, change)
+        decided = Repeated(batch_id=commit.batch_id, sequence=job.record.sequence)
+        return effects + self._await_applied(commit, decided, is_repeated=False)
+
+    # -- applying ------------------------------------------------------------------
+
+    def _await_applied(
+        self, commit: _Commit, decided: Repeated, *, is_repeated: bool
+    ) -> list[ControlEffect]:
+        commit.phase = _Phase.APPLYING
+        commit.batch_id = decided.batch_id
+        commit.sequence = decided.sequence
+        commit.is_repeated = is_repeated
+        self._control.open_batches.decided(
+            job_id=commit.request.job_id, query_id=commit.request.query_id
+        )
+        self._forget_if_unwanted(commit)
+        return self._finish_if_applied(commit)
+
+    def _finish_if_applied(self, commit: _Commit) -> list[ControlEffect]:
+        """Answer the writers if every owner is as far as this commit."""
+        job = self._control.job(commit.request.job_id)
+        if lagging_nodes(self._control, job, commit.sequence):
+            return []
+        self._commits.pop(commit.key, None)
+        return [
+            AnswerWriter(
+                link=waiter.link,
+                message=BatchCommitted(
+                    request_id=waiter.request_id,
+                    batch_id=commit.batch_id,
+                    is_repeated=commit.is_repeated,
+                ),
+            )
+            for waiter in commit.waiters
+        ]
+
+    # -- failing -------------------------------------------------------------------
+
+    def _fail(self, commit: _Commit, error: NameServiceError) -> list[ControlEffect]:
+        self._commits.pop(commit.key, None)
+        return [
+            RefuseWriter(link=waiter.link, request_id=waiter.request_id, error=error)
+            for waiter in commit.waiters
+        ]
+
+    def _forget_if_unwanted(self, commit: _Commit) -> None:
+        """Forget a commit that nobody waits for, unless it is being written."""
+        if not commit.waiters and commit.phase is not _Phase.DECIDING:
+            self._commits.pop(commit.key, None)
+
+    def _timeout(self, commit: _Commit, waiter: _Waiter, now_ns: int) -> ControlEffect:
+        is_decided = commit.phase is _Phase.APPLYING
+        if is_decided:
+            job = self._control.job(commit.request.job_id)
+            node_ids = lagging_nodes(self._control, job, commit.sequence)
+        else:
+            node_ids = commit.verification.waiting_for()
+        error = CommitTimeoutError(
+            commit.batch_id,
+            (now_ns - waiter.asked_at_ns) / _NS_PER_SECOND,
+            node_ids,
+            is_decided=is_decided,
+        )
+        return RefuseWriter(link=waiter.link, request_id=waiter.request_id, error=error)
+
+
+def _key_of(request: CommitBatch) -> _CommitKey:
+    return (
+        request.job_id,
+        request.query_id,
+        request.writer_epoch,
+        request.batch_id,
+        request.state_numbers,
+    )
+
+
+def _check_epochs(request: CommitBatch, ticket_next: int) -> None:
+    """Return if a run that says when it was born can have been."""
+    born_epoch, writer_epoch = request.born_epoch, request.writer_epoch
+    if born_epoch is not None and not 0 < born_epoch <= writer_epoch < ticket_next:
+        raise LocalProtocolError(
+            f"a run that stages under {writer_epoch} was not born at {born_epoch}"
+        )
+
+
+def _check_decidable(job: Job, request: CommitBatch) -> JobChange | Repeated:
+    """Return what deciding *request* would change, were it done now."""
+    decided = job.decide(request, decided_at_us=0, pruned=())
+    if isinstance(decided, Repeated):
+        return decided
+    assignment = job.assignment
+    assert assignment is not None
+    sent = job.assignment_of(request.assignment_version)
+    if sent is None:
+        # Not transient: what was staged elsewhere will not come here by itself.
+        batch_id = job.staged_batch_id(request)
+        raise StagedDataMissingError(batch_id, assignment.node_ids)
+    for stage in request.stages:
+        named = {*stage.chunk_counts, *stage.given_up}
+        strangers = sorted(named.difference(sent.node_ids))
+        if strangers:
+            raise LocalProtocolError(
+                f"nodes {', '.join(strangers)} hold no state of {request.job_id!r}"
+            )
+    return decided

@@ -1,0 +1,481 @@
+"""
+`ControlCore`: the control plane of queryable state without I/O.
+
+Theory of operation.  The proxy leader drives one core: events and time in, effects out.
+What must survive is in the leader store; the core is what the store holds, plus who is
+there now.  A new leader makes a new core from the store.
+
+The work is done by machines that return what is to be done, and only this file puts
+that in order:
+
+================  ==================================================================
+`TicketOffice`    tickets, runs, states (rules W1, W5)
+`Commits`         batches on their way from staged to applied (rules W3, W4)
+`Enrolment`       nodes: who is there, how far they are (rules W7, S2)
+`Snapshots`       snapshots that are being taken
+`Restores`        jobs that are being restored from one
+`Draining`        nodes that are being emptied (rule O6)
+`Moves`           who gets which key groups next (rules S1, S2, S4)
+================  ==================================================================
+
+**One write at a time.**  What changes the store waits in a queue.  The first of it is
+checked against what is true then, written (`WriteStore`), and takes effect when the
+store has it (`StoreWritten`), before the next is looked at.  If the store cannot say
+whether it has a write, nobody here can: `StartOver`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final, assert_never, final
+
+from nameservice import DidNotHappenError, MayHaveHappenedError, NameServiceError
+from queryablestate.control.assignment.assignment import (
+    check_assignment,
+    held_by,
+    key_groups_of,
+    primary_indexes,
+)
+from queryablestate.control.changes import Change, Write
+from queryablestate.control.commits import Commits
+from queryablestate.control.draining import Draining
+from queryablestate.control.effects import (
+    ControlEffect,
+    RefuseWriter,
+    StartOver,
+    WriteStore,
+)
+from queryablestate.control.events import (
+    ControlEvent,
+    Link,
+    LinkClosed,
+    NodeSpoke,
+    StoreFailed,
+    StoreWritten,
+    TimePassed,
+    WriterAsked,
+)
+from queryablestate.control.limits import CONTROL_LIMITS, ControlLimits
+from queryablestate.control.membership import Enrolment
+from queryablestate.control.moves import Moves
+from queryablestate.control.restore_control import Restores
+from queryablestate.control.snapshot_control import Snapshots
+from queryablestate.control.state import ControlState
+from queryablestate.control.tickets import TicketOffice
+from queryablestate.wire.clients import (
+    BindRun,
+    CommitBatch,
+    DrawTicket,
+    DropState,
+    NodeSummary,
+    StateDescription,
+)
+from queryablestate.wire.operation_messages import DrainNode, RescaleJob
+from queryablestate.wire.snapshot_messages import (
+    RestoreJob,
+    SnapshotLoaded,
+    SnapshotWritten,
+    TakeSnapshot,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from queryablestate.control.changes import Outcome
+    from queryablestate.control.job.job import Job
+    from queryablestate.control.node_table import PresentNode
+    from queryablestate.control.routes import KvStateLocation
+    from queryablestate.wire.operation_messages import ListRescalings, RescalingsListed
+    from queryablestate.wire.records import AssignmentRecord, CountersRecord, NodeRecord
+    from queryablestate.wire.snapshot_messages import SnapshotReport
+
+
+__all__ = ["ControlCore"]
+
+_QUEUE_COUNT_MAX: Final = 10_000
+_NS_PER_MS: Final = 1_000_000
+
+
+@final
+class ControlCore:
+    """
+    Jobs, runs, decisions and nodes; see the module docstring.
+
+    Two cores given the same sequence of ``(event, now_ns)`` return the same effects.
+    Not thread-safe: one shell drives it.
+
+    Args:
+        counters: From the leader store, or a fresh one.
+        jobs: From the leader store.
+        nodes: From the leader store.
+        leader_epoch: The epoch of this leadership.
+        session_timeout_ns: Silence after which a node is taken for away.
+        now_ns: The time.
+        limits: How much it takes on.
+        copy_secret: What nodes that are taken in are given, to show each other.
+    """
+
+    def __init__(
+        self,
+        *,
+        counters: CountersRecord,
+        jobs: Iterable[Job],
+        nodes: Iterable[NodeRecord],
+        leader_epoch: int,
+        session_timeout_ns: int,
+        now_ns: int,
+        limits: ControlLimits = CONTROL_LIMITS,
+        copy_secret: bytes = b"",
+    ) -> None:
+        self._control = ControlState(
+            counters=counters,
+            jobs=jobs,
+            nodes=nodes,
+            leader_epoch=leader_epoch,
+            session_timeout_ns=session_timeout_ns,
+            now_ns=now_ns,
+            limits=limits,
+            copy_secret=copy_secret,
+        )
+        self._commits = Commits(self._control)
+        self._draining = Draining(self._control)
+        self._enrolment = Enrolment(self._control, self._commits, self._draining)
+        self._moves = Moves(
+            self._control, self._commits, self._enrolment, self._draining
+        )
+        self._tickets = TicketOffice(self._control, self._enrolment)
+        self._snapshots = Snapshots(self._control)
+        self._restores = Restores(self._control, self._enrolment)
+        self._enrolment.on_snapshot = self._snapshot_reported
+        self._now_ns = now_ns
+        self._queue: deque[Change] = deque()
+        self._writing: tuple[Change, Write] | None = None
+        self._is_over = False
+        # The shell asks for it before every question that it waits for.
+        self._deadline_ns: int | None = None
+        self._is_deadline_known = False
+        self._checked: dict[str, AssignmentRecord] = {}
+
+    def limit(self, limits: ControlLimits) -> None:
+        """Take on no more than *limits* from now on; what there is stays."""
+        self._control.limits = limits
+        self._control.touch()
+        self._is_deadline_known = False
+
+    # -- questions -----------------------------------------------------------------
+
+    @property
+    def locations(self) -> Mapping[int, KvStateLocation]:
+        """Return the route table: each state by its number."""
+        return self._control.routes.locations
+
+    def is_settled(self, *, now_ns: int) -> bool:
+        """
+        Return whether a node that is not here will not come by itself (rule S2).
+
+        Until all known nodes have registered with this leader, or one session timeout
+        has passed, an absent node is only late.
+        """
+        return self._control.is_settled(now_ns=now_ns)
+
+    def job_ids(self) -> Sequence[str]:
+        """Return the jobs that have a state, sorted."""
+        jobs = self._control.jobs
+        return sorted(job_id for job_id, job in jobs.items() if job.states)
+
+    def state_names(self, job_id: str) -> Sequence[str]:
+        """Return the states of a job, sorted; none for a job that is not known."""
+        job = self._control.jobs.get(job_id)
+        states = () if job is None else job.states.values()
+        return sorted(state.state_name for state in states)
+
+    def describe(
+        self, job_id: str, state_name: str, *, wall_clock_us: int
+    ) -> StateDescription | None:
+        """Return all that is known of a state, or None if there is no such state."""
+        job = self._control.jobs.get(job_id)
+        state = None if job is None else job.state_named(state_name)
+        if job is None or state is None:
+            return None
+        assert job.assignment is not None
+        progress = job.progress_of(state.state_number)
+        age_ms = None
+        if progress.batch_id is not None:
+            age_ms = max(0, wall_clock_us - progress.decided_at_us) // 1_000
+        return StateDescription(
+            job_id=job_id,
+            state_name=state_name,
+            state_number=state.state_number,
+            schema=state.schema,
+            max_parallelism=job.record.max_parallelism,
+            generation=progress.generation,
+            batch_id=progress.batch_id,
+            query_id=progress.query_id,
+            age_ms=age_ms,
+            assignment_version=job.assignment.version,
+            node_ids=job.assignment.node_ids,
+            owners=primary_indexes(job.assignment),
+            lost_node_ids=tuple(
+                node.node_id
+                for node in self._control.present_of(job)
+                if state.state_number in node.lost.get(job_id, ())
+            ),
+        )
+
+    def node_summaries(self, *, now_ns: int) -> Sequence[NodeSummary]:
+        """Return every known node, sorted by name."""
+        known_ids = self._control.nodes.known_ids
+        return [self._summary(node_id, now_ns) for node_id in known_ids]
+
+    def _summary(self, node_id: str, now_ns: int) -> NodeSummary:
+        node = self._control.nodes.present(node_id)
+        counts, copies, behind = {}, {}, {}
+        for job in self._control.jobs_of(node_id):
+            job_id, assignment = job.record.job_id, job.assignment
+            assert assignment is not None
+            counts[job_id] = len(key_groups_of(assignment, node_id))
+            copies[job_id] = len(held_by(assignment, node_id))
+            applied = 0 if node is None else node.sequences.get(job_id, 0)
+            behind[job_id] = job.record.sequence - applied
+        last_heard_ms = None
+        if node is not None:
+            last_heard_ms = (now_ns - node.heard_at_ns) // _NS_PER_MS
+        return NodeSummary(
+            node_id=node_id,
+            address=None if node is None else node.address,
+            last_heard_ms=last_heard_ms,
+            key_group_counts=counts,
+            behind_counts=behind,
+            copy_counts=copies,
+            is_draining=self._control.nodes.is_draining(node_id),
+            is_needed=bool(copies) or self._draining.is_needed(node_id),
+        )
+
+    def rescalings(self, request: ListRescalings, *, now_ns: int) -> RescalingsListed:
+        """Return how far jobs are from what is wanted; `UnknownJobError`."""
+        return self._moves.rescalings(request, now_ns=now_ns)
+
+    def node_at(self, link: Link) -> str | None:
+        """Return which node is registered over *link*, or None."""
+        node = self._control.nodes.at(link)
+        return None if node is None else node.node_id
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `step` must be called again, or None if it need not be."""
+        if not self._is_deadline_known:
+            self._deadline_ns = self._earliest_ns()
+            self._is_deadline_known = True
+        return self._deadline_ns
+
+    def _earliest_ns(self) -> int | None:
+        times = (
+            self._commits.next_deadline_ns(),
+            self._enrolment.next_deadline_ns(),
+            self._snapshots.next_deadline_ns(),
+            self._restores.next_deadline_ns(),
+            self._moves.next_deadline_ns(),
+            self._control.open_batches.next_deadline_ns(),
+        )
+        return min((at_ns for at_ns in times if at_ns is not None), default=None)
+
+    def check_invariants(self) -> None:
+        """Check what holds between any two steps."""
+        for job in self._control.jobs.values():
+            job.check_invariants()
+            self._check_assignment(job)
+            for number in job.states:
+                assert self.locations[number].job_id == job.record.job_id
+        assert len(self.locations) == sum(
+            len(job.states) for job in self._control.jobs.values()
+        )
+        counters = self._control.counters
+        assert self._control.ticket_next <= counters.ticket_limit
+        assert all(
+            number <= counters.state_number
+            for job in self._control.jobs.values()
+            for number in job.states
+        )
+        assert self._writing is not None or not self._queue or self._is_over
+
+    def _check_assignment(self, job: Job) -> None:
+        """Check an assignment, if it is not the one that was checked last."""
+        assignment, job_id = job.assignment, job.record.job_id
+        assert assignment is not None
+        if assignment is not self._checked.get(job_id):
+            assert len(assignment.owners) == job.record.max_parallelism
+            assert assignment.sequence <= job.record.sequence
+            check_assignment(assignment)
+            self._checked[job_id] = assignment
+
+    # -- the machine ---------------------------------------------------------------
+
+    def step(self, event: ControlEvent, *, now_ns: int) -> tuple[ControlEffect, ...]:
+        """
+        Let *event* happen, and return what is to be done, in that order.
+
+        After a `StartOver`, which is the last effect of its step, nothing follows.
+        """
+        assert now_ns >= self._now_ns
+        assert not self._is_over
+        self._now_ns = now_ns
+        self._is_deadline_known = False
+        effects = self._sequence(self._handle(event, now_ns))
+        if self._is_over:
+            return tuple(effects)
+        effects += self._enrolment.expire(now_ns=now_ns)
+        effects += self._commits.expire(now_ns=now_ns)
+        if self._control.open_batches.expire(now_ns=now_ns):
+            self._control.is_touched = True  # a node that is empty may end now
+        effects += self._pump(now_ns)
+        while outcomes := self._moves.look(now_ns=now_ns):
+            effects += self._sequence(outcomes)
+            effects += self._pump(now_ns)
+        # Last: a node that has registered anew has left what it was doing.
+        effects += self._snapshots.expire(now_ns=now_ns)
+        effects += self._restores.expire(now_ns=now_ns)
+        return tuple(effects)
+
+    def _handle(self, event: ControlEvent, now_ns: int) -> Sequence[Outcome]:
+        match event:
+            case WriterAsked():
+                return self._writer_asked(event, now_ns)
+            case NodeSpoke():
+                return self._enrolment.node_spoke(event, now_ns=now_ns)
+            case LinkClosed(link=link):
+                self._commits.link_closed(link)
+                self._control.open_batches.link_closed(link, now_ns=now_ns)
+                self._snapshots.link_closed(link)
+                self._restores.link_closed(link)
+                return self._enrolment.link_closed(link)
+            case StoreWritten():
+                assert self._writing is not None
+                _, write = self._writing
+                self._writing = None
+                return write.adopt(now_ns)
+            case StoreFailed(error=error, is_certain=is_certain):
+                return self._store_failed(error, is_certain=is_certain)
+            case TimePassed():
+                return []
+            case _:
+                assert_never(event)
+
+    def _writer_asked(self, event: WriterAsked, now_ns: int) -> Sequence[Outcome]:
+        link, request = event.link, event.request
+        refuse = partial(_refuse_writer, link, request.request_id)
+        match request:
+            case DrawTicket():
+                prepare = partial(self._tickets.draw, link, request)
+            case BindRun():
+                prepare = partial(self._tickets.bind, link, request, event.writable)
+            case DropState():
+                prepare = partial(self._tickets.drop, link, request)
+            case RescaleJob():
+                prepare = partial(self._moves.rescale, link, request)
+            case DrainNode():
+                prepare = partial(self._draining.drain, link, request)
+            case CommitBatch() | TakeSnapshot() | RestoreJob():
+                try:
+                    return self._ask(event, request, now_ns)
+                except NameServiceError as error:
+                    return refuse(error)
+            case _:
+                assert_never(request)
+        return [Change(prepare=prepare, refuse=refuse)]
+
+    def _ask(
+        self,
+        event: WriterAsked,
+        request: CommitBatch | TakeSnapshot | RestoreJob,
+        now_ns: int,
+    ) -> Sequence[Outcome]:
+        """Begin what takes more than one write, or waits for nodes."""
+        link, wall_clock_us = event.link, event.wall_clock_us
+        match request:
+            case CommitBatch():
+                return self._commits.ask(
+                    link,
+                    request,
+                    wall_clock_us,
+                    now_ns=now_ns,
+                    writable=event.writable,
+                )
+            case TakeSnapshot():
+                return self._snapshots.ask(link, request, wall_clock_us, now_ns=now_ns)
+            case RestoreJob():
+                return self._restores.ask(link, request, now_ns=now_ns)
+            case _:
+                assert_never(request)
+
+    def _snapshot_reported(
+        self, node: PresentNode, message: SnapshotReport
+    ) -> list[Outcome]:
+        match message:
+            case SnapshotWritten():
+                return [*self._snapshots.written(node, message)]
+            case SnapshotLoaded():
+                return self._restores.loaded(node, message)
+            case _:
+                assert_never(message)
+
+    # -- one write at a time -------------------------------------------------------
+
+    def _sequence(self, outcomes: Iterable[Outcome]) -> list[ControlEffect]:
+        """Let changes wait for their turn, and return what is to be done now."""
+        effects: list[ControlEffect] = []
+        for outcome in outcomes:
+            if not isinstance(outcome, Change):
+                effects.append(outcome)
+            elif len(self._queue) < _QUEUE_COUNT_MAX:
+                self._queue.append(outcome)
+            else:
+                error = DidNotHappenError(f"{_QUEUE_COUNT_MAX} changes wait already")
+                effects += outcome.refuse(error)
+        return effects
+
+    def _pump(self, now_ns: int) -> list[ControlEffect]:
+        """Begin the next write, and do all that needs none before it."""
+        effects: list[ControlEffect] = []
+        while self._writing is None and self._queue:
+            change = self._queue.popleft()
+            try:
+                planned = change.prepare(now_ns)
+            except NameServiceError as error:
+                effects += change.refuse(error)
+                continue
+            if not isinstance(planned, Write):
+                effects += self._sequence(planned)
+            elif planned.operations:
+                self._writing = (change, planned)
+                effects.append(WriteStore(operations=tuple(planned.operations)))
+            else:
+                effects += self._sequence(planned.adopt(now_ns))
+        return effects
+
+    def _store_failed(
+        self, error: NameServiceError, *, is_certain: bool
+    ) -> Sequence[Outcome]:
+        assert self._writing is not None
+        change, _ = self._writing
+        self._writing = None
+        if is_certain:
+            refusal = DidNotHappenError(f"the leader store took no write: {error}")
+            return change.refuse(refusal)
+        # Everybody who waits asks again: whoever has the new core in hand knows nothing
+        # of them.
+        self._is_over = True
+        doubt = MayHaveHappenedError(f"the leader store did not answer: {error}")
+        effects = [*change.refuse(doubt)]
+        while self._queue:
+            effects += self._queue.popleft().refuse(doubt)
+        effects += self._commits.refuse_all(doubt)
+        effects += self._snapshots.refuse_all(doubt)
+        effects += self._restores.refuse_all(doubt)
+        return [*effects, StartOver(reason=error)]
+
+
+def _refuse_writer(
+    link: Link, request_id: int, error: NameServiceError
+) -> Sequence[ControlEffect]:
+    return [RefuseWriter(link=link, request_id=request_id, error=error)]

@@ -1,0 +1,101 @@
+"""What can happen to the control plane: the events of `ControlCore`."""
+
+from __future__ import annotations
+
+from typing import NewType, TypeAlias
+
+from attrs import frozen
+
+from nameservice import NameServiceError
+from queryablestate.wire.clients import BindRun, CommitBatch, DrawTicket, DropState
+from queryablestate.wire.node_messages import FromNode
+from queryablestate.wire.operation_messages import DrainNode, RescaleJob
+from queryablestate.wire.snapshot_messages import SnapshotRequest
+
+
+__all__ = [
+    "ControlEvent",
+    "Link",
+    "LinkClosed",
+    "NodeSpoke",
+    "StoreFailed",
+    "StoreWritten",
+    "TimePassed",
+    "WriterAsked",
+]
+
+Link = NewType("Link", int)
+"""One connection to the proxy, numbered by the shell; never used twice."""
+
+
+@frozen(kw_only=True)
+class WriterAsked:
+    """
+    A writer, or an operator, asked for a change; its right to do so is checked.
+
+    Attributes:
+        link: Over which connection.
+        request: What for.
+        wall_clock_us: The wall clock, microseconds since 1970 UTC.
+        writable: The states of the job that whoever asked may write, by name; None if
+            that is every state that the job could have.  A query that writes others
+            is not theirs to bind (rule C1).
+    """
+
+    link: Link
+    request: (
+        DrawTicket
+        | BindRun
+        | CommitBatch
+        | DropState
+        | RescaleJob
+        | DrainNode
+        | SnapshotRequest
+    )
+    wall_clock_us: int
+    writable: frozenset[str] | None = None
+
+
+@frozen(kw_only=True)
+class NodeSpoke:
+    """A node said something; its right to be a node is checked."""
+
+    link: Link
+    message: FromNode
+    wall_clock_us: int
+
+
+@frozen(kw_only=True)
+class LinkClosed:
+    """A connection is over."""
+
+    link: Link
+
+
+@frozen(kw_only=True)
+class StoreWritten:
+    """The leader store has taken the operations of the last `WriteStore`."""
+
+
+@frozen(kw_only=True)
+class StoreFailed:
+    """
+    The leader store has not taken them, or has not said so.
+
+    Attributes:
+        error: Why.
+        is_certain: Whether nothing was written, for sure.
+    """
+
+    error: NameServiceError
+    is_certain: bool
+
+
+@frozen(kw_only=True)
+class TimePassed:
+    """Nothing happened but time."""
+
+
+ControlEvent: TypeAlias = (
+    WriterAsked | NodeSpoke | LinkClosed | StoreWritten | StoreFailed | TimePassed
+)

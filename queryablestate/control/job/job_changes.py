@@ -1,0 +1,79 @@
+"""
+`JobChange`: what a request changes in one job, and how that is written; pure.
+
+All of it is one commit of the leader store: the next leader finds all of it or nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from election import Delete, Put
+from queryablestate.control.job.leader_paths import (
+    assignment_path,
+    encode_record,
+    entry_path,
+    job_path,
+    state_path,
+)
+
+
+if TYPE_CHECKING:
+    from election import StoreOperation
+    from queryablestate.wire.records import (
+        AssignmentRecord,
+        Entry,
+        JobRecord,
+        StateRecord,
+    )
+
+
+__all__ = ["JobChange"]
+
+
+@frozen(kw_only=True)
+class JobChange:
+    """
+    What a request changes in one job; all of it is written at once, or nothing.
+
+    Attributes:
+        record: The job's record from then on.
+        states: States that are new, or have new columns.
+        dropped: Numbers of states that are gone.
+        entry: The new last entry of the chain, if there is one.
+        assignment: The new assignment, if there is one.
+        forgotten: Earlier versions of the assignment that nobody needs any more.
+        pruned: Entries that nobody needs any more, by sequence.
+    """
+
+    record: JobRecord
+    states: tuple[StateRecord, ...] = ()
+    dropped: tuple[int, ...] = ()
+    entry: Entry | None = None
+    assignment: AssignmentRecord | None = None
+    forgotten: tuple[int, ...] = ()
+    pruned: tuple[int, ...] = ()
+
+    def operations(self) -> list[StoreOperation]:
+        """Return what is to be committed to the leader store."""
+        number = self.record.job_number
+        operations: list[StoreOperation] = [
+            Put(job_path(number), encode_record(self.record))
+        ]
+        for state in self.states:
+            path = state_path(number, state.state_number)
+            operations.append(Put(path, encode_record(state)))
+        operations += [Delete(state_path(number, dropped)) for dropped in self.dropped]
+        if self.entry is not None:
+            path = entry_path(number, self.entry.sequence)
+            operations.append(Put(path, encode_record(self.entry)))
+        if self.assignment is not None:
+            path = assignment_path(number, self.assignment.version)
+            operations.append(Put(path, encode_record(self.assignment)))
+        operations += [
+            Delete(assignment_path(number, version)) for version in self.forgotten
+        ]
+        operations += [Delete(entry_path(number, pruned)) for pruned in self.pruned]
+        return operations

@@ -1,0 +1,456 @@
+"""
+How nodes become part of it, are told what they answer for, and go; pure.
+
+Theory of operation.  A node registers over a connection of its own and says how far it
+is with each job.  Its registration waits for its turn like every change, since a new
+name, or another data directory, is written down first.  Then it is told, in this order:
+that it is registered and what it answers for; what it has missed of each job; and what
+it is to verify.  It is present as long as that connection lasts and it is heard from.
+
+**What a node has a part in.**  Of a job it answers for some key groups, has in-sync
+copies of others, and copies others still.  It is told all of that at once, with where
+it can copy from; and again whenever the assignment has another version, though its own
+part be the same, and whenever a node that it copies from has another address.
+
+**Nodes that are gone.**  A name stays known, so that a new leader waits for it.  Names
+that are drawn for each start would fill the table: once it is full, one that is away
+and has nothing makes room for the next.
+
+**A node that cannot go on.**  A node that reports a failure may lack rows of a batch
+that was decided: its disk was exchanged for an older one, or somebody removed what was
+staged.  It is asked whether it does.  If so, waiting helps nobody, and its rows are
+lost (rule W7); if not, it is the node's own matter, and it tries again by itself.
+Meanwhile its copies count for nothing where there are others (rule S1).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, assert_never, final
+
+from election import Delete, Put
+from queryablestate.control.assignment_notes import note_of
+from queryablestate.control.chains import catch_up, declare_lost
+from queryablestate.control.changes import Change, Write
+from queryablestate.control.commit_verification import verify_id_of
+from queryablestate.control.effects import ForgetNode, SendToNode
+from queryablestate.control.job.leader_paths import encode_record, node_path
+from queryablestate.control.node_parts import job_assignment, joiner_ids
+from queryablestate.control.node_table import CopyReport
+from queryablestate.control.state import has_node
+from queryablestate.wire.node_messages import (
+    AssignJob,
+    EntriesApplied,
+    FenceWriters,
+    HeartbeatAcknowledged,
+    KeyGroupsCopied,
+    LeaveNode,
+    NodeHeartbeat,
+    NodeRefused,
+    NodeRegistered,
+    RegisterNode,
+    StagesCollected,
+    StagesVerified,
+    VerifyStages,
+    WriterFence,
+)
+from queryablestate.wire.records import BatchDecided, NodeRecord
+from queryablestate.wire.snapshot_messages import SnapshotLoaded, SnapshotWritten
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from election import StoreOperation
+    from nameservice import NameServiceError
+    from queryablestate.control.changes import Outcome
+    from queryablestate.control.commits import Commits
+    from queryablestate.control.draining import Draining
+    from queryablestate.control.effects import ControlEffect
+    from queryablestate.control.events import Link, NodeSpoke
+    from queryablestate.control.job.job import Job
+    from queryablestate.control.node_table import PresentNode
+    from queryablestate.control.state import ControlState
+    from queryablestate.wire.records import AssignmentRecord
+    from queryablestate.wire.snapshot_messages import SnapshotReport
+
+
+__all__ = ["Enrolment"]
+
+_NS_PER_MS: Final = 1_000_000
+_LATENESS_SHARE: Final = 5
+"""Who looks later than by that part of the session timeout has not been running."""
+
+
+@final
+class Enrolment:
+    """
+    Registers nodes, hears them, and takes them for away.
+
+    Args:
+        control: What there is.
+        commits: Told of what nodes have verified, collected and applied.
+        draining: Told of nodes that want to end.
+
+    Attributes:
+        on_snapshot: Told of what nodes have written to snapshots, and loaded of them.
+    """
+
+    def __init__(
+        self, control: ControlState, commits: Commits, draining: Draining
+    ) -> None:
+        self._control = control
+        self._commits = commits
+        self._draining = draining
+        self._registering: dict[Link, RegisterNode] = {}
+        self._due_ns: int | None = None
+        self.on_snapshot: Callable[[PresentNode, SnapshotReport], list[Outcome]] = (
+            _pass_over
+        )
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `expire` is to be called, or None."""
+        heard_at_ns = self._control.nodes.oldest_heard_at_ns()
+        if heard_at_ns is None:
+            return None
+        return heard_at_ns + self._control.session_timeout_ns
+
+    # -- what happens --------------------------------------------------------------
+
+    def node_spoke(self, event: NodeSpoke, *, now_ns: int) -> list[Outcome]:
+        """Hear a node."""
+        link, message = event.link, event.message
+        if isinstance(message, RegisterNode):
+            self._registering[link] = message
+            prepare = partial(self._register, link, message)
+            return [Change(prepare=prepare, refuse=partial(self._refused, link))]
+        node = self._control.nodes.at(link)
+        if node is None or node.registration_id != message.registration_id:
+            if link in self._registering:
+                return []  # it will be told when that has had its turn
+            refused = NodeRefused(reason="unknown", detail="register first")
+            return [SendToNode(link=link, message=refused)]
+        node.heard_at_ns = now_ns
+        match message:
+            case NodeHeartbeat(number=number):
+                acknowledged = HeartbeatAcknowledged(
+                    leader_epoch=self._control.leader_epoch, number=number
+                )
+                return [SendToNode(link=link, message=acknowledged)]
+            case StagesVerified():
+                outcomes = self._commits.verified(node, message, event.wall_clock_us)
+                return [*outcomes, *self._found_lost(node, message)]
+            case StagesCollected():
+                return self._commits.collected(node, message, event.wall_clock_us)
+            case EntriesApplied():
+                return [*self._applied(node, message, now_ns)]
+            case KeyGroupsCopied():
+                self._copied(node, message)
+                return []
+            case LeaveNode():
+                return [self._draining.leave(node)]
+            case SnapshotWritten() | SnapshotLoaded():
+                return self.on_snapshot(node, message)
+            case _:
+                assert_never(message)
+
+    def link_closed(self, link: Link) -> list[ControlEffect]:
+        """Take the node of that connection for away, if it is one's."""
+        self._registering.pop(link, None)
+        node = self._control.nodes.at(link)
+        return [] if node is None else [self._forget(node)]
+
+    def expire(self, *, now_ns: int) -> list[ControlEffect]:
+        """
+        Take those for away that have been silent for the session timeout.
+
+        Whoever looks much too late may have been paused, and has what nodes have said
+        meanwhile yet to hear: the pause costs no node its copies (rule S1).
+        """
+        timeout_ns = self._control.session_timeout_ns
+        tolerated_ns = timeout_ns // _LATENESS_SHARE
+        late_ns = 0 if self._due_ns is None else now_ns - self._due_ns
+        if late_ns > tolerated_ns:
+            for node in self._control.nodes:
+                forgiven_ns = node.heard_at_ns + late_ns + tolerated_ns
+                node.heard_at_ns = min(now_ns, forgiven_ns)
+        effects: list[ControlEffect] = [
+            self._forget(node)
+            for node in self._control.nodes.silent_since(now_ns - timeout_ns)
+        ]
+        self._due_ns = self.next_deadline_ns()
+        return effects
+
+    def tell_assignment(
+        self, job: Job, former: AssignmentRecord | None
+    ) -> list[ControlEffect]:
+        """
+        Tell the present nodes of a job what they answer for, and where it begins.
+
+        Those of *former* too, which may have no part any more.  Who has had a part, and
+        has it from the same entry on, has been sent everything that it lacks.
+        """
+        control, job_id = self._control, job.record.job_id
+        control.touch(job_id)
+        begun = {} if former is None else _beginnings(former)
+        begins = {} if job.assignment is None else _beginnings(job.assignment)
+        effects: list[ControlEffect] = []
+        if job.assignment is not None and job.assignment != former:
+            effects.append(note_of(job_id, former, job.assignment))
+        for node in control.nodes:
+            if node.node_id not in begun and node.node_id not in begins:
+                continue
+            effects.append(self._assign(job, node))
+            if node.node_id not in begins:
+                continue
+            if begins[node.node_id] != begun.get(node.node_id):
+                effects += catch_up(control, job, node)
+        return effects
+
+    def _assign(self, job: Job, node: PresentNode) -> ControlEffect:
+        message = AssignJob(
+            leader_epoch=self._control.leader_epoch,
+            job=job_assignment(job, node.node_id, self._control.nodes),
+        )
+        return SendToNode(link=node.link, message=message)
+
+    def _tell_address(self, job: Job, source: PresentNode) -> list[ControlEffect]:
+        """Tell those who can copy from a node that is back where it is now."""
+        assert job.assignment is not None
+        joining = joiner_ids(job.assignment, source.node_id)
+        return [
+            self._assign(job, node)
+            for node in self._control.nodes
+            if node.node_id in joining
+        ]
+
+    def tell_fence(self, job: Job, fence: WriterFence) -> list[ControlEffect]:
+        """Tell the present nodes of a job that older runs of a query are over."""
+        message = FenceWriters(leader_epoch=self._control.leader_epoch, fences=(fence,))
+        return [
+            SendToNode(link=node.link, message=message)
+            for node in self._control.present_of(job)
+        ]
+
+    # -- registering ---------------------------------------------------------------
+
+    def _register(
+        self, link: Link, message: RegisterNode, now_ns: int
+    ) -> Write | Sequence[Outcome]:
+        """Take a node in; write down its name if that is new, or its disk is."""
+        if self._registering.get(link) is not message:
+            return []  # the connection is closed, or the node has asked again
+        earlier = self._control.nodes.present(message.node_id)
+        if earlier is not None and earlier.store_id != message.store_id:
+            # The same data directory could not be open twice; another one can.
+            del self._registering[link]
+            refused = NodeRefused(
+                reason="name-taken",
+                detail=f"another node is called {message.node_id!r}: "
+                "give this one another name",
+            )
+            return [SendToNode(link=link, message=refused)]
+        known = self._control.nodes.record_of(message.node_id)
+        given_up = None
+        if known is None and self._is_full():
+            given_up = self._idle_node()
+            if given_up is None:
+                del self._registering[link]
+                return [SendToNode(link=link, message=self._too_many())]
+        is_draining = known is not None and known.draining_id == message.registration_id
+        record = NodeRecord(
+            node_id=message.node_id,
+            store_id=message.store_id,
+            draining_id=message.registration_id if is_draining else None,
+        )
+        operations: list[StoreOperation] = []
+        if given_up is not None:
+            operations.append(Delete(node_path(given_up)))
+        if known != record:
+            operations.append(Put(node_path(record.node_id), encode_record(record)))
+        adopt = partial(self._registered, link, message, record, given_up)
+        return Write(operations=operations, adopt=adopt)
+
+    def _is_full(self) -> bool:
+        """Return whether another node can only take the place of one that is known."""
+        control = self._control
+        return len(control.nodes.known_ids) >= control.limits.node_count_max
+
+    def _idle_node(self) -> str | None:
+        """
+        Return a node that nobody would miss, or None.
+
+        One that is away, and has nothing: if it is back one day, it is a new one.
+        """
+        for node_id in self._control.nodes.known_ids:
+            is_away = self._control.nodes.present(node_id) is None
+            if is_away and not self._draining.is_needed(node_id):
+                return node_id
+        return None
+
+    def _too_many(self) -> NodeRefused:
+        limit = self._control.limits.node_count_max
+        return NodeRefused(
+            reason="limit",
+            detail=f"this proxy takes {limit:,} nodes, and there are as many that are "
+            "present or have a part in a job: raise its node_count_max, or start a "
+            "node with the name and the data directory of one that is gone",
+        )
+
+    def _registered(
+        self,
+        link: Link,
+        message: RegisterNode,
+        record: NodeRecord,
+        given_up: str | None,
+        now_ns: int,
+    ) -> list[ControlEffect]:
+        control = self._control
+        if given_up is not None:
+            control.nodes.forget(given_up)
+        control.nodes.record(record)
+        control.touch()
+        if self._registering.get(link) is not message:
+            return []
+        del self._registering[link]
+        effects: list[ControlEffect] = []
+        for earlier in (control.nodes.present(message.node_id), control.nodes.at(link)):
+            if earlier is None or control.nodes.present(earlier.node_id) is not earlier:
+                continue
+            if (earlier.link, earlier.node_id) != (link, message.node_id):
+                effects.append(self._forget(earlier))
+        node = control.nodes.register(message, link=link, now_ns=now_ns)
+        jobs = control.jobs_of(node.node_id)
+        registered = NodeRegistered(
+            leader_epoch=control.leader_epoch,
+            control_id=control.counters.control_id,
+            session_timeout_ms=control.session_timeout_ns // _NS_PER_MS,
+            jobs=tuple(
+                job_assignment(job, node.node_id, control.nodes) for job in jobs
+            ),
+            copy_secret=control.copy_secret,
+        )
+        effects.append(SendToNode(link=link, message=registered))
+        for job in jobs:
+            effects += catch_up(control, job, node)
+            job_id = job.record.job_id
+            if job_id not in node.sequences:
+                # It is to begin anew.  What it says of copies until it has heard that
+                # is of those from before: it begins them anew in another version.
+                node.lost_jobs.add(job_id)
+            effects += self._tell_address(job, node)
+            control.routes.locate(job)
+        return effects + self._commits.node_registered(node)
+
+    def _refused(self, link: Link, error: NameServiceError) -> Sequence[ControlEffect]:
+        """Have a node ask again in a moment, rather than wait for an answer."""
+        if self._registering.pop(link, None) is None:
+            return []  # the connection is closed
+        refused = NodeRefused(reason="not-now", detail=str(error))
+        return [SendToNode(link=link, message=refused)]
+
+    # -- applying ------------------------------------------------------------------
+
+    def _applied(
+        self, node: PresentNode, message: EntriesApplied, now_ns: int
+    ) -> list[ControlEffect]:
+        """Take note of how far a node is, and whether it can go on."""
+        job = self._control.jobs.get(message.job_id)
+        if job is None or message.sequence > job.record.sequence:
+            return []  # it speaks of what it was told to throw away
+        was_failing = message.job_id in node.failing
+        is_failing = message.failure is not None
+        if is_failing != was_failing or message.job_id not in node.sequences:
+            self._control.touch(message.job_id)
+        node.failing.pop(message.job_id, None)
+        if is_failing:
+            node.failing[message.job_id] = now_ns
+        node.sequences[message.job_id] = message.sequence
+        node.lost[message.job_id] = message.lost_state_numbers
+        effects: list[ControlEffect] = []
+        if message.failure is not None:
+            effects += self._probe(job, node)
+        return effects + self._commits.node_moved(message.job_id)
+
+    def _probe(self, job: Job, node: PresentNode) -> list[ControlEffect]:
+        """Ask a node that cannot apply its next entry whether it lacks rows of it."""
+        job_id = job.record.job_id
+        entry = job.entries.get(node.sequences[job_id] + 1)
+        if not isinstance(entry, BatchDecided):
+            return []
+        stages = tuple(
+            stage
+            for stage in entry.stages
+            if stage.chunk_counts.get(node.node_id, 0) > 0
+        )
+        verify_id = verify_id_of(job_id, entry.writer_epoch, entry.batch_id, stages)
+        node.probes[verify_id] = (job_id, entry.sequence)
+        message = VerifyStages(
+            leader_epoch=self._control.leader_epoch,
+            verify_id=verify_id,
+            job_id=job_id,
+            writer_epoch=entry.writer_epoch,
+            batch_id=entry.batch_id,
+            stages=stages,
+            is_decided=True,
+        )
+        return [SendToNode(link=node.link, message=message)]
+
+    def _found_lost(
+        self, node: PresentNode, message: StagesVerified
+    ) -> list[ControlEffect]:
+        """Let a node begin anew if it lacks rows of a batch that was decided."""
+        job_id, sequence = node.probes.pop(message.verify_id, (None, 0))
+        job = None if job_id is None else self._control.jobs.get(job_id)
+        if job is None or not message.missing:
+            return []
+        if node.sequences.get(job.record.job_id, sequence) >= sequence:
+            return []  # it has gone on meanwhile
+        if not has_node(job, node.node_id):
+            return []  # others had what it lacks
+        self._control.touch(job.record.job_id)
+        return declare_lost(self._control, job, node)
+
+    # -- copying -------------------------------------------------------------------
+
+    def _copied(self, node: PresentNode, message: KeyGroupsCopied) -> None:
+        """Take note of how far a node is with what it copies."""
+        job = self._control.jobs.get(message.job_id)
+        assignment = None if job is None else job.assignment
+        if assignment is None or assignment.version != message.assignment_version:
+            return  # it says so again, as soon as it knows of the present one
+        earlier = node.copies.get(message.job_id)
+        report = CopyReport(
+            assignment_version=message.assignment_version,
+            key_groups=frozenset(message.key_groups),
+            row_count=message.row_count,
+            size_bytes=message.size_bytes,
+            failure=message.failure,
+        )
+        node.copies[message.job_id] = report
+        is_other = earlier is None or (
+            earlier.assignment_version != report.assignment_version
+            or earlier.key_groups != report.key_groups
+        )
+        if is_other and report.key_groups:
+            self._control.touch(message.job_id)
+
+    # -- parts ---------------------------------------------------------------------
+
+    def _forget(self, node: PresentNode) -> ControlEffect:
+        """Take a node for away."""
+        self._control.nodes.remove(node)
+        self._control.touch()
+        for job in self._control.jobs_of(node.node_id):
+            self._control.routes.locate(job)
+        return ForgetNode(link=node.link, node_id=node.node_id)
+
+
+def _pass_over(node: PresentNode, message: SnapshotReport) -> list[Outcome]:
+    del node, message
+    return []
+
+
+def _beginnings(assignment: AssignmentRecord) -> dict[str, int]:
+    """Return for each node the entry after which it joined."""
+    return dict(zip(assignment.node_ids, assignment.since_sequences, strict=True))

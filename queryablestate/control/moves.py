@@ -1,0 +1,379 @@
+"""
+Who gets which key groups of a job next, and when that is written; pure (S1, S2, S4).
+
+Theory of operation.  The assignment of a job is all there is of a move: what comes next
+follows from it and from who is there
+(`queryablestate.control.assignment.reassignment`).  So this machine has no phases of
+its own.  It looks again at every job for which something has happened that may matter:
+it was `touch`-ed.  Then a change waits for its turn, is worked out when the turn has
+come, written, and told to the nodes, which may touch the job again.
+
+Nothing happens before the leader is settled (rule S2): a node that is not here then may
+only be late.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
+
+from nameservice import ConfigurationError
+from queryablestate.control.assignment.reassignment import NodeStanding, next_assignment
+from queryablestate.control.changes import Change, Write
+from queryablestate.control.effects import AnswerWriter
+from queryablestate.control.rescaling_progress import job_rescaling
+from queryablestate.control.state import has_node
+from queryablestate.errors import StateUnavailableError, UnknownJobError
+from queryablestate.wire.operation_messages import RescaleStarted, RescalingsListed
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nameservice import NameServiceError
+    from queryablestate.control.changes import Outcome
+    from queryablestate.control.commits import Commits
+    from queryablestate.control.draining import Draining
+    from queryablestate.control.effects import ControlEffect
+    from queryablestate.control.events import Link
+    from queryablestate.control.job.job import Job
+    from queryablestate.control.job.job_changes import JobChange
+    from queryablestate.control.membership import Enrolment
+    from queryablestate.control.node_table import PresentNode
+    from queryablestate.control.state import ControlState
+    from queryablestate.wire.operation_messages import (
+        JobRescaling,
+        ListRescalings,
+        RescaleJob,
+    )
+    from queryablestate.wire.records import AssignmentRecord
+
+
+__all__ = ["Moves"]
+
+_NS_PER_MS: Final = 1_000_000
+_NS_PER_SECOND: Final = 1_000_000_000
+_PAUSE_NS: Final = 500_000_000
+"""How long to wait after a write that the store has not taken."""
+
+
+@final
+class Moves:
+    """
+    Changes assignments.
+
+    Args:
+        control: What there is.
+        commits: Told that batches go by another assignment.
+        enrolment: Tells nodes what they answer for.
+        draining: Tells nodes when they may end.
+    """
+
+    def __init__(
+        self,
+        control: ControlState,
+        commits: Commits,
+        enrolment: Enrolment,
+        draining: Draining,
+    ) -> None:
+        self._control = control
+        self._commits = commits
+        self._enrolment = enrolment
+        self._draining = draining
+        self._queued: set[str] = set()
+        self._refused: set[str] = set()
+        self._retry_at_ns: int | None = None
+        self._started_at_ns: dict[str, int] = {}
+        self._now_ns = 0
+        self._is_settled = not control.nodes.is_anybody_awaited
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `look` is to be called, though nothing happens, or None."""
+        times = [self._retry_at_ns, self._recovers_at_ns()]
+        if not self._is_settled:
+            times.append(self._control.settled_at_ns)
+        return min((at_ns for at_ns in times if at_ns is not None), default=None)
+
+    def look(self, *, now_ns: int) -> list[Outcome]:
+        """Return what is to be done for the jobs that were touched."""
+        control = self._control
+        self._now_ns = now_ns
+        self._forget_failures(now_ns)
+        if self._refused and self._retry_at_ns is None:
+            self._retry_at_ns = now_ns + _PAUSE_NS
+        if self._retry_at_ns is not None and now_ns >= self._retry_at_ns:
+            control.touch(*self._refused)
+            self._refused.clear()
+            self._retry_at_ns = None
+        if not control.is_settled(now_ns=now_ns):
+            return []
+        if not self._is_settled:
+            self._is_settled = True
+            control.touch()
+        if not control.is_touched:
+            return []
+        control.is_touched = False
+        job_ids = sorted(control.touched - self._queued - self._refused)
+        control.touched.clear()
+        self._queued.update(job_ids)
+        changes = [
+            Change(
+                prepare=partial(self._next, job_id),
+                refuse=partial(self._not_written, job_id),
+            )
+            for job_id in job_ids
+        ]
+        return [*changes, *self._draining.emptied(now_ns=now_ns)]
+
+    # -- what operators ask ----------------------------------------------------------
+
+    def rescale(self, link: Link, request: RescaleJob, now_ns: int) -> Write:
+        """
+        Give a job another number of nodes, or of copies.
+
+        Raises:
+            UnknownJobError: If there is no state of such a job.
+            StateUnavailableError: If nodes may still be coming.
+            ConfigurationError: If there are not so many nodes.
+        """
+        job = self._job_with_state(request.job_id)
+        self._check_settled(request.job_id, now_ns)
+        self._check_counts(job, request)
+        assignment = self._next_assignment(
+            job, node_count=request.node_count, replica_count=request.replica_count
+        )
+        if assignment is None:
+            adopt = partial(self._rescaled, link, request)
+            return Write(operations=[], adopt=adopt)
+        adopted = partial(self._rescaled, link, request)
+        return self._write(job, assignment, then=adopted)
+
+    def rescalings(self, request: ListRescalings, *, now_ns: int) -> RescalingsListed:
+        """
+        Return how far the jobs are.
+
+        Raises:
+            UnknownJobError: If there is no state of such a job.
+        """
+        control = self._control
+        if request.job_id is not None:
+            jobs = [self._job_with_state(request.job_id)]
+        else:
+            jobs = [job for _, job in sorted(control.jobs.items()) if job.states]
+        return RescalingsListed(
+            request_id=request.request_id,
+            rescalings=tuple(self._rescaling(job, now_ns) for job in jobs),
+            is_settled=control.is_settled(now_ns=now_ns),
+        )
+
+    def _job_with_state(self, job_id: str) -> Job:
+        """Return a job, unless all of its states were dropped: nobody misses it."""
+        job = self._control.job(job_id)
+        if not job.states:
+            raise UnknownJobError(job_id)
+        return job
+
+    def _rescaling(self, job: Job, now_ns: int) -> JobRescaling:
+        started_at_ns = self._started_at_ns.get(job.record.job_id)
+        started_ms = None
+        if started_at_ns is not None:
+            started_ms = (now_ns - started_at_ns) // _NS_PER_MS
+        return job_rescaling(job, self._control.nodes, started_ms=started_ms)
+
+    def _check_settled(self, job_id: str, now_ns: int) -> None:
+        """Return if assignments may be changed now (rule S2)."""
+        if not self._control.is_settled(now_ns=now_ns):
+            retry_seconds = self._control.session_timeout_ns / _NS_PER_SECOND / 5
+            detail = "this proxy leads since a moment ago, and nodes are still coming"
+            raise StateUnavailableError(job_id, None, (), retry_seconds, detail)
+
+    def _check_counts(self, job: Job, request: RescaleJob) -> None:
+        """Return if there are nodes for what is asked."""
+        nodes, assignment = self._control.nodes, job.assignment
+        assert assignment is not None
+        ready_count = sum(not nodes.is_draining(node.node_id) for node in nodes)
+        node_count = request.node_count or assignment.node_count
+        if request.node_count is not None:
+            if node_count > ready_count:
+                raise ConfigurationError(
+                    f"{request.job_id} cannot have {node_count:,} nodes: "
+                    f"{ready_count:,} are registered and are not being drained; start "
+                    "more with 'lodestar node', or ask for fewer"
+                )
+            max_parallelism = job.record.max_parallelism
+            if node_count > max_parallelism:
+                raise ConfigurationError(
+                    f"{request.job_id} has {max_parallelism:,} key groups: ask for at "
+                    "most as many nodes"
+                )
+        replica_count = request.replica_count or assignment.replica_count
+        is_asked = request.node_count is not None or request.replica_count is not None
+        if is_asked and replica_count > node_count:
+            raise ConfigurationError(
+                f"{request.job_id} cannot have {replica_count:,} copies of each key "
+                f"group on {node_count:,} nodes: ask for at most {node_count:,} "
+                "copies, or for more nodes"
+            )
+
+    def _rescaled(self, link: Link, request: RescaleJob, now_ns: int) -> list[Outcome]:
+        job = self._control.job(request.job_id)
+        started = RescaleStarted(
+            request_id=request.request_id, rescaling=self._rescaling(job, now_ns)
+        )
+        return [AnswerWriter(link=link, message=started)]
+
+    # -- the next assignment ---------------------------------------------------------
+
+    def _next(self, job_id: str, now_ns: int) -> Write | Sequence[Outcome]:
+        """Work out what is next, now that nothing can come between."""
+        del now_ns
+        job = self._control.jobs[job_id]
+        self._queued.discard(job_id)
+        assignment = self._next_assignment(job)
+        if assignment is not None:
+            self._queued.add(job_id)
+            return self._write(job, assignment)
+        for node in self._control.nodes:
+            if job_id in node.lost_jobs:
+                # Nobody else has what it had, and it may be given more.
+                node.lost_jobs.discard(job_id)
+                self._control.touch(job_id)
+        self._take_time(job, is_new=False)
+        return []
+
+    def _next_assignment(
+        self,
+        job: Job,
+        *,
+        node_count: int | None = None,
+        replica_count: int | None = None,
+    ) -> AssignmentRecord | None:
+        assert job.assignment is not None
+        limits = self._control.limits
+        return next_assignment(
+            job.assignment,
+            self._standings(job),
+            sequence=job.record.sequence,
+            joining_count_max=limits.joining_count_max(job.record.max_parallelism),
+            node_count=node_count,
+            replica_count=replica_count,
+        )
+
+    def _standings(self, job: Job) -> dict[str, NodeStanding]:
+        """Return what there is to know of each known node for the assignment."""
+        job_id, nodes = job.record.job_id, self._control.nodes
+        assert job.assignment is not None
+        standings = {}
+        for node_id in nodes.known_ids:
+            node = nodes.present(node_id)
+            is_draining = nodes.is_draining(node_id)
+            if node is None:
+                standings[node_id] = NodeStanding(
+                    store_id=nodes.store_id_of(node_id) or "",
+                    is_present=False,
+                    is_draining=is_draining,
+                )
+                continue
+            report = node.copies.get(job_id)
+            is_present_report = (
+                report is not None
+                and report.assignment_version == job.assignment.version
+            )
+            standings[node_id] = NodeStanding(
+                store_id=node.store_id,
+                is_draining=is_draining,
+                is_failing=job_id in node.failing,
+                is_lost=job_id in node.lost_jobs,
+                has_begun=job_id in node.sequences,
+                copied=report.key_groups
+                if report is not None and is_present_report
+                else frozenset(),
+            )
+        return standings
+
+    def _write(
+        self,
+        job: Job,
+        assignment: AssignmentRecord,
+        *,
+        then: Callable[[int], Sequence[Outcome]] | None = None,
+    ) -> Write:
+        """Return what writes *assignment*; *then* says what follows that."""
+        job_id = job.record.job_id
+        needed = self._control.open_batches.versions_of(job_id)
+        change = job.assign(assignment, job.record.max_parallelism, needed=needed)
+        lost = [node for node in self._control.nodes if job_id in node.lost_jobs]
+        adopt = partial(self._adopt, job, change, lost, then)
+        return Write(operations=change.operations(), adopt=adopt)
+
+    def _adopt(
+        self,
+        job: Job,
+        change: JobChange,
+        lost: Sequence[PresentNode],
+        then: Callable[[int], Sequence[Outcome]] | None,
+        now_ns: int,
+    ) -> list[Outcome]:
+        control, job_id = self._control, job.record.job_id
+        former = job.assignment
+        assert former is not None
+        job.adopt(change)
+        control.routes.locate(job)
+        self._queued.discard(job_id)
+        for node in lost:
+            node.lost_jobs.discard(job_id)
+        self._now_ns = now_ns
+        assert job.assignment is not None
+        self._take_time(job, is_new=_plan(former) != _plan(job.assignment))
+        outcomes: list[Outcome] = [*self._enrolment.tell_assignment(job, former)]
+        outcomes += self._commits.assignment_changed(job)
+        return outcomes if then is None else [*outcomes, *then(now_ns)]
+
+    def _take_time(self, job: Job, *, is_new: bool) -> None:
+        """Take note of when the plan of a job was begun with."""
+        job_id = job.record.job_id
+        if job.assignment is None or not job.assignment.wanted:
+            self._started_at_ns.pop(job_id, None)
+        elif is_new or job_id not in self._started_at_ns:
+            self._started_at_ns[job_id] = self._now_ns
+
+    def _not_written(
+        self, job_id: str, error: NameServiceError
+    ) -> Sequence[ControlEffect]:
+        """Try again in a moment."""
+        del error
+        self._queued.discard(job_id)
+        self._refused.add(job_id)
+        return []
+
+    # -- failures --------------------------------------------------------------------
+
+    def _recovers_at_ns(self) -> int | None:
+        return min((at_ns for _, _, at_ns in self._strangers()), default=None)
+
+    def _forget_failures(self, now_ns: int) -> None:
+        """Try nodes again that were taken out since they could not go on."""
+        for node, job_id, at_ns in self._strangers():
+            if now_ns >= at_ns:
+                del node.failing[job_id]
+                self._control.touch(job_id)
+
+    def _strangers(self) -> list[tuple[PresentNode, str, int]]:
+        """Return who failed with a job that it has no part in now, and till when."""
+        control = self._control
+        return [
+            (node, job_id, failed_at_ns + control.session_timeout_ns)
+            for node in control.nodes.failing()
+            for job_id, failed_at_ns in node.failing.items()
+            if not has_node(control.jobs[job_id], node.node_id)
+        ]
+
+
+def _plan(assignment: AssignmentRecord) -> dict[str, object]:
+    """Return what changes when a plan is made anew."""
+    return {
+        "nodes": assignment.node_count,
+        "replicas": assignment.replica_count,
+        "planned": assignment.planned_count,
+        "is_planned": bool(assignment.wanted),
+    }

@@ -1,0 +1,114 @@
+"""What a node is told of its part in a job; pure (rules S1 and S2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from queryablestate.control.assignment.assignment import (
+    held_by,
+    key_groups_of,
+    source_of,
+)
+from queryablestate.wire.node_messages import (
+    CopySource,
+    JobAssignment,
+    JoiningGroup,
+    WriterFence,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from queryablestate.control.job.job import Job
+    from queryablestate.control.node_table import NodeTable
+    from queryablestate.wire.records import AssignmentRecord
+
+
+__all__ = ["job_assignment", "joiner_ids"]
+
+
+def job_assignment(job: Job, node_id: str, nodes: NodeTable) -> JobAssignment:
+    """
+    Return what a node has to do with a job; nothing if it has no part in it.
+
+    Args:
+        job: One that has an assignment.
+        node_id: The node.
+        nodes: Who is there to copy from.
+    """
+    assignment = job.assignment
+    assert assignment is not None
+    key_groups = tuple(key_groups_of(assignment, node_id))
+    primary = set(key_groups)
+    joining = tuple(
+        JoiningGroup(key_group=key_group, since=copy.since)
+        for key_group, copies in enumerate(assignment.joining)
+        for copy in copies
+        if assignment.node_ids[copy.node_index] == node_id
+    )
+    return JobAssignment(
+        job_id=job.record.job_id,
+        assignment_version=assignment.version,
+        max_parallelism=job.record.max_parallelism,
+        key_groups=key_groups,
+        fences=tuple(
+            WriterFence(
+                job_id=job.record.job_id,
+                query_id=run.query_id,
+                writer_epoch=run.writer_epoch,
+            )
+            for run in job.record.runs
+        ),
+        sequence=assignment.sequence,
+        copies=tuple(
+            key_group
+            for key_group in held_by(assignment, node_id)
+            if key_group not in primary
+        ),
+        joining=joining,
+        sources=_sources(job, [group.key_group for group in joining], nodes),
+    )
+
+
+def joiner_ids(assignment: AssignmentRecord, source_id: str) -> set[str]:
+    """Return the nodes that make copies of what *source_id*, one of its nodes, has."""
+    index = assignment.node_ids.index(source_id)
+    return {
+        assignment.node_ids[copy.node_index]
+        for owners, joining in zip(assignment.owners, assignment.joining, strict=False)
+        if index in owners
+        for copy in joining
+    }
+
+
+def _sources(
+    job: Job, key_groups: Sequence[int], nodes: NodeTable
+) -> tuple[CopySource, ...]:
+    """Return where each of these key groups can be had, by name."""
+    assignment, job_id = job.assignment, job.record.job_id
+    assert assignment is not None
+    # Who has lost its rows is the last to be asked for them.
+    sound_ids = {
+        node.node_id
+        for node in nodes
+        if job_id not in node.lost_jobs
+        and (node.node_id, node.store_id)
+        in zip(assignment.node_ids, assignment.store_ids, strict=True)
+    }
+    by_source: dict[str, list[int]] = {}
+    for key_group in key_groups:
+        index = source_of(assignment, key_group, sound_ids)
+        if assignment.node_ids[index] not in sound_ids:
+            index = source_of(assignment, key_group, nodes.present_ids)
+        by_source.setdefault(assignment.node_ids[index], []).append(key_group)
+    sources = []
+    for node_id in sorted(by_source):
+        node = nodes.present(node_id)
+        source = CopySource(
+            node_id=node_id,
+            address=None if node is None else node.address,
+            key_groups=tuple(by_source[node_id]),
+        )
+        sources.append(source)
+    return tuple(sources)

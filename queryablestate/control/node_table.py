@@ -1,0 +1,201 @@
+"""
+The state nodes as the proxy leader knows them: who is there, and how far; pure.
+
+A node is *known* once it has been recorded in the leader store, until its place there
+is needed for another, and *present* while its registration holds: its connection is
+open and it was heard from within the session timeout.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from attrs import define, field, frozen
+
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from queryablestate.control.events import Link
+    from queryablestate.wire.node_messages import RegisterNode
+    from queryablestate.wire.records import NodeRecord
+
+
+__all__ = ["CopyReport", "NodeTable", "PresentNode"]
+
+
+@final
+@frozen(kw_only=True)
+class CopyReport:
+    """
+    How far a node is with the key groups that it copies for one job.
+
+    Attributes:
+        assignment_version: The assignment that it copies for.
+        key_groups: Those that it has complete.
+        row_count: Rows that it has fetched since it started.
+        size_bytes: Their size.
+        failure: Why its last attempt came to nothing, or None.
+    """
+
+    assignment_version: int
+    key_groups: frozenset[int]
+    row_count: int
+    size_bytes: int
+    failure: str | None
+
+
+@final
+@define(kw_only=True)
+class PresentNode:
+    """
+    A node that is registered now.
+
+    Attributes:
+        node_id: Its name.
+        store_id: Its data directory.
+        registration_id: The process.
+        link: Its connection.
+        address: Where writers reach it.
+        heard_at_ns: When it was last heard from.
+        sequences: How far it is, for each job that it has said so of.
+        lost: The states whose rows it has lost, likewise.
+        probes: Entries of which it was asked whether it lacks rows: job and sequence,
+            by the number of the question.
+        failing: Jobs that it cannot go on with, and when it said so last.
+        lost_jobs: Jobs whose rows it has lost since it was assigned: its copies count
+            for nothing where there are others.
+        copies: What it says of its copying, by job.
+        emptied_reason: Why it was told last that it may end, or None.
+    """
+
+    node_id: str
+    store_id: str
+    registration_id: str
+    link: Link
+    address: str
+    heard_at_ns: int
+    sequences: dict[str, int] = field(factory=dict)
+    lost: dict[str, tuple[int, ...]] = field(factory=dict)
+    probes: dict[int, tuple[str, int]] = field(factory=dict)
+    failing: dict[str, int] = field(factory=dict)
+    lost_jobs: set[str] = field(factory=set)
+    copies: dict[str, CopyReport] = field(factory=dict)
+    emptied_reason: str | None = None
+
+
+@final
+class NodeTable:
+    """Known and present nodes."""
+
+    def __init__(self, records: Iterable[NodeRecord]) -> None:
+        self._records = {record.node_id: record for record in records}
+        self._registration_ids: dict[str, str] = {}
+        self._present: dict[str, PresentNode] = {}
+        self._by_link: dict[Link, PresentNode] = {}
+        self._awaited = set(self._records)
+
+    def __iter__(self) -> Iterator[PresentNode]:
+        """Iterate over the present nodes by name."""
+        return iter([self._present[name] for name in sorted(self._present)])
+
+    @property
+    def known_ids(self) -> Sequence[str]:
+        """Return the names of all known nodes, sorted."""
+        return sorted(self._records)
+
+    @property
+    def present_ids(self) -> Collection[str]:
+        """Return the names of the present nodes, in no order."""
+        return self._present.keys()
+
+    @property
+    def is_anybody_awaited(self) -> bool:
+        """Return whether a node that was known from the start has yet to register."""
+        return bool(self._awaited)
+
+    def record_of(self, node_id: str) -> NodeRecord | None:
+        """Return what is recorded of a known node, or None."""
+        return self._records.get(node_id)
+
+    def store_id_of(self, node_id: str) -> str | None:
+        """Return the recorded data directory of a known node, or None."""
+        record = self._records.get(node_id)
+        return None if record is None else record.store_id
+
+    def registration_id_of(self, node_id: str) -> str | None:
+        """Return the process that registered under that name last, or None."""
+        return self._registration_ids.get(node_id)
+
+    def is_draining(self, node_id: str) -> bool:
+        """Return whether a node is to be emptied; a new process of it is not."""
+        record = self._records.get(node_id)
+        if record is None or record.draining_id is None:
+            return False
+        node = self._present.get(node_id)
+        return node is None or node.registration_id == record.draining_id
+
+    def present(self, node_id: str) -> PresentNode | None:
+        """Return that node if it is present, or None."""
+        return self._present.get(node_id)
+
+    def at(self, link: Link) -> PresentNode | None:
+        """Return the node that is registered over *link*, or None."""
+        return self._by_link.get(link)
+
+    def record(self, record: NodeRecord) -> None:
+        """Take note of what is recorded of a node."""
+        self._records[record.node_id] = record
+
+    def forget(self, node_id: str) -> None:
+        """Know nothing any more of a node that is away."""
+        del self._records[node_id]
+        self._registration_ids.pop(node_id, None)
+        self._awaited.discard(node_id)
+
+    def register(
+        self, message: RegisterNode, *, link: Link, now_ns: int
+    ) -> PresentNode:
+        """Take a node for present; an earlier registration of it is over."""
+        earlier = self._present.pop(message.node_id, None)
+        if earlier is not None:
+            del self._by_link[earlier.link]
+        node = PresentNode(
+            node_id=message.node_id,
+            store_id=message.store_id,
+            registration_id=message.registration_id,
+            link=link,
+            address=message.address,
+            heard_at_ns=now_ns,
+            sequences={
+                position.job_id: position.sequence for position in message.positions
+            },
+            lost={
+                position.job_id: position.lost_state_numbers
+                for position in message.positions
+            },
+        )
+        self._registration_ids[node.node_id] = node.registration_id
+        self._present[node.node_id] = node
+        self._by_link[link] = node
+        self._awaited.discard(node.node_id)
+        return node
+
+    def remove(self, node: PresentNode) -> None:
+        """Take *node*, which is present, for away."""
+        del self._present[node.node_id]
+        del self._by_link[node.link]
+
+    def failing(self) -> Sequence[PresentNode]:
+        """Return the present nodes that cannot go on with some job, by name."""
+        nodes = self._present.values()
+        found = [node for node in nodes if node.failing]
+        return sorted(found, key=lambda node: node.node_id)
+
+    def silent_since(self, heard_at_ns_max: int) -> Sequence[PresentNode]:
+        """Return the present nodes that were last heard from at that time or before."""
+        return [node for node in self if node.heard_at_ns <= heard_at_ns_max]
+
+    def oldest_heard_at_ns(self) -> int | None:
+        """Return when the most silent of the present nodes was heard, or None."""
+        return min((node.heard_at_ns for node in self._present.values()), default=None)

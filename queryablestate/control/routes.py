@@ -1,0 +1,138 @@
+"""The route table: which node serves which key groups of a named state; pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias, final
+
+from attrs import frozen
+
+from queryablestate.control.assignment.assignment import key_groups_of
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from queryablestate.control.events import Link
+    from queryablestate.control.job.job import Job
+    from queryablestate.control.node_table import NodeTable
+    from queryablestate.wire.records import AssignmentRecord
+
+
+__all__ = ["KvStateLocation", "RouteTable"]
+
+_KeyGroups: TypeAlias = "tuple[tuple[int, ...], ...]"
+
+
+@final
+@frozen(kw_only=True)
+class KvStateLocation:
+    """
+    The route to one state: a row of the proxy's route table.
+
+    Attributes:
+        job_id: The job.
+        state_name: Its name within the job.
+        state_number: What names it in questions.
+        generation: The present ownership.
+        batch_id: The last batch decided in it, or None before the first.
+        assignment_version: The assignment that the links are of.
+        node_ids: The nodes of that assignment, in its order.
+        links: The connection to each of them, None while it is away, or has another
+            data directory than it was assigned with while others have what it had.
+        key_groups: For each node the key groups it is asked for: of which it has the
+            primary copy.
+        sole_key_groups: For each node those of them that nobody else could answer for
+            now: none that is there has another in-sync copy.  The others are about to
+            get another primary when the node has gone (rule S4).
+    """
+
+    job_id: str
+    state_name: str
+    state_number: int
+    generation: int
+    batch_id: int | None
+    assignment_version: int
+    node_ids: tuple[str, ...]
+    links: tuple[Link | None, ...]
+    key_groups: tuple[tuple[int, ...], ...]
+    sole_key_groups: tuple[tuple[int, ...], ...]
+
+
+@final
+class RouteTable:
+    """
+    A route for each state, made from assignments and from who is there.
+
+    Args:
+        nodes: Who is there; looked at in `locate` only.
+
+    Attributes:
+        locations: The routes by state number; always the same mapping.
+    """
+
+    def __init__(self, nodes: NodeTable) -> None:
+        self._nodes = nodes
+        self._locations: dict[int, KvStateLocation] = {}
+        self._numbers: dict[str, tuple[int, ...]] = {}
+        self._key_groups: dict[str, tuple[int, _KeyGroups]] = {}
+        self._sole: dict[str, tuple[int, tuple[bool, ...], _KeyGroups]] = {}
+        self.locations: Mapping[int, KvStateLocation] = self._locations
+
+    def locate(self, job: Job) -> None:
+        """Make the routes of a job anew."""
+        job_id, assignment = job.record.job_id, job.assignment
+        for number in self._numbers.pop(job_id, ()):
+            del self._locations[number]
+        if assignment is None:
+            return
+        present = [self._nodes.present(node_id) for node_id in assignment.node_ids]
+        key_groups = self._key_groups_of(job_id, assignment)
+        are_usable = tuple(
+            node is not None and node.store_id == store_id
+            for node, store_id in zip(present, assignment.store_ids, strict=True)
+        )
+        sole = self._sole_key_groups_of(job_id, assignment, are_usable)
+        links = tuple(
+            None if node is None or not (usable or alone) else node.link
+            for node, usable, alone in zip(present, are_usable, sole, strict=True)
+        )
+        self._numbers[job_id] = tuple(sorted(job.states))
+        for number in self._numbers[job_id]:
+            progress = job.progress_of(number)
+            self._locations[number] = KvStateLocation(
+                job_id=job_id,
+                state_name=job.states[number].state_name,
+                state_number=number,
+                generation=progress.generation,
+                batch_id=progress.batch_id,
+                assignment_version=assignment.version,
+                node_ids=assignment.node_ids,
+                links=links,
+                key_groups=key_groups,
+                sole_key_groups=sole,
+            )
+
+    def _key_groups_of(self, job_id: str, assignment: AssignmentRecord) -> _KeyGroups:
+        """Return the key groups of each node; kept, since batches come often."""
+        version, key_groups = self._key_groups.get(job_id, (None, ()))
+        if version != assignment.version:
+            key_groups = tuple(
+                tuple(key_groups_of(assignment, node_id))
+                for node_id in assignment.node_ids
+            )
+            self._key_groups[job_id] = (assignment.version, key_groups)
+        return key_groups
+
+    def _sole_key_groups_of(
+        self, job_id: str, assignment: AssignmentRecord, are_usable: tuple[bool, ...]
+    ) -> _KeyGroups:
+        """Return for each node what only it can answer for; kept likewise."""
+        version, earlier, sole = self._sole.get(job_id, (None, (), ()))
+        if version != assignment.version or earlier != are_usable:
+            found: list[list[int]] = [[] for _ in assignment.node_ids]
+            for key_group, (primary, *others) in enumerate(assignment.owners):
+                if not any(are_usable[index] for index in others):
+                    found[primary].append(key_group)
+            sole = tuple(tuple(key_groups) for key_groups in found)
+            self._sole[job_id] = (assignment.version, are_usable, sole)
+        return sole

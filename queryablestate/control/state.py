@@ -1,0 +1,128 @@
+"""
+`ControlState`: what the machines of `ControlCore` share; pure.
+
+What the leader store holds, who is there, and the route table that follows from both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from queryablestate.control.limits import CONTROL_LIMITS, ControlLimits
+from queryablestate.control.node_table import NodeTable
+from queryablestate.control.open_batches import OpenBatches
+from queryablestate.control.routes import RouteTable
+from queryablestate.errors import UnknownJobError
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from queryablestate.control.job.job import Job
+    from queryablestate.control.node_table import PresentNode
+    from queryablestate.wire.records import CountersRecord, NodeRecord
+
+
+__all__ = ["ControlState", "has_node"]
+
+
+@final
+class ControlState:
+    """
+    Jobs, nodes, numbers and routes.
+
+    Args:
+        counters: From the leader store, or a fresh one.
+        jobs: From the leader store.
+        nodes: From the leader store.
+        leader_epoch: The epoch of this leadership.
+        session_timeout_ns: Silence after which a node is taken for away.
+        now_ns: The time.
+        limits: How much it takes on.
+        copy_secret: What nodes that are taken in are given, to show each other.
+
+    Attributes:
+        counters: As the store has them.
+        ticket_next: The next ticket to be given out.
+        jobs: By job id.
+        nodes: Known and present ones.
+        routes: The route table.
+        leader_epoch: As above.
+        session_timeout_ns: As above.
+        limits: As above; may be replaced at any time.
+        copy_secret: As above.
+        settled_at_ns: When a node that is not here will not come by itself.
+        open_batches: Those that were begun and may not be over.
+        touched: Jobs for whose assignment something may have changed (`touch`).
+        is_touched: Whether anything at all may have.
+    """
+
+    def __init__(
+        self,
+        *,
+        counters: CountersRecord,
+        jobs: Iterable[Job],
+        nodes: Iterable[NodeRecord],
+        leader_epoch: int,
+        session_timeout_ns: int,
+        now_ns: int,
+        limits: ControlLimits = CONTROL_LIMITS,
+        copy_secret: bytes = b"",
+    ) -> None:
+        self.counters = counters
+        # Whatever an earlier leader may have given out is passed over.
+        self.ticket_next = counters.ticket_limit
+        self.jobs = {job.record.job_id: job for job in jobs}
+        self.nodes = NodeTable(nodes)
+        self.routes = RouteTable(self.nodes)
+        self.leader_epoch = leader_epoch
+        self.session_timeout_ns = session_timeout_ns
+        self.limits = limits
+        self.copy_secret = copy_secret
+        self.settled_at_ns = now_ns + session_timeout_ns
+        self.open_batches = OpenBatches(self.jobs, now_ns=now_ns)
+        self.touched = set(self.jobs)
+        self.is_touched = True
+        for job in self.jobs.values():
+            self.routes.locate(job)
+
+    @property
+    def state_count(self) -> int:
+        """Return how many states there are, of all jobs together."""
+        return sum(len(job.states) for job in self.jobs.values())
+
+    def touch(self, *job_ids: str) -> None:
+        """Have the assignments of these jobs looked at; of all if none is named."""
+        self.touched.update(job_ids or self.jobs)
+        self.is_touched = True
+
+    def job(self, job_id: str) -> Job:
+        """Return that job; `UnknownJobError` if there is none."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            raise UnknownJobError(job_id)
+        return job
+
+    def jobs_of(self, node_id: str) -> Sequence[Job]:
+        """Return the jobs that a node has a part in, the oldest first."""
+        jobs = [job for job in self.jobs.values() if has_node(job, node_id)]
+        return sorted(jobs, key=lambda job: job.record.job_number)
+
+    def present_of(self, job: Job) -> Sequence[PresentNode]:
+        """Return the nodes of a job that are present, by name."""
+        return [node for node in self.nodes if has_node(job, node.node_id)]
+
+    def is_settled(self, *, now_ns: int) -> bool:
+        """
+        Return whether a node that is not here will not come by itself (rule S2).
+
+        Until all known nodes have registered with this leader, or one session timeout
+        has passed, an absent node is only late.  One that has registered, and left, is
+        away.
+        """
+        return now_ns >= self.settled_at_ns or not self.nodes.is_anybody_awaited
+
+
+def has_node(job: Job, node_id: str) -> bool:
+    """Return whether a node has a part in a job: has, copies, or is to copy rows."""
+    return job.assignment is not None and node_id in job.assignment.node_ids

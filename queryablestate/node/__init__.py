@@ -1,0 +1,1 @@
+"""The node: the process that holds key groups and answers for them."""

@@ -1,0 +1,1 @@
+"""How a node copies key groups from another one."""

@@ -1,0 +1,325 @@
+"""
+The jobs of a node: what it answers for, how far it is, what it has yet to apply; pure.
+
+Theory of operation.  The proxy leader sends entries of a job's chain in order.  They
+wait here, and go to the store one at a time: one entry of each job is being applied at
+most.  *position* is the last entry that the store has, *received* the last one that has
+arrived.  What arrives above *received* + 1 leaves a gap: the node asks to be registered
+again, which makes the proxy send what is missing.
+
+An entry that cannot be applied stops its job: what waited behind it is dropped, the
+proxy is told why, and the node asks for it again after a while (a disk that was full
+may not be any more).  What was applied before is answered for as before.
+
+**Catching up** (rule W3).  What the proxy sends between the registration (or another
+assignment) and the next acknowledged heartbeat is what the node had missed.  It answers
+for a job only when all of that has come, and is applied.  An assignment also names the
+entry after which it was made: whoever answered for a key group before may have shown
+that one, and nobody goes back in time (rule S3).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from queryablestate.node.core.effects import (
+    ApplyEntry,
+    NodeEffect,
+    ReportBehind,
+    ResetJobRows,
+    SendToProxy,
+)
+from queryablestate.node.core.job import (
+    NodeJob,
+    ServedJob,
+    found_by,
+    has_part,
+    served_job,
+)
+from queryablestate.wire.node_messages import EntriesApplied, JobPosition, ResetJob
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from queryablestate.node.core.events import EntryFinished, ResetFinished
+    from queryablestate.wire.node_messages import ApplyEntries, JobAssignment
+
+
+__all__ = ["JobTable", "ServedJob"]
+
+
+@final
+class JobTable:
+    """
+    Every job that the node knows.
+
+    Args:
+        registration_id: For what is reported.
+        positions: From the store.
+        lost: From the store: states whose rows are lost.
+        entries_waiting_max: Entries of one job that may wait.
+        retry_ns: How long a job that has failed is left alone.
+    """
+
+    def __init__(
+        self,
+        registration_id: str,
+        positions: Mapping[str, int],
+        lost: Mapping[str, Iterable[int]],
+        *,
+        entries_waiting_max: int,
+        retry_ns: int,
+    ) -> None:
+        self._registration_id = registration_id
+        self._entries_waiting_max = entries_waiting_max
+        self._retry_ns = retry_ns
+        self._jobs = {
+            job_id: NodeJob(
+                job_id=job_id,
+                position=position,
+                lost=frozenset(lost.get(job_id, ())),
+                received=position,
+            )
+            for job_id, position in positions.items()
+        }
+
+    # -- questions -----------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether anything that has arrived is not applied yet."""
+        return any(job.is_busy for job in self._jobs.values())
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Return whether `positions` would say what is about to change altogether."""
+        return any(job.is_unsettled for job in self._jobs.values())
+
+    @property
+    def is_draining(self) -> bool:
+        """Return whether it is too early to ask for what is missing."""
+        return any(job.is_incomplete and job.is_busy for job in self._jobs.values())
+
+    @property
+    def has_applied_all(self) -> bool:
+        """Return whether nothing is decided that is not applied, as far as is known."""
+        return all(job.has_applied_all for job in self._jobs.values())
+
+    def positions(self) -> Sequence[JobPosition]:
+        """Return how far the store is with each job it knows, by name."""
+        return [
+            JobPosition(
+                job_id=job_id,
+                sequence=job.position,
+                lost_state_numbers=tuple(sorted(job.lost)),
+            )
+            for job_id, job in sorted(self._jobs.items())
+            if job.position is not None
+        ]
+
+    def failures(self) -> Mapping[str, str]:
+        """Return the jobs that cannot go on, and why."""
+        return {
+            job_id: job.failure
+            for job_id, job in sorted(self._jobs.items())
+            if job.failure is not None
+        }
+
+    def served(self, job_id: str) -> ServedJob | None:
+        """Return what the node answers for, or None."""
+        job = self._jobs.get(job_id)
+        return None if job is None else job.served
+
+    def is_caught_up(self, job_id: str) -> bool:
+        """Return whether the store has what was missed of a job."""
+        job = self._jobs.get(job_id)
+        return job is not None and job.is_caught_up
+
+    def applied(self, job_id: str) -> int | None:
+        """Return the last entry that the store has; None if what it has is void."""
+        job = self._jobs.get(job_id)
+        if job is None:
+            return 0
+        return None if job.is_void else job.position or 0
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `wants_more` may change by itself, or None."""
+        moments = (job.retry_at_ns for job in self._jobs.values())
+        return min((m for m in moments if m is not None), default=None)
+
+    # -- what happens --------------------------------------------------------------
+
+    def assign_all(self, jobs: Iterable[JobAssignment]) -> None:
+        """Answer for these jobs, and for no other."""
+        named = {job.job_id: job for job in jobs}
+        for job in self._jobs.values():
+            job.served = None
+            job.assigned = 0
+            job.promised = 0
+            job.is_missed_coming = False
+            job.is_incomplete = False
+            job.is_void = job.is_unsettled
+            if job.job_id not in named:
+                job.leave()
+        for assignment in named.values():
+            self.assign(assignment)
+
+    def assign(self, assignment: JobAssignment) -> None:
+        """Answer for what *assignment* says of one job, when what was missed came."""
+        job = self._job(assignment.job_id)
+        job.served = served_job(assignment)
+        if not has_part(assignment):
+            job.leave()
+            return
+        job.has_part = True
+        job.is_missed_coming = True
+        job.assigned = assignment.sequence
+        job.promised = max(job.promised, assignment.sequence)
+
+    def missed_came(self) -> bool:
+        """Take note that nothing more was missed; return whether that is news."""
+        coming = [job for job in self._jobs.values() if job.is_missed_coming]
+        for job in coming:
+            job.is_missed_coming = False
+        return bool(coming)
+
+    def dismiss(self) -> None:
+        """Answer for nothing."""
+        self.assign_all(())
+
+    def receive(self, command: ApplyEntries) -> tuple[list[NodeEffect], bool]:
+        """
+        Take entries.
+
+        Returns:
+            What to do, and whether they are all there: False if some are missing.
+        """
+        job = self._job(command.job_id)
+        if job.is_missed_coming and command.entries:
+            job.promised = max(job.promised, command.entries[-1].sequence)
+        received = job.received
+        is_whole = True
+        for entry in command.entries:
+            if entry.sequence <= job.received:
+                continue
+            if (
+                entry.sequence != job.received + 1
+                or len(job.tasks) >= self._entries_waiting_max
+            ):
+                is_whole = False
+                break
+            job.tasks.append(entry)
+            job.received = entry.sequence
+        if job.failure is not None and job.received == received and not job.is_busy:
+            return [self._report(job)], True  # it will ask in its own time
+        job.is_incomplete = job.is_incomplete or not is_whole
+        effects = self._go_on(job)
+        if not effects and is_whole and not job.is_busy:
+            effects.append(self._report(job))
+        return effects, is_whole
+
+    def reset(self, command: ResetJob) -> list[NodeEffect]:
+        """Let a job begin anew, whatever it was about to apply."""
+        job = self._job(command.job_id)
+        job.tasks.clear()
+        job.tasks.append(command)
+        job.received = command.sequence
+        job.promised = max(command.sequence, job.assigned)
+        job.is_void = True
+        return self._go_on(job)
+
+    def entry_finished(self, event: EntryFinished, *, now_ns: int) -> list[NodeEffect]:
+        """Take note of how an `ApplyEntry` ended, and go on."""
+        job = self._jobs.get(event.job_id)
+        if job is None or job.current != event.entry:
+            return []  # of before the store was opened anew: it is applied, or will be
+        job.current = None
+        if event.failure is None:
+            job.lost -= found_by(event.entry)
+            return self._moved(job, event.entry.sequence)
+        if job.is_reset_waiting:
+            return self._go_on(job)  # what failed does not matter any more
+        return self._failed(job, event.failure, now_ns)
+
+    def reset_finished(self, event: ResetFinished, *, now_ns: int) -> list[NodeEffect]:
+        """Take note of how a `ResetJobRows` ended, and go on."""
+        job = self._jobs.get(event.job_id)
+        if job is None or not isinstance(job.current, ResetJob):
+            return []  # likewise
+        reset, job.current = job.current, None
+        if job.is_reset_waiting:
+            return self._go_on(job)
+        if event.failure is not None:
+            return self._failed(job, event.failure, now_ns)
+        job.is_void = False
+        job.lost = frozenset(reset.state_numbers)
+        return self._moved(job, reset.sequence)
+
+    def wants_more(self, *, now_ns: int) -> bool:
+        """Return, once for each time, whether a failed job is to be tried again."""
+        due = [
+            job
+            for job in self._jobs.values()
+            if job.retry_at_ns is not None and job.retry_at_ns <= now_ns
+        ]
+        for job in due:
+            job.retry_at_ns = now_ns + self._retry_ns
+        return bool(due)
+
+    # -- parts ---------------------------------------------------------------------
+
+    def _job(self, job_id: str) -> NodeJob:
+        job = self._jobs.get(job_id)
+        if job is None:
+            job = self._jobs[job_id] = NodeJob(job_id=job_id)
+        return job
+
+    def _go_on(self, job: NodeJob) -> list[NodeEffect]:
+        """Give the store the next thing to do, if it has nothing of this job."""
+        if job.current is not None or not job.tasks:
+            return []
+        job.current = task = job.tasks.popleft()
+        if isinstance(task, ResetJob):
+            return [
+                ResetJobRows(
+                    job_id=job.job_id,
+                    sequence=task.sequence,
+                    state_numbers=task.state_numbers,
+                )
+            ]
+        return [ApplyEntry(job_id=job.job_id, entry=task)]
+
+    def _moved(self, job: NodeJob, sequence: int) -> list[NodeEffect]:
+        job.position = sequence
+        job.failure = None
+        job.retry_at_ns = None
+        return [self._report(job), *self._go_on(job)]
+
+    def _failed(self, job: NodeJob, failure: str, now_ns: int) -> list[NodeEffect]:
+        job.tasks.clear()
+        job.received = job.position or 0
+        if not job.has_part:
+            return []
+        is_news = failure != job.failure
+        job.failure = failure
+        job.retry_at_ns = now_ns + self._retry_ns
+        effects: list[NodeEffect] = [self._report(job)]
+        if is_news:
+            effects.append(
+                ReportBehind(
+                    job_id=job.job_id, sequence=job.position or 0, failure=failure
+                )
+            )
+        return effects
+
+    def _report(self, job: NodeJob) -> NodeEffect:
+        return SendToProxy(
+            message=EntriesApplied(
+                registration_id=self._registration_id,
+                job_id=job.job_id,
+                sequence=job.position or 0,
+                failure=job.failure,
+                lost_state_numbers=tuple(sorted(job.lost)),
+            )
+        )

@@ -1,0 +1,367 @@
+"""
+How a node becomes known to the proxy leader, and how long it may answer; pure.
+
+Theory of operation::
+
+    nobody known ──found──► CONNECTING ──connected──► ASKING ──registered──► REGISTERED
+                               ▲  ▲                     │ │                     │
+                               │  └──no answer, refused─┘ └◄──must know more────┤
+                               └─────disconnected, or silence for the timeout───┘
+
+**One question, one answer.**  A `RegisterNode` says how far the node is, and the answer
+goes by that: it may tell the node to begin a job anew (`ResetJob`).  A second answer to
+the same positions would throw away what was applied since the first.  So an attempt
+that was refused, or not answered in time, ends with the connection it was made over;
+and from the question to the answer the node follows no command about jobs
+(`is_asking`): whatever they say, the answer says again.
+
+**The lease** (rule Q4).  The proxy takes the node for away one session timeout after it
+last heard from it.  Heartbeats are numbered, acknowledgements name them, and the node
+answers until one session timeout after the *send* of the newest heartbeat that was
+acknowledged: never longer than the proxy counts on it.  The registration is the first
+heartbeat.
+
+**Epochs** (rule S2).  The node remembers the highest epoch that it has heard of, from
+the name service or from a proxy, and does nothing that a lower one says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from attrs import frozen
+
+from queryablestate.node.core.effects import (
+    ConnectProxy,
+    NodeEffect,
+    ReportRefused,
+    ReportRegistered,
+    ReportStale,
+    SendToProxy,
+)
+from queryablestate.wire.node_messages import NodeHeartbeat, RegisterNode
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from queryablestate.wire.node_messages import (
+        HeartbeatAcknowledged,
+        JobPosition,
+        NodeRefused,
+        NodeRegistered,
+    )
+
+
+__all__ = ["HEARTBEATS_PER_SESSION_TIMEOUT", "NodeIdentity", "Registration"]
+
+HEARTBEATS_PER_SESSION_TIMEOUT: Final = 5
+
+_NS_PER_MS: Final = 1_000_000
+_SESSION_TIMEOUT_MS_MIN: Final = 50
+_DOUBLINGS_MAX: Final = 20
+_FORGOTTEN: Final = "unknown"
+"""The reason of a `NodeRefused` that answers everything but a `RegisterNode`."""
+
+
+@final
+@frozen(kw_only=True)
+class NodeIdentity:
+    """
+    Who registers.
+
+    Attributes:
+        node_id: Its name; unique in the cluster.
+        registration_id: Drawn for this process.
+        address: Where writers reach it.
+    """
+
+    node_id: str
+    registration_id: str
+    address: str
+
+
+@final
+class Registration:
+    """
+    The node's place with the proxy leader.
+
+    Args:
+        identity: Who registers.
+        pause_ns: How long to wait after a first refusal; doubles with each attempt, up
+            to *pause_ns_max*, until a heartbeat is acknowledged.
+        pause_ns_max: See above.
+        answer_timeout_ns: How long a connection may take, and an answer.
+
+    Attributes:
+        store_id: The data directory, as it is told.
+        leader_epoch: The epoch of the registration; 0 while there is none.
+        leader_epoch_max: The highest that was heard of.
+        lease_until_ns: Until when the node may answer; 0 while it may not.
+        session_timeout_ns: What the proxy leader has told last, 0 before.
+        heartbeat_number: The newest heartbeat, 0 before the first.
+    """
+
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        *,
+        pause_ns: int,
+        pause_ns_max: int,
+        answer_timeout_ns: int,
+    ) -> None:
+        self._identity = identity
+        self._pause_ns = pause_ns
+        self._pause_ns_max = pause_ns_max
+        self._answer_timeout_ns = answer_timeout_ns
+        self.store_id = ""
+        self.leader_epoch = 0
+        self.leader_epoch_max = 0
+        self.lease_until_ns = 0
+        self.session_timeout_ns = 0
+        self.heartbeat_number = 0
+        self._address: str | None = None
+        self._is_connected = False
+        self._is_wanted = False
+        self._attempt_count = 0
+        self._not_before_ns = 0
+        self._asked_at_ns: int | None = None
+        self._answer_due_ns: int | None = None  # of a connection, or of a question
+        self._silence_due_ns: int | None = None  # while registered
+        self._heartbeat_due_ns: int | None = None  # while registered
+        self._sent: dict[int, int] = {}
+
+    # -- questions -----------------------------------------------------------------
+
+    @property
+    def is_registered(self) -> bool:
+        """Return whether the proxy leader has taken the node, as far as is known."""
+        return self.leader_epoch != 0
+
+    @property
+    def is_asking(self) -> bool:
+        """Return whether the node has asked to be registered and has no answer yet."""
+        return self._asked_at_ns is not None
+
+    def is_stale(self, leader_epoch: int) -> bool:
+        """Return whether a higher epoch than that was heard of."""
+        return leader_epoch < self.leader_epoch_max
+
+    def next_deadline_ns(self, *, is_held: bool) -> int | None:
+        """Return when `advance` must be called; *is_held* is what it will be told."""
+        moments = [self._answer_due_ns, self._silence_due_ns, self._heartbeat_due_ns]
+        if self._may_ask() and not is_held:
+            moments.append(self._not_before_ns)
+        return min((m for m in moments if m is not None), default=None)
+
+    # -- what happens --------------------------------------------------------------
+
+    def found(self, address: str, epoch: int, *, now_ns: int) -> list[NodeEffect]:
+        """Go where the proxy leader is, unless that is where the node is."""
+        if self.is_stale(epoch):
+            return []
+        if address == self._address and epoch == self.leader_epoch_max:
+            return []
+        self.leader_epoch_max = epoch
+        self._address = address
+        self._attempt_count = 0
+        self._not_before_ns = now_ns
+        return self.reconnect(now_ns=now_ns)
+
+    def reconnect(self, *, now_ns: int) -> list[NodeEffect]:
+        """Begin anew over another connection; nothing if no proxy is known."""
+        self.disconnected(now_ns=now_ns)
+        if self._address is None:
+            self._answer_due_ns = None
+            return []
+        return [ConnectProxy(address=self._address)]
+
+    def connected(self, *, now_ns: int) -> None:
+        """Take note that the connection is there."""
+        self.disconnected(now_ns=now_ns)
+        self._is_connected = True
+
+    def disconnected(self, *, now_ns: int) -> None:
+        """Take note that it is not."""
+        self._end()
+        self._is_connected = False
+        self._is_wanted = True
+        self._answer_due_ns = max(now_ns, self._not_before_ns) + self._answer_timeout_ns
+
+    def want(self) -> None:
+        """Ask once more, to be sent what is missing; unless that is under way."""
+        if self._asked_at_ns is None:
+            self._is_wanted = True
+
+    def hasten(self, *, now_ns: int) -> None:
+        """Send a heartbeat at once: its answer tells what has come before it."""
+        if self._heartbeat_due_ns is not None:
+            self._heartbeat_due_ns = now_ns
+
+    def registered(
+        self, message: NodeRegistered, *, now_ns: int
+    ) -> tuple[list[NodeEffect], bool]:
+        """
+        Take the answer of a proxy.
+
+        Returns:
+            What to do, and whether the answer counts: not if it was not asked for, or
+            if its epoch is over.
+        """
+        asked_at_ns = self._asked_at_ns
+        if asked_at_ns is None:
+            return [], False
+        if self.is_stale(message.leader_epoch):
+            self._try_later(now_ns)
+            return [self._stale(message.leader_epoch)], False
+        is_news = message.leader_epoch != self.leader_epoch
+        if is_news:
+            self._end()
+        self._asked_at_ns = None
+        self._answer_due_ns = None
+        self.leader_epoch = message.leader_epoch
+        self.leader_epoch_max = message.leader_epoch
+        timeout_ms = max(_SESSION_TIMEOUT_MS_MIN, message.session_timeout_ms)
+        self.session_timeout_ns = timeout_ms * _NS_PER_MS
+        self._extend_lease(asked_at_ns)
+        self._silence_due_ns = now_ns + self.session_timeout_ns
+        effects = [self._heartbeat(now_ns)]
+        if is_news:
+            effects.append(ReportRegistered(leader_epoch=message.leader_epoch))
+        return effects, True
+
+    def refused(self, message: NodeRefused, *, now_ns: int) -> list[NodeEffect]:
+        """Ask again: over this connection if the proxy has only forgotten the node."""
+        if message.reason == _FORGOTTEN:
+            if not self.is_asking:
+                self._end()
+                self._is_wanted = True
+                self._answer_due_ns = (
+                    max(now_ns, self._not_before_ns) + self._answer_timeout_ns
+                )
+            return []
+        self._try_later(now_ns)
+        return [ReportRefused(reason=message.reason, detail=message.detail)]
+
+    def acknowledged(self, message: HeartbeatAcknowledged) -> bool:
+        """Extend the lease; return whether *message* names a heartbeat of ours."""
+        sent_ns = self._sent.get(message.number)
+        if message.leader_epoch != self.leader_epoch or sent_ns is None:
+            return False
+        self._sent = {n: at for n, at in self._sent.items() if n > message.number}
+        self._extend_lease(sent_ns)
+        assert self._silence_due_ns is not None
+        self._silence_due_ns = max(self._silence_due_ns, self.lease_until_ns)
+        self._attempt_count = 0
+        return True
+
+    def takes(self, leader_epoch: int) -> tuple[list[NodeEffect], bool]:
+        """
+        Return what to do, and whether a command of *leader_epoch* is to be followed.
+
+        A proxy that leads anew, under an epoch that the node has not registered with,
+        does not know what the node has: the node asks first.
+        """
+        if self.is_stale(leader_epoch):
+            return [self._stale(leader_epoch)], False
+        if leader_epoch == self.leader_epoch:
+            return [], True
+        self.leader_epoch_max = leader_epoch
+        if not self.is_asking and self.is_registered:
+            self._end()
+            self._is_wanted = True
+        return [], False
+
+    def advance(
+        self,
+        positions: Callable[[], Sequence[JobPosition]],
+        *,
+        token: str | None,
+        is_held: bool,
+        now_ns: int,
+    ) -> list[NodeEffect]:
+        """
+        Do what is due.
+
+        Args:
+            positions: Tells how far the node is with each job.
+            token: The credential.
+            is_held: Whether asking has to wait: what would be said is not true yet.
+            now_ns: The time.
+        """
+        for due_ns in (self._answer_due_ns, self._silence_due_ns):
+            if due_ns is not None and due_ns <= now_ns:
+                return self.reconnect(now_ns=now_ns)
+        effects: list[NodeEffect] = []
+        if self._may_ask() and not is_held and self._not_before_ns <= now_ns:
+            effects.append(self._ask(positions(), token, now_ns))
+        if self._heartbeat_due_ns is not None and self._heartbeat_due_ns <= now_ns:
+            effects.append(self._heartbeat(now_ns))
+        return effects
+
+    # -- parts ---------------------------------------------------------------------
+
+    def _may_ask(self) -> bool:
+        return self._is_connected and self._is_wanted and self._asked_at_ns is None
+
+    def _ask(
+        self, positions: Sequence[JobPosition], token: str | None, now_ns: int
+    ) -> NodeEffect:
+        self._is_wanted = False
+        self._asked_at_ns = now_ns
+        self._answer_due_ns = now_ns + self._answer_timeout_ns
+        self._not_before_ns = now_ns + self._pause()
+        self._attempt_count += 1
+        return SendToProxy(
+            message=RegisterNode(
+                token=token,
+                node_id=self._identity.node_id,
+                store_id=self.store_id,
+                registration_id=self._identity.registration_id,
+                address=self._identity.address,
+                positions=tuple(positions),
+            )
+        )
+
+    def _heartbeat(self, now_ns: int) -> NodeEffect:
+        self.heartbeat_number += 1
+        self._sent[self.heartbeat_number] = now_ns
+        self._heartbeat_due_ns = (
+            now_ns + self.session_timeout_ns // HEARTBEATS_PER_SESSION_TIMEOUT
+        )
+        return SendToProxy(
+            message=NodeHeartbeat(
+                registration_id=self._identity.registration_id,
+                number=self.heartbeat_number,
+            )
+        )
+
+    def _extend_lease(self, sent_ns: int) -> None:
+        self.lease_until_ns = max(
+            self.lease_until_ns, sent_ns + self.session_timeout_ns
+        )
+
+    def _try_later(self, now_ns: int) -> None:
+        """Ask no more over this connection, but over the next, after a pause."""
+        self._end()
+        self._is_wanted = False
+        self._answer_due_ns = max(now_ns, self._not_before_ns)
+
+    def _end(self) -> None:
+        """Be registered no more: what was acknowledged counts no more either."""
+        self.leader_epoch = 0
+        self.lease_until_ns = 0
+        self._asked_at_ns = None
+        self._silence_due_ns = None
+        self._heartbeat_due_ns = None
+        self._sent.clear()
+
+    def _pause(self) -> int:
+        """Return how long to wait after so many attempts."""
+        doublings = min(self._attempt_count, _DOUBLINGS_MAX)
+        return min(self._pause_ns << doublings, self._pause_ns_max)
+
+    def _stale(self, leader_epoch: int) -> NodeEffect:
+        return ReportStale(
+            leader_epoch=leader_epoch, leader_epoch_max=self.leader_epoch_max
+        )

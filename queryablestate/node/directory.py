@@ -1,0 +1,140 @@
+"""
+The data directory of a node: one `StateStore` for each control plane it has served.
+
+A name service that has lost its store begins a new control plane, whose numbers mean
+something else.  The rows of the old one are not used, and not thrown away either: they
+stay in their own sub-directory, and are used again if that control plane comes back.
+
+::
+
+    DATA_DIR/current    the name of the sub-directory in use
+    DATA_DIR/rows-1     the first store
+    DATA_DIR/rows-2     …
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
+
+from nameservice import StorageError, get_logger
+from queryablestate.store.store import StateStore
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from queryablestate.node.config import NodeConfig
+
+
+__all__ = ["NodeDirectory"]
+
+_CURRENT: Final = "current"
+_ROWS: Final = re.compile(r"rows-([0-9]{1,9})")
+
+
+@final
+class NodeDirectory:
+    """
+    Opens the stores of one node.
+
+    Args:
+        config: Where they are, and how they are opened.
+    """
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._path = Path(config.data_dir)
+        self._log = get_logger(component="state-node", data_dir=os.fspath(self._path))
+
+    def open(self) -> StateStore:
+        """
+        Open the store that was in use last, or a first one.
+
+        Raises:
+            StorageError: If another process has it, it belongs to a node of another
+                name, or it cannot be used.
+        """
+        with self._translated():
+            self._path.mkdir(parents=True, exist_ok=True)
+            pointer = self._path / _CURRENT
+            name = pointer.read_text("utf-8").strip() if pointer.exists() else "rows-1"
+            if not _ROWS.fullmatch(name):
+                raise StorageError(
+                    f"{pointer} does not name a sub-directory: write rows-1 into it, "
+                    "or the one with the highest number"
+                )
+        store = self._open(name, self._config.node_id)
+        self._select(name)
+        return store
+
+    def open_for(self, control_id: str, node_id: str) -> StateStore:
+        """
+        Open the store that holds rows of *control_id*, or a new one for it.
+
+        Args:
+            control_id: The control plane.
+            node_id: The name of the node.
+
+        Raises:
+            StorageError: If that cannot be had.
+        """
+        with self._translated():
+            numbers = sorted(
+                int(match[1])
+                for path in self._path.iterdir()
+                if (match := _ROWS.fullmatch(path.name))
+            )
+        for number in reversed(numbers):
+            name = f"rows-{number}"
+            try:
+                store = self._open(name, node_id)
+            except StorageError:
+                continue  # the one in use, or one that is damaged
+            if store.control_id == control_id:
+                break
+            store.close()
+        else:
+            name = f"rows-{numbers[-1] + 1 if numbers else 1}"
+            store = self._open(name, node_id)
+        try:
+            self._select(name)
+        except BaseException:
+            store.close()  # it will be asked for again
+            raise
+        self._log.warning("store.switched", control_id=control_id, sub_directory=name)
+        return store
+
+    def _open(self, name: str, node_id: str | None) -> StateStore:
+        config = self._config
+        return StateStore.open(
+            self._path / name,
+            node_id=node_id,
+            size_bytes_max=config.size_bytes_max,
+            is_durable=config.is_durable,
+        )
+
+    def _select(self, name: str) -> None:
+        """Have *name* opened first from now on."""
+        pointer = self._path / _CURRENT
+        with self._translated():
+            if pointer.exists() and pointer.read_text("utf-8").strip() == name:
+                return
+            written = pointer.with_suffix(".new")
+            with written.open("w", encoding="utf-8") as file:
+                file.write(f"{name}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            written.replace(pointer)
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, UnicodeDecodeError) as error:
+            raise StorageError(
+                f"cannot use the data directory {self._path}: {error}"
+            ) from error

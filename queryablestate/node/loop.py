@@ -1,0 +1,324 @@
+"""
+`NodeLoop`: the thread around a `NodeCore`, with its server and its proxy client.
+
+Nothing here decides.  Events come from `QueryStateProxyClient` (what the proxy says),
+from `QueryableStateServer` (what writers bring, what the store has done) and from the
+clock; effects go back to these two.  Questions alone go past the core, from the one to
+the other, and ask it only whether they may be answered.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket as stdlib_socket
+from collections import deque
+from contextlib import ExitStack
+from functools import partial
+from threading import Condition
+from typing import TYPE_CHECKING, Final, final
+
+from attrs import evolve
+
+from haservices import Backend
+from nameservice import LocalProtocolError, get_logger
+from queryablestate.connect.credentials import Credentials, credentials_of
+from queryablestate.node.core.core import NodeCore
+from queryablestate.node.core.effects import (
+    AskAgain,
+    ConnectProxy,
+    EndProcess,
+    ReportBehind,
+    ReportRefused,
+    ReportRegistered,
+    ReportStale,
+    SendToProxy,
+)
+from queryablestate.node.core.events import LeaveAsked, ProxyDisconnected, TimePassed
+from queryablestate.node.core.registration import NodeIdentity
+from queryablestate.node.proxy_client import QueryStateProxyClient
+from queryablestate.node.server import QueryableStateServer
+from zmqtransport import Endpoint, LogBudget, PollLoop, ZMQContext, new_context
+
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from haservices import HAConfig, HAServices
+    from nameservice import Clock
+    from queryablestate.node.config import NodeConfig
+    from queryablestate.node.core.core import Admission
+    from queryablestate.node.core.effects import NodeEffect
+    from queryablestate.node.core.events import NodeEvent
+    from queryablestate.wire.address import StateAddress
+    from queryablestate.wire.questions import Question
+
+
+__all__ = ["NodeLoop"]
+
+_REGISTRATION_ID_SIZE_BYTES: Final = 16
+
+
+@final
+class NodeLoop:
+    """
+    What lives from start to close; all of it belongs to the loop's thread.
+
+    Args:
+        ha: The name service; stays its owner's.
+        config: Where rows are, where writers connect, and the limits.
+        clock: What leases are measured by.
+
+    Attributes:
+        loop: The thread.
+        node_id: The name of the node.
+        address: Where writers reach it, as the proxy is told.
+        client: Its connection to the proxy.
+
+    Raises:
+        ConfigurationError: If a port, a key or a credential cannot be used; says what
+            to change.  Nothing stays open then.
+        StorageError: Likewise for the data directory.
+    """
+
+    def __init__(self, ha: HAServices, config: NodeConfig, clock: Clock) -> None:
+        self._clock = clock
+        self._log = get_logger(component="state-node")
+        self._budget = LogBudget()
+        self._pending: deque[NodeEvent] = deque()
+        self._is_stepping = False
+        self._changed = Condition()  # guards the four that follow
+        self._is_registered = False
+        self._end_reason: str | None = None
+        self._has_ended = False
+        self._refusal: ReportRefused | None = None
+        self._resources = ExitStack()
+        self.loop = PollLoop(name="state-node", clock=clock)
+        self.loop.at_end(self._end)  # the first one is called last
+        self.loop.at_end(self._resources.close)
+        try:
+            self._open(ha, config)
+        except BaseException:
+            self.loop.stop()  # closes the loop and, with it, what was opened
+            raise
+
+    def _open(self, ha: HAServices, config: NodeConfig) -> None:
+        credentials = _credentials_of(config)
+        token = credentials.read_token()
+        registration_id = secrets.token_hex(_REGISTRATION_ID_SIZE_BYTES)
+        context: ZMQContext = new_context()
+        self._resources.callback(context.term)
+        self._server = QueryableStateServer(
+            config,
+            registration_id=registration_id,
+            loop=self.loop,
+            context=context,
+            clock=self._clock,
+            admit=self._admit,
+            reply=self._reply,
+            on_event=self.step,
+        )
+        self._resources.callback(self._server.close)
+        self.node_id = self._server.node_id
+        self._log = self._log.bind(node_id=self.node_id)
+        self.address = str(_advertised(self._server.address, config, ha.config))
+        self._core = NodeCore(
+            NodeIdentity(
+                node_id=self.node_id,
+                registration_id=registration_id,
+                address=self.address,
+            ),
+            config.limits,
+            token=token,
+            now_ns=self._clock.now_ns(),
+        )
+        self.client = QueryStateProxyClient(
+            ha,
+            credentials,
+            loop=self.loop,
+            context=context,
+            clock=self._clock,
+            on_event=self.step,
+            on_question=self._asked,
+        )
+        self._resources.callback(self.client.disconnect)
+        self.step(self._server.store_opened())
+        self.loop.set_deadline(self._core.next_deadline_ns, self._advance)
+
+    # -- for every thread ----------------------------------------------------------
+
+    @property
+    def is_registered(self) -> bool:
+        """Return whether the proxy leader has taken the node, as far as is known."""
+        return self._is_registered
+
+    @property
+    def problem(self) -> str:
+        """Return why the node is not registered, as far as is known."""
+        refusal, problem = self._refusal, self.client.problem
+        if refusal is not None:
+            return f"the proxy refused it ({refusal.reason}): {refusal.detail}"
+        return "" if problem is None else str(problem)
+
+    def wait_until_registered(self, timeout_seconds: float | None) -> bool:
+        """Wait until the node is registered; return whether it is."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._is_registered or self._has_ended, timeout_seconds
+            )
+
+    def leave(self, timeout_seconds: float) -> str | None:
+        """
+        Ask for leave to end, and wait for it.
+
+        Returns:
+            Why it may end, as in `NodeEmptied`; None after *timeout_seconds*, or if the
+            loop ends before.
+        """
+        try:
+            self.loop.call_soon_threadsafe(partial(self.step, LeaveAsked()))
+        except LocalProtocolError:
+            return None
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._end_reason is not None or self._has_ended, timeout_seconds
+            )
+            return self._end_reason
+
+    # -- in the loop ---------------------------------------------------------------
+
+    def figures(self) -> dict[str, str | int | float]:
+        """Return the node's figures by name."""
+        counts = self.client.counts
+        return {
+            "node_id": self.node_id,
+            "address": self.address,
+            **self._core.figures(now_ns=self._clock.now_ns()),
+            **self._server.figures(),
+            **{f"proxy_frames_{name}_total": n for name, n in sorted(counts.items())},
+            "failures_total": self.loop.failure_count,
+        }
+
+    def step(self, event: NodeEvent) -> None:
+        """Let *event* happen; what happens meanwhile, after it."""
+        self._pending.append(event)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            while self._pending:
+                now_ns = self._clock.now_ns()
+                for effect in self._core.step(self._pending.popleft(), now_ns=now_ns):
+                    self._perform(effect)
+        finally:
+            self._is_stepping = False
+        if self._is_registered != self._core.is_registered:
+            with self._changed:
+                self._is_registered = self._core.is_registered
+                self._changed.notify_all()
+
+    def _perform(self, effect: NodeEffect) -> None:
+        match effect:
+            case SendToProxy(message=message):
+                if not self.client.send(message):
+                    # It would wait for what it was not told, a batch that is applied,
+                    # for ever: the node begins anew, and tells all of it.
+                    self.step(ProxyDisconnected())
+            case ConnectProxy(address=address):
+                self.client.connect(address)
+            case AskAgain(asked=asked):
+                self._server.ask(
+                    asked.question,
+                    asked.keys,
+                    asked_at_ns=asked.asked_at_ns,
+                    link=self.client.link,
+                )
+            case EndProcess(reason=reason):
+                self._log.info("node.emptied", reason=reason)
+                with self._changed:
+                    self._end_reason = reason
+                    self._changed.notify_all()
+            case ReportRegistered(leader_epoch=leader_epoch):
+                self._refusal = None
+                self._log.info("node.registered", epoch=leader_epoch)
+            case ReportRefused(reason=reason, detail=detail):
+                if self._refusal != effect:
+                    self._log.warning("node.refused", reason=reason, detail=detail)
+                self._refusal = effect
+            case ReportBehind(job_id=job_id, sequence=sequence, failure=failure):
+                self._log.error(
+                    "job.stopped", job_id=job_id, sequence=sequence, reason=failure
+                )
+            case ReportStale(leader_epoch=epoch, leader_epoch_max=epoch_max):
+                if self._budget.admits("stale", now_ns=self._clock.now_ns()):
+                    self._log.warning("command.stale", epoch=epoch, epoch_max=epoch_max)
+            case _:
+                self._server.perform(effect)
+
+    def _asked(self, question: Question, keys: bytes) -> None:
+        """Answer a question: the hot path."""
+        self._server.ask(
+            question, keys, asked_at_ns=self._clock.now_ns(), link=self.client.link
+        )
+
+    def _admit(self, question: Question, job_id: str | None) -> Admission:
+        return self._core.admit(question, job_id, now_ns=self._clock.now_ns())
+
+    def _reply(self, message: msgspec.Struct, payload: bytes | None, link: int) -> None:
+        self.client.send(message, payload, link=link)
+
+    def _advance(self) -> None:
+        """Let time pass."""
+        self.step(TimePassed())
+
+    def _end(self) -> None:
+        """Let nobody wait any longer."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+
+
+def _credentials_of(config: NodeConfig) -> Credentials:
+    return credentials_of(
+        token=config.token,
+        token_file=config.token_file,
+        curve_public_key_file=config.curve_public_key_file,
+        curve_secret_key_file=config.curve_secret_key_file,
+    )
+
+
+def _advertised(
+    listening: StateAddress, config: NodeConfig, ha_config: HAConfig
+) -> StateAddress:
+    """Return what others are told of where the node listens."""
+    endpoint = listening.endpoint
+    host = config.advertised_host
+    if host is None:
+        if not endpoint.is_wildcard:
+            return listening
+        host = _own_host(ha_config, is_ipv6=endpoint.is_ipv6)
+    return evolve(listening, endpoint=Endpoint(host=host, port=endpoint.port))
+
+
+def _own_host(ha_config: HAConfig, *, is_ipv6: bool) -> str:
+    """Return the address of this machine that the name service is reached from."""
+    loopback = "::1" if is_ipv6 else "127.0.0.1"
+    if ha_config.backend is Backend.EMBEDDED:
+        return loopback
+    for server in ha_config.server_addresses:
+        try:
+            found = stdlib_socket.getaddrinfo(
+                server.host, server.port, type=stdlib_socket.SOCK_DGRAM
+            )
+        except OSError:
+            continue
+        for family, kind, protocol, _, address in found:
+            if family == stdlib_socket.AF_INET6 and not is_ipv6:
+                continue
+            try:
+                # No datagram is sent: connecting one only chooses a route.
+                with stdlib_socket.socket(family, kind, protocol) as probe:
+                    probe.connect(address)
+                    return str(probe.getsockname()[0])
+            except OSError:
+                continue
+    return loopback

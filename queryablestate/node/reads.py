@@ -1,0 +1,293 @@
+"""
+From a question to what the store holds, and from there to an answer.
+
+`read` runs on whichever thread the reader belongs to, `answer_of` and `problem_of` in
+the node's loop; in between the node makes sure that it may answer (`NodeCore.admit`).
+Everything in one answer comes out of one snapshot (rule Q1).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, assert_never, final
+
+from attrs import define
+
+from nameservice import ConfigurationError, LocalProtocolError
+from queryablestate.errors import StateUnavailableError
+from queryablestate.schema.keys import KeyCodec
+from queryablestate.schema.schema import parse_schema
+from queryablestate.store.groups import groups_in
+from queryablestate.wire.codec import decode_keys, encode_payload
+from queryablestate.wire.questions import (
+    Answer,
+    CountKeys,
+    GetEntries,
+    GetItems,
+    GetValues,
+    HasRows,
+    Question,
+    Reading,
+    Refusal,
+    ScanRows,
+)
+from queryablestate.wire.refusals import STALE_ROUTE, refusal_of
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from queryablestate.node.core.jobs import ServedJob
+    from queryablestate.store.reader import Read, StateView, StoreReader
+
+
+__all__ = ["Found", "answer_of", "is_long", "is_too_early", "problem_of", "read"]
+
+_GROUP_SIZE_BYTES: Final = 2
+_ARRAY_HEADER_SIZE_BYTES: Final = 5
+_ITEM_COUNT_MAX: Final = 100
+_POINTS_SIZE_BYTES_MAX: Final = 32 << 10
+"""Of keys: the loop looks up about as many in a millisecond or two."""
+_KEYS_SIZE_BYTES_MAX: Final = 1_024
+_LOST_RETRY_SECONDS: Final = 10.0
+_US_PER_MS: Final = 1_000
+
+
+@final
+@define
+class Found:
+    """
+    What the store holds, as of one moment.
+
+    Attributes:
+        view: Of the state; None if there is no such state.
+        keys: What was asked for; empty for a scan or a count.
+        payload: The second frame of the answer.
+        has_missing: Whether something asked for is not there.
+        valid_until_us: When the first of it expires, or None.
+        next_start: Where a scan goes on, or None.
+    """
+
+    view: StateView | None
+    keys: list[bytes]
+    payload: bytes
+    has_missing: bool
+    valid_until_us: int | None = None
+    next_start: bytes | None = None
+
+
+def is_long(question: Question, keys_payload: bytes) -> bool:
+    """Return whether reading may take so long that the loop must not do it."""
+    match question.operation:
+        case GetValues() | HasRows():
+            return len(keys_payload) > _POINTS_SIZE_BYTES_MAX
+        case GetItems(start=start, stop=stop):
+            if len(keys_payload) > _KEYS_SIZE_BYTES_MAX:
+                return True
+            # Of few lists, few items from one end: as quick as points.
+            if start < 0 and stop is None:
+                return -start > _ITEM_COUNT_MAX
+            return (
+                stop is None
+                or (start < 0) != (stop < 0)
+                or (abs(stop - start) > _ITEM_COUNT_MAX)
+            )
+        case _:
+            return True
+
+
+def read(  # noqa: PLR0917 (called for each question: keywords cost)
+    reader: StoreReader,
+    question: Question,
+    keys_payload: bytes,
+    key_groups: Sequence[int],
+    now_us: int,
+    size_bytes_max: int,
+    look_count_max: int | None = None,
+) -> Found:
+    """
+    Return what the store holds of what is asked.
+
+    Args:
+        reader: Of this thread.
+        question: What is asked.
+        keys_payload: Its second frame.
+        key_groups: Of the node: what a scan or a count goes over.
+        now_us: The wall clock; what has expired by then is not there.
+        size_bytes_max: How big the second frame of the answer may be; no more than
+            that is read (rule B1).
+        look_count_max: Of rows that have expired, and are passed over to find one that
+            has not.
+
+    Raises:
+        RemoteProtocolError: If the keys are none.
+        LocalProtocolError: If the answer would be too large.
+        ConfigurationError: If a count names a schema that is none.
+        StorageError: If the store cannot be read.
+    """
+    operation = question.operation
+    number = question.state_number
+    match operation:
+        case GetValues():
+            keys = decode_keys(keys_payload)
+            values = reader.get_values(
+                number, keys, now_us, size_bytes_max=size_bytes_max
+            )
+            payload = encode_payload(values.values)
+            _check_size(payload, size_bytes_max)
+            return Found(
+                values.view,
+                keys,
+                payload,
+                None in values.values,
+                values.valid_until_us,
+            )
+        case GetItems(start=start, stop=stop):
+            keys = decode_keys(keys_payload)
+            items = reader.get_items(
+                number, keys, start, stop, now_us, size_bytes_max=size_bytes_max
+            )
+            return _found(keys, items, size_bytes_max)
+        case GetEntries():
+            keys = decode_keys(keys_payload)
+            entries = reader.get_entries(
+                number, keys, now_us, size_bytes_max=size_bytes_max
+            )
+            return _found(keys, entries, size_bytes_max)
+        case HasRows():
+            keys = decode_keys(keys_payload)
+            has = reader.has_rows(number, keys, now_us, look_count_max=look_count_max)
+            return Found(
+                has.view,
+                keys,
+                encode_payload(has.values),
+                not all(has.values),
+                has.valid_until_us,
+            )
+        case ScanRows():
+            return _scan(reader, number, operation, key_groups, now_us, size_bytes_max)
+        case CountKeys(schema=schema):
+            key_size_of = None if schema is None else _key_sizer(schema)
+            view, count = reader.count(number, key_groups, now_us, key_size_of)
+            return Found(view, [], encode_payload(count), has_missing=False)
+        case _:
+            assert_never(operation)
+
+
+def problem_of(question: Question, found: Found, served: ServedJob) -> Refusal | None:
+    """Return why *found* is no answer though the node may give one, or None."""
+    prefixes = served.prefixes
+    for key in found.keys:
+        if key[:_GROUP_SIZE_BYTES] not in prefixes:
+            # By the right route it would have gone elsewhere; here it is not missing.
+            return Refusal(request_id=question.question_id, code=STALE_ROUTE)
+    assert found.view is not None
+    if found.view.lost:
+        asked: Sequence[int] = served.key_groups
+        if found.keys:
+            prefixes_asked = {key[:_GROUP_SIZE_BYTES] for key in found.keys}
+            asked = sorted(int.from_bytes(one, "big") for one in prefixes_asked)
+        lost = groups_in(found.view.lost, asked)
+        if not lost:
+            return None  # another node's, or sound ones beside them
+        error = StateUnavailableError(
+            served.job_id,
+            None,
+            lost,
+            _LOST_RETRY_SECONDS,
+            "its rows were lost with the disk of a node: run a batch that replaces "
+            "the state, or drop it and begin anew",
+        )
+        return refusal_of(error, question.question_id)
+    return None
+
+
+def is_too_early(question: Question, found: Found) -> bool:
+    """Return whether the batch that *question* waits for is not applied (rule Q2)."""
+    batch_id_min = question.min_batch_id
+    if batch_id_min is None:
+        return False
+    view = found.view
+    if view is None or view.batch_id is None:
+        return True
+    # A proxy of before does not say whose batch it is.
+    generation = question.min_generation
+    if generation is not None and generation != view.generation:
+        return view.generation < generation
+    return view.batch_id < batch_id_min
+
+
+def answer_of(question: Question, found: Found, now_us: int) -> Answer:
+    """Return the first frame of the answer; `Found.payload` is the second."""
+    view = found.view
+    assert view is not None
+    valid_us = found.valid_until_us
+    return Answer(
+        question_id=question.question_id,
+        reading=Reading(
+            generation=view.generation,
+            batch_id=view.batch_id,
+            age_ms=max(0, now_us - view.decided_at_us) // _US_PER_MS,
+        ),
+        has_missing=found.has_missing,
+        valid_ms=None if valid_us is None else max(0, valid_us - now_us) // _US_PER_MS,
+        next_start=found.next_start,
+    )
+
+
+def _found(keys: list[bytes], lists: Read[list[bytes]], size_bytes_max: int) -> Found:
+    payload = encode_payload(lists.values)
+    _check_size(payload, size_bytes_max)
+    return Found(lists.view, keys, payload, None in lists.values, lists.valid_until_us)
+
+
+def _scan(  # noqa: PLR0917 (as `read`)
+    reader: StoreReader,
+    state_number: int,
+    operation: ScanRows,
+    key_groups: Sequence[int],
+    now_us: int,
+    size_bytes_max: int,
+) -> Found:
+    page = reader.scan(
+        state_number,
+        key_groups,
+        operation.start,
+        operation.stop,
+        operation.limit,
+        now_us,
+        size_bytes_max=size_bytes_max - _ARRAY_HEADER_SIZE_BYTES,
+    )
+    payload = encode_payload(page.rows)
+    _check_size(payload, size_bytes_max)
+    return Found(
+        page.view,
+        [],
+        payload,
+        has_missing=False,
+        valid_until_us=page.valid_until_us,
+        next_start=page.next_start,
+    )
+
+
+def _check_size(payload: bytes, size_bytes_max: int) -> None:
+    if len(payload) > size_bytes_max:
+        raise LocalProtocolError(
+            f"the answer takes {len(payload):,} bytes, at most {size_bytes_max:,} are "
+            "sent: ask for fewer keys at once, or for a slice of the list"
+        )
+
+
+@lru_cache(maxsize=256)
+def _key_sizer(schema_text: str) -> Callable[[bytes], int]:
+    """Return what tells how much of a row key of a map state is the key."""
+    schema = parse_schema(schema_text)
+    if not schema.map_key:
+        raise ConfigurationError("only counting a map state takes a schema")
+    codec = KeyCodec(schema.key, max_parallelism=1, map_fields=schema.map_key)
+
+    def key_size_of(encoded: bytes) -> int:
+        _, map_key = codec.split(encoded)
+        return len(encoded) - len(map_key)
+
+    return key_size_of

@@ -1,0 +1,460 @@
+"""
+`QueryableStateServer`: serves the key groups of one node.
+
+It has the store (`NodeStore`), answers questions about it (`QuestionDesk`), and listens
+on a ROUTER of its own.  Writers bring chunks of rows there, which go to the disk before
+they are acknowledged (rule W2); other nodes copy rows that they are to have (rule S2),
+and show that they are nodes: who may bring rows may not read them for that (rule C1).
+Whatever else comes in there is counted, logged within a budget, and answered.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from functools import partial
+from hmac import compare_digest
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+import zmq
+
+from nameservice import RemoteProtocolError, StorageError, get_logger
+from queryablestate.node.answering import QuestionDesk
+from queryablestate.node.core.chunks import chunk_refused
+from queryablestate.node.core.effects import (
+    CheckStages,
+    CollectRows,
+    HandleSnapshot,
+    KeepCopySecret,
+    SendToWriter,
+    StageRows,
+)
+from queryablestate.node.core.events import ChunkReceived
+from queryablestate.node.stores import NodeStore, StoreEffect
+from queryablestate.store.threads import StageTask
+from queryablestate.wire.address import StateAddress
+from queryablestate.wire.codec import (
+    FRAME_COUNT_MAX,
+    decode_chunk,
+    decode_to_copy_source,
+    encode,
+)
+from queryablestate.wire.copy_messages import CopyRefused, OpenCopy, ReadStages
+from queryablestate.wire.node_messages import (
+    ChunkStaged,
+    StagesCollected,
+    StagesVerified,
+)
+from zmqtransport import (
+    Authenticator,
+    ConnectionLimiter,
+    ConnectionMonitor,
+    LogBudget,
+    PollLoop,
+    SendOutcome,
+    SocketLimits,
+    ZMQContext,
+    bind_socket,
+    connection_count_possible,
+    load_allow_list,
+    load_key_pair,
+    open_socket,
+    secure_server,
+    send_now,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import msgspec
+
+    from nameservice import Clock, NameServiceError
+    from queryablestate.node.config import NodeConfig
+    from queryablestate.node.core.core import Admission
+    from queryablestate.node.core.events import NodeEvent, StoreOpened
+    from queryablestate.store.reader import StoreReader
+    from queryablestate.store.store import StateStore
+    from queryablestate.wire.node_messages import (
+        CollectStages,
+        StageChunk,
+        VerifyStages,
+    )
+    from queryablestate.wire.questions import Question
+    from zmqtransport import AllowList, CurveKeyPair
+
+
+__all__ = ["QueryableStateServer", "ServerEffect"]
+
+ServerEffect: TypeAlias = (
+    StoreEffect
+    | StageRows
+    | CheckStages
+    | CollectRows
+    | KeepCopySecret
+    | HandleSnapshot
+    | SendToWriter
+)
+"""What of a node's effects concerns the store and the writers."""
+
+# What lies between our limit and this multiple of it is refused with a reason; ZeroMQ
+# ends the connection of whoever sends more.
+_FRAME_SIZE_FACTOR: Final = 2
+_NS_PER_US: Final = 1_000
+_CHUNKS_CHECKED_HERE_MAX: Final = 1_000
+
+
+@final
+class QueryableStateServer:
+    """
+    The store of one node, and the port that writers bring rows to.
+
+    All of it belongs to the thread of *loop*.
+
+    Args:
+        config: Where it keeps its rows, where it listens, and its limits.
+        registration_id: For what the proxy is told.
+        loop: Serves the port.
+        context: Of the port.
+        clock: What deadlines are measured by.
+        admit: Says whether a question about a state of that job may be answered now.
+        reply: Sends a message, and a payload, over that connection to the proxy; 0 is
+            the present one.
+        on_event: Is told what happens.
+
+    Attributes:
+        address: Where it listens for writers.
+
+    Raises:
+        ConfigurationError: If the port or a key cannot be used.
+        StorageError: If the data directory cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        registration_id: str,
+        loop: PollLoop,
+        context: ZMQContext,
+        clock: Clock,
+        admit: Callable[[Question, str | None], Admission],
+        reply: Callable[[msgspec.Struct, bytes | None, int], None],
+        on_event: Callable[[NodeEvent], None],
+    ) -> None:
+        self._config = config
+        self._registration_id = registration_id
+        self._loop = loop
+        self._clock = clock
+        self._reply = reply
+        self._on_event = on_event
+        self._budget = LogBudget()
+        self._log = get_logger(component="state-node")
+        self._counts: dict[str, int] = {}
+        self._copy_secret = b""
+        self._rows_arrived: zmq.Frame | None = None
+        self._resources = ExitStack()
+        try:
+            key_pair, allow_list = _keys_of(config)
+            self._store = NodeStore(
+                config,
+                loop=loop,
+                context=context,
+                key_pair=key_pair,
+                clock=clock,
+                on_event=on_event,
+                on_staged=self._staged,
+                send_page=self._send_page,
+            )
+            self._resources.callback(self._store.close)
+            self._desk = QuestionDesk(
+                self._store,
+                answer_size_bytes_max=config.answer_size_bytes_max,
+                clock=clock,
+                admit=admit,
+                reply=reply,
+                defer=on_event,
+            )
+            self._listen(context, key_pair, allow_list)
+        except BaseException:
+            self._resources.close()
+            raise
+
+    def _listen(
+        self,
+        context: ZMQContext,
+        key_pair: CurveKeyPair | None,
+        allow_list: AllowList | None,
+    ) -> None:
+        config = self._config
+        self._authenticator = Authenticator(
+            context, allow_list, may_log=partial(self._may_log, "unauthorized")
+        )
+        self._resources.callback(self._authenticator.close)
+        limits = SocketLimits(
+            frame_size_bytes_max=config.chunk_size_bytes_max * _FRAME_SIZE_FACTOR
+        )
+        self._router = open_socket(context, zmq.ROUTER, limits)
+        self._resources.callback(self._router.close)
+        secure_server(self._router, key_pair)
+        self._monitor = ConnectionMonitor(self._router)
+        self._resources.callback(self._monitor.close)
+        endpoint = bind_socket(self._router, config.bind_endpoint)
+        self._limiter = ConnectionLimiter(self._connections_max(), port=endpoint.port)
+        self.address = StateAddress(
+            endpoint=endpoint,
+            server_public_key=None if key_pair is None else key_pair.public_key,
+        )
+        loop = self._loop
+        loop.add_readable(self._authenticator.socket, self._authenticator.handle)
+        loop.add_readable(self._monitor.socket, self._watch)
+        loop.add_socket(
+            self._router, self._receive, frame_count_max=1 + FRAME_COUNT_MAX
+        )
+
+    def _connections_max(self) -> int:
+        """Return how many connections the port takes: files may be too few."""
+        possible = max(1, connection_count_possible() // 2)
+        if possible < self._config.connections_max:
+            self._log.info(
+                "connections.limited",
+                connections_max=possible,
+                connections_max_configured=self._config.connections_max,
+                reason="the system's limit of open files: raise ulimit -n",
+            )
+        return min(possible, self._config.connections_max)
+
+    def close(self) -> None:
+        """Close the port and the store, when the loop ends."""
+        self._resources.close()
+
+    # -- questions -----------------------------------------------------------------
+
+    @property
+    def node_id(self) -> str:
+        """Return the name of the node that the data directory belongs to."""
+        return self._store.opened.store.node_id
+
+    def store_opened(self) -> StoreOpened:
+        """Return what the core is to know of the store."""
+        return self._store.store_opened()
+
+    def figures(self) -> dict[str, int]:
+        """Return the figures of what was done here, by name."""
+        return {
+            "connections": self._limiter.connection_count,
+            "connections_refused_total": self._limiter.refused_count,
+            "connections_unauthorized_total": self._authenticator.refused_count,
+            "questions_answered_total": self._desk.answered_count,
+            "questions_refused_total": self._desk.refused_count,
+            "copies_served": len(self._store.opened.copier),
+            "scans_waiting": len(self._store.opened.scanner),
+            **{f"{name}_total": n for name, n in sorted(self._counts.items())},
+        }
+
+    def ask(
+        self, question: Question, keys: bytes, *, asked_at_ns: int, link: int
+    ) -> None:
+        """Answer a question; see `QuestionDesk.ask`."""
+        self._desk.ask(question, keys, asked_at_ns=asked_at_ns, link=link)
+
+    def perform(self, effect: ServerEffect) -> None:
+        """Do what the core wants done."""
+        match effect:
+            case StageRows(writer=writer, chunk=chunk):
+                assert self._rows_arrived is not None
+                self._store.stage(
+                    StageTask(writer=writer, chunk=chunk, rows=self._rows_arrived)
+                )
+            case SendToWriter(writer=writer, message=message):
+                self._count("chunks_refused")
+                self._tell(writer, message)
+            case CheckStages(command=command):
+                self._check(command)
+            case CollectRows(command=command):
+                self._store.collect(command, partial(self._collected, command))
+            case KeepCopySecret(secret=secret):
+                self._copy_secret = secret
+                self._store.show(secret)
+            case HandleSnapshot(command=command):
+                self._store.snapshots.handle(
+                    command,
+                    registration_id=self._registration_id,
+                    store=self._store.opened.store,
+                    writer=self._store.opened.writer,
+                    on_report=lambda report: self._reply(report, None, 0),
+                )
+            case _:
+                self._store.perform(effect)
+
+    # -- writers and other nodes ---------------------------------------------------
+
+    def _watch(self) -> None:
+        self._limiter.observe(self._monitor.receive())
+
+    def _receive(self, frames: list[zmq.Frame]) -> None:
+        """Take one message of a writer, or of another node."""
+        writer = frames[0].bytes
+        if self._authenticator.principal_of(frames[0]) is None:
+            self._drop("unauthorized", "the allow-list has this key no more")
+            return
+        try:
+            if len(frames) < 1 + FRAME_COUNT_MAX:
+                self._serve_copy(writer, frames)
+                return
+            chunk = self._decoded(frames)
+        except RemoteProtocolError as error:
+            self._drop(error.reason, error.detail)
+            self._tell(writer, chunk_refused(error, 0))
+            return
+        self._rows_arrived = rows = frames[2]
+        self._on_event(ChunkReceived(writer=writer, chunk=chunk, size_bytes=len(rows)))
+        self._rows_arrived = None
+
+    def _decoded(self, frames: Sequence[zmq.Frame]) -> StageChunk:
+        if len(frames) != 1 + FRAME_COUNT_MAX:
+            raise RemoteProtocolError(
+                "malformed",
+                f"a message has {len(frames) - 1} frames, a chunk {FRAME_COUNT_MAX}",
+            )
+        chunk = decode_chunk(frames[1].bytes)
+        size_bytes, size_bytes_max = len(frames[2]), self._config.chunk_size_bytes_max
+        if size_bytes > size_bytes_max:
+            raise RemoteProtocolError(
+                "oversized",
+                f"a chunk has {size_bytes:,} bytes, at most {size_bytes_max:,} are "
+                "taken: bring fewer rows at once",
+            )
+        return chunk
+
+    def _serve_copy(self, peer: bytes, frames: Sequence[zmq.Frame]) -> None:
+        """Take what another node says of rows that it copies."""
+        envelope = frames[1].bytes if len(frames) > 1 else b""
+        message = decode_to_copy_source(envelope)
+        if isinstance(message, OpenCopy | ReadStages) and not self._is_shown(message):
+            detail = "it does not show what the proxy gives to nodes"
+            self._drop("unauthorized", detail)
+            refused = CopyRefused(
+                copy_id=message.copy_id, reason="not-allowed", detail=detail
+            )
+            self._tell(peer, refused)
+        elif self._store.serve_copy(peer, message):
+            self._count("copy_requests")
+        else:
+            # Whoever asked hears nothing, and asks again.
+            self._drop("limit", "too many requests of other nodes wait")
+
+    def _is_shown(self, message: OpenCopy | ReadStages) -> bool:
+        """Return whether whoever asks was taken in by the proxy leader, as we were."""
+        secret = self._copy_secret
+        return bool(secret) and compare_digest(secret, message.secret)
+
+    def _send_page(self, peer: bytes, frames: Sequence[bytes]) -> bool:
+        """Send rows to another node, now; return whether that was possible."""
+        outcome = send_now(self._router, [peer, *frames])
+        return outcome is SendOutcome.SENT
+
+    def _staged(self, task: StageTask, error: NameServiceError | None) -> None:
+        """Tell a writer what became of its chunk."""
+        request_id = task.chunk.request_id
+        if error is None:
+            self._count("chunks_staged")
+            self._tell(task.writer, ChunkStaged(request_id=request_id))
+        else:
+            self._count("chunks_refused")
+            if isinstance(error, StorageError) and self._may_log("storage"):
+                self._log.error("stage.failed", error=str(error))
+            self._tell(task.writer, chunk_refused(error, request_id))
+
+    def _tell(self, writer: bytes, message: msgspec.Struct) -> None:
+        """Answer a writer, now or not at all: it asks again."""
+        send_now(self._router, [writer, encode(message)])
+
+    # -- stages --------------------------------------------------------------------
+
+    def _check(self, command: VerifyStages) -> None:
+        """Tell the proxy which stages are not complete here."""
+        opened = self._store.opened
+        node_id = opened.store.node_id
+        chunk_count = sum(
+            stage.chunk_counts.get(node_id, 0) for stage in command.stages
+        )
+
+        def check(_: StoreReader) -> None:
+            missing = self._missing(opened.store, command)
+            self._store.post(partial(self._verified, command, missing))
+
+        if chunk_count <= _CHUNKS_CHECKED_HERE_MAX or not opened.scanner.run(check):
+            self._verified(command, self._missing(opened.store, command))
+
+    def _missing(
+        self, store: StateStore, command: VerifyStages
+    ) -> Sequence[bytes] | None:
+        """Return the stages that are not complete, or None if nobody can tell."""
+        received_since_us = 0
+        if not command.is_decided:
+            # What is said to be here must not be dropped before the decision comes.
+            now_us = time.time_ns() // _NS_PER_US
+            received_since_us = now_us - self._config.stage_retention_us // 2
+        try:
+            return store.missing_stages(
+                command.job_id,
+                command.writer_epoch,
+                command.batch_id,
+                command.stages,
+                received_since_us=received_since_us,
+            )
+        except StorageError as error:
+            self._log.error("store.read_failed", error=str(error))
+            return None
+
+    def _verified(self, command: VerifyStages, missing: Sequence[bytes] | None) -> None:
+        if missing is None:
+            return  # "missing" would let the proxy give up what may well be there
+        message = StagesVerified(
+            registration_id=self._registration_id,
+            verify_id=command.verify_id,
+            missing=tuple(missing),
+        )
+        self._reply(message, None, 0)
+
+    def _collected(
+        self,
+        command: CollectStages,
+        chunk_counts: tuple[int, ...],
+        missing: tuple[bytes, ...],
+    ) -> None:
+        message = StagesCollected(
+            registration_id=self._registration_id,
+            verify_id=command.verify_id,
+            chunk_counts=chunk_counts,
+            missing=missing,
+        )
+        self._reply(message, None, 0)
+
+    # -- what comes to nothing -----------------------------------------------------
+
+    def _drop(self, reason: str, detail: str) -> None:
+        """Count a frame that is no chunk, and say so if the log has room."""
+        self._count(f"frames_{reason.replace('-', '_')}")
+        if self._may_log(reason):
+            self._log.warning("frame.dropped", reason=reason, detail=detail[:200])
+
+    def _may_log(self, kind: str) -> bool:
+        return self._budget.admits(kind, now_ns=self._clock.now_ns())
+
+    def _count(self, name: str) -> None:
+        self._counts[name] = self._counts.get(name, 0) + 1
+
+
+def _keys_of(config: NodeConfig) -> tuple[CurveKeyPair | None, AllowList | None]:
+    """Return the node's own keys, and whom it lets in; None without CURVE."""
+    if config.curve_secret_key_file is None:
+        return None, None
+    assert config.curve_public_key_file is not None
+    assert config.allow_list_file is not None
+    key_pair = load_key_pair(
+        Path(config.curve_secret_key_file), Path(config.curve_public_key_file)
+    )
+    return key_pair, load_allow_list(Path(config.allow_list_file))

@@ -1,0 +1,452 @@
+"""
+`NodeStore`: the store of a node and the threads that touch it, as the loop sees them.
+
+What `NodeCore` wants written is given to the writer's thread in that order; what came
+of it goes back to the core as events, in the loop.  When the node must serve another
+control plane, another store takes the place of this one, and what the threads of the
+old one may still say counts no more.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
+
+from attrs import evolve
+
+from nameservice import (
+    DidNotHappenError,
+    LocalProtocolError,
+    NameServiceError,
+    StorageError,
+    get_logger,
+)
+from queryablestate.node.copying.limits import CopyLimits
+from queryablestate.node.copying.serving import CopyServer
+from queryablestate.node.copying.thread import CopyThread
+from queryablestate.node.core.effects import (
+    ApplyEntry,
+    BindStore,
+    CancelFetch,
+    DropOldStages,
+    FetchKeyGroups,
+    FinishCopy,
+    HoldKeyGroups,
+    RaiseFences,
+    ResetJobRows,
+    SwitchStore,
+)
+from queryablestate.node.core.events import (
+    ChunkFinished,
+    CopyFinished,
+    EntryFinished,
+    KeyGroupsHeld,
+    ResetFinished,
+    StoreOpened,
+)
+from queryablestate.node.directory import NodeDirectory
+from queryablestate.node.snapshots import NodeSnapshots
+from queryablestate.store.threads import StageTask, StoreScanner, StoreWriter
+from queryablestate.wire.records import SnapshotMarked
+from zmqtransport import SocketLimits
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nameservice import Clock
+    from queryablestate.node.config import NodeConfig
+    from queryablestate.node.core.events import NodeEvent
+    from queryablestate.store.reader import StoreReader
+    from queryablestate.store.store import StateStore
+    from queryablestate.wire.copy_messages import ToCopySource
+    from queryablestate.wire.node_messages import CollectStages
+    from zmqtransport import CurveKeyPair, PollLoop, ZMQContext
+
+
+__all__ = ["NodeStore", "OpenStore", "StoreEffect"]
+
+StoreEffect: TypeAlias = (
+    ApplyEntry
+    | ResetJobRows
+    | HoldKeyGroups
+    | FetchKeyGroups
+    | CancelFetch
+    | FinishCopy
+    | RaiseFences
+    | BindStore
+    | SwitchStore
+    | DropOldStages
+)
+"""What of a node's effects concerns the store."""
+
+_NS_PER_US: Final = 1_000
+_FRAME_SIZE_BYTES_MIN: Final = 8 << 20  # room for a page, and a row more than that
+
+_Staged: TypeAlias = "Sequence[tuple[StageTask, NameServiceError | None]]"
+
+
+@final
+class OpenStore:
+    """
+    A store with those who touch it.
+
+    Attributes:
+        store: For one thread to write, any to read.
+        reader: The loop's.
+        scanner: Reads at length.
+        writer: Writes.
+        copier: Reads what other nodes copy.
+        control_id: Whose rows it holds, or is about to.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        *,
+        on_staged: Callable[[OpenStore, _Staged], None],
+        reads_waiting_max: int,
+        clock: Clock,
+        send_page: Callable[[OpenStore, bytes, Sequence[bytes]], None],
+        copy_limits: CopyLimits,
+    ) -> None:
+        self.store = store
+        self.reader: StoreReader = store.reader()
+        self.control_id = store.control_id
+        self.scanner = StoreScanner(store, reads_waiting_max)
+        self.writer = StoreWriter(store, partial(on_staged, self))
+        self.copier = CopyServer(
+            store, clock=clock, send=partial(send_page, self), limits=copy_limits
+        )
+
+    def close(self) -> Sequence[StageTask]:
+        """Let the threads end, close the store, return the chunks that are left."""
+        self.copier.close()
+        self.scanner.close()
+        left = self.writer.close()
+        self.store.close()
+        return left
+
+    def bind(self) -> None:
+        """See to it that the store says whose rows it holds; on the writer's thread."""
+        if self.control_id is not None:
+            self.store.bind_control(self.control_id)
+
+
+@final
+class NodeStore:
+    """
+    The store that is open, and what is done to it.  Belongs to the thread of *loop*.
+
+    Args:
+        config: Where it is, and how it is opened.
+        loop: Where results come back.
+        context: Of the connections to other nodes.
+        key_pair: As whom the node speaks to them, or None.
+        clock: What their silence is measured by.
+        on_event: Is told, in the loop, what has been done.
+        on_staged: Is told, in the loop, of each chunk that it is on disk, or why not.
+        send_page: Sends rows to another node, in the loop; returns whether that one is
+            there.
+
+    Attributes:
+        opened: The store that is open now.
+        snapshots: What is written to snapshots, and loaded of them.
+
+    Raises:
+        StorageError: If the data directory cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        loop: PollLoop,
+        context: ZMQContext,
+        key_pair: CurveKeyPair | None,
+        clock: Clock,
+        on_event: Callable[[NodeEvent], None],
+        on_staged: Callable[[StageTask, NameServiceError | None], None],
+        send_page: Callable[[bytes, Sequence[bytes]], bool],
+    ) -> None:
+        self._config = config
+        self._loop = loop
+        self._on_event = on_event
+        self._on_staged = on_staged
+        self._send_page = send_page
+        self._clock = clock
+        self._copy_limits = CopyLimits(copies_max=config.copies_max)
+        self._log = get_logger(component="state-node")
+        self._directory = NodeDirectory(config)
+        self.snapshots = NodeSnapshots(self.post)
+        self.opened = self._open(self._directory.open())
+        try:
+            self._copying = CopyThread(
+                context,
+                key_pair,
+                socket_limits=SocketLimits(
+                    frame_size_bytes_max=max(
+                        _FRAME_SIZE_BYTES_MIN, config.chunk_size_bytes_max * 2
+                    )
+                ),
+                clock=clock,
+                limits=self._copy_limits,
+                post=self.post,
+            )
+        except BaseException:
+            self.opened.close()
+            raise
+
+    def store_opened(self) -> StoreOpened:
+        """Return what the core is to know of the store."""
+        store = self.opened.store
+        return StoreOpened(
+            store_id=store.store_id,
+            control_id=store.control_id,
+            positions=store.positions(),
+            fences=store.fences(),
+            lost=store.lost_states(),
+        )
+
+    def close(self) -> None:
+        """Let the threads end, and close the store."""
+        self._copying.close()
+        self.snapshots.forget()
+        self.opened.close()
+
+    def stage(self, task: StageTask) -> None:
+        """Stage a chunk."""
+        self.opened.writer.stage(task)
+
+    def perform(self, effect: StoreEffect) -> None:
+        """Have the writer do what the core wants done."""
+        opened = self.opened
+        match effect:
+            case ApplyEntry():
+                opened.writer.run(partial(self._apply, opened, effect))
+            case ResetJobRows():
+                opened.writer.run(partial(self._reset, opened, effect))
+            case HoldKeyGroups():
+                opened.writer.run(partial(self._hold, opened, effect))
+            case FetchKeyGroups():
+                self._copying.fetch(
+                    effect,
+                    store=opened.store,
+                    writer=opened.writer,
+                    on_event=partial(self._finished, opened),
+                )
+            case CancelFetch(job_id=job_id):
+                self._copying.cancel(job_id)
+            case FinishCopy():
+                opened.writer.run(partial(self._finish_copy, opened, effect))
+            case BindStore(control_id=control_id):
+                opened.control_id = control_id
+                opened.writer.run(partial(self._write, opened.bind))
+            case RaiseFences(fences=fences):
+                raise_fences = partial(opened.store.fence, fences)
+                opened.writer.run(partial(self._write, raise_fences))
+            case DropOldStages():
+                drop_old = partial(self._drop_old, opened)
+                opened.writer.run(partial(self._write, drop_old))
+            case SwitchStore(control_id=control_id):
+                self._switch(control_id)
+            case _:
+                assert_never(effect)
+
+    def collect(
+        self,
+        command: CollectStages,
+        on_collected: Callable[[tuple[int, ...], tuple[bytes, ...]], None],
+    ) -> None:
+        """Collect staged rows from other nodes; see `CopyThread.collect`."""
+        opened = self.opened
+
+        def tell(counts: tuple[int, ...], missing: tuple[bytes, ...]) -> None:
+            if opened is self.opened:
+                on_collected(counts, missing)
+
+        self._copying.collect(
+            command, store=opened.store, writer=opened.writer, on_collected=tell
+        )
+
+    def show(self, secret: bytes) -> None:
+        """Show *secret* to the nodes that are asked from now on."""
+        self._copying.show(secret)
+
+    def serve_copy(self, peer: bytes, message: ToCopySource) -> bool:
+        """Take what another node asks for; return whether there is room for it."""
+        return self.opened.copier.receive(peer, message)
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Have *action* called in the loop, from any thread; not while it ends."""
+        try:
+            self._loop.call_soon_threadsafe(action)
+        except LocalProtocolError:
+            return  # the node is closing
+
+    # -- in the loop ---------------------------------------------------------------
+
+    def _open(self, store: StateStore) -> OpenStore:
+        return OpenStore(
+            store,
+            on_staged=self._staged,
+            reads_waiting_max=self._config.questions_waiting_max,
+            clock=self._clock,
+            send_page=self._send_there,
+            copy_limits=self._copy_limits,
+        )
+
+    def _switch(self, control_id: str) -> None:
+        """
+        Go on with the store of another control plane.
+
+        Waits for what the threads are doing: nobody is answered meanwhile anyway.
+        """
+        try:
+            store = self._directory.open_for(control_id, self.opened.store.node_id)
+        except StorageError as error:
+            self._log.error("store.switch_failed", error=str(error))
+            # The threads go on: what they were asked for before comes first, or the
+            # positions would be of the middle of it.
+            opened = self.opened
+            opened.writer.run(partial(self.post, partial(self._reopened, opened)))
+            return
+        self._copying.forget()
+        self.snapshots.forget()
+        left = self.opened.close()
+        self.opened = self._open(store)
+        refusal = DidNotHappenError("the node serves another control plane now")
+        for task in left:
+            self._on_staged(task, refusal)
+        self._on_event(self.store_opened())
+
+    def _reopened(self, opened: OpenStore) -> None:
+        """Begin anew with the store that there was."""
+        if opened is self.opened:
+            self._on_event(self.store_opened())
+
+    def _acknowledge(self, opened: OpenStore, results: _Staged) -> None:
+        for task, error in results:
+            self._on_staged(task, error)
+            if opened is self.opened:
+                self._on_event(
+                    ChunkFinished(writer=task.writer, size_bytes=len(task.rows))
+                )
+
+    def _send(self, opened: OpenStore, peer: bytes, frames: Sequence[bytes]) -> None:
+        if opened is self.opened and not self._send_page(peer, frames):
+            opened.copier.lose(peer)
+
+    def _finished(self, opened: OpenStore, event: NodeEvent) -> None:
+        if opened is self.opened:
+            self._on_event(event)
+
+    # -- on the copier's thread ----------------------------------------------------
+
+    def _send_there(
+        self, opened: OpenStore, peer: bytes, frames: Sequence[bytes]
+    ) -> None:
+        self.post(partial(self._send, opened, peer, frames))
+
+    # -- on the writer's thread ----------------------------------------------------
+
+    def _staged(self, opened: OpenStore, results: _Staged) -> None:
+        self.post(partial(self._acknowledge, opened, results))
+
+    def _apply(self, opened: OpenStore, effect: ApplyEntry) -> None:
+        apply = partial(opened.store.apply, effect.job_id, effect.entry)
+        failure = self._write(opened.bind, apply)
+        if failure is None and isinstance(effect.entry, SnapshotMarked):
+            self.snapshots.marked(opened.store, effect.job_id, effect.entry)
+        event = EntryFinished(job_id=effect.job_id, entry=effect.entry, failure=failure)
+        self.post(partial(self._finished, opened, event))
+        opened.copier.advance()
+
+    def _reset(self, opened: OpenStore, effect: ResetJobRows) -> None:
+        job_id, sequence = effect.job_id, effect.sequence
+        reset = partial(opened.store.reset_job, job_id, sequence, effect.state_numbers)
+        failure = self._write(opened.bind, reset)
+        event = ResetFinished(job_id=job_id, failure=failure)
+        self.post(partial(self._finished, opened, event))
+
+    def _hold(self, opened: OpenStore, effect: HoldKeyGroups) -> None:
+        copied: tuple[int, ...] = ()
+        missing: tuple[int, ...] = ()
+        sequence_min = 0
+
+        def hold() -> None:
+            nonlocal copied, missing, sequence_min
+            held = opened.store.hold(effect.job_id, effect.key_groups, effect.joining)
+            copied, missing = held.copied, held.missing
+            sequence_min = held.sequence_min
+
+        failure = self._write(opened.bind, hold)
+        event = KeyGroupsHeld(
+            job_id=effect.job_id,
+            assignment_version=effect.assignment_version,
+            copied=copied,
+            missing=missing,
+            sequence_min=sequence_min,
+            failure=failure,
+        )
+        self._remove_unheld(opened, event)
+
+    def _remove_unheld(self, opened: OpenStore, event: KeyGroupsHeld) -> None:
+        """Remove some rows, and come again; tell what is held when none is left."""
+        is_done = True
+
+        def remove() -> None:
+            nonlocal is_done
+            is_done = opened.store.remove_unheld(event.job_id)
+
+        if event.failure is None:
+            failure = self._write(remove)
+            if failure is not None:
+                event = evolve(event, failure=failure)
+            elif not is_done:
+                opened.writer.run(partial(self._remove_unheld, opened, event))
+                return
+        self.post(partial(self._finished, opened, event))
+
+    def _finish_copy(self, opened: OpenStore, effect: FinishCopy) -> None:
+        """Replay one kept entry, and come again: others have their turn meanwhile."""
+        key_groups: tuple[int, ...] | None = None
+
+        def finish() -> None:
+            nonlocal key_groups
+            key_groups = opened.store.finish_copy(
+                effect.job_id, effect.key_groups, effect.sequence
+            )
+
+        failure = self._write(finish)
+        if failure is None and key_groups is None:
+            opened.writer.run(partial(self._finish_copy, opened, effect))
+            return
+        event = CopyFinished(
+            job_id=effect.job_id,
+            fetch_id=effect.fetch_id,
+            key_groups=key_groups or (),
+            failure=failure,
+        )
+        self.post(partial(self._finished, opened, event))
+
+    def _drop_old(self, opened: OpenStore) -> None:
+        before_us = time.time_ns() // _NS_PER_US - self._config.stage_retention_us
+        self.snapshots.drop_old(opened.store, before_us)
+        batch_count = opened.store.drop_stages_older_than(before_us)
+        if batch_count:
+            self._log.info("stages.dropped", batch_count=batch_count)
+
+    def _write(self, *actions: Callable[[], object]) -> str | None:
+        """Do *actions*, and return why one of them failed, or None."""
+        try:
+            for action in actions:
+                action()
+        except NameServiceError as error:
+            self._log.warning("store.write_failed", error=str(error))
+            return str(error)
+        except Exception as error:  # noqa: BLE001 (told to the proxy, not lost)
+            self._log.error("loop.failed", where="writer", exc_info=error)
+            return f"{type(error).__name__}: {error}"
+        return None

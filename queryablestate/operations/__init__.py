@@ -1,0 +1,1 @@
+"""What operators ask of a proxy: states, moves, drains, snapshots."""

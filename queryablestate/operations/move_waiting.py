@@ -1,0 +1,192 @@
+"""
+Waiting for moves of key groups: whether what the proxy says is the end; pure.
+
+`queryablestate.operations.polling` asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, final
+
+from nameservice.clock import seconds_to_ns
+from nameservice.errors import DidNotHappenError
+from queryablestate.operations.move_progress import MoveFigures, MoveProgress
+from queryablestate.operations.rescaling_information import (
+    DrainInformation,
+    RescalingInformation,
+)
+
+
+__all__ = ["DrainWaiting", "RescaleWaiting"]
+
+_STUCK_SECONDS: Final = 5.0
+"""How long nothing must be planned for a node that is not empty."""
+
+
+@final
+class RescaleWaiting:
+    """
+    Waits until jobs are as wanted.
+
+    Args:
+        on_progress: Is told of every step.
+        since: How things were when somebody began to wait, if that was before the first
+            step: what was done in between counts, too.
+        now_ns: The time.
+    """
+
+    def __init__(
+        self,
+        on_progress: (
+            Callable[[Sequence[RescalingInformation], MoveFigures], None] | None
+        ),
+        *,
+        since: RescalingInformation | None,
+        now_ns: int,
+    ) -> None:
+        self._on_progress = on_progress
+        self._progress = MoveProgress()
+        self._left_count: int | None = None
+        if since is not None:
+            _observe(self._progress, [since], now_ns=now_ns)
+
+    def step(
+        self,
+        rescalings: Sequence[RescalingInformation],
+        *,
+        is_settled: bool,
+        now_ns: int,
+    ) -> Sequence[RescalingInformation] | None:
+        """
+        Take note of what the proxy said; return it if that is the end.
+
+        Args:
+            rescalings: Of the jobs that are waited for.
+            is_settled: Whether the proxy changes assignments already: before, it has
+                not looked who is there.
+            now_ns: The time.
+        """
+        figures = _observe(self._progress, rescalings, now_ns=now_ns)
+        self._left_count = figures.left_count
+        if self._on_progress is not None:
+            self._on_progress(rescalings, figures)
+        is_over = is_settled and all(each.is_done for each in rescalings)
+        return rescalings if is_over else None
+
+    def missing(self) -> str:
+        """Return what is still waited for, as a part of a sentence."""
+        if not self._left_count:
+            return "key groups are still being moved"
+        return f"{self._left_count} copies of key groups are still to be made"
+
+
+@final
+class DrainWaiting:
+    """
+    Waits until a node is empty.
+
+    Args:
+        node_id: Which.
+        on_progress: Is told of every step.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        on_progress: Callable[[DrainInformation, MoveFigures], None] | None,
+    ) -> None:
+        self._node_id = node_id
+        self._on_progress = on_progress
+        self._progress = MoveProgress()
+        self._left_count: int | None = None
+        self._idle_since_ns: int | None = None
+
+    def step(
+        self,
+        drain: DrainInformation,
+        rescalings: Sequence[RescalingInformation],
+        *,
+        is_settled: bool,
+        now_ns: int,
+    ) -> DrainInformation | None:
+        """
+        Take note of what the proxy said; return it if that is the end.
+
+        Args:
+            drain: How far the node is from being empty.
+            rescalings: Of all jobs.
+            is_settled: Whether the proxy changes assignments already.
+            now_ns: The time.
+
+        Raises:
+            DidNotHappenError: If the node will not be empty.
+        """
+        self._left_count = drain.left_count
+        figures = self._progress.observe(
+            planned_counts=drain.copy_counts,
+            left_counts=drain.copy_counts,
+            fetched_sizes=_fetched_sizes(rescalings),
+            now_ns=now_ns,
+        )
+        if self._on_progress is not None:
+            self._on_progress(drain, figures)
+        if drain.is_empty:
+            return drain
+        if not drain.is_draining:
+            raise DidNotHappenError(
+                f"{self._node_id} is not being drained any more, and not empty: it "
+                "was started anew, or somebody lets it take part again"
+            )
+        if (
+            not is_settled
+            or not drain.left_count  # of copies; batches that were begun come to an end
+            or any(
+                not each.is_done
+                for each in rescalings
+                if each.job_id in drain.copy_counts
+            )
+        ):
+            self._idle_since_ns = None
+            return None
+        if self._idle_since_ns is None:
+            self._idle_since_ns = now_ns
+        if now_ns - self._idle_since_ns >= seconds_to_ns(_STUCK_SECONDS):
+            if drain.is_away:
+                raise DidNotHappenError(
+                    f"{self._node_id} is away, and has the only copies of "
+                    f"{drain.left_count} key groups: they are unavailable until it is "
+                    "back"
+                )
+            raise DidNotHappenError(
+                f"no other node can take the {drain.left_count} copies of key groups "
+                f"that {self._node_id} still has: start one, and they go there"
+            )
+        return None
+
+    def missing(self) -> str:
+        """Return what is still waited for, as a part of a sentence."""
+        if not self._left_count:
+            return f"{self._node_id} is still being emptied"
+        return f"{self._left_count} copies of key groups are still on {self._node_id}"
+
+
+def _observe(
+    progress: MoveProgress, rescalings: Sequence[RescalingInformation], *, now_ns: int
+) -> MoveFigures:
+    return progress.observe(
+        planned_counts={each.job_id: each.planned_count for each in rescalings},
+        left_counts={each.job_id: each.left_count for each in rescalings},
+        fetched_sizes=_fetched_sizes(rescalings),
+        now_ns=now_ns,
+    )
+
+
+def _fetched_sizes(
+    rescalings: Sequence[RescalingInformation],
+) -> dict[tuple[str, str], int]:
+    return {
+        (each.job_id, moves.node_id): moves.size_bytes
+        for each in rescalings
+        for moves in each.moves
+    }

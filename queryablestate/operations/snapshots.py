@@ -1,0 +1,179 @@
+"""
+Snapshots as whoever asks for them sees it: take one, restore one.
+
+The nodes write and read the rows; whoever asks writes the manifest, last, and reads it,
+first.  So the directory must be one that the nodes and the asker share: a file system
+that all of them have mounted, or an object store.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, final
+
+from attrs import frozen
+from msgspec import Struct
+
+from queryablestate.connect.snapshot_files import SnapshotDirectory
+from queryablestate.wire.snapshot_messages import (
+    JobRestored,
+    RestoreJob,
+    SnapshotTaken,
+    TakeSnapshot,
+)
+
+
+if TYPE_CHECKING:
+    from queryablestate.client.calls import Build
+    from queryablestate.wire.snapshot_manifest import SnapshotManifest
+
+
+__all__ = [
+    "RestoreInformation",
+    "SnapshotInformation",
+    "location_of",
+    "restore_snapshot",
+    "take_snapshot",
+]
+
+_ID_SIZE_BYTES: Final = 16
+_MS_PER_SECOND: Final = 1_000
+_US_PER_SECOND: Final = 1_000_000
+
+T = TypeVar("T", bound=Struct)
+
+Call: TypeAlias = "Callable[[type[T], Build], T]"
+"""Asks the proxy leader for an answer of that type."""
+
+
+@final
+@frozen(kw_only=True)
+class SnapshotInformation:
+    """
+    What a snapshot holds.
+
+    Attributes:
+        job_id: The job that it was taken of.
+        snapshot_id: Drawn for it.
+        uri: Where it is.
+        sequence: The entry of the job's chain at which it was taken, on every node.
+        taken_at_seconds: When, seconds since 1970 UTC.
+        state_names: The states of the job, sorted.
+        batch_ids: The last batch in it of each query, by query id.
+        max_parallelism: The number of key groups of the job.
+        file_count: How many files it has besides the manifest.
+        row_count: How many rows they hold; an item of a list and an entry of a map is
+            one.
+        size_bytes: How long they are together.
+    """
+
+    job_id: str
+    snapshot_id: str
+    uri: str
+    sequence: int
+    taken_at_seconds: float
+    state_names: Sequence[str]
+    batch_ids: Mapping[str, int]
+    max_parallelism: int
+    file_count: int
+    row_count: int
+    size_bytes: int
+
+
+@final
+@frozen(kw_only=True)
+class RestoreInformation:
+    """
+    What came of a restore.
+
+    Attributes:
+        job_id: What the job is called now.
+        node_ids: The nodes that have it, sorted.
+        snapshot: What it was restored from.
+    """
+
+    job_id: str
+    node_ids: Sequence[str]
+    snapshot: SnapshotInformation
+
+
+def location_of(place: str | os.PathLike[str]) -> str:
+    """Return the URI that *place* is; a path is made absolute."""
+    text = os.fspath(place)
+    return text if "://" in text else str(Path(text).absolute())
+
+
+def take_snapshot(
+    call: Call[SnapshotTaken], job_id: str, uri: str, *, timeout_seconds: float
+) -> SnapshotInformation:
+    """See `queryablestate.operations.state_operations.StateOperations.snapshot`."""
+    directory = SnapshotDirectory(uri)
+    snapshot_id = secrets.token_hex(_ID_SIZE_BYTES)
+
+    def build(request_id: int, session: bytes) -> TakeSnapshot:
+        return TakeSnapshot(
+            request_id=request_id,
+            session=session,
+            job_id=job_id,
+            snapshot_id=snapshot_id,
+            uri=uri,
+            timeout_ms=round(timeout_seconds * _MS_PER_SECOND),
+        )
+
+    with directory.claimed(snapshot_id):
+        try:
+            manifest = call(SnapshotTaken, build).manifest
+            directory.write_manifest(manifest)
+        except BaseException:
+            # A node that is still writing may leave something: no manifest names it.
+            directory.remove(f"data-{snapshot_id}")
+            raise
+    return _information(manifest, uri)
+
+
+def restore_snapshot(
+    call: Call[JobRestored], job_id: str, uri: str, *, timeout_seconds: float
+) -> RestoreInformation:
+    """See `queryablestate.operations.state_operations.StateOperations.restore`."""
+    manifest, checksum = SnapshotDirectory(uri).read_manifest()
+    restore_id = secrets.token_hex(_ID_SIZE_BYTES)
+
+    def build(request_id: int, session: bytes) -> RestoreJob:
+        return RestoreJob(
+            request_id=request_id,
+            session=session,
+            job_id=job_id,
+            restore_id=restore_id,
+            uri=uri,
+            manifest_checksum=checksum,
+            max_parallelism=manifest.max_parallelism,
+            sequence=manifest.sequence,
+            states=manifest.states,
+            timeout_ms=round(timeout_seconds * _MS_PER_SECOND),
+        )
+
+    restored = call(JobRestored, build)
+    return RestoreInformation(
+        job_id=job_id,
+        node_ids=restored.node_ids,
+        snapshot=_information(manifest, uri),
+    )
+
+
+def _information(manifest: SnapshotManifest, uri: str) -> SnapshotInformation:
+    return SnapshotInformation(
+        job_id=manifest.job_id,
+        snapshot_id=manifest.snapshot_id,
+        uri=uri,
+        sequence=manifest.sequence,
+        taken_at_seconds=manifest.taken_at_us / _US_PER_SECOND,
+        state_names=sorted(each.state.state_name for each in manifest.states),
+        batch_ids=manifest.batch_ids,
+        max_parallelism=manifest.max_parallelism,
+        file_count=len(manifest.files),
+        row_count=manifest.row_count,
+        size_bytes=manifest.size_bytes,
+    )

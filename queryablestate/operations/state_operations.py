@@ -1,0 +1,440 @@
+"""
+`StateOperations`: what operators ask of the proxy leader, and tell it to do.
+
+Where the proxy has callers, all of it takes the right ``admin``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Self, TypeVar, final
+
+from msgspec import Struct
+
+from nameservice import ConfigurationError, RemoteProtocolError, SystemClock
+from nameservice.parameters import check_timeout_seconds
+from queryablestate.client.calls import ProxyConnection
+from queryablestate.errors import UnknownJobError
+from queryablestate.operations.move_progress import MoveFigures
+from queryablestate.operations.move_waiting import DrainWaiting, RescaleWaiting
+from queryablestate.operations.node_information import NodeInformation, node_information
+from queryablestate.operations.polling import ask_until_settled, wait_for
+from queryablestate.operations.rescaling_information import (
+    DrainInformation,
+    RescalingInformation,
+    drain_information,
+    rescaling_information,
+)
+from queryablestate.operations.snapshots import (
+    location_of,
+    restore_snapshot,
+    take_snapshot,
+)
+from queryablestate.wire.clients import DropState, ListNodes, NodesListed, StateDropDone
+from queryablestate.wire.operation_messages import (
+    DrainNode,
+    DrainStarted,
+    ListRescalings,
+    RescaleJob,
+    RescaleStarted,
+    RescalingsListed,
+)
+
+
+if TYPE_CHECKING:
+    import os
+
+    from haservices import HAConfig, HAServices
+    from queryablestate.client.calls import Build
+    from queryablestate.connect.credentials import Credentials
+    from queryablestate.operations.snapshots import (
+        RestoreInformation,
+        SnapshotInformation,
+    )
+    from queryablestate.wire.clients import ToClient
+    from queryablestate.wire.snapshot_messages import JobRestored, SnapshotTaken
+
+
+__all__ = ["NodeInformation", "StateOperations"]
+
+_NODE_COUNT_MAX: Final = 32_768
+_REPLICA_COUNT_MAX: Final = 16
+_SNAPSHOT_TIMEOUT_SECONDS: Final = 3_600.0
+
+T = TypeVar("T", bound=Struct)
+
+
+@final
+class StateOperations:
+    """
+    Asks whoever is the proxy leader.  Thread-safe; a context manager.
+
+    Args:
+        config: The name service, or how to open it (a URL will do).
+        credentials: A token or `Credentials`.
+        deadline_seconds: How long each call may take.
+    """
+
+    def __init__(
+        self,
+        config: HAConfig | HAServices | str,
+        credentials: str | Credentials | None = None,
+        *,
+        deadline_seconds: float = 5.0,
+    ) -> None:
+        check_timeout_seconds(deadline_seconds, what="deadline_seconds")
+        self._proxy = ProxyConnection(config, credentials)
+        self._deadline_seconds = deadline_seconds
+        self._clock = SystemClock()
+        self._closed = threading.Event()
+
+    def nodes(self) -> Sequence[NodeInformation]:
+        """
+        Return every node that the control plane knows, sorted by name.
+
+        Raises:
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+        return [node_information(node) for node in self._listed_nodes().nodes]
+
+    # -- rescaling ---------------------------------------------------------------------
+
+    def rescale(
+        self,
+        job_id: str,
+        *,
+        node_count: int | None = None,
+        replica_count: int | None = None,
+    ) -> RescalingInformation:
+        """
+        Give a job so many of the registered nodes, and key groups so many copies.
+
+        Returns as soon as the plan is written down: it is carried out whatever happens
+        to us, or to the proxy.  Readers and writers go on meanwhile (rule S3).
+
+        Args:
+            job_id: The job.
+            node_count: How many nodes; 1 to as many as are registered and are not being
+                drained.  None leaves it as it is.
+            replica_count: How many copies (rule S4); 1 to *node_count*, and at most 16.
+                None leaves it as it is.
+
+        Returns:
+            What is to be done.
+
+        Raises:
+            ConfigurationError: If there are not so many nodes; says how many there are.
+            UnknownJobError: If there is no state of the job.
+            StateUnavailableError: If the proxy has just begun to lead, and does not
+                know the nodes by the end of the deadline.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+        for name, count, count_max in (
+            ("node_count", node_count, _NODE_COUNT_MAX),
+            ("replica_count", replica_count, _REPLICA_COUNT_MAX),
+        ):
+            if count is not None and not 1 <= count <= count_max:
+                raise ConfigurationError(
+                    f"{name} must be 1 to {count_max:,}, not {count!r}"
+                )
+
+        def ask() -> RescaleStarted:
+            return self._call(
+                RescaleStarted,
+                lambda request_id, session: RescaleJob(
+                    request_id=request_id,
+                    session=session,
+                    job_id=job_id,
+                    node_count=node_count,
+                    replica_count=replica_count,
+                ),
+            )
+
+        started = ask_until_settled(
+            ask,
+            clock=self._clock,
+            closed=self._closed,
+            timeout_seconds=self._deadline_seconds,
+        )
+        return rescaling_information(started.rescaling)
+
+    def rescalings(self, job_id: str | None = None) -> Sequence[RescalingInformation]:
+        """
+        Return how far one job is, or how far all of them are, sorted by name.
+
+        Raises:
+            UnknownJobError: If there is no state of the job.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+        return self._listed_rescalings(job_id)[0]
+
+    def drain(self, node_id: str, *, undo: bool = False) -> DrainInformation:
+        """
+        Have a node emptied: its key groups go to others, and it gets no more.
+
+        Returns as soon as that is written down.  It holds for the process that runs
+        now: one that is started later under that name takes part again.
+
+        Args:
+            node_id: Which.  One that is away is given up: what only it has stays
+                unavailable until it is back.
+            undo: Let it take part again instead.
+
+        Raises:
+            ConfigurationError: If there is no such node.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+        self._call(
+            DrainStarted,
+            lambda request_id, session: DrainNode(
+                request_id=request_id, session=session, node_id=node_id, is_undone=undo
+            ),
+        )
+        return self._drain_information(node_id)
+
+    def wait_until_rescaled(
+        self,
+        job_id: str | None = None,
+        *,
+        timeout_seconds: float | None = None,
+        since: RescalingInformation | None = None,
+        on_progress: (
+            Callable[[Sequence[RescalingInformation], MoveFigures], None] | None
+        ) = None,
+    ) -> Sequence[RescalingInformation]:
+        """
+        Wait until nothing is to be copied or given up any more.
+
+        A proxy that is replaced meanwhile is no end of it.  To give up waiting changes
+        nothing: the move goes on.
+
+        Args:
+            job_id: Which job; None waits for all.
+            timeout_seconds: How long; None waits as long as it takes.
+            since: What `rescale` returned: with it the figures begin there.
+            on_progress: Is told whenever the proxy was asked, some times a second;
+                what it raises ends the waiting.
+
+        Returns:
+            How it ended.
+
+        Raises:
+            DeadlineExceededError: If there was something to do after
+                *timeout_seconds*; says how much.
+            UnknownJobError: If there is no state of the job.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked for a minute.
+        """
+        timeout_seconds = check_timeout_seconds(timeout_seconds)
+        waiting = RescaleWaiting(on_progress, since=since, now_ns=self._clock.now_ns())
+
+        def ask() -> Sequence[RescalingInformation] | None:
+            found, is_settled = self._listed_rescalings(job_id)
+            return waiting.step(
+                found, is_settled=is_settled, now_ns=self._clock.now_ns()
+            )
+
+        return wait_for(
+            ask,
+            clock=self._clock,
+            closed=self._closed,
+            timeout_seconds=timeout_seconds,
+            missing=waiting.missing,
+        )
+
+    def wait_until_drained(
+        self,
+        node_id: str,
+        *,
+        timeout_seconds: float | None = None,
+        on_progress: Callable[[DrainInformation, MoveFigures], None] | None = None,
+    ) -> DrainInformation:
+        """
+        Wait until a node has no copy of a key group any more.
+
+        As `wait_until_rescaled`, but for:
+
+        Raises:
+            DidNotHappenError: If the node is not drained any more, though it is not
+                empty: it was started anew, or somebody has undone it; or if there is
+                no other node that could take what it has.
+        """
+        timeout_seconds = check_timeout_seconds(timeout_seconds)
+        waiting = DrainWaiting(node_id, on_progress)
+
+        def ask() -> DrainInformation | None:
+            rescalings, is_settled = self._listed_rescalings(None)
+            return waiting.step(
+                self._drain_information(node_id),
+                rescalings,
+                is_settled=is_settled,
+                now_ns=self._clock.now_ns(),
+            )
+
+        return wait_for(
+            ask,
+            clock=self._clock,
+            closed=self._closed,
+            timeout_seconds=timeout_seconds,
+            missing=waiting.missing,
+        )
+
+    # -- states ------------------------------------------------------------------------
+
+    def drop_state(self, job_id: str, state_name: str) -> None:
+        """
+        Forget a state and everything in it, on every node (rule W5).
+
+        It is gone for every reader then; nodes that are away drop it when they are
+        back.  A query that writes it goes on only if it is started anew, and begins
+        with an empty state.
+
+        Raises:
+            UnknownJobError: If there is no state of the job.
+            UnknownStateError: If the job has no such state.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+        self._call(
+            StateDropDone,
+            lambda request_id, session: DropState(
+                request_id=request_id,
+                session=session,
+                job_id=job_id,
+                state_name=state_name,
+            ),
+        )
+
+    # -- life --------------------------------------------------------------------------
+
+    def snapshot(
+        self,
+        job_id: str,
+        uri: str | os.PathLike[str],
+        *,
+        timeout_seconds: float = _SNAPSHOT_TIMEOUT_SECONDS,
+    ) -> SnapshotInformation:
+        """
+        Write all key groups of a job, as they are at one moment, to a directory.
+
+        Batches go on being committed, and readers notice nothing.  What is there when
+        this returns is whole; until then it is no snapshot.
+
+        Args:
+            job_id: The job.
+            uri: A directory that holds no snapshot, and that the nodes share with the
+                caller: a path, or a URI that pyarrow knows, e.g. ``s3://bucket/path``.
+            timeout_seconds: How long it may take.
+
+        Raises:
+            UnknownJobError: If there is no state of the job.
+            StateUnavailableError: If a node of the job is away, or goes away.
+            DeadlineExceededError: If it takes longer.
+            StorageError: If the directory cannot be written to, or not by a node.
+            ConfigurationError: If it holds a snapshot, or pyarrow is not installed.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+        self._listed_nodes()  # else a proxy that is not there is awaited for as long
+
+        def call(expected: type[SnapshotTaken], build: Build) -> SnapshotTaken:
+            return self._call(expected, build, timeout_seconds=timeout_seconds)
+
+        return take_snapshot(
+            call, job_id, location_of(uri), timeout_seconds=timeout_seconds
+        )
+
+    def restore(
+        self,
+        job_id: str,
+        uri: str | os.PathLike[str],
+        *,
+        timeout_seconds: float = _SNAPSHOT_TIMEOUT_SECONDS,
+    ) -> RestoreInformation:
+        """
+        Make a job from a snapshot, on the nodes that are there now.
+
+        The job is there with all of its rows, or not at all.  A query that goes on
+        from a checkpoint of that time, or a later one, goes on exactly once: batches
+        that are in the snapshot are not applied again (rule W4).
+
+        Args:
+            job_id: How it is to be called; it must have no state.
+            uri: As in `snapshot`.
+            timeout_seconds: How long it may take.
+
+        Raises:
+            ConfigurationError: If the job has states, or pyarrow is not installed.
+            StorageError: If there is no snapshot, it is damaged, or a node could not
+                load its part.
+            StateUnavailableError: If a node goes away meanwhile, or none is there.
+            DeadlineExceededError: If it takes longer.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+        self._listed_nodes()  # as in `snapshot`
+
+        def call(expected: type[JobRestored], build: Build) -> JobRestored:
+            return self._call(expected, build, timeout_seconds=timeout_seconds)
+
+        return restore_snapshot(
+            call, job_id, location_of(uri), timeout_seconds=timeout_seconds
+        )
+
+    def close(self) -> None:
+        """Close every socket; who waits is told at once.  Idempotent."""
+        self._closed.set()
+        self._proxy.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _listed_nodes(self) -> NodesListed:
+        return self._call(
+            NodesListed,
+            lambda request_id, session: ListNodes(
+                request_id=request_id, session=session
+            ),
+        )
+
+    def _drain_information(self, node_id: str) -> DrainInformation:
+        nodes = {node.node_id: node for node in self._listed_nodes().nodes}
+        return drain_information(node_id, nodes.get(node_id))
+
+    def _listed_rescalings(
+        self, job_id: str | None
+    ) -> tuple[tuple[RescalingInformation, ...], bool]:
+        """Return what there is, and whether the leader changes assignments already."""
+        listed = self._call(
+            RescalingsListed,
+            lambda request_id, session: ListRescalings(
+                request_id=request_id, session=session, job_id=job_id
+            ),
+        )
+        if job_id is not None and not listed.rescalings:
+            raise UnknownJobError(job_id)
+        found = tuple(rescaling_information(each) for each in listed.rescalings)
+        return found, listed.is_settled
+
+    def _call(
+        self, expected: type[T], build: Build, *, timeout_seconds: float | None = None
+    ) -> T:
+        timeout_seconds = check_timeout_seconds(timeout_seconds)
+        if timeout_seconds is None:
+            timeout_seconds = self._deadline_seconds
+        answer: ToClient = self._proxy.call(build, timeout_seconds=timeout_seconds)
+        if not isinstance(answer, expected):
+            raise RemoteProtocolError(
+                "unexpected",
+                f"the proxy answered with {type(answer).__name__}, "
+                f"not {expected.__name__}",
+            )
+        return answer

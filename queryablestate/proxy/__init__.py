@@ -1,0 +1,1 @@
+"""The proxy server: sockets, rights, limits, cache and routing."""

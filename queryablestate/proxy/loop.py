@@ -1,0 +1,529 @@
+"""
+`ProxyLoop`: the thread of a proxy, and who does what in it.
+
+Theory of operation.  One thread serves a port that everybody is connected to: clients,
+writers and nodes.  A message goes to one of these, and what they return goes out again:
+
+=================  ===================================================================
+`ProxyPort`        the socket: who may come in, what is no message, whose connection
+                   is over
+`ReadDesk`         what readers ask, on its way to a node and back
+`RequestDesk`      what the proxy answers by itself, and who may ask for a change
+`ProxyControl`     the control plane, and the leader store behind it
+`SessionTable`     who speaks
+=================  ===================================================================
+
+**Leading.**  The election, in its own thread, says *lead* and *stop*.  Between the two
+every message is looked at only while the election believes at that very moment
+(`has_leadership` is a check of the clock); otherwise it is answered ``not-leader``,
+and whoever sent it looks for the leader again.  So a proxy that was paused answers
+nothing out of its past (rule Q4).
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final, final
+
+from msgspec.structs import replace
+
+from nameservice import (
+    AuthenticationError,
+    ConfigurationError,
+    DidNotHappenError,
+    LocalProtocolError,
+    NameServiceError,
+    SystemClock,
+    get_logger,
+)
+from queryablestate.control.events import NodeSpoke, WriterAsked
+from queryablestate.proxy.access import Right
+from queryablestate.proxy.cache import ResultCache
+from queryablestate.proxy.leadership import ProxyControl
+from queryablestate.proxy.port import ProxyPort
+from queryablestate.proxy.rate_limit import RateLimiter
+from queryablestate.proxy.read_answers import Outgoing
+from queryablestate.proxy.requests import ChangeRequest, LookupRequest, RequestDesk
+from queryablestate.proxy.router import ReadDesk, ReadLimits
+from queryablestate.proxy.sessions import SESSION_SIZE_BYTES, ProxySession, SessionTable
+from queryablestate.wire.address import parse_address
+from queryablestate.wire.clients import (
+    CommitBatch,
+    DescribeState,
+    Hello,
+    ListJobs,
+    ListNodes,
+    ListStates,
+    Welcome,
+)
+from queryablestate.wire.node_messages import (
+    EntriesApplied,
+    KeyGroupsCopied,
+    LeaveNode,
+    NodeHeartbeat,
+    NodeRefused,
+    RegisterNode,
+    StagesCollected,
+    StagesVerified,
+)
+from queryablestate.wire.operation_messages import ListRescalings
+from queryablestate.wire.questions import Answer, Ask, Question, Refusal
+from queryablestate.wire.refusals import NOT_LEADER, UNKNOWN_SESSION, refusal_of
+from queryablestate.wire.snapshot_messages import (
+    SnapshotLoaded,
+    SnapshotReport,
+    SnapshotWritten,
+)
+from zmqtransport import PollLoop
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import msgspec
+
+    from election import LeaderElection, LeaderSession, LeaderStore
+    from nameservice import Clock
+    from queryablestate.control.core import ControlCore
+    from queryablestate.control.events import Link
+    from queryablestate.proxy.access import Caller
+    from queryablestate.proxy.config import ProxyConfig
+    from queryablestate.wire.clients import ToProxy
+
+
+__all__ = ["ProxyLoop"]
+
+_NodeMessage = (
+    RegisterNode
+    | NodeHeartbeat
+    | StagesVerified
+    | StagesCollected
+    | EntriesApplied
+    | KeyGroupsCopied
+    | LeaveNode
+    | SnapshotReport
+)
+
+_NODE_ID_LENGTH_MAX: Final = 255
+_NODE_UNKNOWN: Final = NodeRefused(reason="unknown", detail="register first")
+_NODE_NOT_ALLOWED: Final = NodeRefused(
+    reason="not-allowed",
+    detail="its credential does not let it be a node: show a token, or a CURVE key, of "
+    "a caller with node = true",
+)
+
+
+@final
+class ProxyLoop:
+    """
+    What lives from start to close; all of it belongs to the loop's thread.
+
+    Args:
+        config: Where it listens, whom it admits, its limits.
+        store: The leader store of ``QUERY_PROXY``.
+        election: Asked whether this proxy leads.
+        clock: What deadlines are measured by.
+        on_failure: Is told, in the loop's thread, that the loop cannot go on.
+
+    Attributes:
+        loop: The thread.
+        port: The socket.
+        control: The control plane.
+
+    Raises:
+        ConfigurationError: If a port or a key cannot be used; nothing stays open then.
+    """
+
+    def __init__(
+        self,
+        config: ProxyConfig,
+        store: LeaderStore,
+        election: LeaderElection,
+        *,
+        clock: Clock | None = None,
+        on_failure: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self._config = config
+        self._clock = SystemClock() if clock is None else clock
+        self._log = get_logger(component="query-proxy")
+        self._cache = ResultCache(
+            config.cache, size_bytes_max=config.cache_size_bytes_max
+        )
+        self._limiter = RateLimiter(config.rate_limits)
+        self._sessions = SessionTable(config.session_count_max)
+        self._nodes: dict[Link, Caller] = {}
+        self._epoch_last = 0
+        self._reads = ReadDesk(
+            access=config.access,
+            limiter=self._limiter,
+            cache=self._cache,
+            limits=_read_limits(config),
+        )
+        self._requests = RequestDesk(config.access)
+        self.loop = PollLoop(
+            name="query-proxy", clock=self._clock, on_failure=on_failure
+        )
+        resources = ExitStack()
+        self.loop.at_end(resources.close)
+        try:
+            self.control = ProxyControl(
+                store,
+                election,
+                session_timeout_ns=config.session_timeout_ns,
+                waiting_count_max=config.pending_count_max,
+                limits=config.control_limits,
+                clock=self._clock,
+                call=self._call,
+                send=self._send,
+                on_core=self._core_changed,
+                on_node_left=self._node_left,
+                on_routes=self._routes_changed,
+            )
+            # Closed last: it may wait for the name service, and nobody should be
+            # connected to us meanwhile.
+            resources.callback(self.control.close)
+            self.port = ProxyPort(
+                config,
+                loop=self.loop,
+                clock=self._clock,
+                on_message=self._dispatch,
+                on_closed=self._links_closed,
+            )
+            resources.callback(self.port.close)
+            self.loop.set_deadline(self._next_deadline_ns, self._advance)
+        except BaseException:
+            self.loop.stop()  # closes the loop and, with it, what was opened
+            raise
+
+    # -- leadership, as the election's thread tells it ---------------------------------
+
+    def lead(self, session: LeaderSession, on_ready: Callable[[], None]) -> None:
+        """Load what the last leader left; *on_ready* is told once that is done."""
+        self.control.lead(session, on_ready)
+
+    def stop_leading(self) -> None:
+        """Answer nothing more as the leader."""
+        self.control.stop()
+
+    def _core_changed(self, core: ControlCore | None) -> None:
+        """Route by the tables of *core*, or not at all."""
+        if core is None:
+            self._send_all(self._reads.stop_leading(NOT_LEADER))
+        else:
+            epoch = self.control.leader_epoch
+            self._reads.lead(core.locations, leader_epoch=epoch)
+            if epoch == self._epoch_last:
+                # Nobody tells nodes of a leader that is the same, and has started over.
+                for link in self._nodes:
+                    self._send(link, _NODE_UNKNOWN)
+            self._epoch_last = epoch
+
+    # -- configuration and figures -----------------------------------------------------
+
+    def reconfigure(self, config: ProxyConfig) -> None:
+        """Go by *config* from now on; its fixed settings are those of before."""
+        self._config = config
+        self.port.admit(config)
+        self._reads.access = config.access
+        self._reads.limits = _read_limits(config)
+        self._requests.access = config.access
+        self._limiter.reconfigure(config.rate_limits)
+        self._cache.reconfigure(
+            config.cache, size_bytes_max=config.cache_size_bytes_max
+        )
+        self._sessions.limit(config.session_count_max)
+        for link, caller in list(self._nodes.items()):
+            if not config.access.may(caller, Right.NODE):
+                self._dismiss(link)
+        self.control.limit(
+            config.control_limits, waiting_count_max=config.pending_count_max
+        )
+
+    def figures(self) -> dict[str, str | int | float]:
+        """Return the proxy's figures by name."""
+        core = self.control.core
+        nodes = () if core is None else core.node_summaries(now_ns=self._clock.now_ns())
+        return {
+            "leads": int(self.control.leads),
+            "nodes": len(nodes),
+            "nodes_present": sum(node.address is not None for node in nodes),
+            "jobs": 0 if core is None else len(core.job_ids()),
+            "states": 0 if core is None else len(core.locations),
+            "sessions": len(self._sessions),
+            "changes_waiting": self.control.waiting_count,
+            "questions_pending": self._reads.pending_count,
+            "questions_parked": self._reads.parked_count,
+            "cache_hits_total": self._cache.hit_count,
+            "cache_misses_total": self._cache.miss_count,
+            "cache_size_bytes": self._cache.size_bytes,
+            "failures_total": self.loop.failure_count,
+            **self.port.figures(),
+        }
+
+    # -- in ----------------------------------------------------------------------------
+
+    def _dispatch(
+        self, link: Link, message: ToProxy, payload: bytes, public_key: str | None
+    ) -> None:
+        match message:
+            case Ask():
+                caller = self._caller(link, message, public_key)
+                if caller is not None:
+                    now_ns = self._clock.now_ns()
+                    outgoing = self._reads.ask(
+                        link,
+                        caller,
+                        message,
+                        payload,
+                        now_ns=now_ns,
+                        is_settled=self.control.is_settled(now_ns=now_ns),
+                    )
+                    self._send_all(outgoing)
+            case Answer():
+                if self.control.leads:
+                    now_ns = self._clock.now_ns()
+                    outgoing = self._reads.answered(
+                        link, message, payload, now_ns=now_ns
+                    )
+                else:  # it was asked while we led, and may be a thing of the past
+                    refusal = _refusal(message.question_id, NOT_LEADER)
+                    outgoing = self._reads.refused(link, refusal)
+                self._send_all(outgoing)
+            case Refusal():
+                self._send_all(self._current(self._reads.refused(link, message)))
+            case (
+                RegisterNode()
+                | NodeHeartbeat()
+                | StagesVerified()
+                | StagesCollected()
+                | EntriesApplied()
+                | KeyGroupsCopied()
+                | LeaveNode()
+                | SnapshotWritten()
+                | SnapshotLoaded()
+            ):
+                self._node_spoke(link, message, public_key)
+            case Hello():
+                self._hello(link, message, public_key)
+            case _:
+                caller = self._caller(link, message, public_key)
+                if caller is None:
+                    return
+                try:
+                    self._request(link, caller, message)
+                except NameServiceError as error:
+                    self._send(link, refusal_of(error, message.request_id))
+
+    def _hello(self, link: Link, hello: Hello, public_key: str | None) -> None:
+        """Open a session."""
+        if not self.control.leads:
+            # The leader may know other callers: this one's list need not be up to date.
+            self._send(link, _refusal(hello.request_id, NOT_LEADER))
+            return
+        caller = self._config.access.authenticate(
+            token=hello.token, public_key=public_key
+        )
+        if caller is None:
+            self.port.count("hellos_refused")
+            error = AuthenticationError(
+                self.port.address,
+                "neither a token nor a CURVE key of one of its callers was shown",
+            )
+            self._send(link, refusal_of(error, hello.request_id))
+            return
+        secret = secrets.token_bytes(SESSION_SIZE_BYTES)
+        self._sessions.open(secret, ProxySession(caller=caller, public_key=public_key))
+        welcome = Welcome(
+            request_id=hello.request_id,
+            session=secret,
+            leader_epoch=self.control.leader_epoch,
+            keys_per_request_max=self._config.keys_per_request_max,
+            frame_size_bytes_max=self._config.frame_size_bytes_max,
+        )
+        self._send(link, welcome)
+
+    def _caller(
+        self,
+        link: Link,
+        message: Ask | LookupRequest | ChangeRequest,
+        public_key: str | None,
+    ) -> Caller | None:
+        """Return who asks; None if nobody is to be heard now, which is answered."""
+        if not self.control.leads:
+            self._send(link, _refusal(message.request_id, NOT_LEADER))
+            return None
+        session = self._sessions.find(message.session, public_key=public_key)
+        if session is None:
+            self.port.count("sessions_unknown")
+            self._send(link, _refusal(message.request_id, UNKNOWN_SESSION))
+            return None
+        return session.caller
+
+    def _request(
+        self, link: Link, caller: Caller, message: LookupRequest | ChangeRequest
+    ) -> None:
+        """Answer what is known here, or let the control plane answer."""
+        core = self.control.core
+        assert core is not None
+        if isinstance(
+            message,
+            DescribeState | ListJobs | ListStates | ListNodes | ListRescalings,
+        ):
+            now_ns = self._clock.now_ns()
+            answer = self._requests.answer(
+                core, caller, message, now_ns=now_ns, wall_clock_us=_wall_clock_us()
+            )
+            self._send(link, answer)
+            return
+        self._requests.check_change(core, caller, message)
+        if isinstance(message, CommitBatch):
+            timeout_ms_max = round(self._config.commit_timeout_seconds_max * 1_000)
+            if message.timeout_ms > timeout_ms_max:
+                message = replace(message, timeout_ms=timeout_ms_max)
+        self.control.ask(
+            WriterAsked(
+                link=link,
+                request=message,
+                wall_clock_us=_wall_clock_us(),
+                writable=self._requests.writable(core, caller, message),
+            )
+        )
+
+    def _node_spoke(
+        self, link: Link, message: _NodeMessage, public_key: str | None
+    ) -> None:
+        """Let the control plane hear a node, if it may be one."""
+        is_joining = isinstance(message, RegisterNode)
+        if not self.control.leads and (is_joining or not self.control.is_suspended):
+            self._send(link, NodeRefused(reason="not-leader", detail="look for it"))
+            return
+        if isinstance(message, RegisterNode):
+            refused = self._admit(link, message, public_key)
+            if refused is not None:
+                self.port.count("nodes_refused")
+                if self.port.may_log("node-refused"):
+                    self._log.warning(
+                        "node.refused",
+                        node_id=message.node_id[:_NODE_ID_LENGTH_MAX],
+                        reason=refused.reason,
+                    )
+                self._send(link, refused)
+                return
+        self.control.step(
+            NodeSpoke(link=link, message=message, wall_clock_us=_wall_clock_us())
+        )
+
+    def _admit(
+        self, link: Link, message: RegisterNode, public_key: str | None
+    ) -> NodeRefused | None:
+        """Return why a node is not taken, whatever the control plane says, or None."""
+        access = self._config.access
+        caller = access.authenticate(token=message.token, public_key=public_key)
+        if caller is None or not access.may(caller, Right.NODE):
+            return _NODE_NOT_ALLOWED
+        node_id = message.node_id
+        if not (1 <= len(node_id) <= _NODE_ID_LENGTH_MAX and node_id.isprintable()):
+            detail = f"a node is called by 1 to {_NODE_ID_LENGTH_MAX} printable letters"
+            return NodeRefused(reason="malformed", detail=detail)
+        try:
+            parse_address(message.address)  # writers are told to go there
+        except ConfigurationError as error:
+            return NodeRefused(reason="malformed", detail=str(error)[:1_000])
+        self._nodes[link] = caller
+        return None
+
+    def _dismiss(self, link: Link) -> None:
+        """Take a node for gone that may be none any more."""
+        del self._nodes[link]
+        self.control.link_closed(link)
+        self._send(link, _NODE_NOT_ALLOWED)
+
+    def _links_closed(self, links: Sequence[Link]) -> None:
+        for link in links:
+            self._nodes.pop(link, None)
+            self._reads.client_left(link)
+            self.control.link_closed(link)
+
+    # -- time --------------------------------------------------------------------------
+
+    def _next_deadline_ns(self) -> int | None:
+        reads_ns = self._reads.next_deadline_ns()
+        control_ns = self.control.next_deadline_ns(
+            is_anybody_parked=self._reads.parked_count > 0
+        )
+        if reads_ns is None or control_ns is None:
+            return control_ns if reads_ns is None else reads_ns
+        return min(reads_ns, control_ns)
+
+    def _advance(self) -> None:
+        now_ns = self._clock.now_ns()
+        self._send_all(self._current(self._reads.expire(now_ns=now_ns)))
+        self.control.advance(now_ns=now_ns)
+
+    # -- out ---------------------------------------------------------------------------
+
+    def _routes_changed(self) -> None:
+        """Look again at what waits for nodes: they have come, or will not."""
+        if self._reads.parked_count:
+            now_ns = self._clock.now_ns()
+            is_settled = self.control.is_settled(now_ns=now_ns)
+            outgoing = self._reads.look_again(now_ns=now_ns, is_settled=is_settled)
+            self._send_all(self._current(outgoing))
+
+    def _node_left(self, link: Link) -> None:
+        """Answer whoever waits for a node that is gone."""
+        is_settled = self.control.is_settled(now_ns=self._clock.now_ns())
+        outgoing = self._reads.node_left(link, is_settled=is_settled)
+        self._send_all(self._current(outgoing))
+
+    def _current(self, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
+        """Return what may be sent now: while we do not lead, that is ``not-leader``."""
+        if not outgoing or self.control.leads:
+            return outgoing
+        return [
+            item
+            if isinstance(item.message, Question)
+            else Outgoing(item.link, _refusal(item.message.request_id, NOT_LEADER))
+            for item in outgoing
+        ]
+
+    def _send(self, link: Link, message: msgspec.Struct) -> bool:
+        return self.port.send(link, message)
+
+    def _send_all(self, outgoing: Iterable[Outgoing]) -> None:
+        for item in outgoing:
+            is_sent = self.port.send(item.link, item.message, item.payload)
+            if not is_sent and isinstance(item.message, Question):
+                self._not_asked(item.link, item.message.question_id)
+
+    def _not_asked(self, node: Link, question_id: int) -> None:
+        """Answer whoever asked what a node could not be asked."""
+        error = DidNotHappenError("its node takes no more questions: ask again")
+        refusal = refusal_of(error, question_id)
+        self._send_all(self._current(self._reads.refused(node, refusal)))
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        """Have *callback* called in the loop's thread, if there is one any more."""
+        try:
+            self.loop.call_soon_threadsafe(callback)
+        except LocalProtocolError:
+            self._log.debug("loop.over")  # nobody is left to be told
+
+
+def _read_limits(config: ProxyConfig) -> ReadLimits:
+    return ReadLimits(
+        deadline_ns_default=round(config.deadline_seconds_default * 1_000_000_000),
+        deadline_ns_max=round(config.deadline_seconds_max * 1_000_000_000),
+        pending_count_max=config.pending_count_max,
+        keys_per_request_max=config.keys_per_request_max,
+    )
+
+
+def _refusal(request_id: int, code: str) -> Refusal:
+    return Refusal(request_id=request_id, code=code)
+
+
+def _wall_clock_us() -> int:
+    return time.time_ns() // 1_000

@@ -1,0 +1,113 @@
+"""What a `ReadDesk` sends, and how it says that there is no answer; pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from attrs import frozen
+
+from nameservice import DidNotHappenError, RemoteProtocolError
+from queryablestate.errors import (
+    AccessDeniedError,
+    DeadlineExceededError,
+    RateLimitedError,
+    StateUnavailableError,
+)
+from queryablestate.wire.questions import Question, Refusal, Told
+from queryablestate.wire.refusals import refusal_of
+
+
+if TYPE_CHECKING:
+    from queryablestate.control.events import Link
+    from queryablestate.control.routes import KvStateLocation
+
+
+__all__ = [
+    "Outgoing",
+    "element_count",
+    "failed",
+    "nothing_committed",
+    "refused",
+    "unavailable",
+]
+
+_RETRY_SECONDS: Final = 0.5
+
+
+@final
+@frozen
+class Outgoing:
+    """
+    A message that is to be sent.
+
+    Attributes:
+        link: To whom.
+        message: What.
+        payload: The second frame, or None.
+    """
+
+    link: Link
+    message: Question | Told | Refusal
+    payload: bytes | None = None
+
+
+def element_count(keys: bytes) -> int:
+    """Return how many elements the MessagePack array *keys* says it has, or -1."""
+    first = keys[0] if keys else 0
+    if 0x90 <= first <= 0x9F:
+        return first - 0x90
+    if first == 0xDC and len(keys) >= 3:
+        return int.from_bytes(keys[1:3], "big")
+    if first == 0xDD and len(keys) >= 5:
+        return int.from_bytes(keys[1:5], "big")
+    return -1
+
+
+def refused(client: Link, request_id: int, code: str) -> Outgoing:
+    """Return that a question is refused with a code that clients act on."""
+    return Outgoing(client, Refusal(request_id=request_id, code=code))
+
+
+def failed(
+    client: Link,
+    request_id: int,
+    error: (
+        AccessDeniedError
+        | RemoteProtocolError
+        | DidNotHappenError
+        | RateLimitedError
+        | DeadlineExceededError
+        | StateUnavailableError
+    ),
+) -> Outgoing:
+    """Return that a question has failed."""
+    return Outgoing(client, refusal_of(error, request_id))
+
+
+def nothing_committed(
+    client: Link, request_id: int, location: KvStateLocation, node_index: int
+) -> Outgoing:
+    """Refuse a question about a state that a query has bound, and not written yet."""
+    error = StateUnavailableError(
+        location.job_id,
+        location.state_name,
+        location.key_groups[node_index],
+        _RETRY_SECONDS,
+        "no batch has been committed to it yet",
+    )
+    return failed(client, request_id, error)
+
+
+def unavailable(
+    client: Link, request_id: int, location: KvStateLocation, node_index: int
+) -> Outgoing:
+    """Refuse a question to a node that is away, for what nobody else has."""
+    node_id = location.node_ids[node_index]
+    error = StateUnavailableError(
+        location.job_id,
+        location.state_name,
+        location.sole_key_groups[node_index] or location.key_groups[node_index],
+        _RETRY_SECONDS,
+        f"node {node_id} is away",
+    )
+    return failed(client, request_id, error)

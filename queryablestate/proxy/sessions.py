@@ -1,0 +1,101 @@
+"""
+The sessions of a proxy: who speaks, once they have shown a credential; pure.
+
+A session is a secret that `Welcome` carries and every request repeats.  It is bound to
+the CURVE key that it was opened with, if there is one, and to nothing else: a client
+that reconnects goes on with it.
+
+There are so many at most.  When they are all taken, a caller that has more than its
+share makes room for its own new one, else whoever has not spoken for longest does: one
+caller that opens sessions without end drives out itself, and not the others.  Whoever
+was driven out is told so, and says `Hello` again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, final
+
+from attrs import frozen
+
+
+if TYPE_CHECKING:
+    from queryablestate.proxy.access import Caller
+
+
+__all__ = ["SESSION_SIZE_BYTES", "ProxySession", "SessionTable"]
+
+SESSION_SIZE_BYTES: Final = 16
+
+
+@final
+@frozen(kw_only=True)
+class ProxySession:
+    """
+    Who speaks.
+
+    Attributes:
+        caller: As authenticated when the session was opened.
+        public_key: The CURVE key of the connection, or None without CURVE.
+    """
+
+    caller: Caller
+    public_key: str | None
+
+
+@final
+class SessionTable:
+    """Open sessions by secret; see the module docstring for who makes room."""
+
+    def __init__(self, count_max: int) -> None:
+        assert count_max >= 1
+        self._count_max = count_max
+        # Both in the order of their last use.
+        self._sessions: OrderedDict[bytes, ProxySession] = OrderedDict()
+        self._of_caller: dict[str, OrderedDict[bytes, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, secret: bytes, session: ProxySession) -> None:
+        """Open a session under *secret*, which was drawn at random."""
+        name = session.caller.name
+        if len(self._sessions) >= self._count_max:
+            own = self._of_caller.get(name, OrderedDict())
+            caller_count = len(self._of_caller) + (name not in self._of_caller)
+            if len(own) > self._count_max // caller_count:
+                self._close(next(iter(own)))
+            else:
+                self._close(next(iter(self._sessions)))
+        self._sessions[secret] = session
+        self._of_caller.setdefault(name, OrderedDict())[secret] = None
+
+    def find(self, secret: bytes, *, public_key: str | None) -> ProxySession | None:
+        """
+        Return the session of *secret*, or None if it has to be opened anew.
+
+        Args:
+            secret: As the request carries it.
+            public_key: The CURVE key that the request came under: a secret that was
+                stolen is worth nothing without the key.
+        """
+        session = self._sessions.get(secret)
+        if session is None or session.public_key != public_key:
+            return None
+        self._sessions.move_to_end(secret)
+        self._of_caller[session.caller.name].move_to_end(secret)
+        return session
+
+    def limit(self, count_max: int) -> None:
+        """Hold at most *count_max* sessions from now on."""
+        assert count_max >= 1
+        self._count_max = count_max
+        while len(self._sessions) > count_max:
+            self._close(next(iter(self._sessions)))
+
+    def _close(self, secret: bytes) -> None:
+        session = self._sessions.pop(secret)
+        own = self._of_caller[session.caller.name]
+        del own[secret]
+        if not own:
+            del self._of_caller[session.caller.name]

@@ -1,0 +1,1 @@
+"""Schemas, keys and values: their types, their stored forms and their text."""

@@ -1,0 +1,380 @@
+"""
+Keys as bytes that sort as the keys do, and the key group of a key.
+
+Theory of operation
+===================
+
+What users write is checked and brought into the form that Spark computes with
+(`queryablestate.schema.key_columns`), column by column; that form is encoded and
+hashed.
+
+*Encoding.*  Bytewise order of encoded keys is the order of the keys, nulls first.  A
+column is ``00`` if it is null, else ``01`` and a payload:
+
+* integers, dates (days), timestamps (microseconds): big-endian in the width of the
+  type, sign bit flipped; booleans one byte;
+* float and double: IEEE 754, big-endian, all bits flipped if negative, else the sign
+  bit; -0.0 is 0.0, and there is one NaN, the greatest;
+* decimals: unscaled, 8 bytes up to precision 18, else 16, sign bit flipped;
+* string and binary: the bytes, ``00`` written as ``00 01``, ended by ``00 00``; no
+  encoded string is the beginning of another one;
+* a struct: its fields; an array: ``01`` and the element, for each, ended by ``00``.
+
+A *storage key* is the key group in two bytes, big-endian, and the encoded key; in a map
+state the encoded map key follows.
+
+*Key group.*  The non-negative remainder of Spark's ``xxhash64`` over the key columns:
+seed 42, each column's hash is the seed of the next one, a null leaves the seed as it
+is, structs and arrays are folded in the same way.  Map keys have no part in it.
+
+Source: Spark, ``XxHash64Function`` and ``HashExpression``; 20,000 values of each type
+are compared with it by the tests of `sparkpipeline.state.columns`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+from xxhash import xxh64_intdigest
+
+from nameservice import ConfigurationError, RemoteProtocolError
+from queryablestate.errors import KeyTooLargeError, WrongKeyTypeError
+from queryablestate.schema.key_columns import (
+    COLUMN_END,
+    COLUMN_PRESENT,
+    BytesColumn,
+    KeyColumns,
+    MisfitError,
+    escaped,
+)
+from queryablestate.schema.schema import AtomicType, Field, fields_text
+from rescaling.key_groups import MAX_PARALLELISM_MAX
+
+
+__all__ = ["KEY_SIZE_BYTES_MAX", "KeyCodec"]
+
+# LMDB takes keys of 511 bytes: the rest is for the state, the key group and the index
+# of a list item.
+KEY_SIZE_BYTES_MAX: Final = 480
+
+# What is left of a string's place beside its mark and its end.
+_STRING_SIZE_BYTES_MAX: Final = (
+    KEY_SIZE_BYTES_MAX - len(COLUMN_PRESENT) - len(COLUMN_END)
+)
+
+HASH_SEED: Final = 42
+"""Spark's own, of ``xxhash64``."""
+
+_LONG_LE: Final = struct.Struct("<q")
+_LONG_COUNT: Final = 1 << 64
+_LONG_MIN: Final = -(1 << 63)
+_LONG_MAX: Final = (1 << 63) - 1
+
+# What reading damaged bytes ends in.
+_MALFORMED: Final = (ArithmeticError, IndexError, ValueError, struct.error)
+
+
+@final
+class _Key:
+    """The key columns, or the map key's: a bare value for one, a tuple for several."""
+
+    def __init__(self, fields: tuple[Field, ...]) -> None:
+        self.fields = fields
+        self.is_single = len(fields) == 1
+        self.all = KeyColumns(fields)
+
+    def to_stored(self, key: object) -> tuple[Any, ...]:
+        try:
+            if self.is_single:
+                return (self.all.columns[0].to_stored(key),)
+            return self.all.to_stored(key)
+        except MisfitError as error:
+            raise self.wrong(key, str(error)) from None
+
+    def from_bytes(self, encoded: bytes) -> tuple[tuple[Any, ...], int]:
+        """Return the values that *encoded* begins with, and where they end."""
+        try:
+            stored, end = self.all.from_bytes(encoded, 0)
+            return self.all.to_value(stored), end
+        except _MALFORMED as error:
+            raise RemoteProtocolError(
+                "malformed", f"no key of ({fields_text(self.fields)}): {error}"
+            ) from error
+
+    def from_all_bytes(self, encoded: bytes) -> tuple[Any, ...]:
+        values, end = self.from_bytes(encoded)
+        if end != len(encoded):
+            raise RemoteProtocolError(
+                "malformed",
+                f"a key of ({fields_text(self.fields)}) has {len(encoded) - end} "
+                "bytes too many",
+            )
+        return values
+
+    def wrong(self, key: object, detail: str) -> WrongKeyTypeError:
+        return WrongKeyTypeError(fields_text(self.fields), key, detail)
+
+
+@final
+class KeyCodec:
+    """
+    The keys of one state as bytes, and their key groups.
+
+    Made once per state and used for every key; safe to share between threads.  A key
+    is a bare value where there is one key column, else a tuple in the order of the
+    columns, or a mapping from their names.  Structs are tuples or mappings, arrays
+    lists or tuples.  None is a key value like any other.
+
+    Args:
+        fields: The key columns.
+        max_parallelism: The number of key groups, 1 to 32,768.
+        map_fields: The columns of the map key, in a map state.
+
+    Raises:
+        ConfigurationError: If a column has a type that no key can have, if there is no
+            key column, or if *max_parallelism* is out of its range.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[Field],
+        *,
+        max_parallelism: int,
+        map_fields: Sequence[Field] = (),
+    ) -> None:
+        if not fields:
+            raise ConfigurationError("a key needs at least one column")
+        if not 1 <= max_parallelism <= MAX_PARALLELISM_MAX:
+            raise ConfigurationError(
+                f"max_parallelism must be 1 to {MAX_PARALLELISM_MAX}, "
+                f"not {max_parallelism}"
+            )
+        self._key = _Key(tuple(fields))
+        self._map_key = _Key(tuple(map_fields))
+        self._max_parallelism = max_parallelism
+        self._storage_keys: Callable[[Sequence[object]], list[bytes]]
+        match self._key.fields:
+            case (Field(type=AtomicType.STRING),):
+                self._storage_keys = self._storage_keys_of_strings
+            case (Field(type=AtomicType.BIGINT),):
+                self._storage_keys = self._storage_keys_of_bigints
+            case _:
+                self._storage_keys = self._storage_keys_of_any
+        # Key group and mark of the first column: three bytes that many keys share.
+        self._heads = [
+            group.to_bytes(2, "big") + COLUMN_PRESENT
+            for group in range(max_parallelism)
+        ]
+
+    def normalize(self, key: object) -> Any:
+        """
+        Return *key* as `decode` gives it back: what two equal keys have in common.
+
+        Times are in UTC, decimals have the scale of the column, floats the precision
+        of theirs, structs and arrays are tuples, -0.0 is 0.0.  Can be hashed.
+
+        Returns:
+            A bare value where there is one key column, else a tuple.
+
+        Raises:
+            WrongKeyTypeError: If no row could have this key.
+        """
+        values = self._key.all.to_value(self._key.to_stored(key))
+        return values[0] if self._key.is_single else values
+
+    def encode(self, key: object) -> bytes:
+        """
+        Return *key* as bytes that sort as keys do, without its key group.
+
+        Raises:
+            WrongKeyTypeError: If no row could have this key.
+            KeyTooLargeError: If it is longer than `KEY_SIZE_BYTES_MAX`.
+        """
+        return _limited(self._key.all.to_bytes(self._key.to_stored(key)))
+
+    def encode_map_key(self, map_key: object) -> bytes:
+        """
+        Return the second key of a map state's entry as bytes that sort as it does.
+
+        `map_entry_key` also sees to the length of both keys together.
+
+        Raises:
+            WrongKeyTypeError: If no row could have this map key.
+            KeyTooLargeError: If it is longer than `KEY_SIZE_BYTES_MAX`.
+        """
+        return _limited(self._map_key.all.to_bytes(self._map_key.to_stored(map_key)))
+
+    def key_group(self, key: object) -> int:
+        """
+        Return the key group of *key*, 0 to below *max_parallelism*.
+
+        Raises:
+            WrongKeyTypeError: If no row could have this key.
+        """
+        return self._group(self._key.all.hash(self._key.to_stored(key), HASH_SEED))
+
+    def storage_key(self, key: object) -> bytes:
+        """
+        Return the key group of *key* in two bytes, big-endian, and `encode` of it.
+
+        Raises:
+            WrongKeyTypeError: If no row could have this key.
+            KeyTooLargeError: If it is longer than `KEY_SIZE_BYTES_MAX`.
+        """
+        return self._storage_keys((key,))[0]
+
+    def storage_keys(self, keys: Sequence[object]) -> list[bytes]:
+        """
+        Return the `storage_key` of every one of *keys*, in their order.
+
+        Raises:
+            WrongKeyTypeError: For the first one that no row could have.
+            KeyTooLargeError: If one is longer than `KEY_SIZE_BYTES_MAX`.
+        """
+        return self._storage_keys(keys)
+
+    def map_entry_key(self, key: object, map_key: object) -> bytes:
+        """
+        Return the storage key of one entry of a map state.
+
+        Raises:
+            WrongKeyTypeError: If no row could have these keys.
+            KeyTooLargeError: If both together are longer than `KEY_SIZE_BYTES_MAX`.
+        """
+        stored = self.storage_key(key)
+        return stored[:2] + _limited(stored[2:] + self.encode_map_key(map_key))
+
+    def encode_prefix(self, key_prefix: object) -> bytes:
+        """
+        Return what the encoded keys that begin with *key_prefix* begin with.
+
+        Args:
+            key_prefix: Where there is one key column, of type string or binary: what
+                its value begins with; null begins with nothing, not even with ``""``.
+                Where there are several: a tuple of values for the first ones, each of
+                which is compared as a whole.
+
+        Raises:
+            WrongKeyTypeError: If it is neither.
+            KeyTooLargeError: If no key is as long.
+        """
+        if self._key.is_single:
+            if not isinstance(self._key.all.columns[0], BytesColumn):
+                raise self._key.wrong(
+                    key_prefix,
+                    "a prefix needs a string or several columns; use start and stop",
+                )
+            if key_prefix is None:
+                raise self._key.wrong(key_prefix, "nothing begins with null")
+            (stored,) = self._key.to_stored(key_prefix)
+            return _limited(COLUMN_PRESENT + escaped(stored))
+        columns = self._key.all.columns
+        if not isinstance(key_prefix, tuple) or len(key_prefix) > len(columns):
+            raise self._key.wrong(
+                key_prefix, "a prefix is a tuple of values for the first key columns"
+            )
+        try:
+            leading = [
+                column.to_stored(one)
+                for column, one in zip(columns, key_prefix, strict=False)
+            ]
+        except MisfitError as error:
+            raise self._key.wrong(key_prefix, str(error)) from None
+        return _limited(self._key.all.to_bytes(leading))
+
+    def decode(self, encoded: bytes) -> tuple[Any, ...]:
+        """
+        Return the key columns of what `encode` gave.
+
+        Raises:
+            RemoteProtocolError: If *encoded* is no such thing.
+        """
+        return self._key.from_all_bytes(encoded)
+
+    def decode_map_key(self, encoded: bytes) -> tuple[Any, ...]:
+        """
+        Return the columns of what `encode_map_key` gave.
+
+        Raises:
+            RemoteProtocolError: If *encoded* is no such thing.
+        """
+        return self._map_key.from_all_bytes(encoded)
+
+    def split(self, encoded: bytes) -> tuple[tuple[Any, ...], bytes]:
+        """
+        Return the key columns that *encoded* begins with, and what follows them.
+
+        Args:
+            encoded: A storage key without its key group.
+
+        Returns:
+            The rest is the encoded map key of a map state, the index of a list item.
+
+        Raises:
+            RemoteProtocolError: If *encoded* begins with no key.
+        """
+        values, end = self._key.from_bytes(encoded)
+        return values, encoded[end:]
+
+    def _group(self, unsigned_hash: int) -> int:
+        # Spark's hash is a signed bigint, and pmod's result is not negative.
+        if unsigned_hash > _LONG_MAX:
+            unsigned_hash -= _LONG_COUNT
+        return unsigned_hash % self._max_parallelism
+
+    def _storage_keys_of_any(self, keys: Sequence[object]) -> list[bytes]:
+        found = []
+        for key in keys:
+            stored = self._key.to_stored(key)
+            group = self._group(self._key.all.hash(stored, HASH_SEED))
+            encoded = _limited(self._key.all.to_bytes(stored))
+            found.append(group.to_bytes(2, "big") + encoded)
+        return found
+
+    # The two most common kinds of key, without a call per column: `get_many` hashes
+    # and encodes a thousand keys at once.
+
+    def _storage_keys_of_strings(self, keys: Sequence[object]) -> list[bytes]:
+        heads = self._heads
+        count = self._max_parallelism
+        found = []
+        for key in keys:
+            if key.__class__ is not str:
+                found += self._storage_keys_of_any((key,))
+                continue
+            try:
+                data = key.encode()
+            except UnicodeEncodeError as error:
+                raise self._key.wrong(key, str(error)) from None
+            number = xxh64_intdigest(data, HASH_SEED)
+            if number > _LONG_MAX:
+                number -= _LONG_COUNT
+            if 0 in data:
+                data = escaped(data)
+            if len(data) > _STRING_SIZE_BYTES_MAX:
+                raise KeyTooLargeError(len(data) + 3, KEY_SIZE_BYTES_MAX)
+            found.append(heads[number % count] + data + COLUMN_END)
+        return found
+
+    def _storage_keys_of_bigints(self, keys: Sequence[object]) -> list[bytes]:
+        heads = self._heads
+        count = self._max_parallelism
+        pack_little = _LONG_LE.pack
+        found = []
+        for key in keys:
+            if key.__class__ is not int or not _LONG_MIN <= key <= _LONG_MAX:
+                found += self._storage_keys_of_any((key,))
+                continue
+            number = xxh64_intdigest(pack_little(key), HASH_SEED)
+            if number > _LONG_MAX:
+                number -= _LONG_COUNT
+            found.append(heads[number % count] + (key - _LONG_MIN).to_bytes(8, "big"))
+        return found
+
+
+def _limited(encoded: bytes) -> bytes:
+    if len(encoded) > KEY_SIZE_BYTES_MAX:
+        raise KeyTooLargeError(len(encoded), KEY_SIZE_BYTES_MAX)
+    return encoded

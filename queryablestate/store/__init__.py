@@ -1,0 +1,1 @@
+"""The store of one node: rows, staged batches and copies in LMDB."""

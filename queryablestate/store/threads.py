@@ -1,0 +1,259 @@
+"""
+The two threads beside a node's loop: one writes to the store, one reads at length.
+
+`StoreWriter` does what it is told in that order.  Chunks that wait side by side are
+staged in one transaction: while the disk takes one group, the next gathers.  When there
+is nothing to do it removes rows that have expired, some at a time.
+
+`StoreScanner` reads what would keep the loop from serving others: pages of scans,
+counts, whole lists and maps.
+
+Both say what came of it on their own thread; whoever is told takes it to the loop.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
+
+from attrs import frozen
+
+from nameservice import NameServiceError, get_logger
+from queryablestate.store.rows import check_chunk
+from queryablestate.wire.codec import decode_rows
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import zmq
+
+    from queryablestate.store.reader import StoreReader
+    from queryablestate.store.store import StateStore
+    from queryablestate.wire.node_messages import StageChunk
+
+
+__all__ = ["StageTask", "StoreScanner", "StoreWriter"]
+
+_GROUP_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
+_GROUP_COUNT_MAX: Final = 1_000
+# About one part in a hundred of a processor, and a round of a million rows in minutes.
+_SWEEP_ROW_COUNT: Final = 2_000
+_SWEEP_PAUSE_SECONDS: Final = 0.25
+_US_PER_NS: Final = 1_000
+
+
+@final
+@frozen(kw_only=True)
+class StageTask:
+    """
+    A chunk that waits to be staged.
+
+    Attributes:
+        writer: Who brought it: a routing id.
+        chunk: Its envelope.
+        rows: Its second frame, not decoded yet.
+    """
+
+    writer: bytes
+    chunk: StageChunk
+    rows: zmq.Frame
+
+
+def _check(chunk: StageChunk, payload: bytes) -> None:
+    check_chunk(chunk, decode_rows(payload))
+
+
+@final
+class StoreWriter:
+    """
+    The thread that writes to a store.
+
+    Args:
+        store: Nobody else writes to it.
+        on_staged: Is told, on this thread, of each chunk whether it is on disk, or why
+            not.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        on_staged: Callable[
+            [Sequence[tuple[StageTask, NameServiceError | None]]], None
+        ],
+    ) -> None:
+        self._store = store
+        self._on_staged = on_staged
+        self._log = get_logger(component="state-node", thread="writer")
+        self._changed = threading.Condition()
+        self._tasks: deque[StageTask | Callable[[], object]] = deque()
+        self._is_closing = False
+        self._sweep_due = 0.0
+        self._thread = threading.Thread(
+            target=self._run, name="state-node-writer", daemon=True
+        )
+        self._thread.start()
+
+    def stage(self, task: StageTask) -> None:
+        """Stage a chunk, after what was asked for before."""
+        self._put(task)
+
+    def run(self, action: Callable[[], object]) -> None:
+        """Call *action*, which sees to its own errors, likewise."""
+        self._put(action)
+
+    def close(self) -> Sequence[StageTask]:
+        """End after what is being done now, and return the chunks that are left."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join()
+        left = [task for task in self._tasks if isinstance(task, StageTask)]
+        self._tasks.clear()
+        return left
+
+    def _put(self, task: StageTask | Callable[[], object]) -> None:
+        with self._changed:
+            self._tasks.append(task)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._tasks and not self._is_closing:
+                    self._changed.wait(_SWEEP_PAUSE_SECONDS)
+                if self._is_closing:
+                    return
+                tasks = self._take()
+            try:
+                self._do(tasks)
+                if not self._tasks and time.monotonic() >= self._sweep_due:
+                    self._sweep()
+                    self._sweep_due = time.monotonic() + _SWEEP_PAUSE_SECONDS
+            except Exception as error:  # noqa: BLE001 (one task, not the thread)
+                self._log.error("loop.failed", where="writer", exc_info=error)
+
+    def _take(self) -> Sequence[StageTask | Callable[[], object]]:
+        """Take the next task, and the chunks beside it if it is one; under the lock."""
+        tasks: list[StageTask | Callable[[], object]] = []
+        size_bytes = 0
+        while self._tasks and len(tasks) < _GROUP_COUNT_MAX:
+            task = self._tasks[0]
+            if not isinstance(task, StageTask):
+                if not tasks:
+                    tasks.append(self._tasks.popleft())
+                break
+            size_bytes += len(task.rows)
+            if tasks and size_bytes > _GROUP_SIZE_BYTES_MAX:
+                break
+            tasks.append(self._tasks.popleft())
+        return tasks
+
+    def _do(self, tasks: Sequence[StageTask | Callable[[], object]]) -> None:
+        chunks = [task for task in tasks if isinstance(task, StageTask)]
+        if chunks:
+            self._on_staged(self._stage(chunks))
+        for task in tasks:
+            if not isinstance(task, StageTask):
+                task()
+
+    def _stage(
+        self, tasks: Sequence[StageTask]
+    ) -> Sequence[tuple[StageTask, NameServiceError | None]]:
+        """Stage chunks together, or one by one if one of them spoils it."""
+        errors: dict[int, NameServiceError | None] = {}
+        sound: list[tuple[StageChunk, bytes]] = []
+        indexes: list[int] = []
+        for index, task in enumerate(tasks):
+            payload = task.rows.bytes
+            check = partial(_check, task.chunk, payload)
+            errors[index] = self._attempt(check)
+            if errors[index] is None:
+                sound.append((task.chunk, payload))
+                indexes.append(index)
+        now_us = time.time_ns() // _US_PER_NS
+        spoiled = self._attempt(partial(self._store.stage, sound, now_us))
+        if spoiled is not None:
+            for index, one in zip(indexes, sound, strict=True):
+                errors[index] = self._attempt(partial(self._store.stage, [one], now_us))
+        return [(task, errors[index]) for index, task in enumerate(tasks)]
+
+    def _attempt(self, action: Callable[[], object]) -> NameServiceError | None:
+        """Do *action*, and return why it failed, or None."""
+        try:
+            action()
+        except NameServiceError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 (the writer is told, not left waiting)
+            self._log.error("loop.failed", where="writer", exc_info=error)
+            return NameServiceError(f"{type(error).__name__}: {error}")
+        return None
+
+    def _sweep(self) -> None:
+        """Remove what has expired, until there is something better to do."""
+        try:
+            while self._store.sweep_expired(
+                time.time_ns() // _US_PER_NS, _SWEEP_ROW_COUNT
+            ):
+                if self._tasks or self._is_closing:
+                    return
+        except NameServiceError as error:
+            self._log.warning("sweep.failed", error=str(error))
+
+
+@final
+class StoreScanner:
+    """
+    The thread that reads at length.
+
+    Args:
+        store: What it reads.
+        count_max: Reads that may wait.
+    """
+
+    def __init__(self, store: StateStore, count_max: int) -> None:
+        self._reader = store.reader()
+        self._count_max = count_max
+        self._log = get_logger(component="state-node", thread="scanner")
+        self._changed = threading.Condition()
+        self._tasks: deque[Callable[[StoreReader], None]] = deque()
+        self._is_closing = False
+        self._thread = threading.Thread(
+            target=self._run, name="state-node-scanner", daemon=True
+        )
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def run(self, task: Callable[[StoreReader], None]) -> bool:
+        """Have *task* read; return whether there is room for it."""
+        with self._changed:
+            if len(self._tasks) >= self._count_max:
+                return False
+            self._tasks.append(task)
+            self._changed.notify()
+        return True
+
+    def close(self) -> None:
+        """End after what is being read now; the rest is not read."""
+        with self._changed:
+            self._is_closing = True
+            self._tasks.clear()
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._tasks or self._is_closing)
+                if self._is_closing:
+                    return
+                task = self._tasks.popleft()
+            try:
+                task(self._reader)
+            except Exception as error:  # noqa: BLE001 (one read, not the thread)
+                self._log.error("loop.failed", where="scanner", exc_info=error)

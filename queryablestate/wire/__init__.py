@@ -1,0 +1,1 @@
+"""Messages between clients, proxies and nodes, and their encoding."""

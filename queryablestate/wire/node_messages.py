@@ -1,0 +1,482 @@
+"""
+Everything that nodes are sent and send, but for what readers ask (`questions`).
+
+Two conversations.  A node speaks to the proxy leader over a connection of its own: it
+registers, sends heartbeats, and answers what it is told to do.  Writers speak to the
+node directly: they bring chunks of rows, and the node says when these are durable.
+
+Every command carries the epoch of the proxy leader that gave it; a node refuses what
+comes from an older one than it has heard of (rule S2).
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from queryablestate.wire.records import CopySecret, Entry, StageId, StageRecord
+from queryablestate.wire.snapshot_messages import SnapshotCommand, SnapshotReport
+from queryablestate.wire.wire_struct import WireStruct
+
+
+__all__ = [
+    "ApplyEntries",
+    "AssignJob",
+    "ChunkRefused",
+    "ChunkStaged",
+    "CollectStages",
+    "CopySource",
+    "EntriesApplied",
+    "FenceWriters",
+    "FromNode",
+    "HeartbeatAcknowledged",
+    "JobAssignment",
+    "JobPosition",
+    "JoiningGroup",
+    "KeyGroupsCopied",
+    "LeaveNode",
+    "NodeEmptied",
+    "NodeHeartbeat",
+    "NodeRefused",
+    "NodeRegistered",
+    "RegisterNode",
+    "ResetJob",
+    "StageChunk",
+    "StagedRows",
+    "StagesCollected",
+    "StagesVerified",
+    "ToNode",
+    "VerifyStages",
+    "WriterFence",
+]
+
+
+class JobPosition(WireStruct, frozen=True, kw_only=True):
+    """
+    How far a node has applied the chain of a job.
+
+    Attributes:
+        job_id: The job.
+        sequence: The last entry applied.
+        lost_state_numbers: The states whose rows it has lost, sorted (rule W7).
+    """
+
+    job_id: str
+    sequence: int
+    lost_state_numbers: tuple[int, ...] = ()
+
+
+class RegisterNode(WireStruct, frozen=True, kw_only=True, tag="register"):
+    """
+    A node asks to be part of it; again after every new connection or leader.
+
+    Attributes:
+        token: The credential of a node, where the proxy has an access list.
+        node_id: Its name; unique in the cluster.
+        store_id: Its data directory; drawn when that was made.
+        registration_id: Drawn for this process: tells two nodes of one name apart.
+        address: Where writers reach it, ``tcp://host:port`` with a key if it has one.
+        positions: How far it is, for each job it knows.
+    """
+
+    token: str | None
+    node_id: str
+    store_id: str
+    registration_id: str
+    address: str
+    positions: tuple[JobPosition, ...]
+
+
+class WriterFence(WireStruct, frozen=True, kw_only=True):
+    """
+    Rows of runs of a query of a job below *writer_epoch* are refused from now on.
+
+    Of another job they are not: who may write there need not be known here (rule C1).
+    """
+
+    job_id: str
+    query_id: str
+    writer_epoch: int
+
+
+class JoiningGroup(Struct, frozen=True, array_like=True):
+    """A key group that a node is to copy: a `JoiningCopy` of the records."""
+
+    key_group: int
+    since: int
+
+
+class CopySource(WireStruct, frozen=True, kw_only=True):
+    """
+    Where copies of key groups can be had.
+
+    Attributes:
+        node_id: A node that has an in-sync copy of each.
+        address: Where it listens for writers and other nodes, or None while it is away.
+        key_groups: Which, sorted.
+    """
+
+    node_id: str
+    address: str | None
+    key_groups: tuple[int, ...]
+
+
+class JobAssignment(WireStruct, frozen=True, kw_only=True):
+    """
+    What of a job a node answers for, and what it holds.
+
+    Attributes:
+        job_id: The job.
+        assignment_version: The assignment that says so.
+        max_parallelism: The number of its key groups.
+        key_groups: Those for which this node is the primary, sorted.
+        fences: The runs that may write.
+        sequence: The entry that the node must have applied before it answers.
+        copies: Those of which it has an in-sync copy and is not the primary, sorted.
+        joining: Those that it is to copy, sorted; it says when it has
+            (`KeyGroupsCopied`).
+        sources: Where from; each key group of *joining* in one of them.
+    """
+
+    job_id: str
+    assignment_version: int
+    max_parallelism: int
+    key_groups: tuple[int, ...]
+    fences: tuple[WriterFence, ...]
+    sequence: int = 0
+    copies: tuple[int, ...] = ()
+    joining: tuple[JoiningGroup, ...] = ()
+    sources: tuple[CopySource, ...] = ()
+
+
+class NodeRegistered(WireStruct, frozen=True, kw_only=True, tag="registered"):
+    """
+    The node is known; entries that it has missed follow.
+
+    Attributes:
+        leader_epoch: The epoch of the proxy leader.
+        control_id: Which control plane this is; a data directory that holds rows of
+            another one is not used.
+        session_timeout_ms: How long the node may answer without an acknowledgement.
+        jobs: What it answers for.
+        copy_secret: What nodes show each other that ask for rows: whoever has it was
+            taken in by this proxy leader.  Without one nobody is sent any.
+    """
+
+    leader_epoch: int
+    control_id: str
+    session_timeout_ms: int
+    jobs: tuple[JobAssignment, ...]
+    copy_secret: CopySecret = b""
+
+
+class NodeRefused(WireStruct, frozen=True, kw_only=True, tag="refused"):
+    """
+    The node is not taken.
+
+    Attributes:
+        reason: ``not-leader``, ``not-allowed``, ``name-taken``, ``malformed``,
+            ``limit``, ``not-now`` (the leader store has not taken it: ask again) or
+            ``unknown`` (register first).
+        detail: Why, for a person.
+    """
+
+    reason: str
+    detail: str
+
+
+class NodeHeartbeat(WireStruct, frozen=True, kw_only=True, tag="heartbeat"):
+    """The node is there; *number* rises with each."""
+
+    registration_id: str
+    number: int
+
+
+class HeartbeatAcknowledged(WireStruct, frozen=True, kw_only=True, tag="acknowledged"):
+    """The proxy leader has heard heartbeat *number*, and led when it answered."""
+
+    leader_epoch: int
+    number: int
+
+
+class AssignJob(WireStruct, frozen=True, kw_only=True, tag="assign"):
+    """What the node answers for has changed for one job."""
+
+    leader_epoch: int
+    job: JobAssignment
+
+
+class FenceWriters(WireStruct, frozen=True, kw_only=True, tag="fence"):
+    """Older runs of these queries are over (rule W1)."""
+
+    leader_epoch: int
+    fences: tuple[WriterFence, ...]
+
+
+class VerifyStages(WireStruct, frozen=True, kw_only=True, tag="verify"):
+    """
+    Tell whether every chunk of these stages is there, durably.
+
+    Attributes:
+        leader_epoch: Who asks.
+        verify_id: Names the answer.
+        job_id: The job.
+        writer_epoch: Under which the rows were staged.
+        batch_id: Under which the rows were staged.
+        stages: What is expected; only the count of this node is looked at.
+        is_decided: Whether the batch is decided.  If not, chunks that the node might
+            drop before it is told of a decision count as missing.
+    """
+
+    leader_epoch: int
+    verify_id: int
+    job_id: str
+    writer_epoch: int
+    batch_id: int
+    stages: tuple[StageRecord, ...]
+    is_decided: bool = False
+
+
+class StagesVerified(WireStruct, frozen=True, kw_only=True, tag="verified"):
+    """The answer: which stages are not complete on this node."""
+
+    registration_id: str
+    verify_id: int
+    missing: tuple[StageId, ...]
+
+
+class ApplyEntries(WireStruct, frozen=True, kw_only=True, tag="apply"):
+    """
+    Apply these entries of a job's chain, which are in order and without gaps.
+
+    Those that the node has applied already are passed over.
+    """
+
+    leader_epoch: int
+    job_id: str
+    entries: tuple[Entry, ...]
+
+
+class ResetJob(WireStruct, frozen=True, kw_only=True, tag="reset"):
+    """
+    The node has lost what it had of a job: begin at *sequence*, with nothing (W7).
+
+    Attributes:
+        leader_epoch: Who says so.
+        job_id: The job.
+        sequence: The entry after which the node goes on.
+        state_numbers: The states whose rows are lost: unavailable until a batch
+            replaces them.
+    """
+
+    leader_epoch: int
+    job_id: str
+    sequence: int
+    state_numbers: tuple[int, ...]
+
+
+class EntriesApplied(WireStruct, frozen=True, kw_only=True, tag="applied"):
+    """
+    How far the node is with a job now.
+
+    Attributes:
+        registration_id: Who says so.
+        job_id: The job.
+        sequence: The last entry applied.
+        failure: Why it cannot go on, or None.
+        lost_state_numbers: The states whose rows it has lost, sorted (rule W7).
+    """
+
+    registration_id: str
+    job_id: str
+    sequence: int
+    failure: str | None
+    lost_state_numbers: tuple[int, ...] = ()
+
+
+class StageChunk(WireStruct, frozen=True, kw_only=True, tag="stage"):
+    """
+    Keep these rows (rule W2); `StagedRows` is the second frame.
+
+    Attributes:
+        request_id: Names the answer.
+        job_id: The job.
+        query_id: The streaming query.
+        writer_epoch: The run.
+        batch_id: The batch.
+        stage_id: This execution of the task.
+        chunk_index: From 0, for each (stage, node).
+        assignment_version: By which the rows were sent here.
+    """
+
+    request_id: int
+    job_id: str
+    query_id: str
+    writer_epoch: int
+    batch_id: int
+    stage_id: StageId
+    chunk_index: int
+    assignment_version: int
+
+
+class StagedRows(Struct, frozen=True, array_like=True):
+    """
+    Rows of one state, sorted by storage key; an array on the wire, for there are many.
+
+    Attributes:
+        state_number: Which state.
+        keys: Storage keys without a list index; sorted, and each once unless the
+            state is a list.
+        values: One for each key: the stored value, or None for a delete.
+        orders: With ``order_by``, one for each key: of two rows with one key the one
+            with the greater order wins, then the one with the greater value.
+    """
+
+    state_number: int
+    keys: list[bytes]
+    values: list[bytes | None]
+    orders: list[bytes] | None = None
+
+
+class ChunkStaged(WireStruct, frozen=True, kw_only=True, tag="staged"):
+    """The chunk is on disk."""
+
+    request_id: int
+
+
+class ChunkRefused(WireStruct, frozen=True, kw_only=True, tag="chunk-refused"):
+    """
+    The chunk is not taken.
+
+    Attributes:
+        request_id: Which, or 0 if that could not be read.
+        code: A code of `queryablestate.wire.refusals`.
+        data: What its error carries.
+    """
+
+    request_id: int
+    code: str
+    data: tuple[str | int | float | bool | None, ...]
+
+
+class CollectStages(WireStruct, frozen=True, kw_only=True, tag="collect"):
+    """
+    Fetch rows of a batch that were brought to others, and keep them (rule S2).
+
+    The node became a copy of some key groups after the batch had begun.  It keeps what
+    it fetches of each stage under its `collected_stage_id`, which follows from
+    *assignment_version* and from all key groups of *sources*, in chunks numbered from
+    0, durably, and answers `StagesCollected`.  A command with the same *verify_id* may
+    name other sources, and takes the place of the former.
+
+    Attributes:
+        leader_epoch: Who asks.
+        verify_id: Names the answer.
+        job_id: The job.
+        query_id: The streaming query.
+        writer_epoch: Under which the rows are staged.
+        batch_id: Under which the rows are staged.
+        assignment_version: For which they are collected.
+        stages: Of which stages; of each, only the nodes of *sources* are looked at.
+        sources: Where the rows of which key groups are.
+        timeout_ms: How long it is worth trying.
+    """
+
+    leader_epoch: int
+    verify_id: int
+    job_id: str
+    query_id: str
+    writer_epoch: int
+    batch_id: int
+    assignment_version: int
+    stages: tuple[StageRecord, ...]
+    sources: tuple[CopySource, ...]
+    timeout_ms: int
+
+
+class StagesCollected(WireStruct, frozen=True, kw_only=True, tag="collected"):
+    """
+    The answer.
+
+    Attributes:
+        registration_id: Who says so.
+        verify_id: Of the command.
+        chunk_counts: For each stage of the command, in its order, how many chunks the
+            node keeps of what it fetched.
+        missing: Stages of which a source lacks rows.
+    """
+
+    registration_id: str
+    verify_id: int
+    chunk_counts: tuple[int, ...]
+    missing: tuple[StageId, ...]
+
+
+class KeyGroupsCopied(WireStruct, frozen=True, kw_only=True, tag="copied"):
+    """
+    How far the node is with what it is to copy; sent again and again, also unasked.
+
+    Attributes:
+        registration_id: Who says so.
+        job_id: The job.
+        assignment_version: The assignment that it copies for.
+        key_groups: Those of its `JobAssignment.joining` that it has complete, up to
+            what it has applied, sorted.
+        row_count: Rows that it has fetched for this job since it started.
+        size_bytes: Their size.
+        failure: Why the last attempt came to nothing, or None.
+    """
+
+    registration_id: str
+    job_id: str
+    assignment_version: int
+    key_groups: tuple[int, ...]
+    row_count: int
+    size_bytes: int
+    failure: str | None = None
+
+
+class LeaveNode(WireStruct, frozen=True, kw_only=True, tag="leave"):
+    """The node is about to end, and asks to be emptied first (rule S1)."""
+
+    registration_id: str
+
+
+class NodeEmptied(WireStruct, frozen=True, kw_only=True, tag="emptied"):
+    """
+    The node is draining and may end now.
+
+    Attributes:
+        leader_epoch: Who says so.
+        reason: ``empty``: it holds nothing any more; ``nobody``: there is no other
+            node that could take what it holds.
+    """
+
+    leader_epoch: int
+    reason: str
+
+
+ToNode: TypeAlias = (
+    NodeRegistered
+    | NodeRefused
+    | HeartbeatAcknowledged
+    | AssignJob
+    | FenceWriters
+    | VerifyStages
+    | ApplyEntries
+    | ResetJob
+    | CollectStages
+    | NodeEmptied
+    | SnapshotCommand
+)
+FromNode: TypeAlias = (
+    RegisterNode
+    | NodeHeartbeat
+    | StagesVerified
+    | EntriesApplied
+    | StagesCollected
+    | KeyGroupsCopied
+    | LeaveNode
+    | SnapshotReport
+)

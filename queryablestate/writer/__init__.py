@@ -1,0 +1,1 @@
+"""The writer of batches: staging rows at the nodes, and committing them."""

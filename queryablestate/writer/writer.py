@@ -1,0 +1,535 @@
+"""
+`StateWriter`: how a batch comes into queryable state, for any program that writes.
+
+Theory of operation.  A batch is written in four steps, by up to three processes:
+
+1.  *Plan*, where the batch is planned: draw a ticket; with it comes the assignment that
+    the batch is pinned to.  A `WritePlan` is picklable and travels to whoever stages.
+2.  *Bind* (rule W1), as soon as query and run are known: show the ticket, and be told
+    the writer epoch of the run, the numbers of the states, and which batch was decided
+    last.  A `WriteRun` is picklable, too.
+3.  *Stage* (rule W2), once in every task: `queryablestate.writer.stager.Stager` sends
+    rows straight to their nodes; its `finish` returns a `StageMessage`.
+4.  *Commit* (rule W3), where all stage messages come together.
+
+Every step may be repeated, and nothing is visible before the last one is decided.  A
+batch that is decided already need not be staged again: `WriteRun.is_decided` tells.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, TypeVar, final
+
+import msgspec
+from attrs import frozen
+
+from nameservice import (
+    NS_PER_SECOND,
+    LocalProtocolError,
+    MayHaveHappenedError,
+    RemoteProtocolError,
+    SystemClock,
+    seconds_to_ns,
+)
+from queryablestate.errors import (
+    CommitTimeoutError,
+    DeadlineExceededError,
+    StateUnavailableError,
+)
+from queryablestate.schema.schema import schema_json
+from queryablestate.wire.batch_digest import sum_of_digests
+from queryablestate.wire.clients import (
+    BatchCommitted,
+    BindRun,
+    CommitBatch,
+    DrawTicket,
+    NodeAddress,
+    RunBound,
+    StateDeclaration,
+    TicketDrawn,
+)
+from queryablestate.wire.records import StageRecord
+from queryablestate.writer.run_births import RUN_BIRTHS
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from queryablestate.client.calls import ProxyConnection
+    from queryablestate.schema.schema import StateSchema
+    from queryablestate.wire.clients import ToClient
+
+
+__all__ = ["StageMessage", "StateWriter", "WriteOrigin", "WritePlan", "WriteRun"]
+
+_REDRAW_PAUSE_SECONDS: Final = 0.25
+_RETRY_AFTER_SECONDS: Final = 1.0
+_ANSWER_GRACE_SECONDS: Final = 5.0
+"""How long the proxy's own answer that time is up may take to get here."""
+
+_NS_PER_MS: Final = 1_000_000
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+@final
+@frozen(kw_only=True)
+class WritePlan:
+    """
+    A batch before anybody has begun to write it; picklable.
+
+    Attributes:
+        job_id: The job.
+        states: The states that it writes.
+        max_parallelism: The number of key groups.
+        on_new_query: ``refuse``, ``replace`` or ``continue`` (rule W5).
+        ticket: Drawn for it (rule W1).
+        assignment_version: The assignment that it is pinned to.
+        nodes: The nodes of that assignment, in its order.
+        owners: For each key group the indexes of the nodes that are to get its rows.
+        proxy_address: Where the ticket was drawn: where to ask first.
+    """
+
+    job_id: str
+    states: tuple[StateDeclaration, ...]
+    max_parallelism: int
+    on_new_query: str
+    ticket: int
+    assignment_version: int
+    nodes: tuple[NodeAddress, ...]
+    owners: tuple[tuple[int, ...], ...]
+    proxy_address: str | None
+
+    def key_groups_of(self, node_index: int) -> tuple[int, ...]:
+        """Return the key groups whose rows go to a node, sorted."""
+        return tuple(
+            group for group, holders in enumerate(self.owners) if node_index in holders
+        )
+
+
+@final
+class WriteOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Whose batch it is; picklable.  What `StateWriter.commit` must know.
+
+    Attributes:
+        job_id: The job.
+        query_id: The streaming query.
+        run_id: Its run.
+        writer_epoch: The run's first ticket.
+        assignment_version: By which its rows are sent.
+        state_numbers: The numbers of the states that it writes, in the plan's order.
+        on_new_query: ``refuse``, ``replace`` or ``continue`` (rule W5).
+    """
+
+    job_id: str
+    query_id: str
+    run_id: str
+    writer_epoch: int
+    assignment_version: int
+    state_numbers: tuple[int, ...]
+    on_new_query: str
+
+
+@final
+@frozen(kw_only=True)
+class WriteRun:
+    """
+    A run of a query that may write a planned batch; picklable.
+
+    Attributes:
+        plan: The plan.
+        origin: Whose batch it is.
+        batch_id_last: The last batch that was decided for the query, or None.
+    """
+
+    plan: WritePlan
+    origin: WriteOrigin
+    batch_id_last: int | None
+
+    def is_decided(self, batch_id: int) -> bool:
+        """Return whether nothing of that batch need be staged (rule W4)."""
+        return self.batch_id_last is not None and batch_id <= self.batch_id_last
+
+    @property
+    def batch_id_next(self) -> int:
+        """Return the number of the one batch that a batch job writes."""
+        return 0 if self.batch_id_last is None else self.batch_id_last + 1
+
+
+@final
+class StageMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What one task has staged; picklable.
+
+    Attributes:
+        origin: Whose batch it is.
+        batch_id: The batch under which the rows are staged.
+        stage: What is staged; no rows if the batch is decided already.
+        digests: Of the rows that the task was given, for each state of *origin*; none
+            where it is not known.
+    """
+
+    origin: WriteOrigin
+    batch_id: int
+    stage: StageRecord
+    digests: tuple[bytes, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """Return the message as `from_bytes` reads it."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> StageMessage:
+        """
+        Return what `to_bytes` wrote.
+
+        Raises:
+            RemoteProtocolError: If it did not.
+        """
+        try:
+            return msgspec.msgpack.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise RemoteProtocolError("malformed", str(error)) from error
+
+
+@final
+class StateWriter:
+    """
+    Plans, binds and commits batches.  Thread-safe; owns nothing that must be closed.
+
+    Args:
+        proxy: The way to the proxy leader; stays its owner's.
+    """
+
+    def __init__(self, proxy: ProxyConnection) -> None:
+        self._proxy = proxy
+        self._clock = SystemClock()
+
+    def plan(
+        self,
+        job_id: str,
+        states: Mapping[str, StateSchema],
+        *,
+        max_parallelism: int,
+        on_new_query: str,
+        waits_for_nodes: bool = True,
+        timeout_seconds: float,
+    ) -> WritePlan:
+        """
+        Draw a ticket for a batch of *job_id*, and learn where its rows are to go.
+
+        Args:
+            job_id: The job.
+            states: The states that the batch writes, by name.
+            max_parallelism: The number of key groups.
+            on_new_query: For `bind`.
+            waits_for_nodes: A node that is away may come back, or lose its key groups
+                to others: whether to wait for either here.
+            timeout_seconds: How long to try.
+
+        Raises:
+            StateUnavailableError: If nodes that own key groups stayed away.
+            SchemaMismatchError: If a state is registered otherwise (rule W5).
+            QueryableStateError: What else the proxy refuses it with.
+            NameServiceError: If the proxy could not be asked.
+        """
+        declarations = tuple(
+            StateDeclaration(state_name=name, schema=schema_json(schema))
+            for name, schema in states.items()
+        )
+        deadline_ns = self._clock.now_ns() + seconds_to_ns(timeout_seconds)
+        while True:
+            try:
+                drawn = self._draw(
+                    job_id,
+                    declarations,
+                    max_parallelism=max_parallelism,
+                    timeout_seconds=self._left_seconds(deadline_ns),
+                )
+            except StateUnavailableError as error:
+                # A new job needs nodes, and under a new leader they are still coming.
+                left_seconds = (deadline_ns - self._clock.now_ns()) / NS_PER_SECOND
+                if not waits_for_nodes or left_seconds <= error.retry_after_seconds:
+                    raise
+                threading.Event().wait(error.retry_after_seconds)
+                continue
+            plan = WritePlan(
+                job_id=job_id,
+                states=declarations,
+                max_parallelism=max_parallelism,
+                on_new_query=on_new_query,
+                ticket=drawn.ticket,
+                assignment_version=drawn.assignment_version,
+                nodes=drawn.nodes,
+                owners=drawn.owners,
+                proxy_address=self._proxy.leader_address,
+            )
+            away = _groups_away(plan)
+            if not away or not waits_for_nodes:
+                return plan
+            if self._clock.now_ns() >= deadline_ns:
+                raise StateUnavailableError(
+                    job_id,
+                    None,
+                    away,
+                    _RETRY_AFTER_SECONDS,
+                    f"their nodes have been away for {timeout_seconds:.3g} s: start "
+                    "them again",
+                )
+            # Nobody tells a writer when a node is back.
+            threading.Event().wait(_REDRAW_PAUSE_SECONDS)
+
+    def bind(
+        self,
+        plan: WritePlan,
+        *,
+        query_id: str,
+        run_id: str,
+        is_for_now: bool = False,
+        timeout_seconds: float,
+    ) -> WriteRun:
+        """
+        Show the plan's ticket for a run of a query (rule W1).
+
+        Args:
+            plan: The plan.
+            query_id: The query.
+            run_id: The run.  The first ticket that this process shows for it is the
+                epoch that it is born with.
+            is_for_now: Whether the run began elsewhere, and this process cannot know
+                when: it may stage, and `commit` says when it was born.
+            timeout_seconds: How long to try.
+
+        Raises:
+            StaleWriterError: If a newer run of the query is known.
+            StateOwnedError: If another query owns a state, and the plan refuses that.
+            SchemaMismatchError: If a state is registered otherwise.
+            NameServiceError: If the proxy could not be asked.
+        """
+        born_epoch = None
+        if not is_for_now:
+            born_epoch = RUN_BIRTHS.born_epoch(
+                (self._proxy.name_service, plan.job_id, query_id, run_id), plan.ticket
+            )
+        bound = _expect(
+            RunBound,
+            self._proxy.call(
+                lambda request_id, session: BindRun(
+                    request_id=request_id,
+                    session=session,
+                    job_id=plan.job_id,
+                    ticket=plan.ticket,
+                    query_id=query_id,
+                    run_id=run_id,
+                    states=plan.states,
+                    on_new_query=plan.on_new_query,
+                    born_epoch=born_epoch,
+                ),
+                timeout_seconds=timeout_seconds,
+            ),
+        )
+        origin = WriteOrigin(
+            job_id=plan.job_id,
+            query_id=query_id,
+            run_id=run_id,
+            writer_epoch=bound.writer_epoch,
+            assignment_version=plan.assignment_version,
+            state_numbers=tuple(state.state_number for state in bound.states),
+            on_new_query=plan.on_new_query,
+        )
+        return WriteRun(plan=plan, origin=origin, batch_id_last=bound.batch_id)
+
+    def commit(
+        self,
+        origin: WriteOrigin,
+        batch_id: int | None,
+        messages: Sequence[StageMessage],
+        *,
+        is_complete: bool,
+        born_epoch: int | None = None,
+        is_digested: bool = True,
+        timeout_seconds: float,
+    ) -> BatchCommitted:
+        """
+        Have a batch decided, and wait until its owners have applied it (rule W3).
+
+        Args:
+            origin: Whose batch it is.
+            batch_id: The batch; None for a batch job, which writes one.
+            messages: Of the tasks that won, in the order of their partitions, those
+                without rows among them: their digests tell whether a batch that is
+                decided comes with the same rows.
+            is_complete: Whether its rows are all there is (rule W6).
+            is_digested: Whether a batch that is run again has to come with the same
+                rows; False where it may be read in another way then.
+            born_epoch: Of a run that was bound for now: a ticket that was drawn when it
+                was younger than it is now.
+            timeout_seconds: How long to wait.
+
+        Raises:
+            CommitTimeoutError: If time was up; nothing is lost.
+            StaleWriterError: If a newer run of the query is known.
+            CheckpointRewoundError: If a later batch is decided already, or this one
+                with other rows.
+            StagedDataMissingError: If a node does not have what was staged.
+            QueryableStateError: What else the proxy refuses it with.
+            LocalProtocolError: If a message is of another run, or of another batch.
+            NameServiceError: If the proxy could not be asked.
+        """
+        for message in messages:
+            _check_origin(message, origin, batch_id)
+        deadline_ns = self._clock.now_ns() + seconds_to_ns(timeout_seconds)
+
+        def build(request_id: int, session: bytes) -> CommitBatch:
+            left_ns = deadline_ns - self._clock.now_ns()
+            return CommitBatch(
+                request_id=request_id,
+                session=session,
+                job_id=origin.job_id,
+                query_id=origin.query_id,
+                run_id=origin.run_id,
+                writer_epoch=origin.writer_epoch,
+                batch_id=batch_id,
+                assignment_version=origin.assignment_version,
+                state_numbers=origin.state_numbers,
+                is_complete=is_complete,
+                on_new_query=origin.on_new_query,
+                stages=tuple(
+                    message.stage for message in messages if message.stage.row_count
+                ),
+                digests=_digests(messages) if is_digested else (),
+                timeout_ms=max(1, left_ns // _NS_PER_MS),
+                # The run was born with its first batch, or before this ticket of it.
+                born_epoch=(
+                    None if born_epoch is None else min(born_epoch, origin.writer_epoch)
+                ),
+            )
+
+        try:
+            answer = self._proxy.call(
+                build, timeout_seconds=timeout_seconds + _ANSWER_GRACE_SECONDS
+            )
+        except (DeadlineExceededError, MayHaveHappenedError) as error:
+            # Whether it is decided is not known.  Spark runs the batch again either
+            # way, and a decided one is not applied twice.
+            staged = messages[0].batch_id if messages else 0
+            raise CommitTimeoutError(
+                staged if batch_id is None else batch_id,
+                timeout_seconds,
+                (),
+                is_decided=False,
+            ) from error
+        return _expect(BatchCommitted, answer)
+
+    def find_node(
+        self, plan: WritePlan, node_id: str, *, timeout_seconds: float
+    ) -> str | None:
+        """
+        Return where a node is reached now, or None if it is away or has no key groups.
+
+        Raises:
+            NameServiceError: If the proxy could not be asked.
+        """
+        # Whoever may write may draw a ticket; only operators may list nodes.
+        drawn = self._draw(
+            plan.job_id,
+            plan.states,
+            max_parallelism=plan.max_parallelism,
+            timeout_seconds=timeout_seconds,
+        )
+        for node in drawn.nodes:
+            if node.node_id == node_id:
+                return node.address
+        return None
+
+    def draw_epoch(self, job_id: str, *, timeout_seconds: float) -> int:
+        """
+        Draw a ticket that belongs to no batch: an epoch for a run to be born with.
+
+        Raises:
+            AccessDeniedError: If the caller may write no state at all.
+            NameServiceError: If the proxy could not be asked.
+        """
+        drawn = self._draw(
+            job_id, (), max_parallelism=1, timeout_seconds=timeout_seconds
+        )
+        return drawn.ticket
+
+    def _draw(
+        self,
+        job_id: str,
+        states: tuple[StateDeclaration, ...],
+        *,
+        max_parallelism: int,
+        timeout_seconds: float,
+    ) -> TicketDrawn:
+        return _expect(
+            TicketDrawn,
+            self._proxy.call(
+                lambda request_id, session: DrawTicket(
+                    request_id=request_id,
+                    session=session,
+                    job_id=job_id,
+                    max_parallelism=max_parallelism,
+                    states=states,
+                ),
+                timeout_seconds=timeout_seconds,
+            ),
+        )
+
+    def _left_seconds(self, deadline_ns: int) -> float:
+        """Return how long is left, and enough for one try if nothing is."""
+        left_ns = deadline_ns - self._clock.now_ns()
+        return max(left_ns / NS_PER_SECOND, _REDRAW_PAUSE_SECONDS)
+
+
+def _groups_away(plan: WritePlan) -> tuple[int, ...]:
+    """
+    Return the key groups whose rows can be sent to nobody now.
+
+    Of the others a node that is away is given up, unless it comes back (rule S4); see
+    `queryablestate.writer.stager`.
+    """
+    away = {index for index, node in enumerate(plan.nodes) if node.address is None}
+    if not away:
+        return ()
+    return tuple(
+        group for group, holders in enumerate(plan.owners) if away.issuperset(holders)
+    )
+
+
+def _digests(messages: Sequence[StageMessage]) -> tuple[bytes, ...]:
+    """Return the digest of the batch for each state; none if a task does not tell."""
+    if not messages or not all(message.digests for message in messages):
+        return ()
+    by_state = zip(*(message.digests for message in messages), strict=True)
+    return tuple(map(sum_of_digests, by_state))
+
+
+def _check_origin(
+    message: StageMessage, origin: WriteOrigin, batch_id: int | None
+) -> None:
+    """
+    Refuse a stage that was not written for this batch.
+
+    Raises:
+        LocalProtocolError: Says whose it is.
+    """
+    if message.origin != origin or batch_id not in {None, message.batch_id}:
+        raise LocalProtocolError(
+            f"a stage of batch {message.batch_id} by run {message.origin.run_id} "
+            f"(writer epoch {message.origin.writer_epoch}) cannot be committed with "
+            f"batch {batch_id} of run {origin.run_id} (writer epoch "
+            f"{origin.writer_epoch})"
+        )
+
+
+def _expect(expected: type[T], answer: ToClient) -> T:
+    if not isinstance(answer, expected):
+        raise RemoteProtocolError(
+            "unexpected",
+            f"the proxy answered with {type(answer).__name__}, not {expected.__name__}",
+        )
+    return answer

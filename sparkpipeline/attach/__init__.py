@@ -1,0 +1,1 @@
+"""Publishing the state that a running query of Spark keeps in its checkpoint."""

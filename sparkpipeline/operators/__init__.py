@@ -1,0 +1,1 @@
+"""Functions with operator state over the micro-batches of a stream."""

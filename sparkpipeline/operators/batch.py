@@ -1,0 +1,198 @@
+"""
+One micro-batch of an operator, and the files that it leaves.
+
+A file holds the output of one attempt of a subtask, and behind it the report.  Spark
+writes and reads it, so it may be on whatever file system a checkpoint may be.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, final
+
+from attrs import frozen
+from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
+from pyspark.sql.types import StructType
+
+from rescaling import OperatorCheckpointError
+from sparkpipeline.operators.manifest import OperatorManifest, SubtaskReport
+from sparkpipeline.operators.task import (
+    ATTEMPT_COLUMN,
+    INDEX_COLUMN,
+    ROW_COUNT_COLUMN,
+    SNAPSHOT_COLUMN,
+    file_schema,
+    report_schema,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+    from sparkpipeline.operators.checkpoint import OperatorCheckpoint
+
+
+__all__ = [
+    "OperatorBatch",
+    "check_continuity",
+    "known_batch_ids",
+    "read_output",
+    "read_published",
+    "read_reports",
+]
+
+
+@final
+@frozen(kw_only=True)
+class OperatorBatch:
+    """
+    One micro-batch, and where the checkpoint of its query is.
+
+    Attributes:
+        frame: Its rows.
+        batch_id: Its number.
+        query_id: The query.
+        run_id: The run of it.
+        checkpoint: Where what it leaves is kept.
+        offsets_digest: See `OperatorCheckpoint.offsets_digest`.
+    """
+
+    frame: DataFrame
+    batch_id: int
+    query_id: str
+    run_id: str
+    checkpoint: OperatorCheckpoint
+    offsets_digest: str | None
+
+
+def known_batch_ids(batch: OperatorBatch) -> list[int]:
+    """
+    Return the batches that have a manifest, in rising order.
+
+    Raises:
+        OperatorCheckpointError: If there is one of a later batch than this.
+    """
+    known = batch.checkpoint.batch_ids()
+    if known and known[-1] > batch.batch_id:
+        raise OperatorCheckpointError(
+            batch.checkpoint.path("manifests", str(known[-1])),
+            f"it is of a later batch than {batch.batch_id}: another driver has gone on "
+            "with this query, and this one must stop; or Spark's part of the "
+            "checkpoint is an older copy than the operator's: restore both together",
+        )
+    return known
+
+
+def read_published(batch: OperatorBatch) -> OperatorManifest:
+    """
+    Return the manifest of *batch*, which there is.
+
+    Raises:
+        OperatorCheckpointError: If it was of other rows than the batch has now.
+    """
+    manifest = batch.checkpoint.read(batch.batch_id)
+    if manifest.offsets_digest != batch.offsets_digest:
+        raise OperatorCheckpointError(
+            batch.checkpoint.path("manifests", str(batch.batch_id)),
+            f"batch {batch.batch_id} ended at other offsets than it does in Spark's "
+            "offset log now, so its rows are others. Restore all of the checkpoint "
+            "location from one copy; or delete this file to have the batch run anew",
+        )
+    return manifest
+
+
+def check_continuity(batch: OperatorBatch, last_id: int) -> None:
+    """
+    See that no rows came between the last batch that was run and this one.
+
+    Spark skips a batch id now and then (an offline repartition); such a batch ends
+    where the one before it does.
+
+    Args:
+        batch: The batch that is to be run.
+        last_id: The last one that has a manifest.
+
+    Raises:
+        OperatorCheckpointError: If there were rows that the operator has not seen.
+    """
+    skipped = range(last_id + 1, batch.batch_id)
+    if not skipped:
+        return
+    known = {
+        batch.checkpoint.offsets_digest(batch_id) for batch_id in (last_id, *skipped)
+    }
+    if len(known) > 1 or None in known:
+        raise OperatorCheckpointError(
+            batch.checkpoint.path("manifests", str(last_id)),
+            f"it is the last one before batch {batch.batch_id}, and rows came in "
+            "between: Spark has run batches of which the operator has nothing. "
+            "Restore all of the checkpoint location from one copy, or begin with a "
+            "new one",
+        )
+
+
+def read_reports(
+    batch: OperatorBatch, directory: str, files: Sequence[str] = ()
+) -> list[SubtaskReport]:
+    """Return the reports in *files*, or in all of *directory*."""
+    rows = (
+        _read(batch, report_schema(), directory, files)
+        .where(F.col(INDEX_COLUMN).isNotNull())
+        .select(
+            F.col(INDEX_COLUMN).alias("operator_index"),
+            F.col(ATTEMPT_COLUMN).alias("attempt_id"),
+            F.col(ROW_COUNT_COLUMN).alias("row_count"),
+            F.col(SNAPSHOT_COLUMN).alias("snapshot"),
+            F.col("_metadata.file_name").alias("file"),
+        )
+        .collect()
+    )
+    return [
+        SubtaskReport(
+            operator_index=row.operator_index,
+            attempt_id=row.attempt_id,
+            row_count=row.row_count,
+            file=row.file,
+            snapshot=bytes(row.snapshot),
+        )
+        for row in rows
+    ]
+
+
+def read_output(batch: OperatorBatch, manifest: OperatorManifest) -> DataFrame:
+    """Return the rows that the function gave in the attempts that count."""
+    # The columns that were written, should the query have been changed since.
+    schema = StructType.fromJson(json.loads(manifest.output_schema))
+    files = [one.file for one in manifest.subtasks]
+    return (
+        _read(batch, file_schema(schema), manifest.directory, files)
+        .where(F.col(INDEX_COLUMN).isNull())
+        .select(*(_column(name) for name in schema.names))
+    )
+
+
+def _read(
+    batch: OperatorBatch, schema: StructType, directory: str, files: Sequence[str]
+) -> DataFrame:
+    """Return what stands in *files*, or in all of *directory*."""
+    paths = [batch.checkpoint.path(directory, file) for file in files]
+    return (
+        batch.frame.sparkSession.read.schema(schema)
+        # A lost file is an error, whatever the session thinks of it.
+        .option("ignoreMissingFiles", "false")
+        .option("ignoreCorruptFiles", "false")
+        .parquet(*map(_literal, paths or [batch.checkpoint.path(directory)]))
+    )
+
+
+def _literal(path: str) -> str:
+    """Return *path* so that Spark's reader takes no character of it for a pattern."""
+    return re.sub(r"([{}\[\]*?\\])", r"\\\1", path)
+
+
+def _column(name: str) -> Column:
+    """Return the column that is called just that, dots and all."""
+    return F.col("`" + name.replace("`", "``") + "`")

@@ -1,0 +1,220 @@
+"""
+`OperatorStatePublisher`: publishes the newest state of an operator beside its query.
+
+Theory of operation.  The driver offers what each batch has left, and a thread publishes
+it: always the newest, so that a name service that was away costs readers some batches
+in between, and the query nothing.  Behind its sink a batch waits for its own, within a
+bound: as long as all goes well, whoever sees what the sink was given can ask for the
+state behind it.  A batch that has waited in vain is the last one to wait until
+something was published again.
+
+The thread ends when there is nothing left to publish, or has not been for long.
+
+What trying again does not mend (a name that another query owns, access that is refused)
+fails the first batch of a run, when somebody is there to see it.  Later on the query is
+worth more than the copy: it is logged, and tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, final
+
+from attrs import define
+
+from nameservice import (
+    LocalProtocolError,
+    NameServiceError,
+    SystemClock,
+    get_logger,
+    seconds_to_ns,
+)
+from queryablestate import DeadlineExceededError
+from sparkpipeline.lasting_errors import LASTING_ERRORS
+from sparkpipeline.operators.publication import publish_batch
+
+
+if TYPE_CHECKING:
+    from sparkpipeline.operators.publication import (
+        OperatorStatePublication,
+        PublishedBatch,
+    )
+
+
+__all__ = ["Offer", "OperatorStatePublisher"]
+
+_PAUSE_SECONDS: Final = 0.5
+_PAUSE_SECONDS_MAX: Final = 30.0
+_TRY_SECONDS_MAX: Final = 3_600.0
+"""How long one batch is tried, if no other comes: the query may have ended."""
+
+
+@final
+@define(eq=False, kw_only=True)
+class Offer:
+    """
+    A batch that is to be published.  Its publisher's own, but to be waited for.
+
+    Attributes:
+        batch: The state after it.
+        offered_ns: When it was offered.
+        is_over: Whether it is published, or a newer one is, or it was given up.
+        error: What went wrong last, or None.
+    """
+
+    batch: PublishedBatch
+    offered_ns: int
+    is_over: bool = False
+    error: NameServiceError | None = None
+
+
+@final
+class OperatorStatePublisher:
+    """
+    Publishes what one query's batches leave.  Thread-safe.
+
+    Args:
+        publication: Where to, and what it may cost.
+    """
+
+    def __init__(self, publication: OperatorStatePublication) -> None:
+        self._publication = publication
+        self._clock = SystemClock()
+        self._log = get_logger(
+            component="operator-state", component_id=publication.job_id
+        )
+        self._changed = threading.Condition()  # guards what follows
+        self._newest: Offer | None = None
+        self._is_working = False
+        self._run_id: str | None = None  # the run of which something is published
+        self._is_behind = False
+
+    def offer(self, batch: PublishedBatch) -> Offer:
+        """Have *batch* published, in place of what still waits to be."""
+        offer = Offer(batch=batch, offered_ns=self._clock.now_ns())
+        with self._changed:
+            superseded, self._newest = self._newest, offer
+            if superseded is not None:
+                superseded.is_over = True
+            if not self._is_working:
+                self._is_working = True
+                threading.Thread(
+                    target=self._work, name="operator-state", daemon=True
+                ).start()
+            self._changed.notify_all()
+        return offer
+
+    def wait(self, offer: Offer) -> None:
+        """
+        Wait until *offer* is published, as long as its query is willing to.
+
+        Raises:
+            NameServiceError: Why it is not, if the query should not go on without.
+        """
+        publication = self._publication
+        is_required = publication.is_required
+        timeout_seconds = publication.wait_seconds
+        if is_required:
+            timeout_seconds = publication.commit_timeout_seconds
+        with self._changed:
+            if is_required or not self._is_behind:
+                self._changed.wait_for(lambda: offer.is_over, timeout_seconds)
+            error = offer.error
+            if offer.is_over and error is None:
+                return
+            is_first = self._run_id != offer.batch.run_id
+            fails = is_required or (is_first and isinstance(error, LASTING_ERRORS))
+            if fails:
+                self._end(offer)  # it comes again with its batch
+            is_behind_now = not self._is_behind
+            self._is_behind = True
+        if fails:
+            raise error or DeadlineExceededError(
+                timeout_seconds,
+                f"the operator state of batch {offer.batch.batch_id} is not published",
+            )
+        if is_behind_now:
+            self._log.warning(
+                "operator_state.delayed",
+                query_id=offer.batch.query_id,
+                batch_id=offer.batch.batch_id,
+                waited_seconds=timeout_seconds,
+                error=None if error is None else str(error),
+            )
+
+    # -- the thread --------------------------------------------------------------------
+
+    def _work(self) -> None:
+        pause_seconds = _PAUSE_SECONDS
+        while True:
+            with self._changed:
+                offer = self._newest
+                if offer is None:
+                    self._is_working = False
+                    return
+            error = self._try(offer)
+            with self._changed:
+                offer.error = error
+                if error is None:
+                    self._end(offer)
+                    self._run_id = offer.batch.run_id
+                    self._is_behind = False
+                    pause_seconds = _PAUSE_SECONDS
+                    continue
+                if self._is_given_up(offer, error):
+                    self._end(offer)
+                    continue
+                self._wait_for_newer(offer, pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
+
+    def _try(self, offer: Offer) -> NameServiceError | None:
+        """Publish *offer*; return why that did not work, or None."""
+        batch = offer.batch
+        try:
+            publish_batch(self._publication, batch)
+        except NameServiceError as error:
+            self._log.debug(
+                "operator_state.failed",
+                query_id=batch.query_id,
+                batch_id=batch.batch_id,
+                error=str(error),
+            )
+            return error
+        except Exception as error:  # noqa: BLE001 (whoever waits must be told)
+            failure = LocalProtocolError(f"unexpected {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            return failure
+        self._log.debug(
+            "operator_state.published",
+            query_id=batch.query_id,
+            batch_id=batch.batch_id,
+            size_bytes=sum(map(len, batch.snapshots)),
+        )
+        return None
+
+    def _is_given_up(self, offer: Offer, error: NameServiceError) -> bool:
+        """Return whether *offer* need not be tried again.  Under the lock."""
+        fails_batch = (
+            self._publication.is_required or self._run_id != offer.batch.run_id
+        ) and isinstance(error, LASTING_ERRORS)
+        age_ns = self._clock.now_ns() - offer.offered_ns
+        if not fails_batch and age_ns < seconds_to_ns(_TRY_SECONDS_MAX):
+            return False
+        self._log.error(
+            "operator_state.abandoned",
+            query_id=offer.batch.query_id,
+            batch_id=offer.batch.batch_id,
+            error=str(error),
+        )
+        return True
+
+    def _wait_for_newer(self, offer: Offer, timeout_seconds: float) -> None:
+        """Wait for something newer than *offer* to be published.  Under the lock."""
+        self._changed.wait_for(lambda: self._newest is not offer, timeout_seconds)
+
+    def _end(self, offer: Offer) -> None:
+        """Let go of *offer*, and of whoever waits for it.  Under the lock."""
+        offer.is_over = True
+        if self._newest is offer:
+            self._newest = None
+        self._changed.notify_all()

@@ -1,0 +1,265 @@
+"""
+A state node as a process of its own, beside a Spark executor; see `executor_nodes`.
+
+Started as a module by a Python worker of the executor.  It takes its order as JSON on
+standard input, puts itself into the background, says on standard output what it serves
+as one line of JSON (or why it does not), and runs until it is told to end by SIGTERM or
+the executor's JVM is gone.
+
+It must outlive the worker that started it, which is one of many, and must not outlive
+the executor.  So it has a session of its own, belongs to nobody (its first process ends
+at once), and waits for the end of the JVM by a descriptor of that process.
+
+*Slots.*  Under the directory that the user names, each node has a slot ``node-0``,
+``node-1``, …, and takes the first one that no other process holds: so a node that is
+started in place of a dead one finds that one's rows, and its name.  The slot is held by
+a lock on a file, which the system releases when the process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, final
+
+from attrs import asdict, frozen
+
+from haservices import HAConfig, open_ha_services
+from nameservice import ConfigurationError, NameServiceError, configure_logging
+from queryablestate.node.config import NodeConfig
+from queryablestate.node.node import StateNode
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+__all__ = ["NodeOrder", "RunningNode", "is_slot_held", "read_slots", "start_time_of"]
+
+SLOT_COUNT_MAX: Final = 1_000
+_LOCK_NAME: Final = "slot.lock"
+_RUNNING_NAME: Final = "running.json"
+_LOG_NAME: Final = "node.log"
+_ROWS_NAME: Final = "rows"
+_CHECK_MS: Final = 1_000
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
+
+
+@final
+@frozen(kw_only=True)
+class NodeOrder:
+    """
+    What a node is to be.
+
+    Attributes:
+        data_dir: Where the slots are, on the executor's machine.
+        settings: Those of `HAConfig`.
+        node_settings: Those of `NodeConfig`, without *data_dir*.
+        jvm_pid: The executor.
+        jvm_started: When that process was started, as `start_time_of` tells.
+        token: Names this start; drawn by whoever ordered it.
+        timeout_seconds: How long the proxy may take to register the node.
+    """
+
+    data_dir: str
+    settings: dict[str, str | float]
+    node_settings: dict[str, Any]
+    jvm_pid: int
+    jvm_started: str
+    token: str
+    timeout_seconds: float
+
+
+@final
+@frozen(kw_only=True)
+class RunningNode:
+    """
+    A node that serves.
+
+    Attributes:
+        node_id: Its name.
+        address: Where writers reach it.
+        slot: Its directory.
+        pid: Its process.
+        jvm_pid: The executor that it belongs to.
+        jvm_started: When that was started.
+        token: Of the start that made it.
+    """
+
+    node_id: str
+    address: str
+    slot: str
+    pid: int
+    jvm_pid: int
+    jvm_started: str
+    token: str
+
+
+def start_time_of(pid: int) -> str:
+    """
+    Return when a process was started: with its number it is one process for good.
+
+    Empty where the system does not tell as Linux does.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]
+
+
+def is_slot_held(slot: Path) -> bool:
+    """Return whether a process holds *slot*."""
+    try:
+        descriptor = os.open(slot / _LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def read_slots(data_dir: Path) -> list[RunningNode]:
+    """Return the nodes that serve from slots of *data_dir*."""
+    found = []
+    for slot in sorted(data_dir.glob("node-*")):
+        if not is_slot_held(slot):
+            continue
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            text = (slot / _RUNNING_NAME).read_text(encoding="utf-8")
+            found.append(RunningNode(**json.loads(text)))
+    return found
+
+
+def main() -> int:
+    """Do what standard input orders; return the exit code."""
+    order = NodeOrder(**json.load(sys.stdin))
+    if os.fork():
+        os._exit(0)  # whoever waits for us has waited long enough
+    os.setsid()
+    try:
+        with _held_slot(Path(order.data_dir)) as slot:
+            return _serve(order, slot)
+    except (NameServiceError, OSError) as error:
+        _say({"error": str(error), "type": type(error).__name__})
+        return 1
+
+
+@contextlib.contextmanager
+def _held_slot(data_dir: Path) -> Iterator[Path]:
+    """Hold the first free slot."""
+    for number in range(SLOT_COUNT_MAX):
+        slot = data_dir / f"node-{number}"
+        slot.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(
+            slot / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            continue
+        try:
+            yield slot
+        finally:
+            os.close(descriptor)
+        return
+    raise ConfigurationError(
+        f"{data_dir} has no free slot among {SLOT_COUNT_MAX}: use another data_dir"
+    )
+
+
+def _serve(order: NodeOrder, slot: Path) -> int:
+    log = os.open(
+        slot / _LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+    )
+    os.dup2(log, _STDERR)
+    os.close(log)
+    configure_logging()
+    # Any thread may be running when a signal comes: it is only noted, in a pipe.
+    stop_reader, stop_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(stop_writer, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    executor = _Executor(order)
+    running_file = slot / _RUNNING_NAME
+    config = NodeConfig(data_dir=slot / _ROWS_NAME, **order.node_settings)
+    with (
+        open_ha_services(HAConfig(**order.settings)) as ha,  # type: ignore[arg-type]  # HAConfig checks them
+        StateNode(ha, config) as node,
+    ):
+        node.wait_until_registered(order.timeout_seconds)
+        running = RunningNode(
+            node_id=node.node_id,
+            address=node.address,
+            slot=str(slot),
+            pid=os.getpid(),
+            jvm_pid=order.jvm_pid,
+            jvm_started=order.jvm_started,
+            token=order.token,
+        )
+        new_file = running_file.with_suffix(".new")
+        new_file.write_text(json.dumps(asdict(running)), encoding="utf-8")
+        new_file.replace(running_file)
+        try:
+            _say(asdict(running))
+            while not executor.wait_for_end(stop_reader):
+                if node.join(0):  # it has failed, and said why in the log
+                    return 1
+        finally:
+            running_file.unlink(missing_ok=True)
+    return 0
+
+
+def _say(answer: dict[str, object]) -> None:
+    """Give the one answer, and let go of whoever waits for it."""
+    os.write(_STDOUT, json.dumps(answer).encode() + b"\n")
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, _STDIN)
+    os.dup2(null, _STDOUT)
+    os.close(null)
+
+
+@final
+class _Executor:
+    """The JVM that a node belongs to."""
+
+    def __init__(self, order: NodeOrder) -> None:
+        self._pid = order.jvm_pid
+        self._descriptor: int | None = None
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(ProcessLookupError):
+                self._descriptor = os.pidfd_open(order.jvm_pid)
+        # Only now is it certain that the number has not been given to another one.
+        self._is_gone = start_time_of(order.jvm_pid) != order.jvm_started
+
+    def wait_for_end(self, stop: int) -> bool:
+        """Wait a little; return whether it has ended, or something came to *stop*."""
+        if self._is_gone:
+            return True
+        poll = select.poll()
+        poll.register(stop, select.POLLIN)
+        if self._descriptor is not None:
+            poll.register(self._descriptor, select.POLLIN)
+        if poll.poll(_CHECK_MS):
+            return True
+        if self._descriptor is None:
+            try:
+                os.kill(self._pid, 0)
+            except ProcessLookupError:
+                return True
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

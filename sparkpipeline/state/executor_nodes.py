@@ -1,0 +1,454 @@
+"""
+`start_nodes`: a state node under every executor of a Spark application.
+
+Theory of operation.  Spark has no way to say "once on each executor".  A barrier stage
+comes close: its tasks run all at once or not at all, so one with as many tasks as there
+are slots has a task on every executor.  The tasks tell each other which JVM they run
+under, and the first one of each JVM starts the node as a process of its own
+(`sparkpipeline.state.executor_node_process`), which ends with that JVM.
+
+Nodes are stopped the same way, since signals do not cross machines, except those whose
+files and processes are seen from the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, final
+
+from attrs import asdict, evolve, frozen
+from pyspark import BarrierTaskContext
+
+from haservices import Backend, HAConfig
+from nameservice import (
+    NS_PER_SECOND,
+    ConfigurationError,
+    LocalProtocolError,
+    NameServiceError,
+    SystemClock,
+    UnreachableError,
+    get_logger,
+    seconds_to_ns,
+)
+from queryablestate.node.config import NodeConfig
+from sparkpipeline.state import executor_node_process
+from sparkpipeline.state.executor_node_process import (
+    NodeOrder,
+    RunningNode,
+    is_slot_held,
+    read_slots,
+    start_time_of,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from types import TracebackType
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+
+__all__ = ["ExecutorNodes", "start_nodes"]
+
+_LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,.*\]")
+_SAID_LENGTH_MAX: Final = 500
+_POLL_SECONDS: Final = 0.1
+_STOP_TIMEOUT_SECONDS: Final = 20.0
+_START_GRACE_SECONDS: Final = 30.0
+"""What a process may take beside being registered: Python, imports, the store."""
+
+
+@final
+@frozen(kw_only=True)
+class _Place:
+    """
+    Where an action runs.
+
+    Attributes:
+        jvm_pid: The executor.
+        is_alone: Whether all executors are on this machine.
+    """
+
+    jvm_pid: int
+    is_alone: bool
+
+
+_Action: TypeAlias = "Callable[[_Place], Iterable[dict[str, Any]]]"
+
+
+def start_nodes(
+    spark: SparkSession,
+    config: HAConfig | str,
+    *,
+    data_dir: str | os.PathLike[str],
+    nodes_per_executor: int = 1,
+    executor_count: int | None = None,
+    timeout_seconds: float = 60.0,
+    **node_settings: Any,
+) -> ExecutorNodes:
+    """
+    Start state nodes as processes of their own under every executor.
+
+    Executors that have their nodes already keep them, so this may be called again after
+    executors were replaced.  Needs every slot of the application for a moment.
+
+    Args:
+        spark: A session of the application.
+        config: The name service, or its URL; an embedded one does not reach them.
+        data_dir: Where they keep their rows, on the machine of each executor; a node
+            that is started again there has the rows, and the name, of an earlier one.
+        nodes_per_executor: How many each executor gets.
+        executor_count: For how many executors to wait first; by default for
+            ``spark.executor.instances``, or for one where that is not set.
+        timeout_seconds: How long to wait, for these and then for the nodes to be
+            registered with the proxy.
+        node_settings: Others of `NodeConfig`: ``bind`` and what goes with it, if the
+            executors are on several machines, ``token_file``, …
+
+    Returns:
+        A handle that stops them.  They end with their executors anyway.
+
+    Raises:
+        ConfigurationError: If a setting cannot be used; says what to change.
+        UnreachableError: If there were not enough executors in time, or a node did not
+            start; says why.
+    """
+    if isinstance(config, str):
+        config = HAConfig(url=config)
+    if config.backend is Backend.EMBEDDED:
+        raise ConfigurationError(
+            f"{config.url!r} does not leave the driver's process, and nodes run in "
+            "others: use a LeaderServer, which can run as a thread of the driver"
+        )
+    if not Path(data_dir).is_absolute():
+        raise ConfigurationError(
+            f"data_dir must be an absolute path, not {os.fspath(data_dir)!r}: each "
+            "executor has a working directory of its own"
+        )
+    if nodes_per_executor < 1:
+        raise ConfigurationError(
+            f"nodes_per_executor must be at least 1, not {nodes_per_executor}"
+        )
+    for name in ("node_id", "data_dir"):
+        if name in node_settings:
+            raise ConfigurationError(f"{name} is not for all nodes: leave it out")
+    checked = NodeConfig(data_dir=data_dir, **node_settings)
+    context = spark.sparkContext
+    if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+        raise ConfigurationError(
+            "nodes live as long as their executors, which come and go with "
+            "spark.dynamicAllocation.enabled: turn that off, or run lodestar node "
+            "beside Spark"
+        )
+    wanted_count = (
+        1 if _is_local(context) else executor_count or _executor_count(context)
+    )
+    clock = SystemClock()
+    deadline_ns = clock.now_ns() + seconds_to_ns(timeout_seconds)
+    order = NodeOrder(
+        data_dir=os.fspath(data_dir),
+        settings=config.to_settings(),
+        node_settings={
+            name: os.fspath(value) if isinstance(value, os.PathLike) else value
+            for name, value in node_settings.items()
+        },
+        jvm_pid=0,
+        jvm_started="",
+        token=secrets.token_hex(8),
+        timeout_seconds=timeout_seconds,
+    )
+    start = _starting(
+        order, nodes_per_executor, is_loopback=checked.bind_endpoint.is_loopback
+    )
+    while True:
+        left_seconds = max(0.0, (deadline_ns - clock.now_ns()) / NS_PER_SECOND)
+        _wait_for_executors(context, wanted_count, left_seconds)
+        answers = _on_each_executor(context, start)
+        is_refused = any("error" in answer for answer in answers)
+        if is_refused or len(answers) >= wanted_count * nodes_per_executor:
+            break
+        if clock.now_ns() >= deadline_ns:
+            ExecutorNodes(context, [RunningNode(**one) for one in answers]).stop()
+            raise UnreachableError(
+                f"{wanted_count} executors",
+                timeout_seconds,
+                f"only {len(answers) // nodes_per_executor} could start their nodes",
+            )
+        # An executor that has just died counts until Spark notices.  Those that have
+        # their nodes keep them, so it can be asked again.
+        threading.Event().wait(_POLL_SECONDS)
+    nodes = [RunningNode(**answer) for answer in answers if "error" not in answer]
+    handle = ExecutorNodes(context, nodes)
+    errors = [answer for answer in answers if "error" in answer]
+    if errors:
+        handle.stop()
+        message = str(errors[0]["error"])
+        if errors[0]["type"] == ConfigurationError.__name__:
+            raise ConfigurationError(message)
+        raise UnreachableError("the nodes of the executors", timeout_seconds, message)
+    return handle
+
+
+@final
+class ExecutorNodes:
+    """
+    Nodes that `start_nodes` has started.  A context manager; thread-safe.
+
+    Attributes:
+        nodes: What they are.
+    """
+
+    def __init__(self, context: SparkContext, nodes: Sequence[RunningNode]) -> None:
+        self.nodes = tuple(sorted(nodes, key=lambda node: node.node_id))
+        self._context = context
+        self._lock = threading.Lock()
+        self._is_stopped = False
+
+    @property
+    def node_ids(self) -> tuple[str, ...]:
+        """Return their names, sorted."""
+        return tuple(node.node_id for node in self.nodes)
+
+    def stop(self) -> None:
+        """
+        Stop them, and wait until they have ended.  Idempotent.
+
+        They keep their rows.  Needs every slot for a moment if they are on other
+        machines; once the application has stopped, they end by themselves.
+        """
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+        elsewhere = [node for node in self.nodes if not _is_here(node)]
+        _stop_here(self.nodes)
+        if not elsewhere or self._context._jsc is None:  # noqa: SLF001 (None once stopped; there is no public way to ask)
+            return
+        try:
+            _on_each_executor(self._context, _stopping(elsewhere))
+        except Exception as error:  # noqa: BLE001 (Py4J's, if the application ends)
+            get_logger(component="executor-nodes").warning(
+                "nodes.left",
+                node_ids=[one.node_id for one in elsewhere],
+                error=str(error)[:200],
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _executor_count(context: SparkContext) -> int:
+    """Return how many executors the application has asked for, as far as it says."""
+    if found := _LOCAL_CLUSTER.fullmatch(str(context.master)):
+        return int(found[1])
+    return int(context.getConf().get("spark.executor.instances", "1"))
+
+
+def _is_local(context: SparkContext) -> bool:
+    """Return whether the driver's JVM is the one executor."""
+    master = str(context.master)
+    return master == "local" or master.startswith("local[")
+
+
+def _wait_for_executors(
+    context: SparkContext, executor_count: int, timeout_seconds: float
+) -> None:
+    """Wait until the application has that many executors; in local mode it has one."""
+    if _is_local(context):
+        return
+    clock = SystemClock()
+    deadline_ns = clock.now_ns() + seconds_to_ns(timeout_seconds)
+    tracker = context._jsc.sc().statusTracker()  # noqa: SLF001 (Python's has no executors)
+    while True:
+        # One of them is the driver.
+        found = len(tracker.getExecutorInfos()) - 1
+        if found >= executor_count:
+            return
+        left_ns = deadline_ns - clock.now_ns()
+        if left_ns <= 0:
+            raise UnreachableError(
+                f"{executor_count} executors",
+                timeout_seconds,
+                f"the application has {found}: give it more, or wait for fewer",
+            )
+        # Spark tells nobody in Python when an executor comes.
+        threading.Event().wait(min(_POLL_SECONDS, left_ns / NS_PER_SECOND))
+
+
+def _on_each_executor(context: SparkContext, action: _Action) -> list[dict[str, Any]]:
+    """Return what *action* yields, called once under each executor's JVM."""
+    java_context = context._jsc.sc()  # noqa: SLF001 (Python has no way to count slots)
+    profile = java_context.resourceProfileManager().defaultResourceProfile()
+    slot_count = java_context.maxNumConcurrentTasks(profile)
+
+    def run(_: Iterable[int]) -> Iterator[str]:
+        task = BarrierTaskContext.get()
+        jvm_pid = _jvm_pid()
+        here = [_machine(), jvm_pid]
+        told = json.dumps([*here, task.partitionId()])
+        everybody = [json.loads(text) for text in task.allGather(told)]
+        if min(one[2] for one in everybody if one[:2] == here) != task.partitionId():
+            return  # another one sees to this JVM
+        is_alone = {one[0] for one in everybody} == {here[0]}
+        for answer in action(_Place(jvm_pid=jvm_pid, is_alone=is_alone)):
+            yield json.dumps(answer)
+
+    tasks = context.parallelize(range(slot_count), slot_count).barrier()
+    return [json.loads(text) for text in tasks.mapPartitions(run).collect()]
+
+
+def _starting(order: NodeOrder, count: int, *, is_loopback: bool) -> _Action:
+    """Return what starts *count* nodes under a JVM that has none yet."""
+
+    def start(place: _Place) -> Iterator[dict[str, Any]]:
+        if is_loopback and not place.is_alone:
+            yield _failed(
+                ConfigurationError(
+                    "the executors are on several machines, and nodes that listen on "
+                    'loopback are reached from one: give bind="tcp://*:0", and CURVE '
+                    "keys or is_insecure_allowed=True"
+                )
+            )
+            return
+        mine = evolve(
+            order, jvm_pid=place.jvm_pid, jvm_started=start_time_of(place.jvm_pid)
+        )
+        running = [
+            node
+            for node in read_slots(Path(order.data_dir))
+            if (node.jvm_pid, node.jvm_started) == (mine.jvm_pid, mine.jvm_started)
+        ]
+        yield from (asdict(node) for node in running)
+        for _ in range(count - len(running)):
+            yield _spawn(mine)
+
+    return start
+
+
+def _spawn(order: NodeOrder) -> dict[str, Any]:
+    """Start one node, and return what it says."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", executor_node_process.__name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        start_new_session=True,  # Spark's daemon ends with its whole process group
+    )
+    timeout_seconds = order.timeout_seconds + _START_GRACE_SECONDS
+    try:
+        said, _ = process.communicate(
+            json.dumps(asdict(order)).encode(), timeout=timeout_seconds
+        )
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return _failed(UnreachableError("a new node", timeout_seconds, "it hangs"))
+    text = said.decode(errors="replace").strip()
+    try:
+        answer: dict[str, Any] = json.loads(text.rpartition("\n")[2])
+    except ValueError:
+        what = text[-_SAID_LENGTH_MAX:] or "see node.log in its slot"
+        return _failed(NameServiceError(f"a node did not start: {what}"))
+    return answer
+
+
+def _failed(error: NameServiceError) -> dict[str, Any]:
+    return {"error": str(error), "type": type(error).__name__}
+
+
+def _stopping(nodes: Sequence[RunningNode]) -> _Action:
+    """Return what stops those of *nodes* that are where it is called."""
+
+    def stop(_place: _Place) -> Iterator[dict[str, Any]]:
+        _stop_here(nodes)
+        yield from ()
+
+    return stop
+
+
+def _is_here(node: RunningNode) -> bool:
+    """Return whether *node* runs where we can see and stop it."""
+    slot = Path(node.slot)
+    return node in read_slots(slot.parent)
+
+
+def _stop_here(nodes: Iterable[RunningNode]) -> None:
+    """Stop those of *nodes* that run here, and wait until they have ended."""
+    ending = [node for node in nodes if _is_here(node)]
+    for node in ending:
+        _signal(node, signal.SIGTERM)
+    clock = SystemClock()
+    deadline_ns = clock.now_ns() + seconds_to_ns(_STOP_TIMEOUT_SECONDS)
+    is_killed = False
+    while ending := [node for node in ending if is_slot_held(Path(node.slot))]:
+        if clock.now_ns() >= deadline_ns and not is_killed:
+            is_killed = True
+            for node in ending:
+                _signal(node, signal.SIGKILL)
+        # A process that is nobody's child tells nobody of its end.
+        threading.Event().wait(_POLL_SECONDS)
+
+
+def _signal(node: RunningNode, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(node.pid, number)
+
+
+def _machine() -> str:
+    """Return what tells this machine, or container, from others."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")
+        return f"{socket.gethostname()} {boot.strip()}"
+    return socket.gethostname()
+
+
+def _jvm_pid() -> int:
+    """
+    Return the JVM that the present Python worker works for.
+
+    Raises:
+        LocalProtocolError: If it works for none.
+    """
+    pid = os.getpid()
+    while pid > 1:
+        name, parent_pid = _process(pid)
+        if name == "java":
+            return pid
+        pid = parent_pid
+    raise LocalProtocolError("this is no Python worker of a Spark executor")
+
+
+def _process(pid: int) -> tuple[str, int]:
+    """Return the name of a process and its parent; ("", 0) if it is not there."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # not Linux
+        said = subprocess.run(
+            ["ps", "-o", "ppid=,comm=", "-p", str(pid)],  # noqa: S607 (wherever it is)
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.split(maxsplit=1)
+        return (Path(said[1].strip()).name, int(said[0])) if len(said) == 2 else ("", 0)
+    before, _, after = stat.rpartition(")")
+    return before.partition("(")[2], int(after.split()[1])

@@ -1,0 +1,697 @@
+"""What is so on ZooKeeper alone; tests/conformance holds what is so everywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from election import Delete, LeaderElection, LeaderSession, Put
+from haservices import Guarantee, HAConfig, HAServices, open_ha_services
+from haservices.testing.tcp_proxy import TCPProxy
+from haservices.testing.zookeeper_server import ZooKeeperServer
+from haservices.zookeeper.backend import ZooKeeperHAServices
+from nameservice import (
+    DidNotHappenError,
+    LeadershipLostError,
+    MayHaveHappenedError,
+    NoLeaderError,
+    RemoteProtocolError,
+    StaleEpochError,
+    UnknownSessionError,
+)
+from tests.recording import (
+    WAIT_SECONDS,
+    ConfirmingContender,
+    Granted,
+    Notified,
+    RecordingContender,
+    RecordingListener,
+    Revoked,
+    wait_until,
+)
+
+
+pytestmark = pytest.mark.shells
+
+JOB = "flights"
+SESSION_TIMEOUT_SECONDS = 1.5
+
+
+@pytest.fixture
+def resources() -> Iterator[contextlib.ExitStack]:
+    """Return what closes everything that a test has opened."""
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+class Cluster:
+    """Services of one chroot, and the nodes below it."""
+
+    def __init__(
+        self, url: str, client: KazooClient, resources: contextlib.ExitStack
+    ) -> None:
+        self.url = url
+        self.client = client
+        self.top = f"{urlsplit(url).path}/lodestar/default"
+        self.component = f"{self.top}/components/{JOB}"
+        self.leader = f"{self.component}/leader"
+        self._resources = resources
+
+    def open(self, **settings: Any) -> ZooKeeperHAServices:
+        """Return new services with a session of their own."""
+        settings = {"url": self.url} | settings
+        ha = open_ha_services(HAConfig(**settings))
+        assert isinstance(ha, ZooKeeperHAServices)
+        self._resources.callback(ha.close)
+        return ha
+
+    def contend(
+        self, ha: HAServices, address: str
+    ) -> tuple[LeaderElection, ConfirmingContender]:
+        """Return an election in which a contender takes part, once it is registered."""
+        known = len(self.contenders())
+        election = ha.get_leader_election(JOB)
+        contender = ConfirmingContender(election, address)
+        election.start(contender)
+        wait_until(lambda: len(self.contenders()) > known)
+        return election, contender
+
+    def lead(
+        self, ha: HAServices, address: str = "a:1"
+    ) -> tuple[LeaderElection, ConfirmingContender, LeaderSession]:
+        """Return a contender that leads."""
+        election, contender = self.contend(ha, address)
+        return election, contender, contender.wait_for_confirm()
+
+    def contenders(self) -> list[str]:
+        """Return the paths of the contenders' nodes, in order."""
+        parent = f"{self.component}/contenders"
+        try:
+            names = self.client.get_children(parent)
+        except NoNodeError:
+            return []
+        return [f"{parent}/{name}" for name in sorted(names, key=lambda n: n[-10:])]
+
+    def read(self, path: str) -> Any:
+        """Return the JSON that a node holds."""
+        return json.loads(self.client.get(path)[0])
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a node."""
+        return self.client.exists(path) is not None
+
+
+@pytest.fixture
+def cluster(
+    zookeeper_url: str, zookeeper_client: KazooClient, resources: contextlib.ExitStack
+) -> Cluster:
+    """Return a cluster of the test's own."""
+    return Cluster(zookeeper_url, zookeeper_client, resources)
+
+
+def listening(ha: HAServices) -> RecordingListener:
+    """Return the listener of a new retriever, started."""
+    listener = RecordingListener()
+    ha.get_leader_retriever(JOB).start(listener)
+    return listener
+
+
+def watcher_counts(server: ZooKeeperServer) -> dict[str, int]:
+    """Return for each path that is watched how many sessions watch it."""
+    counts: dict[str, int] = {}
+    path = ""
+    for line in server.ask("wchp").splitlines():
+        if line.startswith("/"):
+            path = line
+            counts[path] = 0
+        elif line:
+            counts[path] += 1
+    return counts
+
+
+class TestNodes:
+    """What stands in ZooKeeper, for whoever looks with other tools."""
+
+    def test_epoch_is_the_transaction_that_created_the_contenders_node(
+        self, cluster: Cluster
+    ) -> None:
+        """E2: the czxid, so that epochs rise as long as the ensemble's data lives."""
+        ha = cluster.open()
+        _, _, session = cluster.lead(ha)
+        (node,) = cluster.contenders()
+        stat = cluster.client.exists(node)
+        assert stat.czxid == session.epoch
+        assert f"{stat.ephemeralOwner:#x}" == ha.session_id
+
+    def test_leader_and_contender_can_be_read_as_json(self, cluster: Cluster) -> None:
+        """E3, R3: the leader's node is ephemeral and holds the publication."""
+        election, _, session = cluster.lead(cluster.open())
+        election.confirm_leadership(session.leader_session_id, "b:1")
+        assert cluster.read(cluster.leader) == {
+            "epoch": session.epoch,
+            "confirm_count": 2,
+            "leader_session_id": str(session.leader_session_id),
+            "address": "b:1",
+        }
+        (node,) = cluster.contenders()
+        record = cluster.read(node)
+        assert record["address"] == "b:1"
+        assert record["is_granted"] is True
+        assert record["session_timeout_ms"] == 10_000
+        owners = {
+            cluster.client.exists(path).ephemeralOwner
+            for path in (node, cluster.leader)
+        }
+        assert len(owners) == 1
+        assert 0 not in owners
+
+    def test_retrieving_creates_nothing(self, cluster: Cluster) -> None:
+        """R6: not even the nodes above, nor the chroot."""
+        ha = cluster.open()
+        listener = listening(ha)
+        with ha.get_leader_retriever(JOB) as retriever:
+            assert retriever.leader is None
+            assert list(ha.get_leader_election(JOB).contenders()) == []
+            assert ha.get_leader_store(JOB).list() == []
+            assert ha.get_leader_store(JOB).get("path") is None
+            assert list(ha.operations.leaders()) == []
+        assert not cluster.exists(urlsplit(cluster.url).path)
+        assert listener.calls == ()
+
+    def test_closing_leaves_no_ephemeral_node(self, cluster: Cluster) -> None:
+        """E7: what an election has created is gone when its close has returned."""
+        election, _, _ = cluster.lead(cluster.open())
+        election.close()
+        assert cluster.contenders() == []
+        assert not cluster.exists(cluster.leader)
+
+    def test_cleanup_leaves_no_node_where_nobody_contends(
+        self, cluster: Cluster
+    ) -> None:
+        """L3: jobs come and go; their nodes do not pile up."""
+        ha = cluster.open()
+        election, _, session = cluster.lead(ha)
+        ha.get_leader_store(JOB).put("a/b", b"1", session=session)
+        ha.cleanup(JOB)
+        assert len(cluster.contenders()) == 1
+        election.close()
+        ha.cleanup(JOB)
+        assert not cluster.exists(cluster.component)
+        assert not cluster.exists(f"{cluster.top}/store/{JOB}")
+        _, _, again = cluster.lead(cluster.open(), "b:1")
+        assert again.epoch > session.epoch
+
+
+class TestWatches:
+    """Who watches what, and what becomes of watches."""
+
+    def test_a_contender_watches_only_the_one_before_it(
+        self, cluster: Cluster, zookeeper_server: ZooKeeperServer
+    ) -> None:
+        """E1: no herd: the end of a leader wakes one contender and its own."""
+        elections = [cluster.contend(cluster.open(), f"c{n}:1")[0] for n in range(5)]
+
+        def counts() -> list[int]:
+            watchers = watcher_counts(zookeeper_server)
+            return [watchers.get(node, 0) for node in cluster.contenders()]
+
+        # Each by its own contender, and all but the last by the next one.
+        wait_until(lambda: counts() == [2, 2, 2, 2, 1])
+        elections[2].close()
+        wait_until(lambda: counts() == [2, 2, 2, 1])
+
+    def test_closed_retrievers_and_contenders_leave_no_watch(
+        self, cluster: Cluster, zookeeper_server: ZooKeeperServer
+    ) -> None:
+        """R5, E7: neither on the server nor in kazoo, while the session goes on."""
+        cluster.lead(cluster.open())
+        before = dict.fromkeys([cluster.leader, *cluster.contenders()], 1)
+        wait_until(lambda: watcher_counts(zookeeper_server) == before)
+        ha = cluster.open()
+        kazoo_watchers = ha._session._connection._client._data_watchers
+        for number in range(20):
+            election, _ = cluster.contend(ha, "waiting:1")
+            for job_id in (JOB, f"job-{number}"):
+                with ha.get_leader_retriever(job_id) as retriever:
+                    if job_id == JOB:
+                        retriever.wait_for_leader(WAIT_SECONDS)
+            election.close()
+        wait_until(lambda: watcher_counts(zookeeper_server) == before)
+        wait_until(lambda: not kazoo_watchers)
+
+    def test_retrievers_of_one_service_share_one_watch(
+        self, cluster: Cluster, zookeeper_server: ZooKeeperServer
+    ) -> None:
+        """R2: however many retrievers a process has, ZooKeeper tells it once."""
+
+        def count() -> int:
+            return watcher_counts(zookeeper_server).get(cluster.leader, 0)
+
+        cluster.lead(cluster.open())
+        wait_until(lambda: count() == 1)  # the holder's own
+        ha = cluster.open()
+        for _ in range(10):
+            listening(ha).wait_for_leader(lambda leader: leader is not None)
+        assert count() == 2
+
+
+class TestTampering:
+    """Others have tools of their own."""
+
+    def test_a_deleted_contender_is_revoked_and_queues_last(
+        self, cluster: Cluster
+    ) -> None:
+        """E8: whoever deletes the holder's node ends its leadership."""
+        _, leader, first = cluster.lead(cluster.open())
+        _, follower = cluster.contend(cluster.open(), "b:1")
+        listener = listening(cluster.open())
+        listener.wait_for_leader(lambda found: found is not None)
+        cluster.client.delete(cluster.contenders()[0])
+        leader.wait_for_revoke()
+        second = follower.wait_for_confirm()
+        listener.wait_for_latest(
+            lambda found: found is not None and found.address == "b:1"
+        )
+        wait_until(lambda: len(cluster.contenders()) == 2)
+        assert cluster.client.exists(cluster.contenders()[0]).czxid == second.epoch
+        assert first.epoch < second.epoch
+        assert leader.calls == (Granted(first), Revoked())
+
+    def test_a_deleted_waiting_contender_registers_again(
+        self, cluster: Cluster
+    ) -> None:
+        """E8: it does not wait for ever for a turn that cannot come."""
+        cluster.lead(cluster.open())
+        _, waiting = cluster.contend(cluster.open(), "b:1")
+        node = cluster.contenders()[1]
+        cluster.client.delete(node)
+        wait_until(lambda: len(cluster.contenders()) == 2)
+        assert cluster.contenders()[1] != node
+        assert waiting.calls == ()
+
+    def test_a_deleted_publication_ends_the_leadership(self, cluster: Cluster) -> None:
+        """R3: retrievers were told None of this epoch: it cannot be published again."""
+        _, leader, first = cluster.lead(cluster.open())
+        listener = listening(cluster.open())
+        listener.wait_for_leader(lambda found: found is not None)
+        cluster.client.delete(cluster.leader)
+        second = leader.wait_for_confirm(2)
+        assert second.epoch > first.epoch
+        found = listener.wait_for_latest(
+            lambda found: found is not None and found.epoch == second.epoch
+        )
+        assert listener.leaders[-2:] == (None, found)
+
+    def test_a_leftover_publication_is_replaced(self, cluster: Cluster) -> None:
+        """E3: the queue decides who leads, whatever stands in the leader's node."""
+        cluster.client.create(cluster.leader, b"somebody else's", makepath=True)
+        listener = listening(cluster.open())
+        error = listener.record.wait_for_count(1)[0]
+        _, _, session = cluster.lead(cluster.open())
+        listener.wait_for_latest(
+            lambda found: found is not None and found.epoch == session.epoch
+        )
+        assert not isinstance(error, Notified)
+        assert isinstance(error.error, RemoteProtocolError)
+        assert cluster.client.exists(cluster.leader).ephemeralOwner != 0
+
+    def test_a_contenders_node_that_is_overwritten_ends_its_entry(
+        self, cluster: Cluster
+    ) -> None:
+        """E8: nobody knows what stands in it now: revoked, and registered again."""
+        _, leader, first = cluster.lead(cluster.open())
+        cluster.client.set(cluster.contenders()[0], b"{}")
+        second = leader.wait_for_confirm(2)
+        assert second.epoch > first.epoch
+        assert leader.calls == (Granted(first), Revoked(), Granted(second))
+
+    def test_strangers_nodes_among_the_contenders_are_ignored(
+        self, cluster: Cluster
+    ) -> None:
+        """E1, N6: they neither lead nor break what operators ask."""
+        contenders = f"{cluster.component}/contenders"
+        cluster.client.create(f"{contenders}/stranger", b"", makepath=True)
+        cluster.client.create(f"{contenders}/{'0' * 32}-x", b"")
+        ha = cluster.open()
+        election, _, _ = cluster.lead(ha)
+        assert [item.address for item in election.contenders()] == ["a:1"]
+        assert [item.contender_count for item in ha.operations.leaders()] == [1]
+        assert len(ha.operations.sessions()) == 1
+
+
+class TestRevocation:
+    """Operators end leaderships by marking: two holders never believe at once."""
+
+    def test_the_marked_holder_stays_first_until_it_has_stopped_leading(
+        self, cluster: Cluster
+    ) -> None:
+        """E4, E6: the successor is granted when the revoke callback has returned."""
+        may_return = threading.Event()
+
+        class Leaving(ConfirmingContender):
+            def revoke_leadership(self) -> None:
+                super().revoke_leadership()
+                assert may_return.wait(WAIT_SECONDS)
+
+        ha = cluster.open(session_timeout_seconds=60.0)
+        election = ha.get_leader_election(JOB)
+        leader = Leaving(election, "a:1")
+        election.start(leader)
+        session = leader.wait_for_confirm()
+        _, follower = cluster.contend(cluster.open(), "b:1")
+        assert cluster.open().operations.revoke(JOB) == session
+        leader.wait_for_revoke()
+        assert not election.has_leadership(session.leader_session_id)
+        assert not cluster.exists(cluster.leader)
+        (first, _) = cluster.contenders()
+        assert cluster.read(first)["is_ended"] is True
+        assert follower.calls == ()
+        with pytest.raises(StaleEpochError):
+            ha.get_leader_store(JOB).put("a", b"", session=session)
+        with pytest.raises(LeadershipLostError):
+            election.confirm_leadership(session.leader_session_id, "a:2")
+        with pytest.raises(NoLeaderError):
+            cluster.open().operations.revoke(JOB)
+        may_return.set()
+        follower.wait_for_confirm()
+
+    def test_a_callback_that_hangs_is_waited_for_one_session_timeout(
+        self, cluster: Cluster
+    ) -> None:
+        """E4: belief is over for sure by then; others need not wait for ever."""
+        may_return = threading.Event()
+
+        class Hanging(ConfirmingContender):
+            def revoke_leadership(self) -> None:
+                super().revoke_leadership()
+                assert may_return.wait(WAIT_SECONDS)
+
+        ha = cluster.open(session_timeout_seconds=SESSION_TIMEOUT_SECONDS)
+        election = ha.get_leader_election(JOB)
+        leader = Hanging(election, "a:1")
+        election.start(leader)
+        leader.wait_for_confirm()
+        _, follower = cluster.contend(cluster.open(), "b:1")
+        cluster.open().operations.revoke(JOB)
+        follower.wait_for_confirm()
+        assert leader.revoked_count == 1
+        may_return.set()
+
+    def test_a_holder_that_dies_marked_gives_way_with_its_session(
+        self, cluster: Cluster, zookeeper_server: ZooKeeperServer
+    ) -> None:
+        """E4: cut off, it cannot be told: its successor waits for its session."""
+        with TCPProxy(zookeeper_server.port) as proxy:
+            ha = cluster.open(
+                url=f"zookeeper://{proxy.address}{urlsplit(cluster.url).path}",
+                session_timeout_seconds=SESSION_TIMEOUT_SECONDS,
+            )
+            election, _, session = cluster.lead(ha)
+            _, follower = cluster.contend(cluster.open(), "b:1")
+            proxy.cut()
+            cluster.open().operations.revoke(JOB)
+            follower.wait_for_confirm()
+            assert not election.has_leadership(session.leader_session_id)
+            proxy.heal()
+
+    def test_expiring_ends_every_entry_of_a_session(self, cluster: Cluster) -> None:
+        """N6: the leader is revoked, waiting contenders queue last, nothing else."""
+        ha = cluster.open()
+        other = cluster.open()
+        _, leader, first = cluster.lead(ha)
+        _, follower = cluster.contend(other, "b:1")
+        cluster.contend(ha, "c:1")
+        assert ha.session_id is not None
+        other.operations.expire(ha.session_id)
+        leader.wait_for_revoke()
+        assert follower.wait_for_confirm().epoch > first.epoch
+        wait_until(lambda: len(cluster.contenders()) == 3)
+        with pytest.raises(UnknownSessionError):
+            other.operations.expire("0x1")
+
+
+class TestSessions:
+    """What becomes of a session, and of what hangs on it."""
+
+    def test_the_negotiated_timeout_counts_not_the_one_asked_for(
+        self, resources: contextlib.ExitStack
+    ) -> None:
+        """E4: a server that grants less is believed, and operators see it."""
+        server = resources.enter_context(
+            ZooKeeperServer(session_timeout_seconds_max=2.0)
+        )
+        ha = resources.enter_context(open_ha_services(server.url))
+        election = ha.get_leader_election(JOB)
+        contender = ConfirmingContender(election, "a:1")
+        election.start(contender)
+        session = contender.wait_for_confirm()
+        (information,) = ha.operations.sessions()
+        assert information.timeout_seconds == 2.0
+        wait_until(lambda: election.has_leadership(session.leader_session_id))
+        server.pause()
+        began = time.monotonic()
+        wait_until(lambda: not election.has_leadership(session.leader_session_id))
+        assert time.monotonic() - began < 2.0
+        server.resume()
+
+    def test_a_session_that_is_really_over_is_replaced(
+        self, cluster: Cluster, zookeeper_server: ZooKeeperServer
+    ) -> None:
+        """E8: revoked, a new session, registered at the end; retrievers go on."""
+        ha = cluster.open()
+        election, leader, first = cluster.lead(ha)
+        listener = listening(ha)
+        listener.wait_for_leader(lambda found: found is not None)
+        ended = ha.session_id
+        identity = ha._session._connection._client.client_id
+        # Whoever holds id and password of a session may close it.
+        thief = KazooClient(hosts=zookeeper_server.address, client_id=identity)
+        thief.start()
+        thief.stop()
+        thief.close()
+        second = leader.wait_for_confirm(2)
+        assert second.epoch > first.epoch
+        assert ha.session_id not in (None, ended)
+        assert leader.calls == (Granted(first), Revoked(), Granted(second))
+        wait_until(lambda: election.has_leadership(second.leader_session_id))
+        listener.wait_for_latest(
+            lambda found: found is not None and found.epoch == second.epoch
+        )
+
+    def test_a_broken_connection_costs_nothing(
+        self, cluster: Cluster, zookeeper_server: ZooKeeperServer
+    ) -> None:
+        """E5: reset again and again, the session and the leadership go on."""
+        with TCPProxy(zookeeper_server.port) as proxy:
+            ha = cluster.open(
+                url=f"zookeeper://{proxy.address}{urlsplit(cluster.url).path}"
+            )
+            _, leader, session = cluster.lead(ha)
+            store = ha.get_leader_store(JOB)
+            written = 0
+            for number in range(10):
+                proxy.reset()
+                try:
+                    store.put("n", str(number).encode(), session=session)
+                except (DidNotHappenError, MayHaveHappenedError):
+                    continue
+                written = number
+            store.put("n", b"last", session=session)
+            value = store.get("n")
+            assert value is not None
+            assert value.value == b"last"
+            assert written > 0
+            assert leader.calls == (Granted(session),)
+
+    def test_a_silent_connection_is_given_up_while_the_session_lives(
+        self, cluster: Cluster, zookeeper_server: ZooKeeperServer
+    ) -> None:
+        """E5: two thirds of the timeout of silence, then another server is tried."""
+        with TCPProxy(zookeeper_server.port) as proxy:
+            ha = cluster.open(
+                url=f"zookeeper://{proxy.address}{urlsplit(cluster.url).path}",
+                session_timeout_seconds=6.0,
+            )
+            before = ha.session_id
+            _, leader, session = cluster.lead(ha)
+            # From now on the server is somewhere else.
+            client = ha._session._connection._client
+            client.set_hosts(zookeeper_server.address)
+            proxy.cut()
+            store = ha.get_leader_store(JOB)
+
+            def is_written() -> bool:
+                try:
+                    store.put("path", b"", session=session)
+                except (DidNotHappenError, MayHaveHappenedError):
+                    return False
+                return True
+
+            wait_until(is_written)
+            assert ha.session_id == before
+            assert leader.calls == (Granted(session),)
+
+    def test_closing_while_out_of_contact_is_bounded(
+        self, cluster: Cluster, zookeeper_server: ZooKeeperServer
+    ) -> None:
+        """E7: close() returns though nobody answers; the session ends later."""
+        with TCPProxy(zookeeper_server.port) as proxy:
+            ha = cluster.open(
+                url=f"zookeeper://{proxy.address}{urlsplit(cluster.url).path}",
+                session_timeout_seconds=SESSION_TIMEOUT_SECONDS,
+                connect_timeout_seconds=0.5,
+            )
+            cluster.lead(ha)
+            for number in range(5):
+                ha.get_leader_election(f"job-{number}").start(RecordingContender())
+            proxy.cut()
+            began = time.monotonic()
+            ha.close()
+            assert time.monotonic() - began < 10.0
+        wait_until(lambda: cluster.contenders() == [])
+
+    def test_an_election_closed_while_it_registers_leaves_nothing(
+        self, cluster: Cluster, zookeeper_server: ZooKeeperServer
+    ) -> None:
+        """E8: the answer to the registration comes when the election is closed."""
+        with TCPProxy(zookeeper_server.port) as proxy:
+            ha = cluster.open(
+                url=f"zookeeper://{proxy.address}{urlsplit(cluster.url).path}",
+                session_timeout_seconds=60.0,
+                connect_timeout_seconds=0.5,
+            )
+            for deliver in (True, False):
+                election = ha.get_leader_election(JOB)
+                contender = RecordingContender()
+                proxy.cut_replies()
+                election.start(contender)
+                wait_until(lambda: len(cluster.contenders()) == 1)
+                election.close()
+                assert len(cluster.contenders()) == 1
+                proxy.heal(deliver=deliver)
+                wait_until(lambda: cluster.contenders() == [])
+                assert contender.calls == ()
+
+
+class TestStore:
+    """One node per path, one transaction per commit."""
+
+    def test_what_others_write_is_a_version_like_any_other(
+        self, cluster: Cluster
+    ) -> None:
+        """L1: ZooKeeper's version plus one; a guess that was wrong is corrected."""
+        ha = cluster.open()
+        _, _, session = cluster.lead(ha)
+        store = ha.get_leader_store(JOB)
+        store.put("a", b"1", session=session)
+        node = f"{cluster.top}/store/{JOB}/a"
+        cluster.client.set(node, b"=theirs")
+        value = store.get("a")
+        assert value is not None
+        assert (value.value, value.version) == (b"theirs", 2)
+        cluster.client.delete(node)
+        store.put("a", b"2", session=session)
+        cluster.client.delete(node)
+        store.delete("a", session=session)
+        assert store.list() == []
+        cluster.client.create(node, b"not ours")
+        with pytest.raises(RemoteProtocolError):
+            store.get("a")
+
+    def test_commits_of_many_values_are_one_all_the_same(
+        self, cluster: Cluster
+    ) -> None:
+        """L3: 1,000,000 bytes in 1,000 values: written, replaced and removed again."""
+        ha = cluster.open()
+        _, _, session = cluster.lead(ha)
+        store = ha.get_leader_store(JOB)
+        bundles = f"{cluster.top}/bundles/{JOB}"
+        paths = [f"part/{number:04}" for number in range(1_000)]
+        for fill in (b"a", b"b", b"c"):
+            store.commit([Put(path, fill * 1_000) for path in paths], session=session)
+            values = [store.get(path) for path in (paths[0], paths[499], paths[-1])]
+            assert {value and value.value for value in values} == {fill * 1_000}
+            assert len(cluster.client.get_children(bundles)) <= 2
+        stale = LeaderSession(
+            leader_session_id=session.leader_session_id, epoch=session.epoch - 1
+        )
+        with pytest.raises(StaleEpochError):
+            store.commit([Put(path, b"z" * 1_000) for path in paths], session=stale)
+        store.commit([Delete(path) for path in paths], session=session)
+        assert store.list() == []
+        ha.cleanup(JOB)
+        assert not cluster.exists(bundles)
+
+    def test_a_version_that_must_not_exist_is_checked_for_deletions_too(
+        self, cluster: Cluster
+    ) -> None:
+        """L1: deleting what must not be there succeeds only if it is not."""
+        ha = cluster.open()
+        _, _, session = cluster.lead(ha)
+        store = ha.get_leader_store(JOB)
+        store.delete("a", version=0, session=session)
+        store.put("a", b"", session=session)
+        with pytest.raises(DidNotHappenError):
+            store.delete("a", version=0, session=session)
+        assert store.list() == ["a"]
+
+
+class TestOperations:
+    """What ZooKeeper tells operators, and what it does not."""
+
+    def test_status_is_mntr_where_it_is_allowed(
+        self, cluster: Cluster, zookeeper_server: ZooKeeperServer
+    ) -> None:
+        """N6: numbers are numbers, and the server that answered is named."""
+        status = cluster.open().operations.status()
+        assert status["server"] == zookeeper_server.address
+        assert status["zk_server_state"] == "standalone"
+        assert isinstance(status["zk_znode_count"], int)
+        assert isinstance(status["zk_avg_latency"], float)
+
+    def test_status_is_srvr_where_that_is_all(
+        self, resources: contextlib.ExitStack
+    ) -> None:
+        """N6: ZooKeeper's default allows srvr alone."""
+        server = resources.enter_context(
+            ZooKeeperServer(settings={"4lw.commands.whitelist": "srvr"})
+        )
+        ha = resources.enter_context(open_ha_services(server.url))
+        status = ha.operations.status()
+        assert status["mode"] == "standalone"
+        assert isinstance(status["node_count"], int)
+
+    def test_what_zookeeper_does_not_tell_is_none(self, cluster: Cluster) -> None:
+        """N6: ages are not made up; sessions that do not contend are not known."""
+        ha = cluster.open()
+        cluster.open()
+        election, _, session = cluster.lead(ha)
+        (contender,) = election.contenders()
+        assert contender.is_leader
+        assert contender.session_id == ha.session_id
+        assert contender.session_age_seconds is None
+        assert contender.last_heard_seconds is None
+        (information,) = ha.operations.sessions()
+        assert information.session_id == ha.session_id
+        assert information.leads_component_ids == [JOB]
+        assert f"[{os.getpid()}]" in information.client
+        (component,) = ha.operations.leaders()
+        assert component.epoch == session.epoch
+
+    def test_guarantees(self, cluster: Cluster) -> None:
+        """What is promised beyond the common contract, and what is not."""
+        assert cluster.open().guarantees == {
+            Guarantee.ACROSS_PROCESSES,
+            Guarantee.SURVIVES_SERVER_LOSS,
+            Guarantee.SURVIVES_SERVER_RESTART,
+        }

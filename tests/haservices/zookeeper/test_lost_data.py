@@ -1,0 +1,105 @@
+"""E8: an ensemble that was set up anew refuses in silence all who knew the old one."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from haservices import HAConfig, HAServices, open_ha_services
+from haservices.testing import ZooKeeperServer
+from nameservice import RemoteProtocolError
+from tests.lodestar.running import Running
+from tests.recording import ConfirmingContender, RecordingListener
+
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+pytestmark = pytest.mark.shells
+
+JOB = "flights"
+TIMEOUTS: dict[str, Any] = {
+    "session_timeout_seconds": 2.0,
+    "connect_timeout_seconds": 5.0,
+}
+
+
+def begin_anew(server: ZooKeeperServer) -> None:
+    """Kill *server*, and start it without what it had stored."""
+    server.kill()
+    for data in server.directory.rglob("version-2"):
+        shutil.rmtree(data)
+    server.start()
+
+
+@pytest.mark.proves("E8")
+class TestLostData:
+    def test_everybody_is_told(self, tmp_path: Path) -> None:
+        """E8, L4: contenders, listeners and callers; new services find the new one."""
+        with contextlib.ExitStack() as resources:
+            server = resources.enter_context(ZooKeeperServer(tmp_path))
+            config = HAConfig(url=server.url, **TIMEOUTS)
+            ha: HAServices = resources.enter_context(open_ha_services(config))
+            election = ha.get_leader_election(JOB)
+            contender = ConfirmingContender(election, "a:1")
+            election.start(contender)
+            session = contender.wait_for_confirm()
+            listener = RecordingListener()
+            ha.get_leader_retriever(JOB).start(listener)
+            listener.wait_for_leader(lambda leader: leader is not None)
+
+            begin_anew(server)
+            error = contender.wait_for_error()
+            assert isinstance(error, RemoteProtocolError)
+            assert error.reason == "data-lost"
+            assert not election.has_leadership(session.leader_session_id)
+            assert contender.revoked_count == 1
+            listener.record.wait_until(lambda _: bool(listener.errors))
+            assert listener.leaders[-1] is None
+            with pytest.raises(RemoteProtocolError, match="lost its data"):
+                ha.get_leader_store(JOB).get("a")
+            later = ha.get_leader_election(JOB)
+            late = ConfirmingContender(later, "b:1")
+            later.start(late)
+            assert isinstance(late.wait_for_error(), RemoteProtocolError)
+
+            fresh = resources.enter_context(open_ha_services(config))
+            again = fresh.get_leader_election(JOB)
+            successor = ConfirmingContender(again, "c:1")
+            again.start(successor)
+            successor.wait_for_confirm()
+
+    def test_elect_ends(self, tmp_path: Path) -> None:
+        """E8, N7: so that its supervisor starts it again, among the others."""
+        with ZooKeeperServer(tmp_path) as server:
+            at = ("--url", server.url, "--session-timeout-seconds", "2")
+            with Running(
+                *("elect", JOB, "a:1", "--repeat", *at),
+                *("--", "sh", "-c", "echo leading; exec sleep 600"),
+            ) as elected:
+                elected.out.until("leading")
+                begin_anew(server)
+                result = elected.result()
+                assert result.exit_code == 1
+                assert "lost its data" in result.err
+
+    def test_a_restart_is_no_loss(self, tmp_path: Path) -> None:
+        """E8: away for longer than the session, it is only waited for."""
+        with contextlib.ExitStack() as resources:
+            server = resources.enter_context(ZooKeeperServer(tmp_path))
+            config = HAConfig(url=server.url, **TIMEOUTS)
+            ha = resources.enter_context(open_ha_services(config))
+            election = ha.get_leader_election(JOB)
+            contender = ConfirmingContender(election, "a:1")
+            election.start(contender)
+            session = contender.wait_for_confirm()
+            server.kill()
+            contender.wait_for_revoke()
+            server.start()
+            again = contender.wait_for_confirm(2)
+            assert again.epoch >= session.epoch
+            assert contender.errors == ()

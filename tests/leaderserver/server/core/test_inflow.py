@@ -1,0 +1,91 @@
+"""What came in and still waits, by what the kernel says and what was given (N3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from leaderserver.server.core.inflow import Inflow
+from nameservice import NS_PER_SECOND
+from zmqtransport import ConnectionId
+
+
+A, B, C = (ConnectionId(number) for number in (7, 8, 9))
+KIB = 1024
+
+
+def inflow() -> Inflow:
+    """Return one with small limits, and three connections."""
+    made = Inflow(
+        bytes_per_connection_max=1_000 * KIB,
+        bytes_max=2_000 * KIB,
+        frame_overhead_bytes=2,
+    )
+    for connection in (A, B, C):
+        made.opened(connection, now_ns=0)
+    return made
+
+
+@pytest.mark.proves("N3")
+def test_what_was_given_waits_no_more() -> None:
+    """N3: a connection that sends much, and whose messages are handled, is well."""
+    made = inflow()
+    for _ in range(100):
+        made.given(A, [4, 100_000])
+    read = 100 * (6 + 9 + 100_000)
+    assert made.excess({A: read}, now_ns=0) == []
+
+
+@pytest.mark.proves("N3")
+def test_short_and_long_frames_are_counted_as_zmtp_sends_them() -> None:
+    """N3: what is counted as given is never more than was read (ZeroMQ RFC 23)."""
+    made = inflow()
+    made.given(A, [255, 256])
+    # Had more been counted than was read, this were taken for another connection.
+    assert made.excess({A: 2 + 255 + 9 + 256 + 1_000 * KIB}, now_ns=0) == []
+    assert made.excess({A: 2 + 255 + 9 + 256 - 1 + 2_000 * KIB}, now_ns=0) == [A]
+
+
+@pytest.mark.proves("N3")
+def test_one_connection_has_a_limit() -> None:
+    """N3: a message that never ends costs its connection."""
+    made = inflow()
+    assert made.excess({A: 1_200 * KIB, B: 500 * KIB}, now_ns=0) == [A]
+
+
+@pytest.mark.proves("N3")
+def test_all_together_have_a_limit() -> None:
+    """N3: those with the most go, until half of what may wait is free."""
+    made = inflow()
+    read = {A: 900 * KIB, B: 950 * KIB, C: 400 * KIB}
+    assert made.excess(read, now_ns=0) == [B, A]
+
+
+@pytest.mark.proves("N3")
+def test_those_with_little_stay() -> None:
+    """N3: a flood never costs those with few."""
+    made = inflow()
+    read = {A: 990 * KIB, B: 10 * KIB, C: 20 * KIB}
+    assert made.excess(read, now_ns=0) == []
+    assert made.excess(read, now_ns=0, is_urgent=True) == [A]
+
+
+@pytest.mark.proves("N3")
+def test_pings_are_allowed_for() -> None:
+    """N3: a client that is silent for a month is not taken for a flood."""
+    made = inflow()
+    month_ns = 30 * 86_400 * NS_PER_SECOND
+    assert made.excess({A: 30 * 86_400 * 50}, now_ns=month_ns) == []
+
+
+@pytest.mark.proves("N3")
+def test_a_number_that_is_used_again_starts_anew() -> None:
+    """N3: nobody inherits what another has sent and was given."""
+    made = inflow()
+    made.given(A, [10_000 * KIB])
+    assert made.excess({A: 5_000 * KIB}, now_ns=0) == [A]
+    made.opened(A, now_ns=0)
+    assert made.excess({A: 60 * KIB}, now_ns=0) == []
+    made.closed(A)
+    made.given(A, [10_000 * KIB])
+    assert made.excess({A: 5_000 * KIB}, now_ns=0) == [A]
+    assert set(made.connections) == {B, C}

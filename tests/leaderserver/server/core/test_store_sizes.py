@@ -1,0 +1,81 @@
+"""How much leader stores may hold, in memory and in a data directory (N3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from election import Delete, Put
+from leaderserver.server.core.store_sizes import StoreFullError, StoreLimits
+from leaderserver.server.storage import LeaderStorage, MemoryStorage, SQLiteStorage
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+LIMITS = StoreLimits(bytes_max=1_000_000, bytes_per_component_max=400_000)
+PART = bytes(90_000)
+
+
+@pytest.fixture(params=["memory", "directory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaderStorage]:
+    """Yield a storage with small limits."""
+    made: LeaderStorage
+    if request.param == "memory":
+        made = MemoryStorage(LIMITS)
+    else:
+        made = SQLiteStorage(tmp_path / "data", LIMITS)
+    yield made
+    made.close()
+
+
+def put(storage: LeaderStorage, component_id: str, path: str) -> None:
+    """Write one part."""
+    with storage.batch():
+        storage.commit(component_id, [Put(path, PART, None)])
+
+
+def test_one_component_has_a_limit(storage: LeaderStorage) -> None:
+    """N3: what is too much is refused and leaves nothing; others go on."""
+    for index in range(4):
+        put(storage, "c/greedy", f"p{index}")
+    with pytest.raises(StoreFullError, match="c/greedy"):
+        put(storage, "c/greedy", "p4")
+    assert storage.get("c/greedy", "p4") is None
+    put(storage, "c/other", "p")
+
+
+def test_all_components_have_a_limit(storage: LeaderStorage) -> None:
+    """N3: many small stores are not without bound, either."""
+    for index in range(9):
+        put(storage, f"c/{index}", "p")
+    with pytest.raises(StoreFullError, match="all stores"):
+        storage.commit("c/last", [Put("p", bytes(390_000), None)])
+
+
+def test_what_is_deleted_makes_room(storage: LeaderStorage) -> None:
+    """N3: deleting is never refused, and what it frees can be used."""
+    for index in range(4):
+        put(storage, "c/job", f"p{index}")
+    with storage.batch():
+        storage.commit("c/job", [Delete("p0", None), Delete("p1", None)])
+    put(storage, "c/job", "p5")
+    with storage.batch():
+        storage.cleanup("c/job")
+    for index in range(4):
+        put(storage, "c/job", f"p{index}")
+
+
+def test_another_limit_holds_from_the_next_commit_on(storage: LeaderStorage) -> None:
+    """N3: without a restart; what is there stays when less may be."""
+    for index in range(4):
+        put(storage, "c/job", f"p{index}")
+    storage.limit(StoreLimits(bytes_max=1_000_000, bytes_per_component_max=500_000))
+    put(storage, "c/job", "p4")
+    storage.limit(LIMITS)
+    with pytest.raises(StoreFullError, match="c/job"):
+        put(storage, "c/job", "p5")
+    assert storage.get("c/job", "p4") is not None

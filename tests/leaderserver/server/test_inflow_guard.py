@@ -1,0 +1,149 @@
+"""N3: who watches what comes in leaves nothing open itself."""
+
+from __future__ import annotations
+
+import os
+import queue
+import resource
+import socket
+import sqlite3
+import subprocess
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from election import Put
+from leaderserver.server.core.inflow import Inflow
+from leaderserver.server.inflow_guard import InflowGuard
+from leaderserver.server.storage import DATABASE_FILE_NAME, SQLiteStorage
+from nameservice import SystemClock
+from zmqtransport import ConnectionId
+
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+pytestmark = pytest.mark.shells
+
+
+@pytest.mark.proves("N3")
+class TestFindConnections:
+    def test_looking_leaves_no_descriptor_open(self) -> None:
+        """N3: pipes and files are looked at, too, and given back as sockets are."""
+        with ExitStack() as resources:
+            listener = resources.enter_context(socket.create_server(("127.0.0.1", 0)))
+            port = listener.getsockname()[1]
+            client = socket.create_connection(("127.0.0.1", port))
+            resources.enter_context(client)
+            accepted, _ = listener.accept()
+            resources.enter_context(accepted)
+            for descriptor in os.pipe():
+                resources.callback(os.close, descriptor)
+            guard = InflowGuard(
+                Inflow(bytes_per_connection_max=1, bytes_max=1, frame_overhead_bytes=1),
+                ports=[port],
+                memory_limit_bytes=2**30,
+                clock=SystemClock(),
+                disconnect=lambda _: None,
+            )
+            before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - entries vanish
+            for _ in range(3):
+                found = guard._find_connections()
+                assert accepted.fileno() in found
+                assert listener.fileno() not in found
+            after = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - likewise
+            assert after == before
+
+    def test_without_a_free_descriptor_it_watches_on(self) -> None:
+        """N3: a flood of connections takes descriptors first, and then memory."""
+        with ExitStack() as resources:
+            listener = resources.enter_context(socket.create_server(("127.0.0.1", 0)))
+            port = listener.getsockname()[1]
+            client = socket.create_connection(("127.0.0.1", port))
+            resources.enter_context(client)
+            accepted, _ = listener.accept()
+            resources.enter_context(accepted)
+            inflow = Inflow(
+                bytes_per_connection_max=1, bytes_max=1, frame_overhead_bytes=1
+            )
+            ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+            guard = InflowGuard(
+                inflow,
+                ports=[port],
+                memory_limit_bytes=1,
+                clock=SystemClock(),
+                disconnect=ended.put,
+            )
+            lowest_free = os.dup(client.fileno())
+            os.close(lowest_free)
+            limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+            guard.start()  # takes the last one
+            resources.callback(guard.close)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 1, limits[1]))
+            try:
+                with pytest.raises(OSError, match="Too many open files"):
+                    os.dup(client.fileno())
+                assert guard._find_connections() == []
+                opened_ns = SystemClock().now_ns()
+                inflow.opened(ConnectionId(accepted.fileno()), now_ns=opened_ns)
+                for _ in range(64):
+                    client.sendall(bytes(2**16))
+                    accepted.recv(2**16, socket.MSG_WAITALL)
+                assert ended.get(timeout=10) == accepted.fileno()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    @pytest.mark.parametrize(
+        ("memory_limit_bytes", "is_urgent"), [(None, False), (2**20, True)]
+    )
+    def test_memory_of_other_work_ends_no_connection(
+        self, memory_limit_bytes: int | None, is_urgent: bool
+    ) -> None:
+        """N3: in a process with other work its memory says nothing of connections."""
+        guard = InflowGuard(
+            Inflow(bytes_per_connection_max=1, bytes_max=1, frame_overhead_bytes=1),
+            ports=[1],
+            memory_limit_bytes=memory_limit_bytes,
+            clock=SystemClock(),
+            disconnect=lambda _: None,
+        )
+        assert guard._is_urgent(2**30) is is_urgent
+
+    def test_the_locks_of_the_database_stay(self, tmp_path: Path) -> None:
+        """
+        L2, N3: SQLite locks its files by descriptors of this process.
+
+        POSIX takes all of a process's locks of a file away when it closes any
+        descriptor of it, a copy included.  Then another process that opens the
+        database takes itself for the only one, and deletes the log on its way out.
+        """
+        storage = SQLiteStorage(tmp_path)
+        guard = InflowGuard(
+            Inflow(bytes_per_connection_max=1, bytes_max=1, frame_overhead_bytes=1),
+            ports=[1],
+            memory_limit_bytes=2**30,
+            clock=SystemClock(),
+            disconnect=lambda _: None,
+        )
+        guard._find_connections()
+        storage.commit("c/job", [Put("before", b"1")])
+        program = (
+            "import sys; from leaderserver.server.backup import back_up; "
+            "back_up(*sys.argv[1:])"
+        )
+        subprocess.run(
+            [sys.executable, "-c", program, tmp_path, tmp_path / "backup"],
+            check=True,
+            timeout=60,
+        )
+        log = tmp_path / f"{DATABASE_FILE_NAME}-wal"
+        assert log.exists()
+        storage.commit("c/job", [Put("after", b"2")])
+        database = sqlite3.connect(tmp_path / DATABASE_FILE_NAME)
+        paths = [path for (path,) in database.execute("SELECT path FROM store")]
+        database.close()
+        assert sorted(paths) == ["after", "before"]
+        storage.close()

@@ -1,0 +1,261 @@
+"""A service whose storage takes its time: what waits, and what goes on meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from leaderserver.messages import (
+    AcknowledgedHeartbeat,
+    CleanupRequest,
+    CloseSessionRequest,
+    DoneReply,
+    FailedReply,
+    GetRequest,
+    Granted,
+    HeartbeatRequest,
+    Hindered,
+    Reply,
+    Revoked,
+    ToClient,
+    UncertainReply,
+    ValueReply,
+    WithdrawRequest,
+)
+from leaderserver.server.core.storage_queue import RecordEpochTask, StorageWork
+from leaderserver.server.core.turn import Outgoing, Send
+from leaderserver.server.storage import MemoryStorage, UncertainWriteError
+from leaderserver.server.storage_work import Outcome, perform_storage_work
+from nameservice import StorageError
+from tests.leaderserver.conversation import (
+    JOB,
+    Conversation,
+    Talker,
+    commit,
+    register,
+)
+
+
+class SlowConversation(Conversation):
+    """A conversation with a service whose storage works when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(is_storage_apart=True)
+        self.under_way: list[StorageWork] = []
+
+    def take_work(self) -> None:
+        """Begin whatever the service wants done."""
+        while (work := self.service.next_storage_work()) is not None:
+            self.under_way.append(work)
+
+    def work(self, error: Exception | None = None) -> list[ToClient]:
+        """Do all that waits, or fail at it; return what is sent then."""
+        sent: list[Outgoing] = []
+        self.take_work()
+        while self.under_way:
+            work = self.under_way.pop(0)
+            outcomes: list[Outcome] = []
+            if isinstance(error, StorageError):
+                outcomes = [error] * len(work.jobs)
+            else:
+                outcomes += perform_storage_work(self.storage, work)
+            sent += self.service.storage_done(work, outcomes, now_ns=self.now_ns)
+            self.take_work()
+        return [item.message for item in sent]
+
+
+@pytest.fixture
+def slow() -> SlowConversation:
+    """Return a service whose storage waits to be told."""
+    return SlowConversation()
+
+
+def talker(conversation: SlowConversation, name: str) -> Talker:
+    """Return a client with a session."""
+    made = Talker(conversation, name)
+    made.hello()
+    return made
+
+
+def messages(outgoing: list[Outgoing]) -> list[ToClient]:
+    """Return what is sent to somebody."""
+    return [item.message for item in outgoing if isinstance(item, Send)]
+
+
+def granted(sent: list[ToClient]) -> Granted:
+    """Return the one grant of *sent*."""
+    (found,) = [message for message in sent if isinstance(message, Granted)]
+    return found
+
+
+def lead(conversation: SlowConversation, who: Talker, contender_id: str) -> Granted:
+    """Let *who* lead, and the epoch be recorded."""
+    who.say(register(contender_id))
+    return granted(conversation.work())
+
+
+class TestGrants:
+    @pytest.mark.proves("E2")
+    def test_a_grant_waits_for_its_record(self, slow: SlowConversation) -> None:
+        """E2: an epoch is durable before its grant is sent, and heartbeats go on."""
+        alice = talker(slow, "alice")
+        sent = messages(alice.say(register("x")))
+        assert not any(isinstance(message, Granted) for message in sent)
+        answer = alice.answer(HeartbeatRequest(acknowledged=0))
+        assert answer == AcknowledgedHeartbeat(
+            affirmations=[], is_undecided=False, revisions={}
+        )
+        assert isinstance(slow.storage, MemoryStorage)
+        assert slow.storage.recorded_epochs() == {}
+        grant = granted(slow.work())
+        assert slow.storage.recorded_epochs() == {JOB: grant.affirmation.epoch}
+        # The answers to heartbeats said nothing of it: it answers the newest.
+        assert grant.heartbeat_number == alice.number
+        affirmed = alice.answer(HeartbeatRequest(acknowledged=0))
+        assert isinstance(affirmed, AcknowledgedHeartbeat)
+        assert affirmed.affirmations == [grant.affirmation]
+
+    def test_a_leadership_that_ended_is_not_granted(
+        self, slow: SlowConversation
+    ) -> None:
+        """What was over before it was on record is told to no one."""
+        alice, bob = talker(slow, "alice"), talker(slow, "bob")
+        alice.say(register("x"))
+        bob.say(register("y"))
+        alice.say(WithdrawRequest(component_id=JOB, contender_id="x"))
+        sent = slow.work()
+        assert granted(sent).affirmation.contender_id == "y"
+        assert not any(isinstance(message, Revoked) for message in sent)
+
+    def test_many_grants_are_one_batch(self, slow: SlowConversation) -> None:
+        """What one fsync can do is not done by two."""
+        alice, bob = talker(slow, "alice"), talker(slow, "bob")
+        names = [f"c/{number}" for number in range(8)]
+        for name in names:
+            alice.say(register(f"a{name}", name))
+            bob.say(register(f"b{name}", name))
+        slow.work()
+        alice.say(CloseSessionRequest())
+        slow.take_work()
+        (work,) = slow.under_way
+        assert [job.task.component_id for job in work.jobs] == names
+        assert all(isinstance(job.task, RecordEpochTask) for job in work.jobs)
+
+    @pytest.mark.proves("E2")
+    def test_a_record_that_fails_grants_nothing(self, slow: SlowConversation) -> None:
+        """It is tried again a lease later (E2)."""
+        alice = talker(slow, "alice")
+        alice.say(register("x"))
+        sent = slow.work(StorageError("no room"))
+        assert not any(isinstance(message, Granted) for message in sent)
+        for _ in range(40):
+            alice.heartbeat()
+            slow.advance(10)
+            sent = slow.work()
+            if any(isinstance(message, Granted) for message in sent):
+                break
+        figures = slow.service.figures(now_ns=slow.now_ns)
+        assert figures["storage_failures_total"] == 1
+        assert (
+            granted(sent).affirmation.epoch in slow.storage.recorded_epochs().values()
+        )
+
+    def test_who_waits_in_vain_is_told_once(self, slow: SlowConversation) -> None:
+        """E8: each session with a contender, until an epoch is on record."""
+
+        def told(sent: list[ToClient]) -> list[str]:
+            return [m.session_id for m in sent if isinstance(m, Hindered)]
+
+        alice, bob = talker(slow, "alice"), talker(slow, "bob")
+        alice.say(register("x"))
+        alice.say(register("x2"))
+        error = StorageError("no room")
+        assert told(slow.work(error)) == [alice.session_id]
+        bob.say(register("y"))
+        sent: list[ToClient] = []
+        for _ in range(40):
+            alice.heartbeat()
+            bob.heartbeat()
+            slow.advance(10)
+            sent += slow.work(error)
+        assert told(sent) == [bob.session_id]
+        for _ in range(40):
+            alice.heartbeat()
+            bob.heartbeat()
+            slow.advance(10)
+            sent += slow.work()
+        assert any(isinstance(message, Granted) for message in sent)
+
+
+class TestCommits:
+    @pytest.mark.proves("L2")
+    def test_a_successor_waits_for_its_predecessors_commits(
+        self, slow: SlowConversation
+    ) -> None:
+        """L2: what the leader wrote is decided before another is granted."""
+        alice, bob = talker(slow, "alice"), talker(slow, "bob")
+        grant = lead(slow, alice, "x")
+        bob.say(register("y"))
+        alice.say(commit(grant.affirmation))
+        slow.take_work()
+        assert len(slow.under_way) == 1, "the commit is on its way to the disk"
+        withdrawal = alice.say(WithdrawRequest(component_id=JOB, contender_id="x"))
+        assert not any(isinstance(m, Granted) for m in messages(withdrawal))
+        commit_work = slow.under_way[0]
+        assert slow.service.next_storage_work() is None
+        sent = slow.work()
+        assert isinstance(sent[0], Reply)
+        assert sent[0].body == DoneReply()
+        assert granted(sent).affirmation.contender_id == "y"
+        assert not any(isinstance(j.task, RecordEpochTask) for j in commit_work.jobs)
+
+    @pytest.mark.proves("L1")
+    def test_a_read_after_an_acknowledged_commit_sees_it(
+        self, slow: SlowConversation
+    ) -> None:
+        """And one that comes while it is written waits for it (L1)."""
+        alice, bob = talker(slow, "alice"), talker(slow, "bob")
+        grant = lead(slow, alice, "x")
+        alice.say(commit(grant.affirmation))
+        slow.take_work()
+        bob.say(GetRequest(component_id=JOB, path="a"))
+        assert slow.service.next_storage_work() is None
+        bodies = [message.body for message in slow.work() if isinstance(message, Reply)]
+        assert bodies == [DoneReply(), ValueReply(value=b"v", version=1)]
+
+    @pytest.mark.proves("L2")
+    def test_a_deposed_leader_takes_no_place(self, slow: SlowConversation) -> None:
+        """It is refused at once, whatever the disk does (L2)."""
+        alice = talker(slow, "alice")
+        grant = lead(slow, alice, "x")
+        alice.say(WithdrawRequest(component_id=JOB, contender_id="x"))
+        refused = alice.answer(commit(grant.affirmation))
+        assert isinstance(refused, FailedReply)
+        assert refused.reason == "stale"
+
+    def test_an_uncertain_commit_is_not_refused(self, slow: SlowConversation) -> None:
+        """L4: "did not happen" is said only of what did not."""
+        alice = talker(slow, "alice")
+        grant = lead(slow, alice, "x")
+        alice.say(commit(grant.affirmation))
+        alice.say(CleanupRequest(component_id=JOB))
+        alice.say(GetRequest(component_id=JOB, path="a"))
+        bodies = [
+            message.body
+            for message in slow.work(UncertainWriteError("a sync failed"))
+            if isinstance(message, Reply)
+        ]
+        uncertain = UncertainReply(detail="a sync failed")
+        assert bodies[:2] == [uncertain, uncertain]
+        assert isinstance(bodies[2], FailedReply)
+
+    def test_who_has_left_is_not_answered(self, slow: SlowConversation) -> None:
+        """The commit is done all the same."""
+        alice, bob = talker(slow, "alice"), talker(slow, "bob")
+        grant = lead(slow, alice, "x")
+        alice.say(commit(grant.affirmation))
+        alice.say(CloseSessionRequest())
+        assert slow.work() == []
+        bob.say(GetRequest(component_id=JOB, path="a"))
+        (reply,) = slow.work()
+        assert isinstance(reply, Reply)
+        assert reply.body == ValueReply(value=b"v", version=1)

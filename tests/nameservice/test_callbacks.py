@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from nameservice import CallbackLane
+from tests.forking import run_in_child
+from tests.leaks import assert_back_at
+from tests.recording import WAIT_SECONDS, Record, wait_until
+
+
+MANY: Final = 1_000
+
+
+class CountingLane:
+    """A lane whose turns count, and block if they are told to."""
+
+    def __init__(self, *, blocks: bool = False) -> None:
+        self.counts: Record[int] = Record()
+        self.names: Record[str] = Record()
+        self.may_return = threading.Event()
+        self._blocks = blocks
+        self._is_closed = False
+        self.lane = CallbackLane("counting", self._turn)
+
+    def _turn(self) -> bool:
+        if self._is_closed:
+            return True
+        self.names.add(threading.current_thread().name)
+        self.counts.add(len(self.counts.items))
+        if self._blocks:
+            assert self.may_return.wait(WAIT_SECONDS)
+        return False
+
+    def close(self) -> None:
+        """Let it return and end; wait for that."""
+        self.may_return.set()
+        self._is_closed = True
+        self.lane.wake()
+        self.lane.join()
+
+
+def thread_figures() -> dict[str, object]:
+    """Return how many threads this process has."""
+    return {"threads": threading.active_count()}
+
+
+class TestCallbackLane:
+    def test_turns_follow_each_other_under_the_name_of_the_lane(self) -> None:
+        """E6: each wake is followed by a turn; threads tell whose it is."""
+        one = CountingLane()
+        for count in range(10):
+            one.lane.wake()
+            one.counts.wait_for_count(count + 1)
+        one.close()
+        assert one.names.items == ("counting",) * 10
+        assert "counting" not in {thread.name for thread in threading.enumerate()}
+
+    def test_a_thousand_that_block_delay_no_other(self) -> None:
+        """R2: every lane has its turn while all others stay in theirs."""
+        before = thread_figures()
+        blocked = [CountingLane(blocks=True) for _ in range(MANY)]
+        for one in blocked:
+            one.lane.wake()
+        for one in blocked:
+            one.counts.wait_for_count(1)
+        other = CountingLane()
+        other.lane.wake()
+        other.counts.wait_for_count(1)
+        for one in (other, *blocked):
+            one.close()
+        assert_back_at(before, thread_figures)
+
+    def test_a_thousand_that_are_short_share_a_few_threads(self) -> None:
+        """One pool instead of a thread for each."""
+        lanes = [CountingLane() for _ in range(MANY)]
+        most = 0
+        for one in lanes:
+            one.lane.wake()
+            most = max(most, threading.active_count())
+        for one in lanes:
+            one.counts.wait_for_count(1)
+        for one in lanes:
+            one.close()
+        assert most < MANY // 2
+
+    def test_nothing_runs_while_nothing_is_to_be_done(self) -> None:
+        """A lane that waits has no thread."""
+        before = thread_figures()
+        one = CountingLane()
+        one.lane.wake()
+        one.counts.wait_for_count(1)
+        assert_back_at(before, thread_figures)
+        one.lane.wake()
+        one.counts.wait_for_count(2)
+        one.close()
+
+    def test_a_turn_that_raises_is_no_end(self) -> None:
+        """A mistake of ours is logged; the lane and the others go on."""
+        turns: Record[str] = Record()
+
+        def turn() -> bool:
+            turns.add("turn")
+            if len(turns.items) == 1:
+                raise RuntimeError("ours")
+            return len(turns.items) == 3
+
+        lane = CallbackLane("faulty", turn)
+        for count in range(1, 4):
+            lane.wake()
+            turns.wait_for_count(count)
+        lane.join()
+
+    def test_join_inside_its_own_turn_does_not_wait(self) -> None:
+        """E6: who closes inside a callback goes on at once."""
+        joined: Record[bool] = Record()
+
+        def turn() -> bool:
+            assert lane.is_current
+            lane.join()
+            joined.add(lane.is_current)
+            return True
+
+        lane = CallbackLane("joining", turn)
+        assert not lane.is_current
+        lane.wake()
+        lane.join()
+        assert joined.items == (True,)
+
+    def test_a_lane_may_be_joined_in_the_turn_of_another(self) -> None:
+        """E7: a callback of one election may close another."""
+        inner = CountingLane(blocks=True)
+
+        def turn() -> bool:
+            inner.lane.wake()
+            inner.counts.wait_for_count(1)
+            inner.close()
+            return True
+
+        outer = CallbackLane("outer", turn)
+        outer.wake()
+        outer.join()
+
+    def test_the_last_join_waits_for_the_threads(self) -> None:
+        """What closes leaves nothing behind, not even for a moment."""
+        wait_until(lambda: not callback_threads())
+        lanes = [CountingLane() for _ in range(20)]
+        for one in lanes:
+            one.lane.wake()
+        for one in lanes:
+            one.close()
+        assert not callback_threads()
+
+    def test_a_forked_child_has_lanes_of_its_own(self) -> None:
+        """E10: the threads of the parent are not there; new ones are."""
+        parents = CountingLane()
+        parents.lane.wake()
+        parents.counts.wait_for_count(1)
+
+        def use() -> int:
+            childs = CountingLane()
+            childs.lane.wake()
+            childs.counts.wait_for_count(1)
+            childs.close()
+            return len(childs.counts.items)
+
+        assert run_in_child(use) == "1"
+        parents.lane.wake()
+        parents.counts.wait_for_count(2)
+        parents.close()
+
+
+def callback_threads() -> list[threading.Thread]:
+    """Return the threads of the pool that do nothing."""
+    return [one for one in threading.enumerate() if one.name == "callbacks"]

@@ -1,0 +1,348 @@
+"""`QueryableStateClient` over real sockets, against proxies of every temper."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import pytest
+
+from haservices import HAServices
+from nameservice import LocalProtocolError
+from queryablestate import (
+    DeadlineExceededError,
+    QueryableStateClient,
+    StateUnavailableError,
+    UnknownJobError,
+)
+from queryablestate.wire.questions import Ask
+from tests.forking import run_in_child
+from tests.leaks import assert_closed, process_figures, settled
+from tests.queryablestate.scripted_proxy import Lead, Reply, ScriptedProxy, error_frame
+from tests.queryablestate.scripted_state import (
+    STATE,
+    ScriptedState,
+    row,
+)
+from tests.recording import WAIT_SECONDS
+
+
+pytestmark = pytest.mark.shells
+
+
+@pytest.fixture
+def client(
+    services: HAServices, proxy: ScriptedProxy
+) -> Iterator[QueryableStateClient]:
+    """A client of that proxy."""
+    with QueryableStateClient(services, deadline_seconds=WAIT_SECONDS) as opened:
+        yield opened
+
+
+class TestWhatThereIs:
+    def test_wait_for_a_state(self, services: HAServices, state: ScriptedState) -> None:
+        """Who comes before the first batch waits for it, and for no more."""
+        state.batch_ids = [None, None]
+        exists = threading.Event()
+
+        def answer(message: msgspec.Struct, payload: bytes) -> Reply:
+            if not exists.is_set():
+                return error_frame("unknown-job", message.request_id, "flights")  # type: ignore[attr-defined]  # every request has one
+            return state(message, payload)
+
+        with (
+            ScriptedProxy(answer) as proxy,
+            Lead(services, proxy.address),
+            QueryableStateClient(services) as client,
+            ThreadPoolExecutor(2) as pool,
+        ):
+            with pytest.raises(UnknownJobError):
+                client.wait_for_state(*STATE, 0.2)
+            first = pool.submit(client.wait_for_state, *STATE, WAIT_SECONDS)
+            third = pool.submit(
+                client.wait_for_state, *STATE, WAIT_SECONDS, min_batch_id=3
+            )
+            exists.set()
+            with pytest.raises(StateUnavailableError):
+                client.wait_for_state(*STATE, 0.2)
+            assert not first.done()
+            state.batch_ids = [0, 0]
+            assert first.result(WAIT_SECONDS).batch_id == 0
+            assert not third.done()
+            state.batch_ids = [3, 3]
+            assert third.result(WAIT_SECONDS).batch_id == 3
+
+
+class TestTrouble:
+    @pytest.mark.proves("S3")
+    def test_key_groups_that_move(
+        self, proxy: ScriptedProxy, state: ScriptedState, client: QueryableStateClient
+    ) -> None:
+        """Rule S3: no read fails because of a move."""
+        stop = threading.Event()
+        answers: list[Any] = []
+
+        def ask() -> None:
+            while not stop.is_set():
+                answers.append(client.get(*STATE, "N7"))
+
+        def move() -> None:
+            state.version += 1
+            state.owners = tuple(1 - owner for owner in state.owners)
+
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(ask)
+            for _ in range(20):
+                proxy.call(move)
+                client.get(*STATE, "N8")
+            stop.set()
+            asking.result(WAIT_SECONDS)
+        assert answers == [row(7)] * len(answers)
+
+    def test_the_proxy_dies_with_a_question(
+        self, services: HAServices, state: ScriptedState
+    ) -> None:
+        """The question is put to the successor, and nobody notices."""
+        with (
+            ScriptedProxy(state) as dying,
+            ScriptedProxy(state) as successor,
+            QueryableStateClient(services, deadline_seconds=WAIT_SECONDS) as client,
+            ThreadPoolExecutor(8) as pool,
+        ):
+            asked = threading.Event()
+
+            def swallow(ask: Ask, _: bytes) -> Reply:
+                asked.set()
+                return [b"LDQ"]  # nothing that is an answer
+
+            with Lead(services, dying.address):
+                assert client.get(*STATE, "N1") == row(1)
+                state.on_ask = swallow
+                futures = [
+                    pool.submit(client.get, *STATE, f"N{number}") for number in range(8)
+                ]
+                assert asked.wait(WAIT_SECONDS)
+                dying.close()
+                state.on_ask = None
+            with Lead(services, successor.address):
+                assert [f.result(WAIT_SECONDS) for f in futures] == [
+                    row(number) for number in range(8)
+                ]
+
+    def test_a_leader_that_is_not_ready(
+        self, services: HAServices, state: ScriptedState
+    ) -> None:
+        """Who is told ``not-leader`` by the leader waits until it is one."""
+        with (
+            ScriptedProxy(state, is_leading=False) as proxy,
+            Lead(services, proxy.address),
+            QueryableStateClient(services, deadline_seconds=WAIT_SECONDS) as client,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            future = pool.submit(client.get, *STATE, "N1")
+            proxy.requests.wait_for_count(3)
+            proxy.is_leading = True
+            assert future.result(WAIT_SECONDS) == row(1)
+
+
+class TestThreads:
+    def test_thirty_two_threads(
+        self, state: ScriptedState, client: QueryableStateClient
+    ) -> None:
+        """Every thread gets its own answers; they share messages."""
+        barrier = threading.Barrier(32)
+
+        def ask(thread: int) -> list[Any]:
+            barrier.wait(WAIT_SECONDS)
+            return [
+                client.get(*STATE, f"N{(thread * 7 + number) % 100}")
+                for number in range(100)
+            ]
+
+        with ThreadPoolExecutor(32) as pool:
+            results = list(pool.map(ask, range(32)))
+        for thread, answers in enumerate(results):
+            assert answers == [
+                row((thread * 7 + number) % 100) for number in range(100)
+            ]
+        assert state.ask_count < 3_200
+        assert client._shell._core.request_count == 0
+        assert client._shell._driver is None
+        assert not client._shell._waiters
+
+    def test_threads_with_deadlines_of_their_own(
+        self, state: ScriptedState, client: QueryableStateClient
+    ) -> None:
+        """A short deadline is kept, whoever happens to wait for the socket."""
+        client.get(*STATE, "N1")
+        state.on_ask = lambda *_: [b"LDQ"]
+        with ThreadPoolExecutor(8) as pool:
+            began = time.monotonic()
+            patient = pool.submit(client.get, *STATE, "N1", deadline_seconds=3.0)
+            hasty = [
+                pool.submit(client.get, *STATE, f"N{n}", deadline_seconds=0.1 + n / 50)
+                for n in range(6)
+            ]
+            for future in hasty:
+                with pytest.raises(DeadlineExceededError):
+                    future.result(WAIT_SECONDS)
+            assert time.monotonic() - began < 2.5
+            with pytest.raises(DeadlineExceededError):
+                patient.result(WAIT_SECONDS)
+
+    def test_a_slow_question_delays_nobody_else(
+        self, proxy: ScriptedProxy, state: ScriptedState, client: QueryableStateClient
+    ) -> None:
+        """A question that waits for a batch does not hold the others up."""
+        held: list[tuple[bytes, Ask, bytes]] = []
+        came = threading.Event()
+
+        def hold(ask: Ask, payload: bytes) -> Reply:
+            if ask.min_batch_id is None:
+                return None
+            held.append((proxy.last_routing_id, ask, payload))
+            came.set()
+            return [b"LDQ"]
+
+        state.on_ask = hold
+        with ThreadPoolExecutor(1) as pool:
+            slow = pool.submit(client.get, *STATE, "N1", min_batch_id=9)
+            assert came.wait(WAIT_SECONDS)
+            for number in range(50):
+                assert client.get(*STATE, f"N{number}") == row(number)
+            ((routing_id, ask, payload),) = held
+            state.on_ask = None
+            proxy.call(lambda: proxy.send(routing_id, state.answer(ask, payload)))
+            assert slow.result(WAIT_SECONDS) == row(1)
+
+    def test_an_interrupted_question(
+        self, proxy: ScriptedProxy, state: ScriptedState, client: QueryableStateClient
+    ) -> None:
+        """Ctrl-C ends the question that it met, and leaves the others whole."""
+        client.get(*STATE, "N1")
+        came = threading.Event()
+        release = threading.Event()
+
+        def hold(ask: Ask, _: bytes) -> Reply:
+            came.set()
+            return None if release.is_set() else [b"LDQ"]
+
+        state.on_ask = hold
+        before = signal.signal(signal.SIGUSR1, _raise_interrupt)
+        try:
+            with ThreadPoolExecutor(2) as pool:
+                other = pool.submit(client.get, *STATE, "N2", deadline_seconds=0.5)
+                assert came.wait(WAIT_SECONDS)
+                main = threading.main_thread().ident
+                assert main is not None
+                timer = threading.Timer(
+                    0.2, signal.pthread_kill, (main, signal.SIGUSR1)
+                )
+                timer.start()
+                with pytest.raises(KeyboardInterrupt):
+                    client.get(*STATE, "N3")
+                timer.join()
+                with pytest.raises(DeadlineExceededError):
+                    other.result(WAIT_SECONDS)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        release.set()
+        assert client.get(*STATE, "N4") == row(4)
+        assert client._shell._core.request_count == 0
+
+    def test_an_interrupted_driver_hands_over(
+        self, proxy: ScriptedProxy, state: ScriptedState, client: QueryableStateClient
+    ) -> None:
+        """Whoever waited for it goes on without the thread that received for all."""
+        client.get(*STATE, "N1")
+        held: list[tuple[bytes, Ask, bytes]] = []
+        came = threading.Semaphore(0)
+
+        def hold(ask: Ask, payload: bytes) -> Reply:
+            held.append((proxy.last_routing_id, ask, payload))
+            came.release()
+            return [b"LDQ"]
+
+        state.on_ask = hold
+        before = signal.signal(signal.SIGUSR1, _raise_interrupt)
+        with ThreadPoolExecutor(1) as pool:
+            other: list[Any] = []
+
+            def follow() -> None:
+                assert came.acquire(timeout=WAIT_SECONDS)  # the main thread drives
+                other.append(pool.submit(client.get, *STATE, "N2"))
+                assert came.acquire(timeout=WAIT_SECONDS)
+                main = threading.main_thread().ident
+                assert main is not None
+                signal.pthread_kill(main, signal.SIGUSR1)
+
+            helper = threading.Thread(target=follow)
+            helper.start()
+            try:
+                with pytest.raises(KeyboardInterrupt):
+                    client.get(*STATE, "N3")
+            finally:
+                helper.join()
+                signal.signal(signal.SIGUSR1, before)
+            state.on_ask = None
+            for routing_id, ask, payload in held:
+                answer = state.answer(ask, payload)
+                proxy.call(lambda r=routing_id, a=answer: proxy.send(r, a))  # type: ignore[misc]  # a default binds
+            assert other[0].result(WAIT_SECONDS) == row(2)
+
+
+class TestClosing:
+    def test_whoever_waits_is_told(
+        self, services: HAServices, state: ScriptedState, proxy: ScriptedProxy
+    ) -> None:
+        """Closing ends the questions of all threads; later ones are refused."""
+        client = QueryableStateClient(services, deadline_seconds=WAIT_SECONDS)
+        client.get(*STATE, "N1")
+        came = threading.Semaphore(0)
+
+        def swallow(ask: Ask, _: bytes) -> Reply:
+            came.release()
+            return [b"LDQ"]
+
+        state.on_ask = swallow
+        with ThreadPoolExecutor(4) as pool:
+            futures = [pool.submit(client.get, *STATE, f"N{n}") for n in range(4)]
+            assert came.acquire(timeout=WAIT_SECONDS)
+            client.close()
+            for future in futures:
+                with pytest.raises(LocalProtocolError):
+                    future.result(WAIT_SECONDS)
+        client.close()
+        with pytest.raises(LocalProtocolError):
+            client.get(*STATE, "N1")
+        with pytest.raises(LocalProtocolError):
+            client.wait_for_state(*STATE)
+
+    def test_nothing_is_left(self, services: HAServices, proxy: ScriptedProxy) -> None:
+        """A client leaves neither threads nor open files behind."""
+        for _ in range(2):
+            with QueryableStateClient(services) as client:
+                client.get(*STATE, "N1")
+        before = settled(process_figures)
+        for _ in range(10):
+            with QueryableStateClient(services) as client:
+                client.get(*STATE, "N1")
+        assert_closed(before)
+
+    def test_a_child_is_refused(self, client: QueryableStateClient) -> None:
+        """After ``fork()`` a client is the parent's alone (rule E10)."""
+        client.get(*STATE, "N1")
+        assert run_in_child(lambda: client.get(*STATE, "N1")) == "ForkedClientError"
+        assert run_in_child(lambda: list(client.scan(*STATE))) == "ForkedClientError"
+        assert run_in_child(client.jobs) == "ForkedClientError"
+        assert run_in_child(client.close) == "None"
+        assert client.get(*STATE, "N2") == row(2)
+
+
+def _raise_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

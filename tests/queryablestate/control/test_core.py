@@ -1,0 +1,265 @@
+"""The control plane as one: its turn-taking, its questions, its successors."""
+
+from __future__ import annotations
+
+import pytest
+
+from nameservice import (
+    DidNotHappenError,
+    MayHaveHappenedError,
+    UnreachableError,
+)
+from queryablestate.control import core as control_core
+from queryablestate.control.effects import (
+    AnswerWriter,
+    RefuseWriter,
+    SendToNode,
+    StartOver,
+    WriteStore,
+)
+from queryablestate.control.events import (
+    Link,
+    LinkClosed,
+    NodeSpoke,
+    StoreFailed,
+    StoreWritten,
+    TimePassed,
+    WriterAsked,
+)
+from queryablestate.wire.clients import NodeSummary, StateDescription
+from queryablestate.wire.node_messages import NodeRefused
+from tests.queryablestate.control_plane import (
+    APP,
+    DRIVER,
+    LINK_A,
+    LINK_B,
+    LIST,
+    OPERATOR,
+    SECOND,
+    TIMEOUT_NS,
+    VALUE,
+    WALL_US,
+    Plane,
+    applied,
+    bind,
+    commit,
+    draw,
+    drop,
+    heartbeat,
+    load,
+    node_register,
+    stage,
+)
+
+
+def asked(link: Link, request: object) -> WriterAsked:
+    """Return that somebody asked."""
+    return WriterAsked(link=link, request=request, wall_clock_us=WALL_US)  # type: ignore[arg-type]  # requests of writers only
+
+
+class TestTurns:
+    """One write at a time."""
+
+    def test_changes_wait_for_their_turn(self) -> None:
+        """What comes second is checked against what the first has made true."""
+        plane = Plane()
+        plane.start_nodes()
+        (first,) = plane.step(asked(DRIVER, draw()))
+        assert isinstance(first, WriteStore)
+        assert plane.step(asked(DRIVER, bind(1))) == ()
+        assert plane.step(asked(OPERATOR, drop())) == ()
+        *_, answer, second = plane.step(StoreWritten())
+        assert isinstance(answer, AnswerWriter)
+        assert isinstance(second, WriteStore)
+        *_, answer, third = plane.step(StoreWritten())
+        assert isinstance(answer, AnswerWriter)
+        assert isinstance(third, WriteStore)
+        *_, answer = plane.step(StoreWritten())
+        assert isinstance(answer, AnswerWriter)
+
+    def test_a_failed_write_refuses_who_asked_and_goes_on(self) -> None:
+        """What did not happen can be tried again; the next has its turn."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.step(asked(DRIVER, draw()))
+        plane.step(asked(OPERATOR, draw(request_id=5)))
+        failed = StoreFailed(error=UnreachableError("x", 1.0), is_certain=True)
+        refused, write = plane.step(failed)
+        assert isinstance(refused, RefuseWriter)
+        assert (refused.link, refused.request_id) == (DRIVER, 1)
+        assert isinstance(refused.error, DidNotHappenError)
+        assert isinstance(write, WriteStore)
+
+    def test_a_write_in_doubt_ends_the_core(self) -> None:
+        """Everybody who waits is told to ask again, and then nothing follows."""
+        plane = Plane()
+        epoch = plane.start_job()
+        plane.ask(commit(epoch, 0, stage(1, a=1)))
+        plane.step(asked(DRIVER, draw(job_id="other", request_id=6)))
+        plane.step(asked(OPERATOR, drop()))
+        plane.step(NodeSpoke(link=Link(9), message=node_register("c"), wall_clock_us=0))
+        error = MayHaveHappenedError("no answer")
+        effects = plane.step(StoreFailed(error=error, is_certain=False))
+        refused = [e for e in effects if isinstance(e, RefuseWriter)]
+        assert [(e.link, e.request_id) for e in refused] == [
+            (DRIVER, 6),
+            (OPERATOR, 4),
+            (DRIVER, 3),
+        ]
+        assert all(isinstance(e.error, MayHaveHappenedError) for e in refused)
+        (told,) = [e for e in effects if isinstance(e, SendToNode)]
+        assert told.link == Link(9)
+        assert isinstance(told.message, NodeRefused)
+        assert effects[4:] == (StartOver(reason=error),)
+        with pytest.raises(AssertionError):
+            plane.step(TimePassed())
+
+    def test_what_waits_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A store that takes no writes does not let memory run out."""
+        monkeypatch.setattr(control_core, "_QUEUE_COUNT_MAX", 1)
+        plane = Plane()
+        plane.start_nodes()
+        plane.step(asked(DRIVER, draw()))
+        assert plane.step(asked(DRIVER, draw())) == ()
+        (refused,) = plane.step(asked(OPERATOR, draw()))
+        assert isinstance(refused, RefuseWriter)
+        assert isinstance(refused.error, DidNotHappenError)
+
+    def test_the_same_history_has_the_same_result(self) -> None:
+        """Two cores that are told the same do the same."""
+        planes = [Plane(), Plane()]
+        for plane in planes:
+            epoch = plane.start_job()
+            plane.decide(commit(epoch, 0, stage(1), stage(2)))
+            plane.ask(drop())
+        assert planes[0].store == planes[1].store
+
+
+class TestQuestions:
+    """What the proxy looks up."""
+
+    def test_states_are_listed_and_described(self) -> None:
+        """Sorted; with the route to ask by, and how old the last batch is."""
+        plane = Plane()
+        epoch = plane.start_job(states={"log": LIST, "aircraft": VALUE})
+        described = plane.core.describe(APP, "log", wall_clock_us=WALL_US)
+        expected = StateDescription(
+            job_id=APP,
+            state_name="log",
+            state_number=1,
+            schema=LIST,
+            max_parallelism=4,
+            generation=1,
+            batch_id=None,
+            query_id="query",
+            age_ms=None,
+            assignment_version=1,
+            node_ids=("a", "b"),
+            owners=(0, 0, 1, 1),
+        )
+        assert described == expected
+        plane.decide(commit(epoch, 3))
+        described = plane.core.describe(APP, "log", wall_clock_us=WALL_US + 5_999)
+        assert described is not None
+        assert (described.batch_id, described.age_ms) == (3, 5)
+        described = plane.core.describe(APP, "log", wall_clock_us=WALL_US - 1)
+        assert described is not None
+        assert described.age_ms == 0
+        assert plane.core.job_ids() == [APP]
+        assert plane.core.state_names(APP) == ["aircraft", "log"]
+
+    def test_what_is_not_there_is_not_described(self) -> None:
+        """Neither an unknown job nor an unknown state is an error here."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.draw()
+        assert plane.core.job_ids() == []
+        assert plane.core.state_names("other") == []
+        assert plane.core.describe(APP, "log", wall_clock_us=WALL_US) is None
+        assert plane.core.describe("other", "log", wall_clock_us=WALL_US) is None
+
+    def test_nodes_are_summed_up(self) -> None:
+        """Present and absent ones, and how far each is behind."""
+        plane = Plane()
+        epoch = plane.start_job()
+        plane.ask(commit(epoch, 0))
+        plane.now_ns = SECOND
+        plane.hear(LINK_A, heartbeat("a", 1))
+        plane.hear(LINK_A, applied("a", 1))
+        plane.now_ns = 3 * SECOND
+        plane.step(LinkClosed(link=LINK_B))
+        assert plane.core.node_summaries(now_ns=plane.now_ns) == [
+            NodeSummary(
+                node_id="a",
+                address="tcp://a:1",
+                last_heard_ms=2_000,
+                key_group_counts={APP: 2},
+                behind_counts={APP: 0},
+                copy_counts={APP: 2},
+            ),
+            NodeSummary(
+                node_id="b",
+                address=None,
+                last_heard_ms=None,
+                key_group_counts={APP: 2},
+                behind_counts={APP: 1},
+                copy_counts={APP: 2},
+            ),
+        ]
+
+    def test_who_is_behind_a_connection(self) -> None:
+        """A node that is registered over it, or nobody."""
+        plane = Plane()
+        plane.start_nodes()
+        assert plane.core.node_at(LINK_B) == "b"
+        assert plane.core.node_at(DRIVER) is None
+
+    @pytest.mark.proves("S2")
+    def test_it_is_settled_when_all_known_nodes_are_there(self) -> None:
+        """S2: or when one session timeout has passed."""
+        plane = Plane()
+        assert plane.core.is_settled(now_ns=0)
+        plane.start_nodes()
+        plane.next_leader()
+        assert not plane.core.is_settled(now_ns=TIMEOUT_NS - 1)
+        assert plane.core.is_settled(now_ns=TIMEOUT_NS)
+        plane.start_nodes()
+        assert plane.core.is_settled(now_ns=0)
+
+    @pytest.mark.proves("Q4", "S2")
+    def test_a_node_that_has_come_and_gone_is_not_awaited(self) -> None:
+        """S2, Q4: it is away, and whoever asks for it is told so at once."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.next_leader()
+        plane.start_nodes()
+        plane.settle(LinkClosed(link=LINK_B))
+        assert plane.core.is_settled(now_ns=0)
+
+    def test_without_nodes_and_commits_there_is_no_deadline(self) -> None:
+        """A core that waits for nothing need not be woken."""
+        assert Plane().core.next_deadline_ns() is None
+
+
+class TestNextLeader:
+    """What the next leader makes of the store."""
+
+    def test_it_goes_on_where_this_one_was(self) -> None:
+        """Routes, decisions and owners are what was written, and nothing else."""
+        plane = Plane()
+        epoch = plane.start_job()
+        plane.decide(commit(epoch, 0))
+        before = plane.core.describe(APP, "aircraft", wall_clock_us=WALL_US)
+        plane.next_leader()
+        assert plane.core.describe(APP, "aircraft", wall_clock_us=WALL_US) == before
+        assert plane.core.locations[1].links == (None, None)
+
+    def test_a_write_that_was_not_heard_of_is_there(self) -> None:
+        """Whether a write in doubt happened, the store knows."""
+        plane = Plane()
+        epoch = plane.start_job()
+        (write,) = plane.step(asked(DRIVER, commit(epoch, 0)))
+        assert isinstance(write, WriteStore)
+        assert load(plane.store).locations[1].batch_id is None
+        plane.write(write)
+        assert load(plane.store).locations[1].batch_id == 0

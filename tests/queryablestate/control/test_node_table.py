@@ -1,0 +1,76 @@
+"""Who is known, and who is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from queryablestate.control.node_table import NodeTable, PresentNode
+from queryablestate.wire.records import NodeRecord
+from tests.queryablestate.control_plane import APP, LINK_A, LINK_B, node_register
+
+
+def test_known_is_not_present() -> None:
+    """A node that was written down may be away."""
+    table = NodeTable([NodeRecord(node_id="b", store_id="disk")])
+    table.record(NodeRecord(node_id="a", store_id="disk"))
+    assert table.known_ids == ["a", "b"]
+    assert table.store_id_of("b") == "disk"
+    assert table.store_id_of("c") is None
+    assert table.present("a") is None
+    assert table.oldest_heard_at_ns() is None
+    assert list(table) == []
+
+
+def test_a_registration_replaces_an_earlier_one() -> None:
+    """One name, one node: the earlier connection is nobody's."""
+    table = NodeTable([])
+    table.register(node_register("a", positions={APP: 3}), link=LINK_A, now_ns=5)
+    node = table.register(
+        node_register("a", registration_id="later"), link=LINK_B, now_ns=6
+    )
+    assert node == PresentNode(
+        node_id="a",
+        store_id="disk-of-a",
+        registration_id="later",
+        link=LINK_B,
+        address="tcp://a:1",
+        heard_at_ns=6,
+    )
+    assert table.at(LINK_A) is None
+    assert table.at(LINK_B) is node
+    assert table.present("a") is node
+    table.remove(node)
+    assert table.at(LINK_B) is None
+    assert table.present("a") is None
+
+
+def test_the_silent_are_found() -> None:
+    """At the moment itself, and in the order of their names."""
+    table = NodeTable([])
+    b = table.register(node_register("b"), link=LINK_B, now_ns=5)
+    a = table.register(node_register("a"), link=LINK_A, now_ns=6)
+    assert list(table) == [a, b]
+    assert table.oldest_heard_at_ns() == 5
+    assert table.silent_since(4) == []
+    assert table.silent_since(5) == [b]
+    assert table.silent_since(6) == [a, b]
+
+
+@pytest.mark.proves("O6")
+def test_who_is_being_emptied() -> None:
+    """O6: the process that is named, or a node that is away; no new process."""
+    record = NodeRecord(node_id="a", store_id="disk", draining_id="process-a")
+    table = NodeTable([record])
+    assert table.record_of("a") is record
+    assert table.is_draining("a")
+    assert table.registration_id_of("a") is None
+    node = table.register(node_register("a"), link=LINK_A, now_ns=0)
+    assert table.is_draining("a")
+    assert set(table.present_ids) == {"a"}
+    table.remove(node)
+    assert table.is_draining("a")
+    assert table.registration_id_of("a") == "process-a"
+    table.register(node_register("a", registration_id="later"), link=LINK_B, now_ns=1)
+    assert not table.is_draining("a")
+    assert not table.is_draining("b")
+    assert table.record_of("b") is None

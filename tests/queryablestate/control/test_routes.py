@@ -1,0 +1,145 @@
+"""The route table."""
+
+from __future__ import annotations
+
+import pytest
+
+from queryablestate.control.events import LinkClosed
+from queryablestate.control.job.job import Job
+from queryablestate.control.node_table import NodeTable
+from queryablestate.control.routes import KvStateLocation, RouteTable
+from queryablestate.wire.records import JobRecord
+from tests.queryablestate.control_plane import (
+    APP,
+    LINK_A,
+    LINK_B,
+    LIST,
+    VALUE,
+    Plane,
+    commit,
+    drop,
+    node_register,
+)
+from tests.queryablestate.moving_plane import MovingPlane, assignment
+
+
+def test_a_route_says_whom_to_ask_for_what() -> None:
+    """Connections by node, key groups by node, and as of which batch that is."""
+    plane = Plane()
+    epoch = plane.start_job()
+    plane.decide(commit(epoch, 6))
+    assert plane.core.locations == {
+        1: KvStateLocation(
+            job_id=APP,
+            state_name="aircraft",
+            state_number=1,
+            generation=1,
+            batch_id=6,
+            assignment_version=1,
+            node_ids=("a", "b"),
+            links=(LINK_A, LINK_B),
+            key_groups=((0, 1), (2, 3)),
+            sole_key_groups=((0, 1), (2, 3)),
+        )
+    }
+
+
+def test_routes_follow_states_nodes_and_assignments() -> None:
+    """Nothing is left of a state that is gone, a node that is away, an old version."""
+    plane = Plane()
+    plane.start_job(states={"aircraft": VALUE, "log": LIST})
+    routes = plane.core.locations
+    assert sorted(routes) == [1, 2]
+    plane.settle(LinkClosed(link=LINK_B))
+    assert [route.links for route in routes.values()] == [(LINK_A, None)] * 2
+    plane.hear(LINK_B, node_register("b"))
+    plane.ask(drop())
+    assert [route.links for route in routes.values()] == [(LINK_A, LINK_B)]
+    plane.ask(drop("log"))
+    assert routes == {}
+    assert routes is plane.core.locations
+
+
+def test_a_new_version_has_other_key_groups() -> None:
+    """Key groups are kept by version, not by job alone."""
+    plane = Plane()
+    plane.hear(LINK_A, node_register("a"))
+    plane.bind(plane.draw())
+    assert plane.core.locations[1].key_groups == ((0, 1, 2, 3),)
+    plane.ask(drop())
+    plane.hear(LINK_B, node_register("b"))
+    plane.bind(plane.draw(), run_id="run-2")
+    assert plane.core.locations[2].key_groups == ((0, 1), (2, 3))
+    assert plane.core.locations[2].assignment_version == 2
+
+
+def test_a_job_without_assignment_has_no_routes() -> None:
+    """Nobody has its key groups yet."""
+    record = JobRecord(
+        job_id=APP,
+        job_number=1,
+        max_parallelism=4,
+        sequence=0,
+        sequence_first=1,
+        runs=(),
+        progress=(),
+    )
+    routes = RouteTable(NodeTable([]))
+    routes.locate(Job(record=record))
+    assert routes.locations == {}
+
+
+class TestReplicas:
+    """S4: who could answer in the place of a node."""
+
+    def test_the_primary_is_asked(self) -> None:
+        """A copy that is not the primary is asked for nothing."""
+        plane = MovingPlane()
+        plane.assign(assignment(2, "ab", "ab ab a b"))
+        route = plane.control.routes.locations[1]
+        assert route.key_groups == ((0, 1, 2), (3,))
+        assert route.links == (LINK_A, LINK_B)
+
+    def test_what_only_one_node_has(self) -> None:
+        """It follows who is there: a copy on a node that is away answers nobody."""
+        plane = MovingPlane()
+        plane.assign(assignment(2, "ab", "ab ab a b"))
+        assert _sole(plane) == ((2,), (3,))
+        plane.leave("b")
+        assert _sole(plane) == ((0, 1, 2), (3,))
+        plane.come("b")
+        assert _sole(plane) == ((2,), (3,))
+
+    @pytest.mark.proves("S1")
+    def test_a_copy_that_is_being_made_answers_nobody(self) -> None:
+        """S1: only in-sync copies count."""
+        plane = MovingPlane()
+        plane.assign(assignment(2, "ab", "a a b b", joining="b b - -"))
+        assert plane.control.routes.locations[1].sole_key_groups == ((0, 1), (2, 3))
+
+    @pytest.mark.proves("W7")
+    def test_another_disk_has_no_copies(self) -> None:
+        """W7: a node that lost its rows is not asked while others have them."""
+        plane = MovingPlane()
+        plane.assign(assignment(2, "ab", "ab ab ab ba"))
+        plane.leave("a")
+        plane.come("a", store_id="another")
+        plane.control.routes.locate(plane.control.job(APP))
+        route = plane.control.routes.locations[1]
+        assert route.links == (None, LINK_B)
+        assert route.sole_key_groups == ((), (3,))
+
+    def test_another_disk_is_asked_for_what_nobody_else_has(self) -> None:
+        """It says which states are lost, and answers for those that were replaced."""
+        plane = MovingPlane()
+        plane.assign(assignment(2, "ab", "ab ab a b"))
+        plane.leave("a")
+        plane.come("a", store_id="another")
+        plane.control.routes.locate(plane.control.job(APP))
+        assert None not in plane.control.routes.locations[1].links
+
+
+def _sole(plane: MovingPlane) -> tuple[tuple[int, ...], ...]:
+    """Return what only one node could answer for, by who is there now."""
+    plane.control.routes.locate(plane.control.job(APP))
+    return plane.control.routes.locations[1].sole_key_groups

@@ -1,0 +1,495 @@
+"""How writers get to where they may write (W1, W5, S2)."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from election import Put
+from nameservice import ConfigurationError, LocalProtocolError
+from queryablestate import (
+    SchemaMismatchError,
+    StateUnavailableError,
+    UnknownJobError,
+    UnknownStateError,
+)
+from queryablestate.control.effects import (
+    AnswerWriter,
+    NoteAssignment,
+    SendToNode,
+    WriteStore,
+)
+from queryablestate.control.events import StoreWritten, TimePassed, WriterAsked
+from queryablestate.control.job.leader_paths import (
+    COUNTERS,
+    assignment_path,
+    job_path,
+    state_path,
+)
+from queryablestate.control.limits import ControlLimits
+from queryablestate.wire.clients import (
+    BoundState,
+    NodeAddress,
+    RunBound,
+    StateDropDone,
+    TicketDrawn,
+)
+from queryablestate.wire.node_messages import (
+    ApplyEntries,
+    AssignJob,
+    FenceWriters,
+    JobAssignment,
+    ResetJob,
+    WriterFence,
+)
+from queryablestate.wire.records import StateDropped
+from tests.queryablestate.control_plane import (
+    APP,
+    DRIVER,
+    EPOCH,
+    LINK_A,
+    LINK_B,
+    LIST,
+    TIMEOUT_NS,
+    VALUE,
+    WALL_US,
+    Plane,
+    bind,
+    commit,
+    draw,
+    drop,
+    heartbeat,
+    node_register,
+    refusal,
+    sent,
+    told,
+)
+from tests.queryablestate.moving_plane import MovingPlane, assignment
+
+
+OWNERS = ((0,), (0,), (1,), (1,))
+NODES = (
+    NodeAddress(node_id="a", address="tcp://a:1"),
+    NodeAddress(node_id="b", address="tcp://b:1"),
+)
+
+
+def assigned(*key_groups: int, version: int = 1, epoch: int = EPOCH) -> AssignJob:
+    """Return what a node is told of its part of the job."""
+    job = JobAssignment(
+        job_id=APP,
+        assignment_version=version,
+        max_parallelism=4,
+        key_groups=key_groups,
+        fences=(),
+    )
+    return AssignJob(leader_epoch=epoch, job=job)
+
+
+def drawn(ticket: int, version: int = 1) -> AnswerWriter:
+    """Return the answer with a ticket."""
+    message = TicketDrawn(
+        request_id=1,
+        ticket=ticket,
+        assignment_version=version,
+        nodes=NODES,
+        owners=OWNERS,
+    )
+    return AnswerWriter(link=DRIVER, message=message)
+
+
+@pytest.mark.proves("S2")
+def test_who_makes_copies_is_brought_rows() -> None:
+    """S2: whoever writes sends rows to all who have, or make, a copy."""
+    moving = MovingPlane()
+    moving.come("c")
+    moving.assign(assignment(2, "abc", "a ab b b", joining="c - c -"))
+    answer = told(TicketDrawn, moving.plane.ask(draw()))
+    assert answer.assignment_version == 2
+    assert [node.node_id for node in answer.nodes] == ["a", "b", "c"]
+    assert answer.owners == ((0, 2), (0, 1), (1, 2), (1,))
+
+
+class TestLimits:
+    """What is kept for ever has a limit."""
+
+    def test_jobs(self) -> None:
+        """One more is refused, and one that is known goes on."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.core.limit(ControlLimits(job_count_max=2))
+        plane.draw(job_id="one")
+        plane.draw(job_id="two")
+        error = refusal(plane.ask(draw(job_id="three")))
+        assert isinstance(error, ConfigurationError)
+        assert "job_count_max" in str(error)
+        plane.draw(job_id="one")
+        plane.core.limit(ControlLimits(job_count_max=3))
+        plane.draw(job_id="three")
+
+    def test_states(self) -> None:
+        """Of all jobs together; what was dropped makes room."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.core.limit(ControlLimits(state_count_max=2))
+        plane.bind(plane.draw(), states={"aircraft": VALUE})
+        two = {"delays": VALUE, "speeds": VALUE}
+        ticket = plane.draw(job_id="other", states=two)
+        error = refusal(plane.ask(bind(ticket, job_id="other", states=two)))
+        assert isinstance(error, ConfigurationError)
+        assert "state_count_max" in str(error)
+        plane.ask(drop())
+        plane.bind(ticket, job_id="other", states=two)
+        # A run of states that are known adds none.
+        plane.bind(plane.draw(job_id="other"), job_id="other", states=two, run_id="2")
+
+
+class TestTicket:
+    """Drawing one."""
+
+    def test_the_first_one_makes_the_job_and_assigns_it(self) -> None:
+        """The job, its nodes and a block of tickets are written before the answer."""
+        plane = Plane()
+        plane.start_nodes()
+        asked = WriterAsked(link=DRIVER, request=draw(), wall_clock_us=WALL_US)
+        (write,) = plane.step(asked)
+        assert isinstance(write, WriteStore)
+        assert [operation.path for operation in write.operations] == [
+            job_path(1),
+            assignment_path(1, 1),
+            COUNTERS,
+        ]
+        assert plane.step(StoreWritten()) == (
+            NoteAssignment(
+                job_id=APP,
+                version=1,
+                replica_count=1,
+                key_group_counts={"a": 2, "b": 2},
+                joined=("a", "b"),
+                left=(),
+                joining_count=0,
+                left_count=0,
+            ),
+            SendToNode(link=LINK_A, message=assigned(0, 1)),
+            SendToNode(link=LINK_B, message=assigned(2, 3)),
+            drawn(1),
+        )
+
+    def test_the_next_ones_come_without_a_write(self) -> None:
+        """Tickets are reserved by the block: a batch waits for one write less."""
+        plane = Plane()
+        plane.start_job()
+        asked = WriterAsked(link=DRIVER, request=draw(), wall_clock_us=WALL_US)
+        assert plane.step(asked) == (drawn(2),)
+        for ticket in range(3, 1001):
+            assert plane.step(asked) == (drawn(ticket),)
+        (write,) = plane.step(asked)
+        assert isinstance(write, WriteStore)
+        assert plane.step(StoreWritten()) == (drawn(1001),)
+
+    @pytest.mark.proves("W1")
+    def test_the_next_leader_gives_out_higher_ones(self) -> None:
+        """W1: a ticket is never given out twice, nor a lower one later."""
+        plane = Plane()
+        plane.start_job()
+        plane.next_leader()
+        plane.start_nodes()
+        assert plane.draw() == 1001
+
+    @pytest.mark.proves("W5")
+    def test_states_are_checked_before_anything_is_staged(self) -> None:
+        """W5: a mismatch is told when the batch is planned, not when it commits."""
+        plane = Plane()
+        plane.start_job()
+        with pytest.raises(SchemaMismatchError):
+            raise refusal(plane.ask(draw(states={"aircraft": LIST})))
+
+    def test_without_nodes_there_is_no_assignment(self) -> None:
+        """The writer is told to start one, and when to ask again."""
+        error = refusal(Plane().ask(draw()))
+        assert isinstance(error, StateUnavailableError)
+        assert "lodestar node" in str(error)
+        assert error.retry_after_seconds == 2.0
+
+    @pytest.mark.proves("S2")
+    def test_a_new_leader_waits_for_the_nodes_it_knows(self) -> None:
+        """S2: nodes that are only late are not passed over."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.next_leader()
+        plane.hear(LINK_A, node_register("a"))
+        plane.now_ns = TIMEOUT_NS - 1
+        error = refusal(plane.ask(draw()))
+        assert isinstance(error, StateUnavailableError)
+        assert "still coming" in str(error)
+        plane.hear(LINK_A, node_register("a"))  # it is heard from
+        plane.now_ns = TIMEOUT_NS
+        effects = plane.ask(draw())
+        assert sent(effects, LINK_A) == [assigned(0, 1, 2, 3, epoch=EPOCH + 1)]
+
+    def test_a_job_without_state_is_assigned_anew(self) -> None:
+        """Nobody has rows of it: whoever is there now may have it."""
+        plane = Plane()
+        plane.hear(LINK_A, node_register("a"))
+        plane.draw()
+        plane.hear(LINK_B, node_register("b"))
+        note, *others = plane.ask(draw())
+        assert isinstance(note, NoteAssignment)
+        assert (note.version, note.joined, note.left) == (2, ("b",), ())
+        assert others == [
+            SendToNode(link=LINK_A, message=assigned(0, 1, version=2)),
+            SendToNode(link=LINK_B, message=assigned(2, 3, version=2)),
+            drawn(2, version=2),
+        ]
+        assert plane.ask(draw()) == [drawn(3, version=2)]
+
+    def test_former_nodes_of_a_job_are_told(self) -> None:
+        """Who has no part of a job any more answers for nothing of it."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.draw()
+        effects = plane.ask(draw(max_parallelism=1))
+        (told_a,), (told_b,) = sent(effects, LINK_A), sent(effects, LINK_B)
+        assert isinstance(told_a, AssignJob)
+        assert isinstance(told_b, AssignJob)
+        assert (told_a.job.key_groups, told_b.job.key_groups) == ((0,), ())
+
+    def test_who_has_no_part_is_told_nothing(self) -> None:
+        """A job with one key group is one node's business."""
+        plane = Plane()
+        plane.start_nodes()
+        effects = plane.ask(draw(max_parallelism=1))
+        assert sent(effects, LINK_B) == []
+
+    @pytest.mark.proves("W7")
+    def test_who_joins_later_begins_there(self) -> None:
+        """W7: a node has no part in what was decided before it joined."""
+        plane = Plane()
+        epoch = plane.start_job()
+        plane.decide(commit(epoch, 0))
+        plane.ask(drop())
+        plane.now_ns = TIMEOUT_NS - 1
+        plane.hear(LINK_A, heartbeat("a", 1))
+        plane.hear(LINK_B, node_register("c"))  # the same connection: b is gone
+        plane.now_ns = TIMEOUT_NS
+        effects = plane.ask(draw())
+        (told_b, reset) = sent(effects, LINK_B)
+        assert isinstance(told_b, AssignJob)
+        assert told_b.job.key_groups == (2, 3)
+        assert reset == ResetJob(
+            leader_epoch=EPOCH, job_id=APP, sequence=2, state_numbers=()
+        )
+
+    def test_nodes_that_are_away_have_no_address(self) -> None:
+        """A writer sees which rows it could not bring anywhere."""
+        plane = Plane()
+        plane.start_job()
+        plane.now_ns = TIMEOUT_NS - 1
+        plane.hear(LINK_A, node_register("a"))
+        plane.now_ns = TIMEOUT_NS
+        plane.settle(TimePassed())
+        (answer,) = plane.ask(draw())
+        assert isinstance(answer, AnswerWriter)
+        assert isinstance(answer.message, TicketDrawn)
+        assert answer.message.nodes == (
+            NODES[0],
+            NodeAddress(node_id="b", address=None),
+        )
+
+
+class TestRun:
+    """Binding one."""
+
+    @pytest.mark.proves("W1")
+    def test_nodes_are_told_to_refuse_older_runs(self) -> None:
+        """W1: written down first, then told to the nodes, then to the writer."""
+        plane = Plane()
+        plane.start_nodes()
+        ticket = plane.draw()
+        asked = WriterAsked(link=DRIVER, request=bind(ticket), wall_clock_us=WALL_US)
+        (write,) = plane.step(asked)
+        assert isinstance(write, WriteStore)
+        assert [operation.path for operation in write.operations] == [
+            job_path(1),
+            state_path(1, 1),
+            COUNTERS,
+        ]
+        fence = WriterFence(job_id=APP, query_id="query", writer_epoch=1)
+        message = FenceWriters(leader_epoch=EPOCH, fences=(fence,))
+        bound = RunBound(
+            request_id=2,
+            writer_epoch=1,
+            states=(BoundState(state_name="aircraft", state_number=1),),
+            batch_id=None,
+        )
+        assert plane.step(StoreWritten()) == (
+            SendToNode(link=LINK_A, message=message),
+            SendToNode(link=LINK_B, message=message),
+            AnswerWriter(link=DRIVER, message=bound),
+        )
+
+    def test_binding_again_writes_nothing(self) -> None:
+        """Every task binds: only the first of a run costs a write."""
+        plane = Plane()
+        epoch = plane.start_job()
+        plane.decide(commit(epoch, 4))
+        bound = RunBound(
+            request_id=2,
+            writer_epoch=1,
+            states=(BoundState(state_name="aircraft", state_number=1),),
+            batch_id=4,
+        )
+        plane.draw()
+        asked = WriterAsked(link=DRIVER, request=bind(2), wall_clock_us=WALL_US)
+        assert plane.step(asked) == (AnswerWriter(link=DRIVER, message=bound),)
+
+    def test_a_state_that_is_added_keeps_the_run(self) -> None:
+        """Numbers of states go on rising; older runs were refused before."""
+        plane = Plane()
+        plane.start_job()
+        states = {"aircraft": VALUE, "log": LIST}
+        (answer,) = plane.ask(bind(1, states=states))
+        assert isinstance(answer, AnswerWriter)
+        assert isinstance(answer.message, RunBound)
+        assert [one.state_number for one in answer.message.states] == [1, 2]
+        assert isinstance(plane.store[COUNTERS], bytes)
+
+    @pytest.mark.proves("W1")
+    @pytest.mark.parametrize("ticket", [-1, 0, 2])
+    def test_a_ticket_that_was_never_drawn_is_refused(self, ticket: int) -> None:
+        """W1: nobody becomes the newest run by making up a number."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.draw()
+        with pytest.raises(LocalProtocolError, match="never given out"):
+            raise refusal(plane.ask(bind(ticket)))
+
+    def test_a_job_is_made_by_a_ticket(self) -> None:
+        """Without one nobody has assigned it."""
+        with pytest.raises(UnknownJobError):
+            raise refusal(Plane().ask(bind(1)))
+
+    @pytest.mark.proves("W1", "C1")
+    def test_a_run_of_another_job_fences_nobody(self) -> None:
+        """C1, W1: epochs are kept by job and query; every reader knows a query's id."""
+        plane = Plane()
+        epoch = plane.start_job()
+        states = {"else": LIST}
+        ticket = plane.draw(job_id="other", states=states)
+        request = bind(ticket, job_id="other", run_id="run-9", states=states)
+        told_nodes = [
+            effect.message
+            for effect in plane.ask(request)
+            if isinstance(effect, SendToNode)
+        ]
+        fence = WriterFence(job_id="other", query_id="query", writer_epoch=ticket)
+        assert told_nodes == 2 * [FenceWriters(leader_epoch=EPOCH, fences=(fence,))]
+        assert plane.bind(plane.draw()) == epoch
+        plane.decide(commit(epoch, 0))
+
+    @pytest.mark.proves("W1", "B4")
+    @pytest.mark.parametrize("is_restarted", [False, True])
+    def test_a_zombie_stays_fenced_after_many_restarts(
+        self, *, is_restarted: bool
+    ) -> None:
+        """W1, B4: an epoch fences all runs below it, and no list of runs is kept."""
+        plane = Plane()
+        zombie = plane.start_job()
+        epoch = [plane.new_run(f"run-{number}") for number in range(2, 42)][-1]
+        size_bytes = len(plane.store[job_path(1)])
+        epoch = plane.new_run("run-42")
+        assert len(plane.store[job_path(1)]) == size_bytes
+        if is_restarted:
+            plane.next_leader()
+            plane.start_nodes()
+        fresh = plane.draw()
+        request = bind(fresh, run_id="run-1", born_epoch=zombie)
+        assert refusal(plane.ask(request)).args == ("query", zombie, epoch)
+        # Nor by hiding when it was born: who does not say decides nothing.
+        plane.bind(fresh, run_id="run-1", born_epoch=None)
+        error = refusal(plane.ask(commit(fresh, 0, run_id="run-1")))
+        assert isinstance(error, LocalProtocolError)
+        asked = commit(fresh, 0, run_id="run-1", born_epoch=zombie)
+        assert refusal(plane.ask(asked)).args == ("query", zombie, epoch)
+        assert plane.bind(plane.draw(), run_id="run-42", born_epoch=epoch) == epoch
+        (answer,) = plane.decide(commit(epoch, 0, run_id="run-42"))
+        assert isinstance(answer, AnswerWriter)
+
+    @pytest.mark.proves("W1")
+    def test_a_run_that_was_bound_for_now_is_the_newest_with_its_commit(self) -> None:
+        """W1: a task does not know when its run began; whoever commits does."""
+        plane = Plane()
+        former = plane.start_job()
+        ticket = plane.draw()
+        assert plane.bind(ticket, run_id="run-2", born_epoch=None) == ticket
+        assert plane.bind(plane.draw(), born_epoch=former) == former  # nobody is fenced
+        epoch = told(TicketDrawn, plane.ask(draw(states={}))).ticket
+        assert epoch > ticket
+        born_epoch = min(
+            epoch, ticket
+        )  # it was born with its first batch at the latest
+        asked = commit(ticket, 0, run_id="run-2", born_epoch=born_epoch)
+        (answer,) = plane.decide(asked)
+        assert isinstance(answer, AnswerWriter)
+        request = bind(plane.draw(), born_epoch=former)
+        assert refusal(plane.ask(request)).args == ("query", former, ticket)
+        later = plane.draw()
+        assert plane.bind(later, run_id="run-2", born_epoch=None) == ticket
+
+    @pytest.mark.parametrize("born_epoch", [-1, 0, 3])
+    def test_an_epoch_that_was_not_given_out_is_refused(self, born_epoch: int) -> None:
+        """W1: nobody is born later than the ticket that is shown."""
+        plane = Plane()
+        plane.start_job()
+        ticket = plane.draw()
+        asked = commit(ticket, 0, run_id="run-2", born_epoch=born_epoch)
+        with pytest.raises(LocalProtocolError, match="was not born at"):
+            raise refusal(plane.ask(asked))
+        request = replace(bind(ticket), run_id="run-2", born_epoch=born_epoch)
+        with pytest.raises(LocalProtocolError, match="was not born at"):
+            raise refusal(plane.ask(request))
+
+    def test_an_epoch_alone_makes_no_job(self) -> None:
+        """It needs no node, and is above what was given out before."""
+        plane = Plane()
+        first = told(TicketDrawn, plane.ask(draw(states={})))
+        assert (first.ticket, first.nodes, first.owners) == (1, (), ())
+        assert list(plane.store) == [COUNTERS]
+        plane.next_leader()
+        assert told(TicketDrawn, plane.ask(draw(states={}))).ticket > first.ticket
+
+
+class TestDrop:
+    """Forgetting a state."""
+
+    def test_it_is_gone_for_readers_at_once(self) -> None:
+        """The route is gone; nodes are told in the order of the chain."""
+        plane = Plane()
+        plane.start_job()
+        entry = StateDropped(sequence=1, state_number=1)
+        message = ApplyEntries(leader_epoch=EPOCH, job_id=APP, entries=(entry,))
+        assert plane.ask(drop()) == [
+            SendToNode(link=LINK_A, message=message),
+            SendToNode(link=LINK_B, message=message),
+            AnswerWriter(link=DRIVER, message=StateDropDone(request_id=4)),
+        ]
+        assert dict(plane.core.locations) == {}
+        assert plane.core.state_names(APP) == []
+        assert state_path(1, 1) not in plane.store
+
+    def test_what_is_not_there_is_said_not_to_be(self) -> None:
+        """A slip of the keyboard drops nothing."""
+        plane = Plane()
+        with pytest.raises(UnknownJobError):
+            raise refusal(plane.ask(drop()))
+        plane.start_job()
+        with pytest.raises(UnknownStateError):
+            raise refusal(plane.ask(drop("elsewhere")))
+
+
+def test_counters_are_one_record() -> None:
+    """What is given out once is written in one place."""
+    plane = Plane()
+    plane.start_job()
+    assert set(plane.store) >= {COUNTERS, job_path(1)}
+    assert Put(COUNTERS, plane.store[COUNTERS]).version is None

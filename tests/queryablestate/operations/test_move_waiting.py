@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from attrs import evolve
+
+from nameservice import DidNotHappenError
+from nameservice.clock import NS_PER_SECOND
+from queryablestate.operations.move_progress import MoveFigures
+from queryablestate.operations.move_waiting import DrainWaiting, RescaleWaiting
+from queryablestate.operations.rescaling_information import (
+    DrainInformation,
+    RescalingInformation,
+    rescaling_information,
+)
+from queryablestate.wire.operation_messages import JobRescaling, KeyGroupMoves
+
+
+def told(
+    left_count: int, *, surplus_count: int = 0, planned_count: int = 64
+) -> RescalingInformation:
+    """Return what the proxy says of the job ``flights``."""
+    moves = KeyGroupMoves(
+        node_id="n-2",
+        source_ids=("n-1",),
+        waiting_count=max(0, left_count - 16),
+        copying_count=min(16, left_count),
+        row_count=10,
+        size_bytes=(planned_count - left_count) * 100,
+    )
+    return rescaling_information(
+        JobRescaling(
+            job_id="flights",
+            assignment_version=3,
+            node_count=2,
+            replica_count=1,
+            key_group_counts={"n-1": 128},
+            copy_counts={"n-1": 128},
+            planned_count=planned_count,
+            left_count=left_count,
+            surplus_count=surplus_count,
+            missing_count=0,
+            moves=(moves,) if left_count else (),
+            started_ms=8_000 if left_count else None,
+        )
+    )
+
+
+def drained(left_count: int, *, is_draining: bool = True) -> DrainInformation:
+    """Return what is said of a node that has so many copies of ``flights``."""
+    return DrainInformation(
+        node_id="n-1",
+        is_draining=is_draining,
+        is_away=False,
+        copy_counts={"flights": left_count} if left_count else {},
+    )
+
+
+class TestInformation:
+    """What the proxy says, as operators see it (O6)."""
+
+    def test_the_time_left_is_by_the_pace_so_far(self) -> None:
+        """16 of 64 in eight seconds leave 24; None before anything is done."""
+        information = told(48)
+        assert information.elapsed_seconds == 8.0
+        assert information.seconds_left == pytest.approx(24.0)
+        assert not information.is_done
+        assert information.moves[0].copying_count == 16
+        assert told(64).seconds_left is None
+        done = told(0)
+        assert (done.elapsed_seconds, done.seconds_left) == (None, 0.0)
+        assert done.is_done
+
+    def test_what_is_to_be_given_up_is_not_done(self) -> None:
+        """Two copies become one: nothing is copied, and yet there is something."""
+        assert not told(0, surplus_count=64).is_done
+
+
+class TestRescaleWaiting:
+    """When a rescaling is over (O6)."""
+
+    def test_it_is_over_when_nothing_is_left(self) -> None:
+        """Not while copies are made, nor while some are to be given up."""
+        seen: list[MoveFigures] = []
+
+        def note(_: Sequence[RescalingInformation], figures: MoveFigures) -> None:
+            seen.append(figures)
+
+        waiting = RescaleWaiting(note, since=told(64), now_ns=0)
+        for second, found in enumerate([told(32), told(0, surplus_count=5)], 1):
+            now_ns = second * NS_PER_SECOND
+            assert waiting.step([found], is_settled=True, now_ns=now_ns) is None
+        done = [told(0)]
+        assert waiting.step(done, is_settled=True, now_ns=3 * NS_PER_SECOND) is done
+        assert [each.done_count for each in seen] == [32, 64, 64]
+        assert [each.planned_count for each in seen] == [64, 64, 64]
+        assert seen[0].size_bytes == 3_200
+
+    def test_a_leader_that_has_just_begun_does_not_know(self) -> None:
+        """S2: it has not looked who is there; what it says is no end."""
+        waiting = RescaleWaiting(None, since=None, now_ns=0)
+        assert waiting.step([told(0)], is_settled=False, now_ns=1) is None
+        assert waiting.step([told(0)], is_settled=True, now_ns=2) is not None
+
+    def test_it_says_what_is_missing(self) -> None:
+        """Whoever gives up waiting is told how much was left."""
+        waiting = RescaleWaiting(None, since=None, now_ns=0)
+        assert waiting.missing() == "key groups are still being moved"
+        waiting.step([told(7)], is_settled=True, now_ns=1)
+        assert waiting.missing() == "7 copies of key groups are still to be made"
+
+
+class TestDrainWaiting:
+    """When a node is empty (S1, O6)."""
+
+    def test_it_is_over_when_the_node_has_nothing(self) -> None:
+        """What is done is what the node is rid of."""
+        seen: list[int] = []
+        waiting = DrainWaiting(
+            "n-1", lambda _, figures: seen.append(figures.done_count)
+        )
+        for now_ns, left in enumerate([64, 40]):
+            assert (
+                waiting.step(
+                    drained(left), [told(left)], is_settled=True, now_ns=now_ns
+                )
+                is None
+            )
+        assert waiting.missing() == "40 copies of key groups are still on n-1"
+        end = drained(0)
+        assert waiting.step(end, [told(0)], is_settled=True, now_ns=2) is end
+        assert seen == [0, 24, 64]
+
+    def test_a_node_that_is_drained_no_more_is_not_waited_for(self) -> None:
+        """It was started anew, or somebody thought better of it."""
+        waiting = DrainWaiting("n-1", None)
+        with pytest.raises(DidNotHappenError, match="not being drained any more"):
+            waiting.step(
+                drained(5, is_draining=False), [told(5)], is_settled=True, now_ns=0
+            )
+
+    def test_nobody_who_could_take_it_is_an_end(self) -> None:
+        """S1: after five seconds in which nothing is planned, and not one before."""
+        waiting = DrainWaiting("n-1", None)
+
+        def step(seconds: float, *, left: int = 0, is_settled: bool = True) -> None:
+            now_ns = round(seconds * NS_PER_SECOND)
+            assert (
+                waiting.step(
+                    drained(64), [told(left)], is_settled=is_settled, now_ns=now_ns
+                )
+                is None
+            )
+
+        step(0, left=64)
+        step(1)
+        step(5.9)
+        step(5.95, is_settled=False)  # another leader: it begins anew
+        step(6)
+        step(10.9)
+        with pytest.raises(DidNotHappenError, match="no other node can take the 64"):
+            step(11)
+
+    def test_a_node_that_is_away_keeps_what_only_it_has(self) -> None:
+        """W7: it is given up, and what nobody else has is unavailable."""
+        waiting = DrainWaiting("n-1", None)
+        away = evolve(drained(3), is_away=True)
+        assert waiting.step(away, [told(0)], is_settled=True, now_ns=0) is None
+        with pytest.raises(DidNotHappenError, match="only copies of 3 key groups"):
+            waiting.step(away, [told(0)], is_settled=True, now_ns=5 * NS_PER_SECOND)

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from haservices import HAServices, open_ha_services
+from nameservice import ConfigurationError, DidNotHappenError, LocalProtocolError
+from queryablestate import DeadlineExceededError, UnknownJobError, UnknownStateError
+from queryablestate.client.client import QueryableStateClient
+from queryablestate.local_cluster import LocalStateCluster
+from queryablestate.operations.move_progress import MoveFigures
+from queryablestate.operations.rescaling_information import RescalingInformation
+from queryablestate.operations.state_operations import StateOperations
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from tests.lodestar.publishing import Publisher
+
+
+pytestmark = pytest.mark.shells
+
+SCHEMA = StateSchema(
+    kind=StateKind.VALUE,
+    key=(Field("k", AtomicType.INT),),
+    value=(Field("v", AtomicType.INT),),
+)
+
+
+TIMEOUT_SECONDS = 60.0
+
+
+@pytest.fixture
+def ha() -> Iterator[HAServices]:
+    """Return a name service of the test's own."""
+    with open_ha_services("embedded:") as ha:
+        yield ha
+
+
+class TestNodes:
+    def test_who_is_there_and_who_is_away(self, ha: HAServices) -> None:
+        """N6: a node that has left is still known; how far it is, nobody knows."""
+        with (
+            LocalStateCluster(ha, nodes=2) as cluster,
+            StateOperations(ha) as operations,
+        ):
+            Publisher(ha, "job", {"state": SCHEMA}).write({"state": [(1, 1)]})
+            first, second = operations.nodes()
+            assert (first.node_id, second.node_id) == ("node-1", "node-2")
+            assert first.address == cluster.nodes[0].address
+            assert first.last_heard_seconds is not None
+            assert first.key_group_counts == {"job": 64}
+            assert first.behind_counts == {"job": 0}
+            assert first.copy_counts == {"job": 64}
+            assert not first.is_draining
+
+            cluster.nodes[1].close()
+            with QueryableStateClient(ha) as client:
+                # Half of the keys say so: then the proxy knows.
+                client.get_many("job", "state", range(50), partial=True)
+            _, second = operations.nodes()
+            assert (second.address, second.last_heard_seconds) == (None, None)
+            assert second.key_group_counts == {"job": 64}
+            assert second.behind_counts == {}
+
+
+class TestRescaling:
+    """Jobs on more and on fewer nodes (O6, S1)."""
+
+    @pytest.mark.proves("O6")
+    def test_there_and_back(self, ha: HAServices) -> None:
+        """O6: how far it is, is told until nothing is left; nothing gets lost."""
+        with (
+            LocalStateCluster(ha, nodes=1) as cluster,
+            StateOperations(ha) as operations,
+            QueryableStateClient(ha) as client,
+        ):
+            keys = range(300)
+            publisher = Publisher(ha, "job", {"state": SCHEMA})
+            publisher.write({"state": [(key, 1) for key in keys]})
+            cluster.add_node()
+            seen: list[MoveFigures] = []
+
+            def note(_: Sequence[RescalingInformation], figures: MoveFigures) -> None:
+                seen.append(figures)
+
+            for node_count in (2, 1):
+                begun = operations.rescale("job", node_count=node_count)
+                assert (begun.node_count, begun.planned_count) == (node_count, 64)
+                assert not begun.is_done
+                (done,) = operations.wait_until_rescaled(
+                    "job",
+                    since=begun,
+                    timeout_seconds=TIMEOUT_SECONDS,
+                    on_progress=note,
+                )
+                assert done.is_done
+                assert sum(done.key_group_counts.values()) == 128
+                assert (seen[-1].done_count, seen[-1].left_count) == (64, 0)
+                assert client.get_many("job", "state", keys) == {
+                    key: {"v": 1} for key in keys
+                }
+            assert operations.rescalings() == operations.rescalings("job")
+
+    @pytest.mark.proves("O6")
+    def test_what_cannot_be_is_refused(self, ha: HAServices) -> None:
+        """O6: no more nodes than there are, no job that there is not."""
+        with LocalStateCluster(ha, nodes=1), StateOperations(ha) as operations:
+            Publisher(ha, "job", {"state": SCHEMA}).write({"state": [(1, 1)]})
+            with pytest.raises(ConfigurationError, match="1 are registered"):
+                operations.rescale("job", node_count=2)
+            with pytest.raises(ConfigurationError, match="2 copies"):
+                operations.rescale("job", replica_count=2)
+            with pytest.raises(ConfigurationError, match="node_count must be 1 to"):
+                operations.rescale("job", node_count=0)
+            with pytest.raises(ConfigurationError, match="replica_count must be 1 to"):
+                operations.rescale("job", replica_count=17)
+            with pytest.raises(UnknownJobError):
+                operations.rescale("none", node_count=1)
+            with pytest.raises(UnknownJobError):
+                operations.rescalings("none")
+            with pytest.raises(UnknownJobError):
+                operations.wait_until_rescaled("none", timeout_seconds=5.0)
+            with pytest.raises(ConfigurationError, match="no node is called"):
+                operations.drain("none")
+
+    @pytest.mark.proves("S1")
+    def test_a_node_is_drained_and_takes_part_again(self, ha: HAServices) -> None:
+        """S1: it has nothing then, and gets something again when that is undone."""
+        with LocalStateCluster(ha, nodes=2), StateOperations(ha) as operations:
+            Publisher(ha, "job", {"state": SCHEMA}).write({"state": [(1, 1)]})
+            begun = operations.drain("node-1")
+            assert begun.is_draining
+            done = operations.wait_until_drained(
+                "node-1", timeout_seconds=TIMEOUT_SECONDS
+            )
+            assert done.is_empty
+            with pytest.raises(ConfigurationError):
+                operations.rescale("job", node_count=2)
+            assert not operations.drain("node-1", undo=True).is_draining
+            operations.rescale("job", node_count=2)
+            operations.wait_until_rescaled("job", timeout_seconds=TIMEOUT_SECONDS)
+            first, second = operations.nodes()
+            assert first.copy_counts == second.copy_counts == {"job": 64}
+
+    @pytest.mark.proves("O6")
+    def test_waiting_ends_in_time(self, ha: HAServices) -> None:
+        """O6: with what is left; or at once, when somebody thinks better of it."""
+        with LocalStateCluster(ha, nodes=1), StateOperations(ha) as operations:
+            Publisher(ha, "job", {"state": SCHEMA}).write({"state": [(1, 1)]})
+            operations.drain("node-1")
+            with pytest.raises(DeadlineExceededError, match="128 copies"):
+                operations.wait_until_drained("node-1", timeout_seconds=0.2)
+            operations.drain("node-1", undo=True)
+            with pytest.raises(DidNotHappenError, match="take part again"):
+                operations.wait_until_drained("node-1", timeout_seconds=5.0)
+
+    @pytest.mark.proves("S2")
+    def test_waiting_survives_the_proxy(self, ha: HAServices) -> None:
+        """S2: the next proxy goes on with the move, and who waits asks that one."""
+        with (
+            LocalStateCluster(ha, nodes=1, proxies=2) as cluster,
+            StateOperations(ha) as operations,
+        ):
+            Publisher(ha, "job", {"state": SCHEMA}).write({"state": [(1, 1)]})
+            cluster.add_node()
+            leader = next(proxy for proxy in cluster.proxies if proxy.is_leader)
+            begun = operations.rescale("job", node_count=2)
+            leader.close()
+            (done,) = operations.wait_until_rescaled(
+                "job", since=begun, timeout_seconds=TIMEOUT_SECONDS
+            )
+            assert done.key_group_counts == {"node-1": 64, "node-2": 64}
+
+
+class TestDropState:
+    @pytest.mark.proves("W5")
+    def test_it_is_gone_for_every_reader(self, ha: HAServices) -> None:
+        """W5: what was dropped is unknown, and dropping it again says so."""
+        with LocalStateCluster(ha, nodes=1), StateOperations(ha) as operations:
+            publisher = Publisher(ha, "job", {"a": SCHEMA, "b": SCHEMA})
+            publisher.write({"a": [(1, 1)], "b": [(1, 2)]})
+            operations.drop_state("job", "a")
+            with QueryableStateClient(ha) as client:
+                assert client.states("job") == ["b"]
+                with pytest.raises(UnknownStateError):
+                    client.get("job", "a", 1)
+                assert client.get("job", "b", 1) == {"v": 2}
+            with pytest.raises(UnknownStateError):
+                operations.drop_state("job", "a")
+            with pytest.raises(UnknownJobError):
+                operations.drop_state("none", "a")
+
+    def test_a_closed_one_says_so(self, ha: HAServices) -> None:
+        """Whoever uses it after its end is told."""
+        operations = StateOperations(ha)
+        operations.close()
+        with pytest.raises(LocalProtocolError):
+            operations.nodes()

@@ -1,0 +1,271 @@
+"""``format("lodestar-log")``, found by Spark itself (O4)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import define, field
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import DateType, StructType
+
+from nameservice import ConfigurationError
+from sparkpipeline.log.reader import LogStreamReader
+from sparkpipeline.log.records import LINE_SCHEMA
+from sparkpipeline.log.source import LodestarLogSource
+from tests.sparkpipeline.state_cluster import run_to_end
+
+
+@define
+class Log:
+    """A log that a test writes, and one query that reads it."""
+
+    spark: SparkSession
+    directory: Path
+    checkpoint: Path
+    written: list[int] = field(factory=list)
+    batches: list[tuple[int, list[int]]] = field(factory=list)
+
+    def append(self, *names: str, count: int = 3) -> None:
+        """Append records that are all different to each of the partitions *names*."""
+        for name in names:
+            first = len(self.written)
+            numbers = list(range(first, first + count))
+            self.written += numbers
+            with self.path(name).open("a") as file:
+                file.write("".join(json.dumps({"n": n}) + "\n" for n in numbers))
+
+    def path(self, name: str) -> Path:
+        """Return where a partition is."""
+        return self.directory / f"{name}.jsonl"
+
+    def writer(self, parallelism: int = 1, **options: Any) -> DataStreamWriter:
+        """Return the query."""
+        frame = (
+            self.spark.readStream.format("lodestar-log")
+            .schema("n long")
+            .option("parallelism", parallelism)
+            .options(**options)
+            .load(str(self.directory))
+        )
+        return frame.writeStream.foreachBatch(self.take)
+
+    def take(self, batch: DataFrame, batch_id: int) -> None:
+        """Be a sink that writes down what it is given."""
+        self.batches.append((batch_id, [row.n for row in batch.collect()]))
+
+    def run(self, parallelism: int = 1, **options: Any) -> None:
+        """Read what there is, in a new run of the query."""
+        run_to_end(self.writer(parallelism, **options), self.checkpoint)
+
+    def offset(self, batch_id: int) -> list[list[tuple[str, int]]]:
+        """Return what the subtasks held after a batch, as Spark keeps it."""
+        lines = (self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
+        subtasks = json.loads(lines[2])["subtasks"]
+        return [[tuple(item) for item in subtask] for subtask in subtasks]
+
+    def forget_commit(self, batch_id: int) -> None:
+        """Have Spark run a batch again, as if it had died before it wrote this."""
+        for path in (self.checkpoint / "commits").glob(f"*{batch_id}*"):
+            path.unlink()
+
+    def read_once(self) -> list[int]:
+        """Return the records of all batches; what came again was the very same."""
+        batches: dict[int, list[int]] = {}
+        for batch_id, numbers in self.batches:
+            assert sorted(batches.setdefault(batch_id, numbers)) == sorted(numbers)
+        return sorted(number for numbers in batches.values() for number in numbers)
+
+
+@pytest.fixture
+def log(spark: SparkSession, tmp_path: Path) -> Log:
+    """Return a log of the test's own."""
+    directory = tmp_path / "a log [%20]"
+    directory.mkdir()
+    return Log(spark, directory, tmp_path / "checkpoint")
+
+
+@pytest.mark.proves("O4")
+@pytest.mark.spark
+@pytest.mark.shells
+class TestRescaling:
+    def test_every_record_arrives_once_whatever_the_parallelism(self, log: Log) -> None:
+        """
+        O4: two subtasks, one, four, three, with a restart at each step.
+
+        Partitions are added on the way, a batch is run again after a restart with
+        another parallelism, and a last line is not yet written.
+        """
+        log.append("a", "b", "c", "d")
+        log.run(parallelism=2)
+        assert [len(held) for held in log.offset(0)] == [2, 2]
+        log.append("a", "e")
+        with log.path("b").open("a") as file:
+            file.write('{"n": ')
+        log.run(parallelism=1)
+        assert [len(held) for held in log.offset(1)] == [5]
+        # Spark has forgotten that it was done with this batch: it is the same again,
+        # though there is more to be read now, and more subtasks to read it.
+        log.forget_commit(1)
+        log.append("c", "f", "g")
+        with log.path("b").open("a") as file:
+            file.write(f"{len(log.written)}}}\n")
+        log.written.append(len(log.written))
+        log.run(parallelism=4)
+        assert [batch_id for batch_id, _ in log.batches] == [0, 1, 1, 2]
+        assert sorted(len(held) for held in log.offset(2)) == [1, 2, 2, 2]
+        log.run(parallelism=2)  # nothing is new: no batch
+        log.append("a", "b", "c", "d", "e", "f", "g", "h", "i")
+        log.run(parallelism=3)
+        assert [len(held) for held in log.offset(3)] == [3, 3, 3]
+        assert log.read_once() == log.written
+        held = [name for held in log.offset(3) for name, _ in held]
+        assert sorted(held) == [f"{name}.jsonl" for name in "abcdefghi"]
+
+    def test_a_log_is_read_in_bounded_batches(self, log: Log) -> None:
+        """O4: in whole lines, and in order within a partition, to the end."""
+        log.append("a", count=25)
+        log.append("b", count=5)
+        log.run(parallelism=2, bytes_per_partition_max=100)
+        assert [len(numbers) for _, numbers in log.batches] == [16, 10, 4]
+        assert log.read_once() == log.written
+        in_order = [n for _, numbers in log.batches for n in numbers if n < 25]
+        assert in_order == log.written[:25]
+
+
+@pytest.mark.spark
+@pytest.mark.shells
+class TestRunning:
+    @pytest.mark.proves("O4")
+    def test_a_running_query_waits_for_line_ends_and_new_partitions(
+        self, log: Log
+    ) -> None:
+        """O4: what it gives, without a schema, says where it stands."""
+        found: list[tuple[str, int, str]] = []
+        frame = (
+            self.reader(log)
+            .load(str(log.directory))
+            .writeStream.foreachBatch(
+                lambda batch, _: found.extend(tuple(row) for row in batch.collect())
+            )
+        )
+        query = frame.option("checkpointLocation", str(log.checkpoint)).start()
+        try:
+            log.append("a", count=2)
+            with log.path("a").open("a") as file:
+                file.write('{"n": 1')
+            query.processAllAvailable()
+            assert found == [
+                ("a.jsonl", 0, '{"n": 0}'),
+                ("a.jsonl", 9, '{"n": 1}'),
+            ]
+            with log.path("a").open("a") as file:
+                file.write("7}\n")
+            log.append("b", count=1)
+            query.processAllAvailable()
+            assert Counter(found[2:]) == Counter(
+                [("a.jsonl", 18, '{"n": 17}'), ("b.jsonl", 0, '{"n": 2}')]
+            )
+        finally:
+            query.stop()
+
+    def reader(self, log: Log) -> Any:
+        """Return what reads lines as they are."""
+        return log.spark.readStream.format("lodestar-log").option("parallelism", 2)
+
+
+@pytest.mark.spark
+@pytest.mark.shells
+class TestFaults:
+    @pytest.mark.proves("O4")
+    def test_what_is_no_record_stops_the_query(self, log: Log) -> None:
+        """O4: it is said where it stands; it can be left out, and nothing else is."""
+        log.append("a")
+        log.run()
+        log.append("a")
+        with log.path("a").open("a") as file:
+            file.write('{"n": "x"}\n')
+        log.append("a", "b")
+        with pytest.raises(StreamingQueryException, match="the line at byte 54 is no"):
+            log.run()
+        log.run(parallelism=2, bad_records="skip")
+        assert log.read_once() == log.written
+
+    @pytest.mark.proves("O4")
+    def test_a_partition_that_is_not_what_it_was_stops_the_query(
+        self, log: Log
+    ) -> None:
+        """O4: shorter, or gone, though nothing of it was left to be read."""
+        log.append("a", "b")
+        log.run()
+        whole = log.path("a").read_bytes()
+        log.path("a").write_bytes(whole[:-9])
+        with pytest.raises(StreamingQueryException, match="and now has 18 bytes"):
+            log.run()
+        log.path("a").unlink()
+        with pytest.raises(StreamingQueryException, match="and now is gone"):
+            log.run()
+        log.append("b")
+        log.run(removed_partitions="forget")
+        assert [name for name, _ in log.offset(1)[0]] == ["b.jsonl"]
+        assert log.read_once() == log.written
+
+    def test_it_is_no_table(self, log: Log) -> None:
+        """A log has no end."""
+        log.append("a")
+        with pytest.raises(PySparkException, match=r"use spark\.readStream"):
+            log.spark.read.format("lodestar-log").load(str(log.directory)).collect()
+
+
+def source(**options: str) -> LodestarLogSource:
+    """Return a source as Spark makes it."""
+    return LodestarLogSource({"path": "/log"} | options)
+
+
+class TestOptions:
+    def test_what_is_not_said_has_a_default(self) -> None:
+        """One subtask, ``*.jsonl``, 64 MiB; what is wrong is an error."""
+        reader = source().streamReader(LINE_SCHEMA)
+        assert isinstance(reader, LogStreamReader)
+        options = reader._options
+        assert (options.parallelism, options.glob) == (1, "*.jsonl")
+        assert options.bytes_per_partition_max == 64 * 1024 * 1024
+        assert (options.bad_records, options.removed_partitions) == ("fail", "fail")
+        assert source().schema() == LINE_SCHEMA
+        assert source().name() == "lodestar-log"
+
+    def test_a_path_may_be_a_url(self) -> None:
+        """Of a file, as Spark writes paths."""
+        reader = source(path="file:///a%20log").streamReader(LINE_SCHEMA)
+        assert isinstance(reader, LogStreamReader)
+        assert reader._options.path == "/a log"
+
+    @pytest.mark.parametrize(
+        ("options", "detail"),
+        [
+            ({"paralelism": "2"}, "unknown option paralelism; known are bad_records"),
+            ({"path": "log"}, "under the same absolute name, not 'log'"),
+            ({"path": "hdfs://h/log"}, "not 'hdfs://h/log'"),
+            ({"parallelism": "0"}, "parallelism must be 1 to 32768, not '0'"),
+            ({"parallelism": "32769"}, "not '32769'"),
+            ({"parallelism": "two"}, "not 'two'"),
+            ({"bytes_per_partition_max": "-1"}, "must be at least 1, not '-1'"),
+            ({"glob": "a/*"}, "a pattern for names in one directory"),
+            ({"bad_records": "keep"}, '"fail" or "skip", not \'keep\''),
+            ({"removed_partitions": "x"}, '"fail" or "forget", not \'x\''),
+        ],
+    )
+    def test_what_is_wrong_is_said(self, options: dict[str, str], detail: str) -> None:
+        """It names the option, and what it may be."""
+        with pytest.raises(ConfigurationError, match=detail):
+            source(**options).streamReader(LINE_SCHEMA)
+
+    def test_a_type_that_json_does_not_have_is_said_at_once(self) -> None:
+        """Before the query has started."""
+        with pytest.raises(ConfigurationError, match="read it as a string"):
+            source().streamReader(StructType().add("at", DateType()))

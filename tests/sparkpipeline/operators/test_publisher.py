@@ -1,0 +1,283 @@
+"""Publishing operator state to real nodes, without Spark (O5)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from haservices import HAConfig, open_ha_services
+from nameservice import ConfigurationError, NameServiceError
+from queryablestate import (
+    AsyncQueryableStateClient,
+    CheckpointRewoundError,
+    LocalStateCluster,
+    OperatorStateView,
+    QueryableStateClient,
+    SchemaMismatchError,
+    StaleWriterError,
+    StateOwnedError,
+)
+from rescaling import RedistributionMode
+from rescaling.operator_state import encode_snapshot
+from sparkpipeline.operators.publication import (
+    OperatorStatePublication,
+    PublishedBatch,
+    publish_batch,
+)
+from sparkpipeline.operators.publisher import OperatorStatePublisher
+from tests.recording import wait_until
+
+
+pytestmark = pytest.mark.shells
+
+SPLIT = RedistributionMode.SPLIT_DISTRIBUTE
+
+
+EMPTY = PublishedBatch(
+    query_id="query", run_id="run", batch_id=9, snapshots=[encode_snapshot({})]
+)
+
+
+def batch(
+    batch_id: int, *items: Any, run_id: str = "run", query_id: str = "query"
+) -> PublishedBatch:
+    """Return a batch that left *items* in one subtask."""
+    return PublishedBatch(
+        query_id=query_id,
+        run_id=run_id,
+        batch_id=batch_id,
+        snapshots=[encode_snapshot({"offsets": (SPLIT, list(items))})],
+    )
+
+
+@contextmanager
+def nodes(config: HAConfig) -> Iterator[QueryableStateClient]:
+    """Yield who can ask two nodes, as long as the block."""
+    with (
+        open_ha_services(config) as ha,
+        LocalStateCluster(ha, nodes=2),
+        QueryableStateClient(ha, deadline_seconds=30.0) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def config(request: pytest.FixtureRequest) -> Iterator[HAConfig]:
+    """Yield a name service of the test's own, where nobody is yet."""
+    config = HAConfig(url=f"embedded:{request.node.name}")
+    with open_ha_services(config):
+        yield config
+
+
+def workers() -> list[threading.Thread]:
+    """Return the threads that publish."""
+    return [one for one in threading.enumerate() if one.name == "operator-state"]
+
+
+@pytest.mark.proves("O5")
+class TestPublishBatch:
+    def test_a_large_state_is_read_by_both_clients(self, config: HAConfig) -> None:
+        """O5: parts on both nodes are one state again; the last batch counts."""
+        items = [bytes([number]) * 300_000 for number in range(20)]
+        publication = OperatorStatePublication(config=config, job_id="job")
+        with nodes(config) as client:
+            publish_batch(publication, batch(0, *items))
+            publish_batch(publication, batch(1, *reversed(items)))
+            view = client.operator_state("job", "offsets", min_batch_id=1)
+            assert view.subtasks == (tuple(reversed(items)),)
+            assert view.batch_id == 1
+            assert 0 <= view.age_seconds < 60
+            assert client.count("job", "operator-state:offsets") == 12
+
+            async def ask() -> OperatorStateView:
+                async with AsyncQueryableStateClient(config) as other:
+                    return await other.operator_state("job", "offsets")
+
+            assert asyncio.run(ask()).subtasks == view.subtasks
+            # What is smaller leaves no parts of what was larger.
+            publish_batch(publication, batch(2))
+            assert client.operator_state("job", "offsets").items == ()
+            assert client.count("job", "operator-state:offsets") == 1
+
+    @pytest.mark.parametrize("part_count", [1, 4])
+    def test_who_asks_while_batches_are_published_sees_one_of_them(
+        self, config: HAConfig, part_count: int
+    ) -> None:
+        """Q1, O5: all of a batch, none twice, and never an older one than before."""
+        publication = OperatorStatePublication(config=config, job_id="job")
+        last = 40
+
+        def publish() -> None:
+            for batch_id in range(1, last + 1):
+                filler = bytes([batch_id]) * 450_000
+                publish_batch(publication, batch(batch_id, *[filler] * part_count))
+
+        with nodes(config) as client:
+            publish_batch(publication, batch(0, *[bytes(450_000)] * part_count))
+            writer = threading.Thread(target=publish)
+            writer.start()
+            seen: list[int] = []
+            while not seen or seen[-1] < last:
+                view = client.operator_state("job", "offsets")
+                assert len(view.items) == part_count
+                assert {byte for _, item in view.items for byte in item} == {
+                    view.batch_id
+                }
+                seen.append(view.batch_id)
+            writer.join()
+        assert seen == sorted(seen)
+        assert len(set(seen)) > 2
+
+    def test_a_batch_is_published_once_and_by_the_newest_run(
+        self, config: HAConfig
+    ) -> None:
+        """W1, W4, O5: repeated, it changes nothing; an older one is an error."""
+        publication = OperatorStatePublication(config=config, job_id="job")
+        with nodes(config) as client:
+            publish_batch(publication, batch(0, "first"))
+            publish_batch(publication, batch(0, "not this"))
+            assert client.operator_state("job", "offsets").items == ((0, "first"),)
+            publish_batch(publication, batch(2, "third", run_id="newer run"))
+            with pytest.raises(StaleWriterError):
+                publish_batch(publication, batch(3, "zombie"))
+            with pytest.raises(CheckpointRewoundError):
+                publish_batch(publication, batch(1, "rewound", run_id="newest run"))
+            assert client.operator_state("job", "offsets").items == ((0, "third"),)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"job_id": "a/b"}, "job_id"),
+            ({"max_parallelism": 0}, "max_parallelism"),
+            ({"on_new_query": "continue"}, "on_new_query"),
+            ({"wait_seconds": -1}, "wait_seconds"),
+            ({"commit_timeout_seconds": 0}, "commit_timeout_seconds"),
+        ],
+    )
+    def test_what_cannot_be_is_told_at_once(
+        self, changes: dict[str, Any], message: str
+    ) -> None:
+        """O5: before a query starts."""
+        with pytest.raises(ConfigurationError, match=message):
+            OperatorStatePublication(
+                **({"config": "embedded:any", "job_id": "job"} | changes)
+            )
+
+
+class TestPublisher:
+    @pytest.mark.proves("O5")
+    def test_the_newest_counts_when_there_is_somebody_again(
+        self, config: HAConfig
+    ) -> None:
+        """O5: only the first batch waits, and what came last is published, once."""
+        publisher = OperatorStatePublisher(
+            OperatorStatePublication(
+                config=config,
+                job_id="job",
+                wait_seconds=0.1,
+                commit_timeout_seconds=0.5,
+            )
+        )
+        with capture_logs() as logs:
+            offers = [publisher.offer(batch(number, number)) for number in range(3)]
+            for offer in offers:
+                publisher.wait(offer)
+        assert [one["event"] for one in logs].count("operator_state.delayed") == 1
+        with nodes(config) as client:
+            wait_until(lambda: offers[-1].is_over)
+            view = client.operator_state("job", "offsets")
+            assert (view.batch_id, view.items) == (2, ((0, 2),))
+            # From now on batches wait again.
+            offer = publisher.offer(batch(3, 3))
+            publisher.wait(offer)
+            assert offer.is_over
+
+    @pytest.mark.proves("O5")
+    @pytest.mark.parametrize("is_required", [False, True])
+    def test_what_never_works_fails_the_first_batch_of_a_run(
+        self, config: HAConfig, *, is_required: bool
+    ) -> None:
+        """W5, O5: at once, and not after a timeout; nothing goes on trying."""
+        publisher = OperatorStatePublisher(
+            OperatorStatePublication(
+                config=config, job_id="job", wait_seconds=60, is_required=is_required
+            )
+        )
+        with nodes(config), ExitStack() as stack:
+            other = OperatorStatePublication(config=config, job_id="job")
+            publish_batch(other, batch(0, query_id="other"))
+            stack.enter_context(capture_logs())
+            with pytest.raises(StateOwnedError):
+                publisher.wait(publisher.offer(batch(0)))
+            # Its thread has nothing left to do.
+            wait_until(lambda: not workers())
+
+    @pytest.mark.proves("O5")
+    def test_a_later_failure_of_any_kind_costs_the_query_nothing(
+        self, config: HAConfig
+    ) -> None:
+        """O5: once a batch of the run is published, the query outlives the copy."""
+        publisher = OperatorStatePublisher(
+            OperatorStatePublication(config=config, job_id="job", wait_seconds=0.2)
+        )
+        with nodes(config) as client, capture_logs() as logs:
+            publisher.wait(publisher.offer(batch(0)))
+            other = OperatorStatePublication(
+                config=config, job_id="job", on_new_query="replace"
+            )
+            publish_batch(other, batch(0, "theirs", query_id="other"))
+            publisher.wait(publisher.offer(batch(1)))
+            publisher.wait(publisher.offer(batch(2)))
+            assert client.operator_state("job", "offsets").items == ((0, "theirs"),)
+            publisher.offer(EMPTY)  # which nobody can refuse: no thread is left behind
+            wait_until(lambda: not workers())
+        (delayed,) = [one for one in logs if one["event"] == "operator_state.delayed"]
+        assert delayed["batch_id"] == 1
+        assert "belongs to query other" in delayed["error"]
+
+    @pytest.mark.proves("O5")
+    def test_a_required_batch_says_why_it_is_not_published(
+        self, config: HAConfig
+    ) -> None:
+        """O5: after the timeout, with the last error there was, or that of time."""
+        publisher = OperatorStatePublisher(
+            OperatorStatePublication(
+                config=config,
+                job_id="job",
+                is_required=True,
+                commit_timeout_seconds=0.3,
+            )
+        )
+        with pytest.raises(NameServiceError):
+            publisher.wait(publisher.offer(batch(0)))
+
+    @pytest.mark.proves("O5")
+    def test_an_operator_without_states_publishes_nothing(
+        self, config: HAConfig
+    ) -> None:
+        """O5: and waits for nobody."""
+        publisher = OperatorStatePublisher(
+            OperatorStatePublication(config=config, job_id="job", wait_seconds=60)
+        )
+        offer = publisher.offer(EMPTY)
+        publisher.wait(offer)
+        assert offer.is_over
+        assert offer.error is None
+
+    def test_the_number_of_key_groups_is_the_job_s(self, config: HAConfig) -> None:
+        """W5: as for any other state of it."""
+        with nodes(config):
+            publish_batch(
+                OperatorStatePublication(config=config, job_id="job"), batch(0)
+            )
+            other = OperatorStatePublication(
+                config=config, job_id="job", max_parallelism=7
+            )
+            with pytest.raises(SchemaMismatchError, match="max_parallelism is 128"):
+                publish_batch(other, batch(1))

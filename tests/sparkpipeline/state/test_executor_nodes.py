@@ -1,0 +1,141 @@
+"""Nodes under executors: started by them, found by the proxy, ended with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from haservices import HAConfig, open_ha_services
+from leaderserver import LeaderServer, ServerConfig
+from nameservice import ConfigurationError, UnreachableError
+from queryablestate.proxy.config import ProxyConfig
+from queryablestate.proxy.server import QueryStateProxyServer
+from sparkpipeline import start_nodes
+from sparkpipeline.state.executor_node_process import (
+    is_slot_held,
+    read_slots,
+    start_time_of,
+)
+from tests.recording import wait_until
+
+
+pytestmark = [pytest.mark.spark, pytest.mark.shells]
+
+ROOT = Path(__file__).parents[3]
+APP_TIMEOUT_SECONDS = 240.0
+
+
+@pytest.fixture
+def config() -> Iterator[HAConfig]:
+    """Yield a name service where a proxy leads."""
+    with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
+        config = HAConfig(url=server.url)
+        with open_ha_services(config) as ha, QueryStateProxyServer(ha, ProxyConfig()):
+            yield config
+
+
+@pytest.mark.timeout(APP_TIMEOUT_SECONDS + 30)
+def test_every_executor_has_its_own_node(tmp_path: Path) -> None:
+    """Each registers under its own address, ends with its JVM, and is replaced."""
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.sparkpipeline.executor_nodes_app", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=APP_TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-5_000:]
+    found: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    assert len(set(found["jvm_pids"])) == 2
+    assert len(set(found["addresses"].values())) == 2
+    assert found["registered"] == found["addresses"]
+    assert found["is_same_again"]
+    assert found["running_after_stop"] == 0
+    # Data directories, and the names in them, are taken up again.
+    assert found["node_ids_after_restart"] == found["node_ids"]
+    assert found["is_other_kept"]
+    assert found["node_ids_after_death"] == found["node_ids"]
+    assert found["is_executor_new"]
+    assert found["is_kept_as_it_was"]
+
+
+class TestLocalMode:
+    """The driver's JVM is the one executor."""
+
+    def test_nodes_are_stopped_by_their_handle(
+        self, spark: SparkSession, config: HAConfig, tmp_path: Path
+    ) -> None:
+        """Several per executor; after `stop` none runs, and stopping again is fine."""
+        with start_nodes(
+            spark, config, data_dir=tmp_path, nodes_per_executor=2
+        ) as nodes:
+            assert len(set(nodes.node_ids)) == 2
+            assert set(read_slots(tmp_path)) == set(nodes.nodes)
+            assert {node.jvm_pid for node in nodes.nodes} == {nodes.nodes[0].jvm_pid}
+            for node in nodes.nodes:
+                assert start_time_of(node.pid) != ""
+        assert read_slots(tmp_path) == []
+        nodes.stop()
+
+    def test_a_node_outlives_the_worker_that_started_it(
+        self, spark: SparkSession, config: HAConfig, tmp_path: Path
+    ) -> None:
+        """It is nobody's child: it has a session of its own, and ends at a signal."""
+        (node,) = start_nodes(spark, config, data_dir=tmp_path).nodes
+        assert os.getsid(node.pid) == node.pid
+        os.kill(node.pid, signal.SIGTERM)
+        wait_until(lambda: not is_slot_held(Path(node.slot)))
+        # It kept its rows and its name.
+        with start_nodes(spark, config, data_dir=tmp_path) as nodes:
+            assert nodes.node_ids == (node.node_id,)
+
+    def test_what_keeps_a_node_from_starting_is_told(
+        self, spark: SparkSession, config: HAConfig, tmp_path: Path
+    ) -> None:
+        """The error of the node's process is the error of the call."""
+        with pytest.raises(ConfigurationError, match=r"taken\.key"):
+            start_nodes(
+                spark,
+                config,
+                data_dir=tmp_path,
+                curve_public_key_file=tmp_path / "taken.key",
+                curve_secret_key_file=tmp_path / "taken.key_secret",
+                allow_list_file=tmp_path / "allowed",
+            )
+        assert read_slots(tmp_path) == []
+
+    def test_nobody_leads(self, spark: SparkSession, tmp_path: Path) -> None:
+        """Without a proxy no node is registered: that is told in time."""
+        with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
+            config = HAConfig(url=server.url)
+            with pytest.raises(UnreachableError, match="nobody leads"):
+                start_nodes(spark, config, data_dir=tmp_path, timeout_seconds=0.5)
+        assert read_slots(tmp_path) == []
+
+
+class TestMistakes:
+    def test_they_are_told_before_anything_is_started(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """And say what to change."""
+        url = "leaderserver://127.0.0.1:1"
+        for settings, words in (
+            ({"config": "embedded:flights"}, "use a LeaderServer"),
+            ({"data_dir": "relative"}, "must be an absolute path"),
+            ({"nodes_per_executor": 0}, "at least 1, not 0"),
+            ({"node_id": "mine"}, "node_id is not for all nodes"),
+            ({"bind": "tcp://*:0"}, "is_insecure_allowed"),
+        ):
+            chosen: dict[str, Any] = {"config": url, "data_dir": tmp_path} | settings
+            with pytest.raises(ConfigurationError, match=words):
+                start_nodes(spark, **chosen)

@@ -1,0 +1,129 @@
+"""
+`Listener`: where a socket is bound, and how its keys are replaced there.
+
+Theory of operation.  libzmq copies the options of a socket when it binds, so other keys
+hold for what is bound from then on (measured, libzmq 4.3.5).  Two listeners of one port
+would take turns at random.  So the old one is closed, with the connections that it has
+accepted, and one with the new keys takes its place.  It gets a duplicate of the same
+listening descriptor: the port is never free for another process, and who connects
+meanwhile waits in the kernel's queue for less than a millisecond (measured).
+
+Not kept: connections made with the old keys.  libzmq ends them with their listener,
+and a key that is replaced because somebody has stolen it should open nothing any more.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, final
+
+import zmq
+
+from nameservice import ConfigurationError, NameServiceError
+from zmqtransport.sockets import bind_socket, translate_zmq_errors
+
+
+if TYPE_CHECKING:
+    from zmqtransport.connections import ConnectionEvent, ConnectionMonitor
+    from zmqtransport.curve import CurveKeyPair
+    from zmqtransport.endpoints import Endpoint
+    from zmqtransport.sockets import ZMQSocket
+
+
+__all__ = ["Listener"]
+
+# libzmq's I/O thread answers within a millisecond; a machine may be busy.
+_WAIT_MS: Final = 10_000
+
+
+@final
+class Listener:
+    """
+    Binds *socket* to *endpoint*, once; belongs to the socket's thread.
+
+    Args:
+        socket: With all its options set.
+        monitor: Of *socket*.
+        endpoint: Where to bind.
+
+    Attributes:
+        endpoint: Where it is bound: with the real port.
+
+    Raises:
+        ConfigurationError: If it cannot be bound.
+    """
+
+    def __init__(
+        self, socket: ZMQSocket, monitor: ConnectionMonitor, endpoint: Endpoint
+    ) -> None:
+        self._socket = socket
+        self._monitor = monitor
+        self._spare: int | None = None
+        self.endpoint = bind_socket(socket, endpoint)
+        self._address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        # The first report is that it listens; those of connections stay unread.
+        self._wait(is_listening=True)
+        self._descriptor = monitor.listening_descriptor
+
+    def prepare(self) -> None:
+        """
+        Take all that `replace_keys` needs; on any thread, of one at a time.
+
+        Raises:
+            ConfigurationError: If the process has no file descriptor left.
+        """
+        if self._spare is None:
+            assert self._descriptor is not None
+            try:
+                self._spare = os.dup(self._descriptor)
+            except OSError as error:
+                message = (
+                    f"a new key for {self._address} needs a file descriptor: "
+                    f"{error.strerror}; raise ulimit -n"
+                )
+                raise ConfigurationError(message) from error
+
+    def replace_keys(self, key_pair: CurveKeyPair) -> list[ConnectionEvent]:
+        """
+        Serve who connects from now on with *key_pair*; end all connections.
+
+        Call `prepare` before.  Waits for libzmq's I/O thread, about a millisecond.
+
+        Returns:
+            What the monitor has told meanwhile, the end of each connection included.
+
+        Raises:
+            NameServiceError: If libzmq does not do it: the port is lost then.
+        """
+        assert self._spare is not None
+        with translate_zmq_errors(self.endpoint):
+            self._socket.setsockopt(
+                zmq.CURVE_PUBLICKEY, key_pair.public_key.encode("ascii")
+            )
+            self._socket.setsockopt(
+                zmq.CURVE_SECRETKEY, key_pair.secret_key.encode("ascii")
+            )
+            self._socket.setsockopt(zmq.USE_FD, self._spare)
+            self._socket.unbind(self._address)
+            events = self._wait(is_listening=False)
+            self._socket.bind(self._address)
+            self._spare = None  # it is libzmq's now
+            events += self._wait(is_listening=True)
+        self._descriptor = self._monitor.listening_descriptor
+        return events
+
+    def close(self) -> None:
+        """Give back what was prepared and not used; the socket closes the rest."""
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+
+    def _wait(self, *, is_listening: bool) -> list[ConnectionEvent]:
+        """Read reports until the listener is there, or gone; return the others."""
+        events: list[ConnectionEvent] = []
+        while (self._monitor.listening_descriptor is not None) != is_listening:
+            if not self._monitor.socket.poll(_WAIT_MS):
+                message = f"ZeroMQ does not say what became of {self._address}"
+                raise NameServiceError(message)
+            events += self._monitor.receive(event_count_max=1)
+        return events
