@@ -104,6 +104,18 @@ class Candidate:
         return leader is not None and leader.address == self.address
 
 
+def wait_for_queue(*candidates: Candidate) -> None:
+    """
+    Return once all of *candidates* queue, the leader among them.
+
+    A contender that has been revoked queues again by itself, when it has been told:
+    without a wait, one that is revoked after it may be back in the queue before it.
+    """
+    sessions = {candidate.session_id for candidate in candidates}
+    election = candidates[0].election
+    wait_until(lambda: sessions <= set(sessions_in_order(election)))
+
+
 def ids_in_order(election: LeaderElection) -> list[str]:
     """Return the contenders' ids, the leader first."""
     return [item.contender_id for item in election.contenders()]

@@ -8,7 +8,7 @@ import pytest
 
 from haservices import Guarantee
 from nameservice import DidNotHappenError, LeadershipLostError, MayHaveHappenedError
-from tests.conformance.candidates import JOB, Candidate
+from tests.conformance.candidates import JOB, Candidate, wait_for_queue
 from tests.conformance.harness import PATIENT, QUICK, SUSPENDING
 from tests.conformance.selection import requires
 from tests.recording import (
@@ -119,6 +119,7 @@ class TestE4Belief:
         assert not other.believes(first)
         harness.operator.operations.revoke(JOB)
         second = other.wait_for_confirm()
+        wait_for_queue(one, other)
         harness.operator.operations.revoke(JOB)
         third = one.wait_for_confirm(2)
         one.wait_for_belief(third)

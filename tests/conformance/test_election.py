@@ -16,7 +16,13 @@ from nameservice import (
     MayHaveHappenedError,
     NoLeaderError,
 )
-from tests.conformance.candidates import JOB, Candidate, ids_in_order, sessions_in_order
+from tests.conformance.candidates import (
+    JOB,
+    Candidate,
+    ids_in_order,
+    sessions_in_order,
+    wait_for_queue,
+)
 from tests.conformance.harness import PATIENT
 from tests.conformance.selection import requires
 from tests.recording import (
@@ -331,6 +337,7 @@ class TestE6Callbacks:
         for count in range(12):
             turn, index = divmod(count, 3)
             candidates[index].wait_for_confirm(turn + 1)
+            wait_for_queue(*candidates)
             harness.operator.operations.revoke(JOB)
         candidates[0].wait_for_confirm(5)
         for candidate in candidates[1:]:

@@ -17,7 +17,12 @@ from nameservice import (
     UnknownContenderError,
     UnknownSessionError,
 )
-from tests.conformance.candidates import JOB, Candidate, sessions_in_order
+from tests.conformance.candidates import (
+    JOB,
+    Candidate,
+    sessions_in_order,
+    wait_for_queue,
+)
 from tests.conformance.harness import PATIENT
 from tests.conformance.selection import requires
 from tests.recording import (
@@ -157,8 +162,7 @@ class TestN6Operations:
         second = candidates[2].wait_for_confirm()
         assert second.epoch > first.epoch
         candidates[0].contender.wait_for_revoke()
-        sessions = {candidate.session_id for candidate in candidates}
-        wait_until(lambda: set(sessions_in_order(candidates[2].election)) == sessions)
+        wait_for_queue(*candidates)
         assert sessions_in_order(candidates[2].election)[0] == candidates[2].session_id
         for other in (candidates[1], candidates[3]):
             assert other.contender.calls == ()
@@ -256,9 +260,7 @@ class TestN6Operations:
 
         with ThreadPoolExecutor(3) as pool:
             list(pool.map(disturb, range(3)))
-        sessions = {candidate.session_id for candidate in candidates}
-        election = candidates[0].election
-        wait_until(lambda: set(sessions_in_order(election)) == sessions)
+        wait_for_queue(*candidates)
         wait_until(
             lambda: (
                 sum(
@@ -287,6 +289,7 @@ class TestN6Operations:
         with capture_logs() as logs:
             operations.transfer(JOB, candidates[1].contender_id)
             second = candidates[1].wait_for_confirm()
+            wait_for_queue(*candidates)
             operations.revoke(JOB)
             third = candidates[0].wait_for_confirm(2)
             operations.expire(candidates[0].session_id)

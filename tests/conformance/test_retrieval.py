@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nameservice import LocalProtocolError, NoLeaderError
-from tests.conformance.candidates import JOB, Candidate
+from tests.conformance.candidates import JOB, Candidate, wait_for_queue
 from tests.conformance.harness import SUSPENDING
 from tests.recording import (
     WAIT_SECONDS,
@@ -181,6 +181,7 @@ class TestR3Order:
             turn, index = divmod(count, 3)
             last = candidates[index].wait_for_confirm(turn + 1)
             if count < 14:
+                wait_for_queue(*candidates)
                 harness.operator.operations.revoke(JOB)
         assert last is not None
         for listener in listeners:
