@@ -74,7 +74,7 @@ def nodes_text(nodes: Sequence[NodeInformation]) -> str:
     """Return *nodes* as a table for people."""
     if not nodes:
         return "there are no nodes"
-    return table_text(
+    table = table_text(
         ("NODE", "ADDRESS", "LAST HEARD", "KEY GROUPS", "COPIES", "BEHIND"),
         [
             (
@@ -88,6 +88,32 @@ def nodes_text(nodes: Sequence[NodeInformation]) -> str:
             for each in nodes
         ],
     )
+    kept = _kept_text(nodes)
+    return f"{table}\n\n{kept}" if kept else table
+
+
+def _kept_text(nodes: Sequence[NodeInformation]) -> str:
+    """Return which jobs nodes keep rows of, and do not use; empty if there are none."""
+    batches: dict[str, dict[str, int | None]] = {}
+    for each in nodes:
+        for job, batch in each.kept_batches.items():
+            batches.setdefault(job, {})[each.node_id] = batch
+    if not batches:
+        return ""
+    rows = [
+        (
+            job,
+            ", ".join(
+                node_id if batch is None else f"{node_id} (batch {batch})"
+                for node_id, batch in sorted(by_node.items())
+            ),
+        )
+        for job, by_node in sorted(batches.items())
+    ]
+    return (
+        "The name service has lost what was stored of these jobs, and nodes keep their "
+        "rows aside:\n" + table_text(("JOB", "ROWS ON"), rows)
+    )
 
 
 def node_document(node: NodeInformation) -> dict[str, Any]:
@@ -100,6 +126,7 @@ def node_document(node: NodeInformation) -> dict[str, Any]:
         "copy_counts": dict(node.copy_counts),
         "behind_counts": dict(node.behind_counts),
         "is_draining": node.is_draining,
+        "kept_batches": dict(node.kept_batches),
     }
 
 

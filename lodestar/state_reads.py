@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lodestar.verbs import Verbs
+    from queryablestate import StateInformation
     from queryablestate.client.client import QueryableStateClient
     from queryablestate.schema.schema import Field, StateSchema
 
@@ -274,20 +274,37 @@ def _ask(
 
 
 def _states(arguments: Namespace) -> ExitCode:
+    failed: list[StateUnavailableError] = []
     with open_client(arguments) as client:
         if arguments.job is not None:
             states = client.describe_all(arguments.job)
         else:
-            states = []
-            for job in client.jobs():
-                # The last state of a job may be dropped meanwhile.
-                with contextlib.suppress(UnknownJobError):
-                    states += client.describe_all(job)
+            states, failed = _states_of_all(client)
     if arguments.json:
         write(json_text([state_document(each) for each in states]))
     else:
         write(states_text(states))
+    for each in failed[:-1]:
+        print(f"lodestar states: {printable(str(each))}", file=sys.stderr)
+    if failed:
+        raise failed[-1]
     return ExitCode.DONE
+
+
+def _states_of_all(
+    client: QueryableStateClient,
+) -> tuple[list[StateInformation], list[StateUnavailableError]]:
+    """Return the states of every job, and why those of some cannot be told."""
+    states: list[StateInformation] = []
+    failed: list[StateUnavailableError] = []
+    for job in client.jobs():
+        try:
+            states += client.describe_all(job)
+        except UnknownJobError:
+            continue  # its last state was dropped meanwhile
+        except StateUnavailableError as error:
+            failed.append(error)
+    return states, failed
 
 
 # -- scan ------------------------------------------------------------------------------

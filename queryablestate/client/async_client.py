@@ -499,7 +499,12 @@ class AsyncQueryableStateClient:
     # -- what there is -----------------------------------------------------------------
 
     async def jobs(self, *, deadline_seconds: float | None = None) -> list[str]:
-        """Return the jobs that have state which we may see, sorted."""
+        """
+        Return the jobs that have state which we may see, sorted.
+
+        Those are among them whose rows nodes keep, and which cannot be asked: the name
+        service has lost its store.
+        """
         call = self._builder.list_jobs(deadline_seconds)
         await self._run(call)
         return list(reply_of(call, JobsListed).job_ids)
@@ -512,6 +517,7 @@ class AsyncQueryableStateClient:
 
         Raises:
             UnknownJobError: If there are none.
+            StateUnavailableError: If nobody can say, though nodes have its rows.
         """
         found = await self.describe_all(job_id, deadline_seconds=deadline_seconds)
         return [state.name for state in found]

@@ -491,7 +491,12 @@ class QueryableStateClient:
     # -- what there is -----------------------------------------------------------------
 
     def jobs(self, *, deadline_seconds: float | None = None) -> list[str]:
-        """Return the jobs that have state which we may see, sorted."""
+        """
+        Return the jobs that have state which we may see, sorted.
+
+        Those are among them whose rows nodes keep, and which cannot be asked: the name
+        service has lost its store.
+        """
         call = self._builder.list_jobs(deadline_seconds)
         self._run(call)
         return list(reply_of(call, JobsListed).job_ids)
@@ -504,6 +509,7 @@ class QueryableStateClient:
 
         Raises:
             UnknownJobError: If there are none.
+            StateUnavailableError: If nobody can say, though nodes have its rows.
         """
         found = self.describe_all(job_id, deadline_seconds=deadline_seconds)
         return [state.name for state in found]

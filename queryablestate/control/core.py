@@ -81,12 +81,13 @@ from queryablestate.wire.snapshot_messages import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from queryablestate.control.changes import Outcome
     from queryablestate.control.job.job import Job
     from queryablestate.control.node_table import PresentNode
     from queryablestate.control.routes import KvStateLocation
+    from queryablestate.errors import StateUnavailableError
     from queryablestate.wire.operation_messages import ListRescalings, RescalingsListed
     from queryablestate.wire.records import AssignmentRecord, CountersRecord, NodeRecord
     from queryablestate.wire.snapshot_messages import SnapshotReport
@@ -191,6 +192,20 @@ class ControlCore:
         states = () if job is None else job.states.values()
         return sorted(state.state_name for state in states)
 
+    def kept_job_ids(self) -> Sequence[str]:
+        """Return the jobs that have no state, and rows that nodes keep, sorted."""
+        jobs = self._control.jobs
+        return [
+            job_id
+            for job_id in self._control.nodes.kept.job_ids
+            if job_id not in jobs or not jobs[job_id].states
+        ]
+
+    def problem_of(self, job_id: str, *, now_ns: int) -> StateUnavailableError | None:
+        """Return why nobody can say what there is of a job, or None (rule W7)."""
+        problem = self._control.problem_of(job_id)
+        return problem or self._control.doubt_of(job_id, now_ns=now_ns)
+
     def describe(
         self, job_id: str, state_name: str, *, wall_clock_us: int
     ) -> StateDescription | None:
@@ -251,6 +266,7 @@ class ControlCore:
             copy_counts=copies,
             is_draining=self._control.nodes.is_draining(node_id),
             is_needed=bool(copies) or self._draining.is_needed(node_id),
+            kept=tuple(self._control.nodes.kept.of_node(node_id)),
         )
 
     def rescalings(self, request: ListRescalings, *, now_ns: int) -> RescalingsListed:
@@ -364,6 +380,7 @@ class ControlCore:
     def _writer_asked(self, event: WriterAsked, now_ns: int) -> Sequence[Outcome]:
         link, request = event.link, event.request
         refuse = partial(_refuse_writer, link, request.request_id)
+        prepare: Callable[[int], Write | Sequence[Outcome]]
         match request:
             case DrawTicket():
                 prepare = partial(self._tickets.draw, link, request)
@@ -382,7 +399,26 @@ class ControlCore:
                     return refuse(error)
             case _:
                 assert_never(request)
+        if not isinstance(request, DrainNode):
+            prepare = self._if_known(request, prepare)
         return [Change(prepare=prepare, refuse=refuse)]
+
+    def _if_known(
+        self,
+        request: DrawTicket | BindRun | DropState | RescaleJob,
+        prepare: Callable[[int], Write | Sequence[Outcome]],
+    ) -> Callable[[int], Write | Sequence[Outcome]]:
+        """Return *prepare*, unless nobody can say what there is of the job by then."""
+        if isinstance(request, DrawTicket) and not request.states:
+            return prepare  # it names no job
+
+        def check(now_ns: int) -> Write | Sequence[Outcome]:
+            problem = self._control.problem_of(request.job_id)
+            if problem is not None:
+                raise problem
+            return prepare(now_ns)
+
+        return check
 
     def _ask(
         self,
@@ -392,6 +428,10 @@ class ControlCore:
     ) -> Sequence[Outcome]:
         """Begin what takes more than one write, or waits for nodes."""
         link, wall_clock_us = event.link, event.wall_clock_us
+        problem = self._control.problem_of(request.job_id)
+        # A job that is restored from a snapshot needs no rows that nodes keep.
+        if problem is not None and not isinstance(request, RestoreJob):
+            raise problem
         match request:
             case CommitBatch():
                 return self._commits.ask(

@@ -35,6 +35,7 @@ from queryablestate.control.changes import Change, Write
 from queryablestate.control.commit_verification import verify_id_of
 from queryablestate.control.effects import ForgetNode, SendToNode
 from queryablestate.control.job.leader_paths import encode_record, node_path
+from queryablestate.control.kept_jobs import kept_by, serves_another
 from queryablestate.control.node_parts import job_assignment, joiner_ids
 from queryablestate.control.node_table import CopyReport
 from queryablestate.control.state import has_node
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from queryablestate.control.job.job import Job
     from queryablestate.control.node_table import PresentNode
     from queryablestate.control.state import ControlState
+    from queryablestate.wire.node_messages import JobAssignment
     from queryablestate.wire.records import AssignmentRecord
     from queryablestate.wire.snapshot_messages import SnapshotReport
 
@@ -258,10 +260,12 @@ class Enrolment:
                 del self._registering[link]
                 return [SendToNode(link=link, message=self._too_many())]
         is_draining = known is not None and known.draining_id == message.registration_id
+        control_id = self._control.counters.control_id
         record = NodeRecord(
             node_id=message.node_id,
             store_id=message.store_id,
             draining_id=message.registration_id if is_draining else None,
+            kept=kept_by(message, control_id),
         )
         operations: list[StoreOperation] = []
         if given_up is not None:
@@ -283,8 +287,10 @@ class Enrolment:
         One that is away, and has nothing: if it is back one day, it is a new one.
         """
         for node_id in self._control.nodes.known_ids:
-            is_away = self._control.nodes.present(node_id) is None
-            if is_away and not self._draining.is_needed(node_id):
+            nodes = self._control.nodes
+            is_away = nodes.present(node_id) is None
+            is_missed = self._draining.is_needed(node_id) or nodes.kept.of_node(node_id)
+            if is_away and not is_missed:
                 return node_id
         return None
 
@@ -313,24 +319,21 @@ class Enrolment:
         if self._registering.get(link) is not message:
             return []
         del self._registering[link]
+        is_foreign = serves_another(message, control.counters.control_id)
         effects: list[ControlEffect] = []
         for earlier in (control.nodes.present(message.node_id), control.nodes.at(link)):
             if earlier is None or control.nodes.present(earlier.node_id) is not earlier:
                 continue
-            if (earlier.link, earlier.node_id) != (link, message.node_id):
+            is_same = (earlier.link, earlier.node_id) == (link, message.node_id)
+            if is_foreign or not is_same:
                 effects.append(self._forget(earlier))
+        if is_foreign:
+            # It learns whose rows are wanted here, and comes again with those.
+            return [*effects, self._taken(link, ())]
         node = control.nodes.register(message, link=link, now_ns=now_ns)
         jobs = control.jobs_of(node.node_id)
-        registered = NodeRegistered(
-            leader_epoch=control.leader_epoch,
-            control_id=control.counters.control_id,
-            session_timeout_ms=control.session_timeout_ns // _NS_PER_MS,
-            jobs=tuple(
-                job_assignment(job, node.node_id, control.nodes) for job in jobs
-            ),
-            copy_secret=control.copy_secret,
-        )
-        effects.append(SendToNode(link=link, message=registered))
+        parts = tuple(job_assignment(job, node.node_id, control.nodes) for job in jobs)
+        effects.append(self._taken(link, parts))
         for job in jobs:
             effects += catch_up(control, job, node)
             job_id = job.record.job_id
@@ -341,6 +344,18 @@ class Enrolment:
             effects += self._tell_address(job, node)
             control.routes.locate(job)
         return effects + self._commits.node_registered(node)
+
+    def _taken(self, link: Link, jobs: tuple[JobAssignment, ...]) -> ControlEffect:
+        """Return what tells a node that it is registered, and what it answers for."""
+        control = self._control
+        registered = NodeRegistered(
+            leader_epoch=control.leader_epoch,
+            control_id=control.counters.control_id,
+            session_timeout_ms=control.session_timeout_ns // _NS_PER_MS,
+            jobs=jobs,
+            copy_secret=control.copy_secret,
+        )
+        return SendToNode(link=link, message=registered)
 
     def _refused(self, link: Link, error: NameServiceError) -> Sequence[ControlEffect]:
         """Have a node ask again in a moment, rather than wait for an answer."""

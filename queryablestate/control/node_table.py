@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, final
 
 from attrs import define, field, frozen
 
+from queryablestate.control.kept_jobs import KeptJobs
+
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -86,10 +88,16 @@ class PresentNode:
 
 @final
 class NodeTable:
-    """Known and present nodes."""
+    """
+    Known and present nodes.
+
+    Attributes:
+        kept: What they keep of other control planes.
+    """
 
     def __init__(self, records: Iterable[NodeRecord]) -> None:
         self._records = {record.node_id: record for record in records}
+        self.kept = KeptJobs(self._records.values())
         self._registration_ids: dict[str, str] = {}
         self._present: dict[str, PresentNode] = {}
         self._by_link: dict[Link, PresentNode] = {}
@@ -146,10 +154,12 @@ class NodeTable:
     def record(self, record: NodeRecord) -> None:
         """Take note of what is recorded of a node."""
         self._records[record.node_id] = record
+        self.kept.record(record)
 
     def forget(self, node_id: str) -> None:
         """Know nothing any more of a node that is away."""
         del self._records[node_id]
+        self.kept.forget(node_id)
         self._registration_ids.pop(node_id, None)
         self._awaited.discard(node_id)
 

@@ -6,13 +6,13 @@ What the leader store holds, who is there, and the route table that follows from
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from queryablestate.control.limits import CONTROL_LIMITS, ControlLimits
 from queryablestate.control.node_table import NodeTable
 from queryablestate.control.open_batches import OpenBatches
 from queryablestate.control.routes import RouteTable
-from queryablestate.errors import UnknownJobError
+from queryablestate.errors import StateUnavailableError, UnknownJobError
 
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 __all__ = ["ControlState", "has_node"]
+
+_RETRY_SECONDS: Final = 0.5
 
 
 @final
@@ -102,6 +104,27 @@ class ControlState:
         if job is None:
             raise UnknownJobError(job_id)
         return job
+
+    def problem_of(self, job_id: str) -> StateUnavailableError | None:
+        """Return why a job cannot be used though nodes have rows of it, or None."""
+        job = self.jobs.get(job_id)
+        if job is not None and job.states:
+            return None
+        return self.nodes.kept.problem(job_id)
+
+    def doubt_of(self, job_id: str, *, now_ns: int) -> StateUnavailableError | None:
+        """
+        Return why nobody can say yet whether there is such a job, or None (rule W7).
+
+        A name service that knows of no node may have lost its store a moment ago.
+        """
+        if job_id in self.jobs or self.nodes.known_ids or now_ns >= self.settled_at_ns:
+            return None
+        detail = (
+            "the name service knows of no state and of no node, and nodes that know "
+            "better may be coming"
+        )
+        return StateUnavailableError(job_id, None, (), _RETRY_SECONDS, detail)
 
     def jobs_of(self, node_id: str) -> Sequence[Job]:
         """Return the jobs that a node has a part in, the oldest first."""

@@ -4,6 +4,7 @@ The data directory of a node: one `StateStore` for each control plane it has ser
 A name service that has lost its store begins a new control plane, whose numbers mean
 something else.  The rows of the old one are not used, and not thrown away either: they
 stay in their own sub-directory, and are used again if that control plane comes back.
+The node says what they are when it registers (`NodeDirectory.kept_rows`).
 
 ::
 
@@ -20,14 +21,18 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
+from msgspec.structs import replace
+
 from nameservice import StorageError, get_logger
 from queryablestate.store.store import StateStore
+from queryablestate.wire.kept_rows import KEPT_JOB_COUNT_MAX
 
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from queryablestate.node.config import NodeConfig
+    from queryablestate.wire.kept_rows import KeptRows
 
 
 __all__ = ["NodeDirectory"]
@@ -83,11 +88,7 @@ class NodeDirectory:
             StorageError: If that cannot be had.
         """
         with self._translated():
-            numbers = sorted(
-                int(match[1])
-                for path in self._path.iterdir()
-                if (match := _ROWS.fullmatch(path.name))
-            )
+            numbers = self._numbers()
         for number in reversed(numbers):
             name = f"rows-{number}"
             try:
@@ -107,6 +108,54 @@ class NodeDirectory:
             raise
         self._log.warning("store.switched", control_id=control_id, sub_directory=name)
         return store
+
+    def kept_rows(self, opened: StateStore) -> tuple[KeptRows, ...]:
+        """
+        Return what the stores that are not in use hold, the newest first.
+
+        One that cannot be read is passed over, and told of in the log: what it holds
+        cannot be used either.
+
+        Args:
+            opened: The one that is in use.
+        """
+        kept: list[KeptRows] = []
+        job_count = 0
+        try:
+            with self._translated():
+                numbers = self._numbers()
+                name_in_use = (self._path / _CURRENT).read_text("utf-8").strip()
+        except StorageError as error:
+            self._log.warning("store.unreadable", sub_directory="", error=str(error))
+            return ()
+        for number in reversed(numbers):
+            name = f"rows-{number}"
+            if name == name_in_use:
+                continue
+            try:
+                with self._open(name, opened.node_id) as store:
+                    rows = store.kept_rows()
+            except StorageError as error:
+                self._log.warning(
+                    "store.unreadable", sub_directory=name, error=str(error)
+                )
+                continue
+            if rows is None or rows.control_id == opened.control_id:
+                continue
+            room = KEPT_JOB_COUNT_MAX - job_count
+            rows = replace(rows, jobs=rows.jobs[:room])
+            job_count += len(rows.jobs)
+            if rows.jobs:
+                kept.append(rows)
+        return tuple(kept)
+
+    def _numbers(self) -> list[int]:
+        """Return the numbers of the stores that there are, sorted."""
+        return sorted(
+            int(match[1])
+            for path in self._path.iterdir()
+            if (match := _ROWS.fullmatch(path.name))
+        )
 
     def _open(self, name: str, node_id: str | None) -> StateStore:
         config = self._config

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from queryablestate.store.reader import StoreReader
     from queryablestate.store.store import StateStore
     from queryablestate.wire.copy_messages import ToCopySource
+    from queryablestate.wire.kept_rows import KeptRows
     from queryablestate.wire.node_messages import CollectStages
     from zmqtransport import CurveKeyPair, PollLoop, ZMQContext
 
@@ -181,6 +182,7 @@ class NodeStore:
         self._directory = NodeDirectory(config)
         self.snapshots = NodeSnapshots(self.post)
         self.opened = self._open(self._directory.open())
+        self._kept = self._kept_rows()
         try:
             self._copying = CopyThread(
                 context,
@@ -207,6 +209,7 @@ class NodeStore:
             positions=store.positions(),
             fences=store.fences(),
             lost=store.lost_states(),
+            kept=self._kept,
         )
 
     def close(self) -> None:
@@ -316,10 +319,15 @@ class NodeStore:
         self.snapshots.forget()
         left = self.opened.close()
         self.opened = self._open(store)
+        self._kept = self._kept_rows()
         refusal = DidNotHappenError("the node serves another control plane now")
         for task in left:
             self._on_staged(task, refusal)
         self._on_event(self.store_opened())
+
+    def _kept_rows(self) -> tuple[KeptRows, ...]:
+        """Return what the other stores of the node hold."""
+        return self._directory.kept_rows(self.opened.store)
 
     def _reopened(self, opened: OpenStore) -> None:
         """Begin anew with the store that there was."""

@@ -33,6 +33,9 @@ class NodeInformation:
         copy_counts: For each job how many copies of key groups it has that could be
             asked; with one replica as many as it is asked for.
         is_draining: Whether it is being emptied: it gets no more key groups.
+        kept_batches: For each job of which it keeps rows aside, since the name service
+            has lost what was stored of it, the last batch; None while that is not
+            known.
     """
 
     node_id: str
@@ -42,6 +45,7 @@ class NodeInformation:
     behind_counts: Mapping[str, int]
     copy_counts: Mapping[str, int] = field(factory=dict)
     is_draining: bool = False
+    kept_batches: Mapping[str, int | None] = field(factory=dict)
 
 
 def node_information(node: NodeSummary) -> NodeInformation:
@@ -56,4 +60,12 @@ def node_information(node: NodeSummary) -> NodeInformation:
         behind_counts={} if node.address is None else node.behind_counts,
         copy_counts=node.copy_counts,
         is_draining=node.is_draining,
+        kept_batches=_kept_batches(node),
     )
+
+
+def _kept_batches(node: NodeSummary) -> dict[str, int | None]:
+    """Return the last batch of each job that is kept; of several, the newest."""
+    jobs = [job for rows in node.kept for job in rows.jobs]
+    jobs.sort(key=lambda job: job.decided_at_us)
+    return {job.job_id: job.batch_id for job in jobs}

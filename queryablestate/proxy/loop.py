@@ -377,7 +377,7 @@ class ProxyLoop:
             )
             self._send(link, answer)
             return
-        self._requests.check_change(core, caller, message)
+        self._requests.check_change(core, caller, message, now_ns=self._clock.now_ns())
         if isinstance(message, CommitBatch):
             timeout_ms_max = round(self._config.commit_timeout_seconds_max * 1_000)
             if message.timeout_ms > timeout_ms_max:

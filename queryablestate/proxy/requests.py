@@ -100,22 +100,24 @@ class RequestDesk:
             AccessDeniedError: If the caller may not know.
             UnknownJobError: If there is no such job, or none that it may read.
             UnknownStateError: If there is no such state.
+            StateUnavailableError: If nobody can say what there is of the job.
         """
         request_id = request.request_id
         match request:
             case DescribeState(job_id=job_id, state_name=state_name):
+                self._check_may_know(caller, job_id, state_name)
+                _check_known(core, job_id, now_ns)
                 description = self._described(
                     core, caller, job_id, state_name, wall_clock_us
                 )
                 return StateDescribed(request_id=request_id, description=description)
             case ListJobs():
-                job_ids = tuple(
-                    job_id
-                    for job_id in core.job_ids()
-                    if self._readable(core, caller, job_id)
-                )
+                job_ids = self._jobs(core, caller)
                 return JobsListed(request_id=request_id, job_ids=job_ids)
             case ListStates(job_id=job_id):
+                if not self.access.may_see_job(caller, job_id):
+                    raise AccessDeniedError(f"read {job_id}/*")
+                _check_known(core, job_id, now_ns)
                 states = self._states(core, caller, job_id, wall_clock_us)
                 return StatesListed(request_id=request_id, states=states)
             case ListNodes():
@@ -129,7 +131,12 @@ class RequestDesk:
                 assert_never(request)
 
     def check_change(
-        self, core: ControlCore, caller: Caller, request: ChangeRequest
+        self,
+        core: ControlCore,
+        caller: Caller,
+        request: ChangeRequest,
+        *,
+        now_ns: int,
     ) -> None:
         """
         Return if *caller* may ask for that change, and it is one that can be named.
@@ -138,6 +145,7 @@ class RequestDesk:
             AccessDeniedError: If it may not.
             UnknownStateError: If a batch is for a state that the job does not have, as
                 far as the caller may know.
+            StateUnavailableError: If nobody can say what there is of its job.
             ConfigurationError: If a name is none that a job or a state can have.
         """
         match request:
@@ -155,7 +163,7 @@ class RequestDesk:
                     raise AccessDeniedError(f"take or restore snapshots of {job_id}")
                 check_component_id(job_id, what="the id of a job")
             case CommitBatch():
-                self._check_batch(core, caller, request)
+                self._check_batch(core, caller, request, now_ns)
             case DrawTicket(job_id=job_id, states=()):
                 # A number is no state's: it tells nothing, and names nothing.
                 if not self.access.is_writer(caller):
@@ -198,7 +206,7 @@ class RequestDesk:
     # -- parts ---------------------------------------------------------------------
 
     def _check_batch(
-        self, core: ControlCore, caller: Caller, request: CommitBatch
+        self, core: ControlCore, caller: Caller, request: CommitBatch, now_ns: int
     ) -> None:
         """
         Return if *caller* may write the states of a batch.
@@ -209,6 +217,7 @@ class RequestDesk:
         job_id = request.job_id
         if not self.access.may_see_job(caller, job_id):
             raise AccessDeniedError(f"write {job_id}/*")
+        _check_known(core, job_id, now_ns)
         if not request.state_numbers:
             raise ConfigurationError("a batch writes at least one state")
         for number in request.state_numbers:
@@ -222,6 +231,26 @@ class RequestDesk:
                 raise UnknownStateError(job_id, f"number {number}")
             raise AccessDeniedError(f"write {job_id}/{name}")
 
+    def _jobs(self, core: ControlCore, caller: Caller) -> tuple[str, ...]:
+        """Return the jobs that *caller* may read, and those that are kept, sorted."""
+        readable = [
+            job_id for job_id in core.job_ids() if self._readable(core, caller, job_id)
+        ]
+        kept = [
+            job_id
+            for job_id in core.kept_job_ids()
+            if self.access.may(caller, Right.READ, job_id)
+        ]
+        return tuple(sorted((*readable, *kept)))
+
+    def _check_may_know(self, caller: Caller, job_id: str, state_name: str) -> None:
+        may = self.access.may
+        if not (
+            may(caller, Right.READ, job_id, state_name)
+            or may(caller, Right.WRITE, job_id, state_name)
+        ):
+            raise AccessDeniedError(f"read {job_id}/{state_name}")
+
     def _described(
         self,
         core: ControlCore,
@@ -230,12 +259,6 @@ class RequestDesk:
         state_name: str,
         wall_clock_us: int,
     ) -> StateDescription:
-        may = self.access.may
-        if not (
-            may(caller, Right.READ, job_id, state_name)
-            or may(caller, Right.WRITE, job_id, state_name)
-        ):
-            raise AccessDeniedError(f"read {job_id}/{state_name}")
         description = core.describe(job_id, state_name, wall_clock_us=wall_clock_us)
         if description is None:
             if not self._readable(core, caller, job_id):
@@ -246,8 +269,6 @@ class RequestDesk:
     def _states(
         self, core: ControlCore, caller: Caller, job_id: str, wall_clock_us: int
     ) -> tuple[StateDescription, ...]:
-        if not self.access.may_see_job(caller, job_id):
-            raise AccessDeniedError(f"read {job_id}/*")
         described = [
             core.describe(job_id, state_name, wall_clock_us=wall_clock_us)
             for state_name in self._readable(core, caller, job_id)
@@ -266,7 +287,9 @@ class RequestDesk:
         if not self.access.is_writer(caller):
             raise AccessDeniedError("list nodes")
         return tuple(
-            replace(node, key_group_counts={}, behind_counts={}, copy_counts={})
+            replace(
+                node, key_group_counts={}, behind_counts={}, copy_counts={}, kept=()
+            )
             for node in nodes
         )
 
@@ -282,6 +305,13 @@ class RequestDesk:
 
     def _may_write(self, caller: Caller, job_id: str, state_name: str | None) -> bool:
         return self.access.may(caller, Right.WRITE, job_id, state_name)
+
+
+def _check_known(core: ControlCore, job_id: str, now_ns: int) -> None:
+    """Return if it can be said what there is of a job."""
+    problem = core.problem_of(job_id, now_ns=now_ns)
+    if problem is not None:
+        raise problem
 
 
 def _check_names(job_id: str, state_names: Sequence[str]) -> None:

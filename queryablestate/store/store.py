@@ -44,6 +44,7 @@ from queryablestate.store.copy_reader import CopyReader, staged_payloads
 from queryablestate.store.environment import StoreEnvironment
 from queryablestate.store.expiry import ExpirySweeper
 from queryablestate.store.holdings import Held, HoldingKeeper
+from queryablestate.store.kept_rows import kept_rows
 from queryablestate.store.layout import (
     FENCE_PREFIX,
     JOB_PREFIX,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from queryablestate.wire.copy_messages import CopiedRows, CopiedStates
+    from queryablestate.wire.kept_rows import KeptRows
     from queryablestate.wire.node_messages import JoiningGroup, StageChunk, WriterFence
     from queryablestate.wire.records import Entry, StageRecord
 
@@ -220,6 +222,10 @@ class StateStore:
                 if mark.lost:
                     lost.setdefault(mark.job_id, []).append(number)
         return lost
+
+    def kept_rows(self) -> KeptRows | None:
+        """Return which jobs have rows here; None if none has."""
+        return kept_rows(self._environment)
 
     def state(self, state_number: int) -> StateView | None:
         """Return what is known of a state, or None."""

@@ -19,6 +19,7 @@ from typing import Annotated, Final, TypeAlias
 from msgspec import Meta, field
 
 from queryablestate.wire.batch_digest import BatchDigest
+from queryablestate.wire.kept_rows import KeptRows
 from queryablestate.wire.node_messages import FromNode, ToNode
 from queryablestate.wire.operation_messages import OperationAnswer, OperationRequest
 from queryablestate.wire.questions import Answer, Ask, Question, Refusal, Told
@@ -192,6 +193,7 @@ class NodeSummary(WireStruct, frozen=True, kw_only=True):
         is_draining: Whether it is being emptied.
         is_needed: Whether it has a part in a job, or batches that were begun before may
             have rows there: it is not to end yet.
+        kept: What it keeps of other control planes, and does not use (rule W7).
     """
 
     node_id: str
@@ -202,6 +204,7 @@ class NodeSummary(WireStruct, frozen=True, kw_only=True):
     copy_counts: dict[str, int] = field(default_factory=dict)
     is_draining: bool = False
     is_needed: bool = True
+    kept: tuple[KeptRows, ...] = ()
 
 
 class NodesListed(WireStruct, frozen=True, kw_only=True, tag="nodes-listed"):

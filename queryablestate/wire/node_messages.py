@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from queryablestate.wire.kept_rows import KeptRows
 from queryablestate.wire.records import CopySecret, Entry, StageId, StageRecord
 from queryablestate.wire.snapshot_messages import SnapshotCommand, SnapshotReport
 from queryablestate.wire.wire_struct import WireStruct
@@ -78,6 +79,9 @@ class RegisterNode(WireStruct, frozen=True, kw_only=True, tag="register"):
         registration_id: Drawn for this process: tells two nodes of one name apart.
         address: Where writers reach it, ``tcp://host:port`` with a key if it has one.
         positions: How far it is, for each job it knows.
+        control_id: The control plane whose rows *positions* are about, or None if there
+            are none yet.
+        kept: What it keeps of other control planes, and does not use.
     """
 
     token: str | None
@@ -86,6 +90,8 @@ class RegisterNode(WireStruct, frozen=True, kw_only=True, tag="register"):
     registration_id: str
     address: str
     positions: tuple[JobPosition, ...]
+    control_id: str | None = None
+    kept: tuple[KeptRows, ...] = ()
 
 
 class WriterFence(WireStruct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
+from queryablestate.wire.kept_rows import KeptRows
 from queryablestate.wire.wire_struct import WireStruct
 
 
@@ -362,11 +363,13 @@ class NodeRecord(WireStruct, frozen=True, kw_only=True):
         store_id: The data directory it had then.
         draining_id: The registration (the process) that is to be emptied, or None: it
             gets no key groups, and gives away those that it has (rule O6).
+        kept: What it said last that it keeps of other control planes (rule W7).
     """
 
     node_id: str
     store_id: str
     draining_id: str | None = None
+    kept: tuple[KeptRows, ...] = ()
 
 
 class CountersRecord(WireStruct, frozen=True, kw_only=True):

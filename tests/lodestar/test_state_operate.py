@@ -52,4 +52,5 @@ class TestNodes:
             "copy_counts": {},
             "behind_counts": {},
             "is_draining": False,
+            "kept_batches": {},
         }

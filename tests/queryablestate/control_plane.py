@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from nameservice import NameServiceError
+    from queryablestate.wire.kept_rows import KeptRows
     from queryablestate.wire.node_messages import FromNode, ToNode
     from queryablestate.wire.operation_messages import DrainNode, RescaleJob
 
@@ -222,6 +223,8 @@ def node_register(
     store_id: str | None = None,
     registration_id: str | None = None,
     positions: dict[str, int] | None = None,
+    control_id: str | None = CONTROL_ID,
+    kept: tuple[KeptRows, ...] = (),
 ) -> RegisterNode:
     """Return a node's registration."""
     return RegisterNode(
@@ -236,6 +239,8 @@ def node_register(
             JobPosition(job_id=job_id, sequence=sequence)
             for job_id, sequence in (positions or {}).items()
         ),
+        control_id=control_id,
+        kept=kept,
     )
 
 

@@ -155,7 +155,6 @@ class NodeCore:
             chunks_per_writer_max=limits.chunks_per_writer_max,
             size_bytes_max=limits.chunks_size_bytes_max,
         )
-        self._control_id: str | None = None
         self._copy_secret = b""
         self._is_switching = False
         self._is_leaving = False
@@ -338,7 +337,8 @@ class NodeCore:
 
     def _store_opened(self, event: StoreOpened, now_ns: int) -> list[NodeEffect]:
         self._registration.store_id = event.store_id
-        self._control_id = event.control_id
+        self._registration.kept = event.kept
+        self._registration.control_id = event.control_id
         self._jobs = self._job_table(event.positions, event.lost)
         effects = self._copies.forget()
         self._gate.open(event.fences)
@@ -421,7 +421,7 @@ class NodeCore:
         effects, is_taken = self._registration.registered(message, now_ns=now_ns)
         if not is_taken:
             return effects
-        if self._control_id not in {None, message.control_id}:
+        if self._registration.control_id not in {None, message.control_id}:
             # The rows of another control plane have numbers of their own, which mean
             # something else here.
             self._is_switching = True
@@ -429,8 +429,8 @@ class NodeCore:
             self._registration.disconnected(now_ns=now_ns)
             effects = self._copies.forget()
             return [*effects, SwitchStore(control_id=message.control_id)]
-        if self._control_id is None:
-            self._control_id = message.control_id
+        if self._registration.control_id is None:
+            self._registration.control_id = message.control_id
             effects.append(BindStore(control_id=message.control_id))
         if message.copy_secret != self._copy_secret:
             self._copy_secret = message.copy_secret

@@ -8,6 +8,7 @@ from typing import TypeAlias, final
 
 from attrs import frozen
 
+from queryablestate.wire.kept_rows import KeptRows
 from queryablestate.wire.node_messages import StageChunk, ToNode
 from queryablestate.wire.questions import Question
 from queryablestate.wire.records import Entry
@@ -83,6 +84,7 @@ class StoreOpened:
         positions: The last entry applied, for each job that it knows.
         fences: The least writer epoch that may stage, for each job and query.
         lost: The states whose rows are lost, for each job that has some (rule W7).
+        kept: What other stores of the node hold, of other control planes.
     """
 
     store_id: str
@@ -90,6 +92,7 @@ class StoreOpened:
     positions: Mapping[str, int]
     fences: Mapping[tuple[str, str], int]
     lost: Mapping[str, Sequence[int]]
+    kept: tuple[KeptRows, ...] = ()
 
 
 @frozen(kw_only=True)

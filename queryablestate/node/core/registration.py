@@ -45,6 +45,7 @@ from queryablestate.wire.node_messages import NodeHeartbeat, RegisterNode
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from queryablestate.wire.kept_rows import KeptRows
     from queryablestate.wire.node_messages import (
         HeartbeatAcknowledged,
         JobPosition,
@@ -95,6 +96,8 @@ class Registration:
 
     Attributes:
         store_id: The data directory, as it is told.
+        control_id: The control plane whose rows the node serves, or None.
+        kept: What it keeps of others, as it is told.
         leader_epoch: The epoch of the registration; 0 while there is none.
         leader_epoch_max: The highest that was heard of.
         lease_until_ns: Until when the node may answer; 0 while it may not.
@@ -115,6 +118,8 @@ class Registration:
         self._pause_ns_max = pause_ns_max
         self._answer_timeout_ns = answer_timeout_ns
         self.store_id = ""
+        self.control_id: str | None = None
+        self.kept: tuple[KeptRows, ...] = ()
         self.leader_epoch = 0
         self.leader_epoch_max = 0
         self.lease_until_ns = 0
@@ -320,6 +325,8 @@ class Registration:
                 registration_id=self._identity.registration_id,
                 address=self._identity.address,
                 positions=tuple(positions),
+                control_id=self.control_id,
+                kept=self.kept,
             )
         )
 

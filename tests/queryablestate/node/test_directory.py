@@ -3,11 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from nameservice import StorageError
 from queryablestate.node.config import NodeConfig
 from queryablestate.node.directory import NodeDirectory
 from queryablestate.store.store import StateStore
+from queryablestate.wire.kept_rows import KeptJob, KeptRows
+from queryablestate.wire.records import BatchDecided, BatchState
 
 
 @pytest.fixture
@@ -89,6 +92,109 @@ class TestControlPlanes:
                 directory.open_for("b", "n")
             with StateStore.open(tmp_path / "data" / "rows-2") as second:
                 assert second.node_id == "n"
+
+
+def applied(store: StateStore, job_id: str, batch_id: int) -> None:
+    """Apply a first batch without rows."""
+    entry = BatchDecided(
+        sequence=1,
+        query_id="q",
+        writer_epoch=1,
+        batch_id=batch_id,
+        assignment_version=1,
+        decided_at_us=10 + batch_id,
+        states=(
+            BatchState(
+                state_number=len(job_id),
+                kind="value",
+                has_ttl=False,
+                generation=1,
+                is_replaced=False,
+            ),
+        ),
+        stages=(),
+    )
+    store.apply(job_id, entry)
+
+
+class TestKept:
+    """W7: what is set aside is told of."""
+
+    @pytest.mark.proves("W7")
+    def test_jobs_with_rows_are_named(self, directory: NodeDirectory) -> None:
+        """By batch and key groups; a job that has no rows is no loss."""
+        with directory.open() as first:
+            first.bind_control("a")
+            applied(first, "job", 7)
+            applied(first, "other", 8)
+            first.hold("other", [0, 1, 5], ())
+            first.reset_job("empty", 3, [])
+            assert directory.kept_rows(first) == ()
+            with directory.open_for("b", "n") as second:
+                first.close()
+                (kept,) = directory.kept_rows(second)
+        assert kept == KeptRows(
+            control_id="a",
+            store_id=first.store_id,
+            jobs=(
+                KeptJob(
+                    job_id="job",
+                    sequence=1,
+                    batch_id=7,
+                    decided_at_us=17,
+                    key_groups=((0, 65_535),),
+                ),
+                KeptJob(
+                    job_id="other",
+                    sequence=1,
+                    batch_id=8,
+                    decided_at_us=18,
+                    key_groups=((0, 1), (5, 5)),
+                ),
+            ),
+        )
+
+    def test_stores_without_rows_are_not(self, directory: NodeDirectory) -> None:
+        """One of a control plane that has never written, and one of none."""
+        with directory.open() as first:
+            first.bind_control("a")
+            with directory.open_for("b", "n") as second:
+                second.bind_control("b")
+                with directory.open_for("c", "n") as third:
+                    first.close()
+                    second.close()
+                    assert directory.kept_rows(third) == ()
+
+    def test_the_newest_come_first_and_not_too_many(
+        self, directory: NodeDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What a registration holds is bounded."""
+        monkeypatch.setattr(
+            "queryablestate.node.directory.KEPT_JOB_COUNT_MAX", 2, raising=True
+        )
+        with directory.open() as store:
+            store.bind_control("a")
+            applied(store, "x", 1)
+        for control_id in "bcd":
+            with directory.open_for(control_id, "n") as store:
+                store.bind_control(control_id)
+                applied(store, "x", 1)
+        with directory.open_for("e", "n") as store:
+            kept = directory.kept_rows(store)
+        assert [rows.control_id for rows in kept] == ["d", "c"]
+
+    def test_one_that_cannot_be_read_is_passed_over(
+        self, directory: NodeDirectory, tmp_path: Path
+    ) -> None:
+        """What it holds cannot be used either; the log says so."""
+        with directory.open() as store:
+            store.bind_control("a")
+        (tmp_path / "data" / "rows-7").write_text("a file")
+        with directory.open() as store, capture_logs() as logs:
+            assert directory.kept_rows(store) == ()
+        assert [(log["event"], log["sub_directory"]) for log in logs] == [
+            ("store.unreadable", "rows-7")
+        ]
 
 
 class TestDamage:

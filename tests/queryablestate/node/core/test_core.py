@@ -54,6 +54,7 @@ from queryablestate.node.core.events import (
 )
 from queryablestate.node.core.jobs import ServedJob
 from queryablestate.node.core.registration import NodeIdentity
+from queryablestate.wire.kept_rows import KeptJob, KeptRows
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
@@ -238,7 +239,12 @@ def heartbeat(number: int) -> SendToProxy:
     return SendToProxy(message=NodeHeartbeat(registration_id="r", number=number))
 
 
-def asking(*positions: JobPosition, store_id: str = "s") -> SendToProxy:
+def asking(
+    *positions: JobPosition,
+    store_id: str = "s",
+    control_id: str | None = "c",
+    kept: tuple[KeptRows, ...] = (),
+) -> SendToProxy:
     """Return what a node asks the proxy."""
     return SendToProxy(
         message=RegisterNode(
@@ -248,6 +254,8 @@ def asking(*positions: JobPosition, store_id: str = "s") -> SendToProxy:
             registration_id="r",
             address="tcp://10.0.0.9:1",
             positions=positions,
+            control_id=control_id,
+            kept=kept,
         )
     )
 
@@ -324,7 +332,7 @@ class TestRegistering:
     def test_a_first_registration_binds_the_store(self) -> None:
         """Before anything is written, the store learns whose rows it will hold."""
         node = Node({}, control_id=None)
-        assert node.connect() == (asking(),)
+        assert node.connect() == (asking(control_id=None),)
         assert node.register() == (
             heartbeat(1),
             ReportRegistered(leader_epoch=EPOCH),
@@ -414,12 +422,32 @@ class TestControlPlane:
         )
         assert not node.core.is_registered
         assert code(node.admit(question())) == "state-unavailable"
+        kept = KeptRows(
+            control_id="c",
+            store_id="s",
+            jobs=(
+                KeptJob(
+                    job_id="job",
+                    sequence=7,
+                    batch_id=3,
+                    decided_at_us=5,
+                    key_groups=((0, 1),),
+                ),
+            ),
+        )
         opened = StoreOpened(
-            store_id="z", control_id=None, positions={}, fences={}, lost={}
+            store_id="z",
+            control_id=None,
+            positions={},
+            fences={},
+            lost={},
+            kept=(kept,),
         )
         assert node.step(opened) == (ConnectProxy(address=ADDRESS),)
         node.wait(100)
-        assert node.step(ProxyConnected()) == (asking(store_id="z"),)
+        assert node.step(ProxyConnected()) == (
+            asking(store_id="z", control_id=None, kept=(kept,)),
+        )
         assert BindStore(control_id="d") in node.register(control_id="d")
 
     def test_meanwhile_nothing_is_asked_of_the_store(self, node: Node) -> None:
