@@ -100,6 +100,22 @@ SHARED_ABOVE_ROOMS = frozenset(
     }
 )
 
+# The machines of the control plane return what is to be done.  One file puts that in
+# order, and no machine knows another.
+SEQUENCER = "queryablestate/control/core.py"
+MACHINES = frozenset(
+    f"queryablestate.control.{stem}"
+    for stem in (
+        "commits",
+        "draining",
+        "membership",
+        "moves",
+        "restore_control",
+        "snapshot_control",
+        "tickets",
+    )
+)
+
 # style §2: what decides opens nothing, waits for nothing, reads no clock, draws no
 # random number, logs nothing.
 PURE_FILES = frozenset(
@@ -298,6 +314,8 @@ def violations(path: Path, source: str) -> list[str]:
     if is_pure(path):
         forbidden |= IMPURE
     forbidden |= _forbidden_rooms(path) | _shell_around(path)
+    if path.as_posix() != SEQUENCER:
+        forbidden |= MACHINES - {".".join(path.with_suffix("").parts)}
     if path.parts[1] not in {"testing", "pytest_plugin.py"}:
         forbidden |= {"haservices.testing"}
     allowed = _HARMLESS
@@ -380,6 +398,8 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         ("queryablestate/wire/codec.py", "import queryablestate.store.store"),
         ("queryablestate/control/core.py", "from queryablestate.proxy import loop"),
         ("queryablestate/control/moves.py", "import threading"),
+        ("queryablestate/control/moves.py", "import queryablestate.control.commits"),
+        ("queryablestate/control/chains.py", "import queryablestate.control.tickets"),
         ("queryablestate/node/core/jobs.py", "import secrets"),
         ("election/core.py", "from time import monotonic"),
         ("election/core.py", "def f():\n    import zmq.auth"),

@@ -4,12 +4,15 @@ Changes of what the leader store holds, as the machines of `ControlCore` plan th
 A machine cannot write: it returns a `Change`, and the core gives it its turn.  When the
 turn has come the change is checked against what is true by then, and becomes a `Write`,
 or turns out to need none.
+
+Nor does a machine call another one.  Where what it did may matter to others it returns
+a *notice* in that place, and the core asks them what follows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from attrs import frozen
 
@@ -18,7 +21,11 @@ from nameservice import NameServiceError
 from queryablestate.control.effects import ControlEffect
 
 
-__all__ = ["Change", "Outcome", "Write"]
+if TYPE_CHECKING:
+    from queryablestate.control.job.job import Job
+
+
+__all__ = ["AssignmentChanged", "Change", "NodeCame", "Outcome", "Write"]
 
 
 @frozen(kw_only=True)
@@ -50,5 +57,17 @@ class Change:
     refuse: Callable[[NameServiceError], Sequence[ControlEffect]]
 
 
-Outcome: TypeAlias = ControlEffect | Change
-"""What a machine returns: things to do now, and changes that wait for their turn."""
+@frozen(kw_only=True)
+class NodeCame:
+    """A notice: a node was taken in, and was told what it answers for."""
+
+
+@frozen(kw_only=True)
+class AssignmentChanged:
+    """A notice: *job* has another assignment, and its nodes were told of it."""
+
+    job: Job
+
+
+Outcome: TypeAlias = ControlEffect | Change | NodeCame | AssignmentChanged
+"""What a machine returns: things to do now, changes that wait, and notices."""

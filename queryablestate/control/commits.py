@@ -203,22 +203,16 @@ class Commits:
             return [*self._await_applied(commit, decided, is_repeated=True)]
         return self._proceed(commit)
 
-    def verified(
-        self, node: PresentNode, message: StagesVerified, wall_clock_us: int
-    ) -> list[Outcome]:
+    def verified(self, node: PresentNode, message: StagesVerified) -> list[Outcome]:
         """Take note of what a node has of the stages that it was asked for."""
-        del wall_clock_us
         outcomes: list[Outcome] = []
         for commit in self._verifying():
             if commit.verification.verified(node, message):
                 outcomes += self._proceed(commit)
         return outcomes
 
-    def collected(
-        self, node: PresentNode, message: StagesCollected, wall_clock_us: int
-    ) -> list[Outcome]:
+    def collected(self, node: PresentNode, message: StagesCollected) -> list[Outcome]:
         """Take note of what a node has collected of stages that others were sent."""
-        del wall_clock_us
         outcomes: list[Outcome] = []
         for commit in self._verifying():
             if commit.verification.collected(node, message):
@@ -241,9 +235,8 @@ class Commits:
                 outcomes += self._finish_if_applied(commit)
         return outcomes
 
-    def node_registered(self, node: PresentNode) -> list[ControlEffect]:
+    def node_came(self) -> list[ControlEffect]:
         """Ask a node that is back what it has to verify, and see how far it is."""
-        del node
         effects: list[ControlEffect] = []
         for commit in list(self._commits.values()):
             if commit.phase is _Phase.APPLYING:

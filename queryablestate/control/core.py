@@ -5,13 +5,14 @@ Theory of operation.  The proxy leader drives one core: events and time in, effe
 What must survive is in the leader store; the core is what the store holds, plus who is
 there now.  A new leader makes a new core from the store.
 
-The work is done by machines that return what is to be done, and only this file puts
-that in order:
+The work is done by machines that return what is to be done.  None of them knows
+another one: only this file puts in order what they return, and asks one of them what
+follows from what another one has done:
 
 ================  ==================================================================
 `TicketOffice`    tickets, runs, states (rules W1, W5)
 `Commits`         batches on their way from staged to applied (rules W3, W4)
-`Enrolment`       nodes: who is there, how far they are (rules W7, S2)
+`Membership`      nodes: who is there, how far they are (rules W7, S2)
 `Snapshots`       snapshots that are being taken
 `Restores`        jobs that are being restored from one
 `Draining`        nodes that are being emptied (rule O6)
@@ -37,7 +38,12 @@ from queryablestate.control.assignment.assignment import (
     key_groups_of,
     primary_indexes,
 )
-from queryablestate.control.changes import Change, Write
+from queryablestate.control.changes import (
+    AssignmentChanged,
+    Change,
+    NodeCame,
+    Write,
+)
 from queryablestate.control.commits import Commits
 from queryablestate.control.draining import Draining
 from queryablestate.control.effects import (
@@ -57,7 +63,7 @@ from queryablestate.control.events import (
     WriterAsked,
 )
 from queryablestate.control.limits import CONTROL_LIMITS, ControlLimits
-from queryablestate.control.membership import Enrolment
+from queryablestate.control.membership import Membership
 from queryablestate.control.moves import Moves
 from queryablestate.control.restore_control import Restores
 from queryablestate.control.snapshot_control import Snapshots
@@ -70,6 +76,15 @@ from queryablestate.wire.clients import (
     DropState,
     NodeSummary,
     StateDescription,
+)
+from queryablestate.wire.node_messages import (
+    EntriesApplied,
+    KeyGroupsCopied,
+    LeaveNode,
+    NodeHeartbeat,
+    RegisterNode,
+    StagesCollected,
+    StagesVerified,
 )
 from queryablestate.wire.operation_messages import DrainNode, RescaleJob
 from queryablestate.wire.snapshot_messages import (
@@ -85,12 +100,10 @@ if TYPE_CHECKING:
 
     from queryablestate.control.changes import Outcome
     from queryablestate.control.job.job import Job
-    from queryablestate.control.node_table import PresentNode
     from queryablestate.control.routes import KvStateLocation
     from queryablestate.errors import StateUnavailableError
     from queryablestate.wire.operation_messages import ListRescalings, RescalingsListed
     from queryablestate.wire.records import AssignmentRecord, CountersRecord, NodeRecord
-    from queryablestate.wire.snapshot_messages import SnapshotReport
 
 
 __all__ = ["ControlCore"]
@@ -142,14 +155,11 @@ class ControlCore:
         )
         self._commits = Commits(self._control)
         self._draining = Draining(self._control)
-        self._enrolment = Enrolment(self._control, self._commits, self._draining)
-        self._moves = Moves(
-            self._control, self._commits, self._enrolment, self._draining
-        )
-        self._tickets = TicketOffice(self._control, self._enrolment)
+        self._membership = Membership(self._control)
+        self._moves = Moves(self._control)
+        self._tickets = TicketOffice(self._control)
         self._snapshots = Snapshots(self._control)
-        self._restores = Restores(self._control, self._enrolment)
-        self._enrolment.on_snapshot = self._snapshot_reported
+        self._restores = Restores(self._control)
         self._now_ns = now_ns
         self._queue: deque[Change] = deque()
         self._writing: tuple[Change, Write] | None = None
@@ -265,7 +275,7 @@ class ControlCore:
             behind_counts=behind,
             copy_counts=copies,
             is_draining=self._control.nodes.is_draining(node_id),
-            is_needed=bool(copies) or self._draining.is_needed(node_id),
+            is_needed=bool(copies) or self._control.is_needed(node_id),
             kept=tuple(self._control.nodes.kept.of_node(node_id)),
         )
 
@@ -288,7 +298,7 @@ class ControlCore:
     def _earliest_ns(self) -> int | None:
         times = (
             self._commits.next_deadline_ns(),
-            self._enrolment.next_deadline_ns(),
+            self._membership.next_deadline_ns(),
             self._snapshots.next_deadline_ns(),
             self._restores.next_deadline_ns(),
             self._moves.next_deadline_ns(),
@@ -340,12 +350,12 @@ class ControlCore:
         effects = self._sequence(self._handle(event, now_ns))
         if self._is_over:
             return tuple(effects)
-        effects += self._enrolment.expire(now_ns=now_ns)
+        effects += self._membership.expire(now_ns=now_ns)
         effects += self._commits.expire(now_ns=now_ns)
         if self._control.open_batches.expire(now_ns=now_ns):
             self._control.is_touched = True  # a node that is empty may end now
         effects += self._pump(now_ns)
-        while outcomes := self._moves.look(now_ns=now_ns):
+        while outcomes := self._look(now_ns):
             effects += self._sequence(outcomes)
             effects += self._pump(now_ns)
         # Last: a node that has registered anew has left what it was doing.
@@ -358,13 +368,13 @@ class ControlCore:
             case WriterAsked():
                 return self._writer_asked(event, now_ns)
             case NodeSpoke():
-                return self._enrolment.node_spoke(event, now_ns=now_ns)
+                return self._node_spoke(event, now_ns)
             case LinkClosed(link=link):
                 self._commits.link_closed(link)
                 self._control.open_batches.link_closed(link, now_ns=now_ns)
                 self._snapshots.link_closed(link)
                 self._restores.link_closed(link)
-                return self._enrolment.link_closed(link)
+                return self._membership.link_closed(link)
             case StoreWritten():
                 assert self._writing is not None
                 _, write = self._writing
@@ -448,16 +458,44 @@ class ControlCore:
             case _:
                 assert_never(request)
 
-    def _snapshot_reported(
-        self, node: PresentNode, message: SnapshotReport
-    ) -> list[Outcome]:
+    def _node_spoke(self, event: NodeSpoke, now_ns: int) -> Sequence[Outcome]:
+        link, message = event.link, event.message
+        if isinstance(message, RegisterNode):
+            return [self._membership.register(link, message)]
+        node = self._membership.hear(link, message.registration_id, now_ns=now_ns)
+        if node is None:
+            return self._membership.refuse(link)
         match message:
+            case NodeHeartbeat():
+                return [self._membership.acknowledge(node, message)]
+            case StagesVerified():
+                outcomes = self._commits.verified(node, message)
+                return [*outcomes, *self._membership.verified(node, message)]
+            case StagesCollected():
+                return self._commits.collected(node, message)
+            case EntriesApplied():
+                effects = self._membership.applied(node, message, now_ns=now_ns)
+                return [*effects, *self._commits.node_moved(message.job_id)]
+            case KeyGroupsCopied():
+                self._membership.copied(node, message)
+                return []
+            case LeaveNode():
+                return [self._draining.leave(node)]
             case SnapshotWritten():
-                return [*self._snapshots.written(node, message)]
+                return self._snapshots.written(node, message)
             case SnapshotLoaded():
                 return self._restores.loaded(node, message)
             case _:
                 assert_never(message)
+
+    def _look(self, now_ns: int) -> Sequence[Outcome]:
+        """Look at the assignments of all that was touched, once nodes have come."""
+        control = self._control
+        self._moves.wake(now_ns=now_ns)
+        if not control.is_touched or not control.is_settled(now_ns=now_ns):
+            return []
+        control.is_touched = False
+        return [*self._moves.look(), *self._draining.emptied(now_ns=now_ns)]
 
     # -- one write at a time -------------------------------------------------------
 
@@ -465,14 +503,23 @@ class ControlCore:
         """Let changes wait for their turn, and return what is to be done now."""
         effects: list[ControlEffect] = []
         for outcome in outcomes:
-            if not isinstance(outcome, Change):
-                effects.append(outcome)
-            elif len(self._queue) < _QUEUE_COUNT_MAX:
-                self._queue.append(outcome)
-            else:
-                error = DidNotHappenError(f"{_QUEUE_COUNT_MAX} changes wait already")
-                effects += outcome.refuse(error)
+            match outcome:
+                case Change():
+                    effects += self._queue_up(outcome)
+                case NodeCame():
+                    effects += self._commits.node_came()
+                case AssignmentChanged(job=job):
+                    effects += self._sequence(self._commits.assignment_changed(job))
+                case _:
+                    effects.append(outcome)
         return effects
+
+    def _queue_up(self, change: Change) -> Sequence[ControlEffect]:
+        if len(self._queue) < _QUEUE_COUNT_MAX:
+            self._queue.append(change)
+            return []
+        error = DidNotHappenError(f"{_QUEUE_COUNT_MAX} changes wait already")
+        return change.refuse(error)
 
     def _pump(self, now_ns: int) -> list[ControlEffect]:
         """Begin the next write, and do all that needs none before it."""

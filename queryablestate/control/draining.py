@@ -103,7 +103,7 @@ class Draining:
         effects: list[ControlEffect] = []
         for node in draining:
             reason = None
-            if not self.is_needed(node.node_id):
+            if not control.is_needed(node.node_id):
                 reason = EMPTY
             elif not are_others:
                 reason = NOBODY
@@ -112,13 +112,6 @@ class Draining:
                 effects.append(SendToNode(link=node.link, message=message))
             node.emptied_reason = reason
         return effects
-
-    def is_needed(self, node_id: str) -> bool:
-        """Return whether a node has a part in a job, or may have rows of a batch."""
-        control = self._control
-        return bool(control.jobs_of(node_id)) or control.open_batches.may_need(
-            node_id, control.jobs
-        )
 
     # -- parts ---------------------------------------------------------------------
 

@@ -62,7 +62,6 @@ class NodeSpoke:
 
     link: Link
     message: FromNode
-    wall_clock_us: int
 
 
 @frozen(kw_only=True)

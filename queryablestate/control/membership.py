@@ -26,58 +26,50 @@ Meanwhile its copies count for nothing where there are others (rule S1).
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, assert_never, final
+from typing import TYPE_CHECKING, Final, final
 
 from election import Delete, Put
-from queryablestate.control.assignment_notes import note_of
+from queryablestate.control.announcements import tell_address
 from queryablestate.control.chains import catch_up, declare_lost
-from queryablestate.control.changes import Change, Write
+from queryablestate.control.changes import Change, NodeCame, Write
 from queryablestate.control.commit_verification import verify_id_of
 from queryablestate.control.effects import ForgetNode, SendToNode
 from queryablestate.control.job.leader_paths import encode_record, node_path
 from queryablestate.control.kept_jobs import kept_by, serves_another
-from queryablestate.control.node_parts import job_assignment, joiner_ids
+from queryablestate.control.node_parts import job_assignment
 from queryablestate.control.node_table import CopyReport
 from queryablestate.control.state import has_node
 from queryablestate.wire.node_messages import (
-    AssignJob,
-    EntriesApplied,
-    FenceWriters,
     HeartbeatAcknowledged,
-    KeyGroupsCopied,
-    LeaveNode,
-    NodeHeartbeat,
     NodeRefused,
     NodeRegistered,
-    RegisterNode,
-    StagesCollected,
-    StagesVerified,
     VerifyStages,
-    WriterFence,
 )
 from queryablestate.wire.records import BatchDecided, NodeRecord
-from queryablestate.wire.snapshot_messages import SnapshotLoaded, SnapshotWritten
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from election import StoreOperation
     from nameservice import NameServiceError
     from queryablestate.control.changes import Outcome
-    from queryablestate.control.commits import Commits
-    from queryablestate.control.draining import Draining
     from queryablestate.control.effects import ControlEffect
-    from queryablestate.control.events import Link, NodeSpoke
+    from queryablestate.control.events import Link
     from queryablestate.control.job.job import Job
     from queryablestate.control.node_table import PresentNode
     from queryablestate.control.state import ControlState
-    from queryablestate.wire.node_messages import JobAssignment
-    from queryablestate.wire.records import AssignmentRecord
-    from queryablestate.wire.snapshot_messages import SnapshotReport
+    from queryablestate.wire.node_messages import (
+        EntriesApplied,
+        JobAssignment,
+        KeyGroupsCopied,
+        NodeHeartbeat,
+        RegisterNode,
+        StagesVerified,
+    )
 
 
-__all__ = ["Enrolment"]
+__all__ = ["Membership"]
 
 _NS_PER_MS: Final = 1_000_000
 _LATENESS_SHARE: Final = 5
@@ -85,30 +77,18 @@ _LATENESS_SHARE: Final = 5
 
 
 @final
-class Enrolment:
+class Membership:
     """
     Registers nodes, hears them, and takes them for away.
 
     Args:
         control: What there is.
-        commits: Told of what nodes have verified, collected and applied.
-        draining: Told of nodes that want to end.
-
-    Attributes:
-        on_snapshot: Told of what nodes have written to snapshots, and loaded of them.
     """
 
-    def __init__(
-        self, control: ControlState, commits: Commits, draining: Draining
-    ) -> None:
+    def __init__(self, control: ControlState) -> None:
         self._control = control
-        self._commits = commits
-        self._draining = draining
         self._registering: dict[Link, RegisterNode] = {}
         self._due_ns: int | None = None
-        self.on_snapshot: Callable[[PresentNode, SnapshotReport], list[Outcome]] = (
-            _pass_over
-        )
 
     def next_deadline_ns(self) -> int | None:
         """Return when `expire` is to be called, or None."""
@@ -119,42 +99,35 @@ class Enrolment:
 
     # -- what happens --------------------------------------------------------------
 
-    def node_spoke(self, event: NodeSpoke, *, now_ns: int) -> list[Outcome]:
-        """Hear a node."""
-        link, message = event.link, event.message
-        if isinstance(message, RegisterNode):
-            self._registering[link] = message
-            prepare = partial(self._register, link, message)
-            return [Change(prepare=prepare, refuse=partial(self._refused, link))]
+    def register(self, link: Link, message: RegisterNode) -> Change:
+        """Return what takes a node in."""
+        self._registering[link] = message
+        prepare = partial(self._register, link, message)
+        return Change(prepare=prepare, refuse=partial(self._refused, link))
+
+    def hear(
+        self, link: Link, registration_id: str, *, now_ns: int
+    ) -> PresentNode | None:
+        """Return the node that spoke, which is there; None if it is not taken in."""
         node = self._control.nodes.at(link)
-        if node is None or node.registration_id != message.registration_id:
-            if link in self._registering:
-                return []  # it will be told when that has had its turn
-            refused = NodeRefused(reason="unknown", detail="register first")
-            return [SendToNode(link=link, message=refused)]
+        if node is None or node.registration_id != registration_id:
+            return None
         node.heard_at_ns = now_ns
-        match message:
-            case NodeHeartbeat(number=number):
-                acknowledged = HeartbeatAcknowledged(
-                    leader_epoch=self._control.leader_epoch, number=number
-                )
-                return [SendToNode(link=link, message=acknowledged)]
-            case StagesVerified():
-                outcomes = self._commits.verified(node, message, event.wall_clock_us)
-                return [*outcomes, *self._found_lost(node, message)]
-            case StagesCollected():
-                return self._commits.collected(node, message, event.wall_clock_us)
-            case EntriesApplied():
-                return [*self._applied(node, message, now_ns)]
-            case KeyGroupsCopied():
-                self._copied(node, message)
-                return []
-            case LeaveNode():
-                return [self._draining.leave(node)]
-            case SnapshotWritten() | SnapshotLoaded():
-                return self.on_snapshot(node, message)
-            case _:
-                assert_never(message)
+        return node
+
+    def refuse(self, link: Link) -> list[ControlEffect]:
+        """Tell who spoke without being taken in to register first."""
+        if link in self._registering:
+            return []  # it will be told when that has had its turn
+        refused = NodeRefused(reason="unknown", detail="register first")
+        return [SendToNode(link=link, message=refused)]
+
+    def acknowledge(self, node: PresentNode, message: NodeHeartbeat) -> ControlEffect:
+        """Return the answer to a heartbeat."""
+        acknowledged = HeartbeatAcknowledged(
+            leader_epoch=self._control.leader_epoch, number=message.number
+        )
+        return SendToNode(link=node.link, message=acknowledged)
 
     def link_closed(self, link: Link) -> list[ControlEffect]:
         """Take the node of that connection for away, if it is one's."""
@@ -182,57 +155,6 @@ class Enrolment:
         ]
         self._due_ns = self.next_deadline_ns()
         return effects
-
-    def tell_assignment(
-        self, job: Job, former: AssignmentRecord | None
-    ) -> list[ControlEffect]:
-        """
-        Tell the present nodes of a job what they answer for, and where it begins.
-
-        Those of *former* too, which may have no part any more.  Who has had a part, and
-        has it from the same entry on, has been sent everything that it lacks.
-        """
-        control, job_id = self._control, job.record.job_id
-        control.touch(job_id)
-        begun = {} if former is None else _beginnings(former)
-        begins = {} if job.assignment is None else _beginnings(job.assignment)
-        effects: list[ControlEffect] = []
-        if job.assignment is not None and job.assignment != former:
-            effects.append(note_of(job_id, former, job.assignment))
-        for node in control.nodes:
-            if node.node_id not in begun and node.node_id not in begins:
-                continue
-            effects.append(self._assign(job, node))
-            if node.node_id not in begins:
-                continue
-            if begins[node.node_id] != begun.get(node.node_id):
-                effects += catch_up(control, job, node)
-        return effects
-
-    def _assign(self, job: Job, node: PresentNode) -> ControlEffect:
-        message = AssignJob(
-            leader_epoch=self._control.leader_epoch,
-            job=job_assignment(job, node.node_id, self._control.nodes),
-        )
-        return SendToNode(link=node.link, message=message)
-
-    def _tell_address(self, job: Job, source: PresentNode) -> list[ControlEffect]:
-        """Tell those who can copy from a node that is back where it is now."""
-        assert job.assignment is not None
-        joining = joiner_ids(job.assignment, source.node_id)
-        return [
-            self._assign(job, node)
-            for node in self._control.nodes
-            if node.node_id in joining
-        ]
-
-    def tell_fence(self, job: Job, fence: WriterFence) -> list[ControlEffect]:
-        """Tell the present nodes of a job that older runs of a query are over."""
-        message = FenceWriters(leader_epoch=self._control.leader_epoch, fences=(fence,))
-        return [
-            SendToNode(link=node.link, message=message)
-            for node in self._control.present_of(job)
-        ]
 
     # -- registering ---------------------------------------------------------------
 
@@ -289,7 +211,7 @@ class Enrolment:
         for node_id in self._control.nodes.known_ids:
             nodes = self._control.nodes
             is_away = nodes.present(node_id) is None
-            is_missed = self._draining.is_needed(node_id) or nodes.kept.of_node(node_id)
+            is_missed = self._control.is_needed(node_id) or nodes.kept.of_node(node_id)
             if is_away and not is_missed:
                 return node_id
         return None
@@ -310,7 +232,7 @@ class Enrolment:
         record: NodeRecord,
         given_up: str | None,
         now_ns: int,
-    ) -> list[ControlEffect]:
+    ) -> list[Outcome]:
         control = self._control
         if given_up is not None:
             control.nodes.forget(given_up)
@@ -320,7 +242,7 @@ class Enrolment:
             return []
         del self._registering[link]
         is_foreign = serves_another(message, control.counters.control_id)
-        effects: list[ControlEffect] = []
+        effects: list[Outcome] = []
         for earlier in (control.nodes.present(message.node_id), control.nodes.at(link)):
             if earlier is None or control.nodes.present(earlier.node_id) is not earlier:
                 continue
@@ -341,9 +263,9 @@ class Enrolment:
                 # It is to begin anew.  What it says of copies until it has heard that
                 # is of those from before: it begins them anew in another version.
                 node.lost_jobs.add(job_id)
-            effects += self._tell_address(job, node)
+            effects += tell_address(control, job, node)
             control.routes.locate(job)
-        return effects + self._commits.node_registered(node)
+        return [*effects, NodeCame()]
 
     def _taken(self, link: Link, jobs: tuple[JobAssignment, ...]) -> ControlEffect:
         """Return what tells a node that it is registered, and what it answers for."""
@@ -366,8 +288,8 @@ class Enrolment:
 
     # -- applying ------------------------------------------------------------------
 
-    def _applied(
-        self, node: PresentNode, message: EntriesApplied, now_ns: int
+    def applied(
+        self, node: PresentNode, message: EntriesApplied, *, now_ns: int
     ) -> list[ControlEffect]:
         """Take note of how far a node is, and whether it can go on."""
         job = self._control.jobs.get(message.job_id)
@@ -382,10 +304,7 @@ class Enrolment:
             node.failing[message.job_id] = now_ns
         node.sequences[message.job_id] = message.sequence
         node.lost[message.job_id] = message.lost_state_numbers
-        effects: list[ControlEffect] = []
-        if message.failure is not None:
-            effects += self._probe(job, node)
-        return effects + self._commits.node_moved(message.job_id)
+        return [] if message.failure is None else self._probe(job, node)
 
     def _probe(self, job: Job, node: PresentNode) -> list[ControlEffect]:
         """Ask a node that cannot apply its next entry whether it lacks rows of it."""
@@ -411,7 +330,7 @@ class Enrolment:
         )
         return [SendToNode(link=node.link, message=message)]
 
-    def _found_lost(
+    def verified(
         self, node: PresentNode, message: StagesVerified
     ) -> list[ControlEffect]:
         """Let a node begin anew if it lacks rows of a batch that was decided."""
@@ -428,7 +347,7 @@ class Enrolment:
 
     # -- copying -------------------------------------------------------------------
 
-    def _copied(self, node: PresentNode, message: KeyGroupsCopied) -> None:
+    def copied(self, node: PresentNode, message: KeyGroupsCopied) -> None:
         """Take note of how far a node is with what it copies."""
         job = self._control.jobs.get(message.job_id)
         assignment = None if job is None else job.assignment
@@ -459,13 +378,3 @@ class Enrolment:
         for job in self._control.jobs_of(node.node_id):
             self._control.routes.locate(job)
         return ForgetNode(link=node.link, node_id=node.node_id)
-
-
-def _pass_over(node: PresentNode, message: SnapshotReport) -> list[Outcome]:
-    del node, message
-    return []
-
-
-def _beginnings(assignment: AssignmentRecord) -> dict[str, int]:
-    """Return for each node the entry after which it joined."""
-    return dict(zip(assignment.node_ids, assignment.since_sequences, strict=True))

@@ -18,8 +18,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from nameservice import ConfigurationError
+from queryablestate.control.announcements import tell_assignment
 from queryablestate.control.assignment.reassignment import NodeStanding, next_assignment
-from queryablestate.control.changes import Change, Write
+from queryablestate.control.changes import AssignmentChanged, Change, Write
 from queryablestate.control.effects import AnswerWriter
 from queryablestate.control.rescaling_progress import job_rescaling
 from queryablestate.control.state import has_node
@@ -32,13 +33,10 @@ if TYPE_CHECKING:
 
     from nameservice import NameServiceError
     from queryablestate.control.changes import Outcome
-    from queryablestate.control.commits import Commits
-    from queryablestate.control.draining import Draining
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.events import Link
     from queryablestate.control.job.job import Job
     from queryablestate.control.job.job_changes import JobChange
-    from queryablestate.control.membership import Enrolment
     from queryablestate.control.node_table import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.wire.operation_messages import (
@@ -64,22 +62,10 @@ class Moves:
 
     Args:
         control: What there is.
-        commits: Told that batches go by another assignment.
-        enrolment: Tells nodes what they answer for.
-        draining: Tells nodes when they may end.
     """
 
-    def __init__(
-        self,
-        control: ControlState,
-        commits: Commits,
-        enrolment: Enrolment,
-        draining: Draining,
-    ) -> None:
+    def __init__(self, control: ControlState) -> None:
         self._control = control
-        self._commits = commits
-        self._enrolment = enrolment
-        self._draining = draining
         self._queued: set[str] = set()
         self._refused: set[str] = set()
         self._retry_at_ns: int | None = None
@@ -88,14 +74,14 @@ class Moves:
         self._is_settled = not control.nodes.is_anybody_awaited
 
     def next_deadline_ns(self) -> int | None:
-        """Return when `look` is to be called, though nothing happens, or None."""
+        """Return when `wake` is to be called, though nothing happens, or None."""
         times = [self._retry_at_ns, self._recovers_at_ns()]
         if not self._is_settled:
             times.append(self._control.settled_at_ns)
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
-    def look(self, *, now_ns: int) -> list[Outcome]:
-        """Return what is to be done for the jobs that were touched."""
+    def wake(self, *, now_ns: int) -> None:
+        """Touch the jobs that are to be looked at again since time has passed."""
         control = self._control
         self._now_ns = now_ns
         self._forget_failures(now_ns)
@@ -105,25 +91,23 @@ class Moves:
             control.touch(*self._refused)
             self._refused.clear()
             self._retry_at_ns = None
-        if not control.is_settled(now_ns=now_ns):
-            return []
-        if not self._is_settled:
+        if not self._is_settled and control.is_settled(now_ns=now_ns):
             self._is_settled = True
             control.touch()
-        if not control.is_touched:
-            return []
-        control.is_touched = False
+
+    def look(self) -> list[Change]:
+        """Return what is to be done for the jobs that were touched."""
+        control = self._control
         job_ids = sorted(control.touched - self._queued - self._refused)
         control.touched.clear()
         self._queued.update(job_ids)
-        changes = [
+        return [
             Change(
                 prepare=partial(self._next, job_id),
                 refuse=partial(self._not_written, job_id),
             )
             for job_id in job_ids
         ]
-        return [*changes, *self._draining.emptied(now_ns=now_ns)]
 
     # -- what operators ask ----------------------------------------------------------
 
@@ -325,8 +309,8 @@ class Moves:
         self._now_ns = now_ns
         assert job.assignment is not None
         self._take_time(job, is_new=_plan(former) != _plan(job.assignment))
-        outcomes: list[Outcome] = [*self._enrolment.tell_assignment(job, former)]
-        outcomes += self._commits.assignment_changed(job)
+        outcomes: list[Outcome] = [*tell_assignment(control, job, former)]
+        outcomes.append(AssignmentChanged(job=job))
         return outcomes if then is None else [*outcomes, *then(now_ns)]
 
     def _take_time(self, job: Job, *, is_new: bool) -> None:

@@ -151,6 +151,11 @@ class NodeTable:
         """Return the node that is registered over *link*, or None."""
         return self._by_link.get(link)
 
+    def is_at(self, node_id: str, link: Link) -> bool:
+        """Return whether a node is registered over the connection that it had."""
+        node = self._present.get(node_id)
+        return node is not None and node.link == link
+
     def record(self, record: NodeRecord) -> None:
         """Take note of what is recorded of a node."""
         self._records[record.node_id] = record

@@ -35,6 +35,7 @@ from nameservice import (
     MayHaveHappenedError,
     StorageError,
 )
+from queryablestate.control.announcements import tell_assignment
 from queryablestate.control.assignment.assignment import first_assignment, held_by
 from queryablestate.control.changes import Change, Write
 from queryablestate.control.effects import AnswerWriter, RefuseWriter, SendToNode
@@ -46,7 +47,7 @@ from queryablestate.control.restored_states import (
     loaded_states,
     restored_progress,
 )
-from queryablestate.control.snapshot_control import Waiter, is_there
+from queryablestate.control.waiters import Waiter
 from queryablestate.errors import DeadlineExceededError, StateUnavailableError
 from queryablestate.wire.records import (
     JobRecord,
@@ -67,7 +68,6 @@ if TYPE_CHECKING:
     from queryablestate.control.changes import Outcome
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.events import Link
-    from queryablestate.control.membership import Enrolment
     from queryablestate.control.node_table import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.wire.records import AssignmentRecord, CountersRecord
@@ -129,12 +129,10 @@ class Restores:
 
     Args:
         control: What there is.
-        enrolment: Tells nodes what has changed for them.
     """
 
-    def __init__(self, control: ControlState, enrolment: Enrolment) -> None:
+    def __init__(self, control: ControlState) -> None:
         self._control = control
-        self._enrolment = enrolment
         self._running: dict[str, _Restore] = {}
 
     def next_deadline_ns(self) -> int | None:
@@ -365,7 +363,7 @@ class Restores:
         return [
             node_id
             for node_id, link in sorted(restore.links.items())
-            if not is_there(self._control, node_id, link)
+            if not self._control.nodes.is_at(node_id, link)
         ]
 
     # -- creating ------------------------------------------------------------------
@@ -450,7 +448,7 @@ class Restores:
         job.adopt(change)
         control.routes.locate(job)
         self._running.pop(request.restore_id, None)
-        effects = self._enrolment.tell_assignment(job, former)
+        effects = tell_assignment(control, job, former)
         assert job.assignment is not None
         for waiter in restore.waiters:
             answer = _answer(waiter.request_id, job.assignment, job.record.sequence)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
-from attrs import define, field, frozen
+from attrs import define, field
 from msgspec.structs import replace
 
 from nameservice import DidNotHappenError, StorageError
@@ -28,6 +28,7 @@ from queryablestate.control.changes import Change, Write
 from queryablestate.control.effects import AnswerWriter, RefuseWriter, SendToNode
 from queryablestate.control.events import Link
 from queryablestate.control.job.job_changes import JobChange
+from queryablestate.control.waiters import Waiter
 from queryablestate.errors import (
     DeadlineExceededError,
     StateUnavailableError,
@@ -55,20 +56,12 @@ if TYPE_CHECKING:
     from queryablestate.wire.snapshot_messages import SnapshotWritten, TakeSnapshot
 
 
-__all__ = ["Snapshots", "Waiter", "is_there"]
+__all__ = ["Snapshots"]
 
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_SECOND: Final = 1_000_000_000
 _RUNNING_COUNT_MAX: Final = 4
 _NOWHERE: Final = Link(-1)
-
-
-@frozen(kw_only=True)
-class Waiter:
-    """An operator that waits for an answer."""
-
-    link: Link
-    request_id: int
 
 
 @final
@@ -184,7 +177,7 @@ class Snapshots:
             gone = [
                 node_id
                 for node_id, link in sorted(snapshot.awaited.items())
-                if not is_there(self._control, node_id, link)
+                if not self._control.nodes.is_at(node_id, link)
             ]
             if gone:
                 detail = f"{', '.join(gone)} went away while it wrote its part"
@@ -307,12 +300,6 @@ class Snapshots:
             RefuseWriter(link=waiter.link, request_id=waiter.request_id, error=error)
             for waiter in snapshot.waiters
         ]
-
-
-def is_there(control: ControlState, node_id: str, link: Link) -> bool:
-    """Return whether a node is registered over the connection that it had."""
-    node = control.nodes.present(node_id)
-    return node is not None and node.link == link
 
 
 def _marked(job: Job, snapshot_id: str, pruned: Sequence[int]) -> JobChange:

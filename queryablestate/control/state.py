@@ -135,6 +135,12 @@ class ControlState:
         """Return the nodes of a job that are present, by name."""
         return [node for node in self.nodes if has_node(job, node.node_id)]
 
+    def is_needed(self, node_id: str) -> bool:
+        """Return whether a node has a part in a job, or may have rows of a batch."""
+        return bool(self.jobs_of(node_id)) or self.open_batches.may_need(
+            node_id, self.jobs
+        )
+
     def is_settled(self, *, now_ns: int) -> bool:
         """
         Return whether a node that is not here will not come by itself (rule S2).

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from election import Put
 from nameservice import ConfigurationError, LocalProtocolError
+from queryablestate.control.announcements import tell_assignment, tell_fence
 from queryablestate.control.assignment.assignment import destinations, first_assignment
 from queryablestate.control.chains import extend_chain
 from queryablestate.control.changes import Write
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.events import Link
     from queryablestate.control.job.job_changes import JobChange
-    from queryablestate.control.membership import Enrolment
     from queryablestate.control.state import ControlState
     from queryablestate.wire.clients import BindRun, DrawTicket, DropState
     from queryablestate.wire.records import CountersRecord
@@ -62,12 +62,10 @@ class TicketOffice:
 
     Args:
         control: What there is.
-        enrolment: Tells nodes what has changed for them.
     """
 
-    def __init__(self, control: ControlState, enrolment: Enrolment) -> None:
+    def __init__(self, control: ControlState) -> None:
         self._control = control
-        self._enrolment = enrolment
 
     # -- tickets -------------------------------------------------------------------
 
@@ -215,7 +213,7 @@ class TicketOffice:
             control.jobs[request.job_id] = job
             job.adopt(change)
             control.routes.locate(job)
-            effects += self._enrolment.tell_assignment(job, former)
+            effects += tell_assignment(control, job, former)
         assignment = job.assignment
         assert assignment is not None
         control.open_batches.drawn(
@@ -324,7 +322,7 @@ class TicketOffice:
                 query_id=request.query_id,
                 writer_epoch=run.writer_epoch,
             )
-            effects += self._enrolment.tell_fence(job, fence)
+            effects += tell_fence(self._control, job, fence)
         states = []
         for declaration in request.states:
             state = job.state_named(declaration.state_name)

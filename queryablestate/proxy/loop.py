@@ -411,9 +411,7 @@ class ProxyLoop:
                     )
                 self._send(link, refused)
                 return
-        self.control.step(
-            NodeSpoke(link=link, message=message, wall_clock_us=_wall_clock_us())
-        )
+        self.control.step(NodeSpoke(link=link, message=message))
 
     def _admit(
         self, link: Link, message: RegisterNode, public_key: str | None

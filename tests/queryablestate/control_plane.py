@@ -372,7 +372,7 @@ class Plane:
 
     def hear(self, link: Link, message: FromNode) -> list[ControlEffect]:
         """Let a node speak."""
-        return self.settle(NodeSpoke(link=link, message=message, wall_clock_us=WALL_US))
+        return self.settle(NodeSpoke(link=link, message=message))
 
     def start_nodes(self) -> None:
         """Register the nodes ``a`` and ``b``."""

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar, final
 
 from nameservice import NameServiceError
-from queryablestate.control.changes import Change, Write
+from queryablestate.control.changes import (
+    AssignmentChanged,
+    Change,
+    NodeCame,
+    Write,
+)
 from queryablestate.control.commits import Commits
 from queryablestate.control.effects import RefuseWriter
 from queryablestate.control.events import Link
@@ -145,7 +150,7 @@ class MovingPlane:
         node = self.control.nodes.present(node_id)
         assert node is not None
         message = verified(node_id, question.verify_id, *missing)
-        return self.perform(self.commits.verified(node, message, WALL_US))
+        return self.perform(self.commits.verified(node, message))
 
     def collected(
         self,
@@ -163,7 +168,7 @@ class MovingPlane:
             chunk_counts=chunk_counts,
             missing=() if missing is None else (missing.stage_id,),
         )
-        return self.perform(self.commits.collected(node, message, WALL_US))
+        return self.perform(self.commits.collected(node, message))
 
     def applied(self, node_id: str, sequence: int) -> list[ControlEffect]:
         """Let a node have applied the chain up to there."""
@@ -178,7 +183,7 @@ class MovingPlane:
         self._link = link = Link(self._link + 1)  # none is used twice
         node = self.control.nodes.register(message, link=link, now_ns=self.now_ns)
         self.control.nodes.record(NodeRecord(node_id=node_id, store_id=node.store_id))
-        return self.perform(self.commits.node_registered(node))
+        return self.perform(self.commits.node_came())
 
     def leave(self, node_id: str) -> list[ControlEffect]:
         """Let a node be away."""
@@ -193,6 +198,8 @@ class MovingPlane:
         waiting = [*outcomes, *self.commits.expire(now_ns=self.now_ns)]
         while waiting:
             outcome = waiting.pop(0)
+            # No notices: they are for commits, and are given to them by name here.
+            assert not isinstance(outcome, NodeCame | AssignmentChanged)
             if not isinstance(outcome, Change):
                 effects.append(outcome)
                 continue

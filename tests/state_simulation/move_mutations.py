@@ -89,10 +89,9 @@ MOVE_MUTATIONS: Final = (
     Mutation(
         name="unsettled-leader-moves",
         rule="S2: a new leader changes nothing before those who are late have come",
-        module="queryablestate.control.moves",
-        before="        if not control.is_settled(now_ns=now_ns):\n"
-        "            return []\n",
-        after="",
+        module="queryablestate.control.core",
+        before="if not control.is_touched or not control.is_settled(now_ns=now_ns):",
+        after="if not control.is_touched:",
         seed=5,
     ),
     Mutation(

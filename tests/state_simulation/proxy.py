@@ -251,9 +251,7 @@ class Proxy:
                     return
                 if isinstance(message, RegisterNode):
                     self._registered.add(message.node_id)
-                event = NodeSpoke(
-                    link=link, message=message, wall_clock_us=world.wall_clock_us
-                )
+                event = NodeSpoke(link=link, message=message)
                 self._step(event)
 
     def writer_asked(

@@ -122,9 +122,7 @@ class TestMoved:
         question = plane.told(VerifyStages, effects, "a")
         node = plane.control.nodes.present("a")
         assert node is not None
-        waiting = plane.commits.verified(
-            node, verified("a", question.verify_id), WALL_US
-        )
+        waiting = plane.commits.verified(node, verified("a", question.verify_id))
         assert plane.assign(assignment(2, "abc", "a a b b", joining="c - - -")) == []
         command = plane.told(CollectStages, plane.perform(waiting), "c")
         assert plane.decided == []
@@ -204,7 +202,7 @@ class TestMoved:
         node = plane.control.nodes.present("a")
         assert node is not None
         said = verified("a", plane.told(VerifyStages, effects, "a").verify_id)
-        waiting = plane.commits.verified(node, said, WALL_US)
+        waiting = plane.commits.verified(node, said)
         job = plane.control.job(APP)
         request = commit(1, 0, ONLY_A)
         change = job.decide(request, decided_at_us=WALL_US, pruned=())

@@ -567,4 +567,4 @@ class TestWaiting:
 
 
 def _spoke(link: Link, message: object) -> NodeSpoke:
-    return NodeSpoke(link=link, message=message, wall_clock_us=WALL_US)  # type: ignore[arg-type]  # messages of nodes only
+    return NodeSpoke(link=link, message=message)  # type: ignore[arg-type]  # messages of nodes only

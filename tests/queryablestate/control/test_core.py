@@ -97,7 +97,7 @@ class TestTurns:
         plane.ask(commit(epoch, 0, stage(1, a=1)))
         plane.step(asked(DRIVER, draw(job_id="other", request_id=6)))
         plane.step(asked(OPERATOR, drop()))
-        plane.step(NodeSpoke(link=Link(9), message=node_register("c"), wall_clock_us=0))
+        plane.step(NodeSpoke(link=Link(9), message=node_register("c")))
         error = MayHaveHappenedError("no answer")
         effects = plane.step(StoreFailed(error=error, is_certain=False))
         refused = [e for e in effects if isinstance(e, RefuseWriter)]

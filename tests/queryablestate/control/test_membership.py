@@ -67,7 +67,7 @@ UNKNOWN = NodeRefused(reason="unknown", detail="register first")
 
 def spoke(link: Link, message: FromNode) -> NodeSpoke:
     """Return that a node spoke."""
-    return NodeSpoke(link=link, message=message, wall_clock_us=WALL_US)
+    return NodeSpoke(link=link, message=message)
 
 
 def registered(*jobs: JobAssignment, epoch: int = EPOCH) -> NodeRegistered:

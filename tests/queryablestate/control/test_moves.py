@@ -744,7 +744,7 @@ class TestDrain:
     def test_leaving_that_is_not_written_down(self) -> None:
         """The node asks again by itself, and is not told anything before."""
         plane, _ = start("ab")
-        said = NodeSpoke(link=LINK_B, message=leave("b"), wall_clock_us=WALL_US)
+        said = NodeSpoke(link=LINK_B, message=leave("b"))
         (write,) = plane.step(said)
         assert isinstance(write, WriteStore)
         failed = StoreFailed(error=DidNotHappenError("no"), is_certain=True)
@@ -922,7 +922,7 @@ class TestDrain:
         """What waits for its turn is of a registration that is over."""
         plane, _ = start("ab")
         plane.hear(LINK_A, leave("a"))
-        held = NodeSpoke(link=LINK_B, message=leave("b"), wall_clock_us=WALL_US)
+        held = NodeSpoke(link=LINK_B, message=leave("b"))
         (write,) = plane.step(
             WriterAsked(
                 link=DRIVER, request=drain("a", is_undone=True), wall_clock_us=WALL_US

@@ -322,7 +322,7 @@ class World:
         message = node.outbox.popleft()
         if isinstance(message, KeyGroupsCopied) and self.random.random() < 0.2:
             node.outbox.append(message)  # comes again, later
-        self.step(NodeSpoke(link=node.link, message=message, wall_clock_us=WALL_US))
+        self.step(NodeSpoke(link=node.link, message=message))
 
     def copy(self, node: Node) -> None:
         """Let a node copy a key group, if its source is there."""
@@ -427,7 +427,7 @@ class World:
         for node in self.nodes.values():
             if node.link is not None:
                 beat = NodeHeartbeat(registration_id=node.registration_id, number=1)
-                event = NodeSpoke(link=node.link, message=beat, wall_clock_us=WALL_US)
+                event = NodeSpoke(link=node.link, message=beat)
                 self.step(event)
         self.step(TimePassed())
 

@@ -145,7 +145,7 @@ def loaded(
         row_count=3,
         failure=failure,
     )
-    return NodeSpoke(link=LINKS[node_id], message=message, wall_clock_us=WALL_US)
+    return NodeSpoke(link=LINKS[node_id], message=message)
 
 
 @pytest.fixture

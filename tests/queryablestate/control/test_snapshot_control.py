@@ -95,7 +95,7 @@ def written(
         files=() if failure is not None else (file,),
         failure=failure,
     )
-    return NodeSpoke(link=LINKS[node_id], message=message, wall_clock_us=WALL_US)
+    return NodeSpoke(link=LINKS[node_id], message=message)
 
 
 @pytest.fixture

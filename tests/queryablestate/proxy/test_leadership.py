@@ -142,12 +142,12 @@ class Proxy:
     def register(self, name: str = "a", link: Link = LINK_A) -> None:
         """Let a node register; a new one is written down first."""
         message = node_register(name)
-        self.control.step(NodeSpoke(link=link, message=message, wall_clock_us=WALL_US))
+        self.control.step(NodeSpoke(link=link, message=message))
 
     def beat(self, name: str = "a", link: Link = LINK_A) -> None:
         """Let a node send a heartbeat."""
         message = heartbeat(name, 1)
-        self.control.step(NodeSpoke(link=link, message=message, wall_clock_us=WALL_US))
+        self.control.step(NodeSpoke(link=link, message=message))
 
     def answers(self, link: Link = DRIVER) -> list[msgspec.Struct]:
         """Return what was sent over *link*, and forget it."""
