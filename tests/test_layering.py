@@ -141,6 +141,7 @@ PURE_FILES = frozenset(
         "messages",
         "parameters",
         "patience",
+        "peers",
         "sessions",
         "settings",
     }

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         HandshakeSucceeded,
         accepted_last,
         connection_count_possible,
+        connection_limit,
         connection_of,
         handshake_error,
     )
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         CurveKeyPair,
         KeyFiles,
         load_allow_list,
+        load_key_files,
         load_key_pair,
         load_public_key,
         load_public_keys,
@@ -67,6 +69,8 @@ if TYPE_CHECKING:
     from zmqtransport.listeners import Listener
     from zmqtransport.log_budget import LogBudget
     from zmqtransport.loop import MessageHandler, PollLoop
+    from zmqtransport.peers import Peer, PeerTable
+    from zmqtransport.port import Port
     from zmqtransport.sockets import (
         ZAP_DOMAIN,
         ZAP_DOMAIN_OPEN,
@@ -117,7 +121,10 @@ __all__ = [
     "MalformedFrameError",
     "MessageHandler",
     "OversizedFrameError",
+    "Peer",
+    "PeerTable",
     "PollLoop",
+    "Port",
     "Principal",
     "SendOutcome",
     "SocketLimits",
@@ -133,11 +140,13 @@ __all__ = [
     "close_socket_in_child",
     "connect_socket",
     "connection_count_possible",
+    "connection_limit",
     "connection_of",
     "handshake_error",
     "is_z85_key",
     "keep_in_child",
     "load_allow_list",
+    "load_key_files",
     "load_key_pair",
     "load_public_key",
     "load_public_keys",
@@ -180,6 +189,7 @@ __getattr__, __dir__ = lazy_face(
             "HandshakeSucceeded",
             "accepted_last",
             "connection_count_possible",
+            "connection_limit",
             "connection_of",
             "handshake_error",
         ),
@@ -187,6 +197,7 @@ __getattr__, __dir__ = lazy_face(
             "CurveKeyPair",
             "KeyFiles",
             "load_allow_list",
+            "load_key_files",
             "load_key_pair",
             "load_public_key",
             "load_public_keys",
@@ -218,6 +229,11 @@ __getattr__, __dir__ = lazy_face(
             "MessageHandler",
             "PollLoop",
         ),
+        "zmqtransport.peers": (
+            "Peer",
+            "PeerTable",
+        ),
+        "zmqtransport.port": ("Port",),
         "zmqtransport.sockets": (
             "ZAP_DOMAIN",
             "ZAP_DOMAIN_OPEN",

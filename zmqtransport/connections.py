@@ -45,13 +45,17 @@ import resource
 import socket as stdlib_socket
 import struct
 from collections.abc import Collection, Iterable
-from typing import Final, NewType, TypeAlias, final
+from typing import TYPE_CHECKING, Final, NewType, TypeAlias, final
 
 import attrs
 import zmq
 
 from nameservice import AuthenticationError, RemoteProtocolError, get_logger
 from zmqtransport.sockets import ZMQSocket, receive_now, translate_zmq_errors
+
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 
 __all__ = [
@@ -68,6 +72,7 @@ __all__ = [
     "HandshakeSucceeded",
     "accepted_last",
     "connection_count_possible",
+    "connection_limit",
     "connection_of",
     "handshake_error",
 ]
@@ -248,6 +253,29 @@ def connection_count_possible() -> int:
     """
     descriptor_count_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(0, descriptor_count_max - _DESCRIPTORS_KEPT_COUNT)
+
+
+def connection_limit(
+    configured: int, *bounds: tuple[int, str], log: FilteringBoundLogger
+) -> int:
+    """
+    Return how many connections a port takes, and log it if they are too few.
+
+    Args:
+        configured: How many it should take.
+        bounds: How many it can take, and why not more.
+        log: Of the server.
+    """
+    possible, reason = min(bounds)
+    if possible >= configured:
+        return configured
+    log.info(
+        "connections.limited",
+        connections_max=possible,
+        connections_max_configured=configured,
+        reason=reason,
+    )
+    return possible
 
 
 @final

@@ -23,7 +23,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 import attrs
 import zmq
@@ -36,6 +36,7 @@ __all__ = [
     "CurveKeyPair",
     "KeyFiles",
     "load_allow_list",
+    "load_key_files",
     "load_key_pair",
     "load_public_key",
     "load_public_keys",
@@ -227,6 +228,28 @@ def load_allow_list(path: Path) -> AllowList:
         path, what="allow-list", size_bytes_max=_ALLOW_LIST_SIZE_BYTES_MAX
     )
     return parse_allow_list(text, source=str(path))
+
+
+_Named: TypeAlias = str | os.PathLike[str] | None
+
+
+def load_key_files(
+    secret_file: _Named, public_file: _Named, allow_list_file: _Named = None
+) -> tuple[CurveKeyPair | None, AllowList | None]:
+    """
+    Return one's own keys, and whom to let in; None for what is not named.
+
+    Raises:
+        ConfigurationError: Naming the file and what to do about it.
+    """
+    key_pair = allow_list = None
+    if secret_file is not None:
+        key_pair = load_key_pair(
+            Path(secret_file), None if public_file is None else Path(public_file)
+        )
+    if allow_list_file is not None:
+        allow_list = load_allow_list(Path(allow_list_file))
+    return key_pair, allow_list
 
 
 def _public_key(settings: dict[str, str], path: Path) -> str:

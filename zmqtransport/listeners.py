@@ -1,5 +1,5 @@
 """
-`Listener`: where a socket is bound, and how its keys are replaced there.
+`Listener`: a server's socket, bound, and how its keys are replaced there.
 
 Theory of operation.  libzmq copies the options of a socket when it binds, so other keys
 hold for what is bound from then on (measured, libzmq 4.3.5).  Two listeners of one port
@@ -15,19 +15,27 @@ and a key that is replaced because somebody has stolen it should open nothing an
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, final
 
 import zmq
 
 from nameservice import ConfigurationError, NameServiceError
-from zmqtransport.sockets import bind_socket, translate_zmq_errors
+from zmqtransport.connections import ConnectionMonitor
+from zmqtransport.sockets import (
+    ZAP_DOMAIN,
+    bind_socket,
+    open_socket,
+    secure_server,
+    translate_zmq_errors,
+)
 
 
 if TYPE_CHECKING:
-    from zmqtransport.connections import ConnectionEvent, ConnectionMonitor
+    from zmqtransport.connections import ConnectionEvent
     from zmqtransport.curve import CurveKeyPair
     from zmqtransport.endpoints import Endpoint
-    from zmqtransport.sockets import ZMQSocket
+    from zmqtransport.sockets import SocketLimits, ZMQContext
 
 
 __all__ = ["Listener"]
@@ -39,31 +47,51 @@ _WAIT_MS: Final = 10_000
 @final
 class Listener:
     """
-    Binds *socket* to *endpoint*, once; belongs to the socket's thread.
+    A socket that is bound, with its monitor; belongs to the socket's thread.
 
     Args:
-        socket: With all its options set.
-        monitor: Of *socket*.
+        context: Of the socket; its authenticator says who may connect.
+        socket_type: ``ROUTER`` or ``XPUB``.
         endpoint: Where to bind.
+        limits: Of the socket.
+        key_pair: The server's keys, or None.
+        domain_secured: What the authenticator hears with keys.
 
     Attributes:
+        socket: The socket.
+        monitor: Tells what happens to its connections.
         endpoint: Where it is bound: with the real port.
 
     Raises:
-        ConfigurationError: If it cannot be bound.
+        ConfigurationError: If it cannot be bound; nothing stays open then.
     """
 
     def __init__(
-        self, socket: ZMQSocket, monitor: ConnectionMonitor, endpoint: Endpoint
+        self,
+        context: ZMQContext,
+        socket_type: int,
+        endpoint: Endpoint,
+        limits: SocketLimits,
+        key_pair: CurveKeyPair | None,
+        *,
+        domain_secured: str = ZAP_DOMAIN,
     ) -> None:
-        self._socket = socket
-        self._monitor = monitor
         self._spare: int | None = None
-        self.endpoint = bind_socket(socket, endpoint)
-        self._address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        # The first report is that it listens; those of connections stay unread.
-        self._wait(is_listening=True)
-        self._descriptor = monitor.listening_descriptor
+        self._resources = ExitStack()
+        try:
+            self.socket = open_socket(context, socket_type, limits)
+            self._resources.callback(self.socket.close)
+            secure_server(self.socket, key_pair, domain_secured=domain_secured)
+            self.monitor = ConnectionMonitor(self.socket)
+            self._resources.callback(self.monitor.close)
+            self.endpoint = bind_socket(self.socket, endpoint)
+            self._address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+            # The first report is that it listens; those of connections stay unread.
+            self._wait(is_listening=True)
+        except BaseException:
+            self._resources.close()
+            raise
+        self._descriptor = self.monitor.listening_descriptor
 
     def prepare(self) -> None:
         """
@@ -97,33 +125,34 @@ class Listener:
         """
         assert self._spare is not None
         with translate_zmq_errors(self.endpoint):
-            self._socket.setsockopt(
+            self.socket.setsockopt(
                 zmq.CURVE_PUBLICKEY, key_pair.public_key.encode("ascii")
             )
-            self._socket.setsockopt(
+            self.socket.setsockopt(
                 zmq.CURVE_SECRETKEY, key_pair.secret_key.encode("ascii")
             )
-            self._socket.setsockopt(zmq.USE_FD, self._spare)
-            self._socket.unbind(self._address)
+            self.socket.setsockopt(zmq.USE_FD, self._spare)
+            self.socket.unbind(self._address)
             events = self._wait(is_listening=False)
-            self._socket.bind(self._address)
+            self.socket.bind(self._address)
             self._spare = None  # it is libzmq's now
             events += self._wait(is_listening=True)
-        self._descriptor = self._monitor.listening_descriptor
+        self._descriptor = self.monitor.listening_descriptor
         return events
 
     def close(self) -> None:
-        """Give back what was prepared and not used; the socket closes the rest."""
+        """Close it, and give back what was prepared and not used.  Idempotent."""
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None
+        self._resources.close()
 
     def _wait(self, *, is_listening: bool) -> list[ConnectionEvent]:
         """Read reports until the listener is there, or gone; return the others."""
         events: list[ConnectionEvent] = []
-        while (self._monitor.listening_descriptor is not None) != is_listening:
-            if not self._monitor.socket.poll(_WAIT_MS):
+        while (self.monitor.listening_descriptor is not None) != is_listening:
+            if not self.monitor.socket.poll(_WAIT_MS):
                 message = f"ZeroMQ does not say what became of {self._address}"
                 raise NameServiceError(message)
-            events += self._monitor.receive(event_count_max=1)
+            events += self.monitor.receive(event_count_max=1)
         return events

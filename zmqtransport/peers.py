@@ -5,19 +5,22 @@ Theory of operation.  A session is bound to what its newest request came over.  
 connection closed is told by its file descriptor alone, and the system gives the same
 number to the next connection at once: a session that has just arrived over the new one
 must not be taken for one that was left with the old one.  ZeroMQ draws a new routing
-id for every connection, so a *link*, (connection, routing id), is never used twice by
-peers that leave this to ZeroMQ (all of ours), and it is links that sessions are bound
-to.
+id for every connection, so a connection and a routing id together are never used twice
+by peers that leave this to ZeroMQ (all of ours).  Each such pair is a `Peer`, with a
+number of its own, and it is peers that sessions are bound to.
 
 What a connection brought before it closed may still wait in the socket when the report
-of its end is read.  So the shell asks for the links that were `known` when it read the
-reports, drains the socket, and then asks what is `over`: the links that were known;
+of its end is read.  So the shell asks for the peers that were `known` when it read the
+reports, drains the socket, and then asks which are `over`: the peers that were known;
 and those that the draining brought, unless the same number was accepted anew meanwhile.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, TypeAlias, final
+
+import attrs
 
 
 if TYPE_CHECKING:
@@ -26,64 +29,87 @@ if TYPE_CHECKING:
     from zmqtransport.connections import ConnectionId
 
 
-__all__ = ["Link", "PeerTable"]
+__all__ = ["Peer", "PeerTable"]
 
-Link: TypeAlias = "tuple[ConnectionId, bytes]"
-"""A connection and the routing id that speaks over it."""
+
+@final
+@attrs.frozen(eq=False)
+class Peer:
+    """
+    Who speaks over one connection; two are equal if they are the same object.
+
+    Attributes:
+        number: No other peer of its table ever has it.
+        connection: Over which it speaks.
+        routing_id: How to send to it.
+    """
+
+    number: int
+    connection: ConnectionId
+    routing_id: bytes
+
+
+_Known: TypeAlias = "Mapping[ConnectionId, Sequence[Peer]]"
 
 
 @final
 class PeerTable:
-    """The links over which something came, by connection."""
+    """The peers of which something came, by connection and by number."""
 
     def __init__(self) -> None:
-        self._routing_ids: dict[ConnectionId, dict[bytes, None]] = {}
+        self._numbers = itertools.count(1)
+        self._by_connection: dict[ConnectionId, dict[bytes, Peer]] = {}
+        self._by_number: dict[int, Peer] = {}
 
     def __len__(self) -> int:
-        return len(self._routing_ids)
+        return len(self._by_number)
 
-    def heard(self, connection: ConnectionId, routing_id: bytes) -> Link:
-        """Record that *routing_id* spoke over *connection*; return the link."""
-        self._routing_ids.setdefault(connection, {})[routing_id] = None
-        return (connection, routing_id)
+    def heard(self, connection: ConnectionId, routing_id: bytes) -> Peer:
+        """Return the peer that spoke, a new one if it is the first time."""
+        peers = self._by_connection.setdefault(connection, {})
+        peer = peers.get(routing_id)
+        if peer is None:
+            peer = Peer(next(self._numbers), connection, routing_id)
+            peers[routing_id] = self._by_number[peer.number] = peer
+        return peer
 
-    def known(
-        self, connections: Collection[ConnectionId]
-    ) -> Mapping[ConnectionId, Sequence[Link]]:
-        """Return the links of those of *connections* over which something came."""
+    def get(self, number: int) -> Peer | None:
+        """Return the peer of that number, or None if its connection is over."""
+        return self._by_number.get(number)
+
+    def known(self, connections: Collection[ConnectionId]) -> _Known:
+        """Return the peers of those of *connections* over which something came."""
         return {
-            connection: self._links(connection)
+            connection: list(self._by_connection[connection].values())
             for connection in dict.fromkeys(connections)
-            if connection in self._routing_ids
+            if connection in self._by_connection
         }
 
     def over(
         self,
         closed: Collection[ConnectionId],
         *,
-        known: Mapping[ConnectionId, Sequence[Link]],
+        known: _Known,
         accepted: Collection[ConnectionId],
-    ) -> Sequence[Link]:
+    ) -> Sequence[Peer]:
         """
-        Forget and return the links that are over.
+        Forget and return the peers whose connection is over.
 
         Args:
             closed: The connections that were reported as closed.
-            known: Their links at the time of the report.
+            known: Their peers at the time of the report.
             accepted: The connections accepted after the last end of that number.
         """
-        links: list[Link] = []
+        over: list[Peer] = []
         for connection in dict.fromkeys(closed):
+            peers = self._by_connection.get(connection, {})
             ended = known.get(connection, ())
             if connection not in accepted:
-                ended = self._links(connection)
-            links += ended
-            routing_ids = self._routing_ids.get(connection, {})
-            for _, routing_id in ended:
-                routing_ids.pop(routing_id, None)
-            if not routing_ids:
-                self._routing_ids.pop(connection, None)
-        return links
-
-    def _links(self, connection: ConnectionId) -> Sequence[Link]:
-        return [(connection, name) for name in self._routing_ids.get(connection, ())]
+                ended = list(peers.values())
+            for peer in ended:
+                if self._by_number.pop(peer.number, None) is not None:
+                    del peers[peer.routing_id]
+                    over.append(peer)
+            if not peers:
+                self._by_connection.pop(connection, None)
+        return over

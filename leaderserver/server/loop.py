@@ -5,8 +5,8 @@ Theory of operation.  One thread serves, in this order of precedence within a tu
 
 =================  ===================================================================
 authenticator      says who may connect (`zmqtransport.authentication`)
-request monitor    connections of the request port that opened and closed
-requests           ROUTER: frames in, answers out
+request port       `zmqtransport.port`: connections that opened and closed, then
+                   requests: frames in, answers out
 deadline           `LeaderService.next_deadline_ns`
 =================  ===================================================================
 
@@ -34,7 +34,6 @@ import secrets
 import time
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, assert_never, final
 from uuid import uuid4
 
@@ -85,28 +84,20 @@ from zmqtransport import (
     ConnectionAccepted,
     ConnectionClosed,
     ConnectionId,
-    ConnectionLimiter,
-    ConnectionMonitor,
     CurveKeyPair,
     Endpoint,
-    Listener,
     PollLoop,
+    Port,
     SocketLimits,
     WrongVersionError,
     ZMQContext,
-    ZMQSocket,
-    accepted_last,
     connection_count_possible,
-    connection_of,
+    connection_limit,
     framing,
-    load_allow_list,
-    load_key_pair,
+    load_key_files,
     new_context,
-    open_socket,
-    secure_server,
 )
 from zmqtransport.log_budget import LogBudget
-from zmqtransport.peers import PeerTable
 
 
 if TYPE_CHECKING:
@@ -116,7 +107,7 @@ if TYPE_CHECKING:
     from leaderserver.messages import Published, ToClient, ToServer
     from leaderserver.server.core.storage_queue import StorageWork
     from leaderserver.server.storage_work import Outcome
-    from zmqtransport import ConnectionEvent
+    from zmqtransport import ConnectionEvent, Peer
 
 
 __all__ = ["ServerLoop"]
@@ -168,8 +159,6 @@ class ServerLoop:
         self._clock = clock
         self._log = get_logger(component="leaderserver")
         self._budget = LogBudget()
-        self._peers = PeerTable()
-        self._events_waiting: list[ConnectionEvent] = []
         self._resources = ExitStack()
         self.loop = PollLoop(name="leaderserver", clock=clock)
         self.loop.at_end(self._resources.close)
@@ -181,14 +170,11 @@ class ServerLoop:
 
     def _open(self) -> None:
         config = self._config
-        key_pair, allow_list = None, None
-        if config.curve_secret_key_file is not None:
-            assert config.curve_public_key_file is not None
-            assert config.allow_list_file is not None
-            key_pair = load_key_pair(
-                Path(config.curve_secret_key_file), Path(config.curve_public_key_file)
-            )
-            allow_list = load_allow_list(Path(config.allow_list_file))
+        key_pair, allow_list = load_key_files(
+            config.curve_secret_key_file,
+            config.curve_public_key_file,
+            config.allow_list_file,
+        )
         self.public_key = None if key_pair is None else key_pair.public_key
         store_limits = self._store_limits()
         self._storage: LeaderStorage
@@ -205,17 +191,24 @@ class ServerLoop:
         self._resources.callback(self._authenticator.close)
         plan = config.memory_plan
         connections_max = self._connections_max()
-        self._router, self._router_monitor, self._listener = self._listen(
+        self._port = Port(
             context,
-            zmq.ROUTER,
             config.bind_endpoint,
+            self._limits(config.frame_size_bytes_max + _FRAME_SIZE_MARGIN_BYTES),
             key_pair,
-            frame_size_bytes_max=config.frame_size_bytes_max + _FRAME_SIZE_MARGIN_BYTES,
+            authenticator=self._authenticator,
+            connections_max=connections_max,
+            loop=self.loop,
+            clock=self._clock,
+            component="leaderserver",
+            frame_count_max=1 + framing.FRAME_COUNT,
+            on_message=self._receive,
+            on_closed=self._closed,
+            on_events=self._watch_inflow,
+            is_told_who_spoke=True,
         )
-        self.endpoint = self._listener.endpoint
-        self._router_limiter = ConnectionLimiter(
-            connections_max, port=self.endpoint.port, is_told_who_spoke=True
-        )
+        self._resources.callback(self._port.close)
+        self.endpoint = self._port.endpoint
         self._inflow = Inflow(
             bytes_per_connection_max=plan.requests_per_connection_bytes_max,
             bytes_max=plan.requests_bytes_max,
@@ -257,19 +250,15 @@ class ServerLoop:
         if self._storage.is_durable:
             self._storage_threads = StorageThreads(self._storage, self._storage_did)
         self._replies = ReplySender(
-            self._router,
+            self._port.socket,
             self._queue_limits(),
             clock=self._clock,
-            disconnect=self._router_limiter.disconnect,
+            disconnect=self._port.limiter.disconnect,
             count=self._service.count,
             may_log=self._may_log,
         )
 
-        loop = self.loop
-        loop.add_readable(self._authenticator.socket, self._authenticator.handle)
-        loop.add_readable(self._router_monitor.socket, self._watch_requests)
-        loop.add_socket(self._router, self._receive, frame_count_max=3)
-        loop.set_deadline(self._next_deadline_ns, self._advance)
+        self.loop.set_deadline(self._next_deadline_ns, self._advance)
         self._publishing.start()
         self._guard.start()
 
@@ -297,8 +286,8 @@ class ServerLoop:
 
     def _connections_max(self) -> int:
         """Return how many connections each port takes: files may be too few."""
-        configured = self._config.connections_max
-        reasons = (
+        return connection_limit(
+            self._config.connections_max,
             (
                 # Two ports, and a quarter for those that have not spoken yet.
                 max(1, connection_count_possible() * 2 // 5),
@@ -308,35 +297,8 @@ class ServerLoop:
                 self._config.memory_plan.connections_per_port_max,
                 f"memory_limit_bytes: a connection takes {CONNECTION_COST_BYTES:,}",
             ),
+            log=self._log,
         )
-        possible, reason = min(reasons)
-        if possible < configured:
-            self._log.info(
-                "connections.limited",
-                connections_max=possible,
-                connections_max_configured=configured,
-                reason=reason,
-            )
-        return min(possible, configured)
-
-    def _listen(
-        self,
-        context: ZMQContext,
-        socket_type: int,
-        endpoint: Endpoint,
-        key_pair: CurveKeyPair | None,
-        *,
-        frame_size_bytes_max: int,
-    ) -> tuple[ZMQSocket, ConnectionMonitor, Listener]:
-        """Return a bound socket, its monitor, and what has bound it."""
-        socket = open_socket(context, socket_type, self._limits(frame_size_bytes_max))
-        self._resources.callback(socket.close)
-        secure_server(socket, key_pair)
-        monitor = ConnectionMonitor(socket)
-        self._resources.callback(monitor.close)
-        listener = Listener(socket, monitor, endpoint)
-        self._resources.callback(listener.close)
-        return socket, monitor, listener
 
     def _limits(
         self,
@@ -427,10 +389,8 @@ class ServerLoop:
         return {
             "version": self._version,
             **self._service.figures(now_ns=self._clock.now_ns()),
-            "connections": self._router_limiter.connection_count,
-            "connections_silent": self._router_limiter.silent_count,
-            "connections_refused_total": self._router_limiter.refused_count,
-            "connections_unauthorized_total": self._authenticator.refused_count,
+            **self._port.figures(),
+            "connections_silent": self._port.limiter.silent_count,
             "connections_ended_total": self._guard.ended_count,
             **self._publishing.figures(),
             "replies_queued_bytes": self._replies.queued_bytes,
@@ -449,7 +409,7 @@ class ServerLoop:
         Raises:
             ConfigurationError: If the process has too few file descriptors.
         """
-        self._listener.prepare()
+        self._port.listener.prepare()
         self._publishing.listener.prepare()
 
     def reload(self, allow_list: AllowList, key_pair: CurveKeyPair) -> None:
@@ -477,7 +437,7 @@ class ServerLoop:
         self._config = config
         plan = config.memory_plan
         connections_max = self._connections_max()
-        self._router_limiter.connections_max = connections_max
+        self._port.limiter.connections_max = connections_max
         self._publishing.limit(
             connections_max=connections_max,
             topics_per_connection_max=config.subscriptions_per_session_max,
@@ -508,36 +468,31 @@ class ServerLoop:
         # First there: a client goes there when it knows the key by the other port.
         self._publishing.replace_keys(key_pair)
         # What came before the connections end was said by those who were here.
-        self.loop.drain(self._router)
+        self.loop.drain(self._port.socket)
         try:
-            events = self._listener.replace_keys(key_pair)
+            events = self._port.listener.replace_keys(key_pair)
         except NameServiceError as error:
             self.loop.fail(error)
             raise
         self.public_key = key_pair.public_key
-        self._watch_requests(events)
+        self._port.watch(events)
 
     # -- requests ------------------------------------------------------------------
 
-    def _receive(self, frames: list[zmq.Frame]) -> None:
+    def _receive(self, peer: Peer, frames: list[zmq.Frame]) -> None:
         """Take one message of the request port."""
-        routing_id = frames[0].bytes
+        connection = peer.connection
         now_ns = self._clock.now_ns()
         self._guard.turned(now_ns)
         message: ToServer | codec.Malformed | None
-        try:
-            connection = connection_of(frames[0])
-        except RemoteProtocolError as error:
-            self._drop(error.reason, error.detail, now_ns)
-            return
         self._inflow.given(connection, [len(frame) for frame in frames[1:]])
         principal = self._authenticator.principal_of(frames[0])
         if principal is None:
             self._drop("unauthorized", "the allow-list has this key no more", now_ns)
             # Its client is told so when it comes again, and is turned away.
-            self._router_limiter.disconnect(connection)
+            self._port.limiter.disconnect(connection)
             return
-        self._router_limiter.spoke(connection)
+        self._port.limiter.spoke(connection)
         try:
             payload = framing.decode(
                 [frame.bytes for frame in frames[1:]],
@@ -549,7 +504,7 @@ class ServerLoop:
             refused = RefusedHello(
                 nonce=b"", reason=Failure.WRONG_VERSION, detail=error.detail
             )
-            self._send(routing_id, refused)
+            self._send(peer.routing_id, refused)
             return
         except RemoteProtocolError as error:
             self._drop(error.reason, error.detail, now_ns)
@@ -560,12 +515,12 @@ class ServerLoop:
                 return
         else:
             self._service.count(_frame_kind(message))
-        self._replies.heard(routing_id, connection)
+        self._replies.heard(peer.routing_id, connection)
         self._perform(
             self._service.receive(
                 message,
-                peer=routing_id,
-                connection=self._peers.heard(connection, routing_id),
+                peer=peer.routing_id,
+                connection=peer,
                 principal=principal,
                 now_ns=now_ns,
             )
@@ -580,26 +535,12 @@ class ServerLoop:
         if suppressed:
             self._log.warning("frames.dropped", **_as_fields(suppressed))
 
-    def _watch_requests(self, told: Sequence[ConnectionEvent] = ()) -> None:
-        """Tell the service whose connection closed; see `PeerTable`."""
-        events = [*self._events_waiting, *told, *self._router_monitor.receive()]
-        self._router_limiter.observe(events)
-        self._watch_inflow(events)
-        closed = [e.connection_id for e in events if isinstance(e, ConnectionClosed)]
-        known = self._peers.known(closed)
-        if closed:
-            self.loop.drain(self._router)
-            self._events_waiting = self._router_monitor.receive()
-            self._watch_inflow(self._events_waiting)
-        else:
-            self._events_waiting = []
-        if self._events_waiting:
-            self.loop.call_soon_threadsafe(self._watch_requests)
-        accepted = accepted_last([*events, *self._events_waiting])
+    def _closed(self, peers: Sequence[Peer]) -> None:
+        """Tell the service whose connection closed."""
         now_ns = self._clock.now_ns()
-        for link in self._peers.over(closed, known=known, accepted=accepted):
-            self._replies.closed(link[1])
-            self._perform(self._service.connection_closed(link, now_ns=now_ns))
+        for peer in peers:
+            self._replies.closed(peer.routing_id)
+            self._perform(self._service.connection_closed(peer, now_ns=now_ns))
 
     def _watch_inflow(self, events: Sequence[ConnectionEvent]) -> None:
         now_ns = self._clock.now_ns()
@@ -614,7 +555,7 @@ class ServerLoop:
 
     def _disconnect(self, connection: ConnectionId) -> None:
         """End a connection of either port; on any thread."""
-        self._router_limiter.disconnect(connection)
+        self._port.limiter.disconnect(connection)
         self._publishing.limiter.disconnect(connection)
 
     def _next_deadline_ns(self) -> int | None:
@@ -662,7 +603,7 @@ class ServerLoop:
             return
         if self.loop.failure is None:
             # Who waits for an answer hears why, as far as the network takes it now.
-            self._router.setsockopt(zmq.LINGER, _LAST_WORDS_MS)
+            self._port.socket.setsockopt(zmq.LINGER, _LAST_WORDS_MS)
             self.loop.fail(fatal_error)
         self._perform(self._service.storage_done(work, outcomes, now_ns=now_ns))
         refusal = StorageError(f"nothing more is written: {fatal_error}")

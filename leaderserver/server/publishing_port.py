@@ -17,7 +17,6 @@ revisions (rule N1).
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
@@ -35,12 +34,9 @@ from zmqtransport import (
     ConnectionAccepted,
     ConnectionClosed,
     ConnectionLimiter,
-    ConnectionMonitor,
     Listener,
     PollLoop,
     connection_of,
-    open_socket,
-    secure_server,
     send_now,
 )
 from zmqtransport.log_budget import LogBudget
@@ -104,26 +100,23 @@ class PublishingPort:
         self._log = get_logger(component="leaderserver")
         self._handed_bytes = 0  # the server's thread counts these
         self._sent_bytes = 0  # and this one those
-        self._resources = ExitStack()
-        try:
-            self._socket = open_socket(context, zmq.XPUB, limits)
-            self._resources.callback(self._socket.close)
-            self._socket.setsockopt(zmq.XPUB_VERBOSER, 1)
-            secure_server(self._socket, key_pair, domain_secured=ZAP_DOMAIN_PUBLISHING)
-            self._monitor = ConnectionMonitor(self._socket)
-            self._resources.callback(self._monitor.close)
-            self.listener = Listener(self._socket, self._monitor, endpoint)
-            self._resources.callback(self.listener.close)
-            self.endpoint = self.listener.endpoint
-        except BaseException:
-            self._resources.close()
-            raise
+        self.listener = Listener(
+            context,
+            zmq.XPUB,
+            endpoint,
+            limits,
+            key_pair,
+            domain_secured=ZAP_DOMAIN_PUBLISHING,
+        )
+        self._socket = self.listener.socket
+        self._socket.setsockopt(zmq.XPUB_VERBOSER, 1)
+        self.endpoint = self.listener.endpoint
         self.limiter = ConnectionLimiter(
             connections_max, port=self.endpoint.port, is_told_who_spoke=True
         )
         self.loop = PollLoop(name="leaderserver-publisher", clock=clock)
-        self.loop.at_end(self._resources.close)
-        self.loop.add_readable(self._monitor.socket, self._watch)
+        self.loop.at_end(self.listener.close)
+        self.loop.add_readable(self.listener.monitor.socket, self._watch)
         self.loop.add_socket(self._socket, self._subscribe, frame_count_max=1)
 
     def start(self) -> None:
@@ -218,7 +211,7 @@ class PublishingPort:
 
     def _watch(self) -> None:
         """Record connections that opened and closed."""
-        self._observe(self._monitor.receive())
+        self._observe(self.listener.monitor.receive())
 
     def _observe(self, events: Sequence[ConnectionEvent]) -> None:
         self.limiter.observe(events)

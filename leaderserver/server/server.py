@@ -7,7 +7,6 @@ may ask of it.
 
 from __future__ import annotations
 
-from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Final, Self, TypeVar, final
 
@@ -23,7 +22,7 @@ from nameservice import (
     get_logger,
 )
 from nameservice.parameters import check_timeout_seconds
-from zmqtransport import load_allow_list, load_key_pair
+from zmqtransport import load_key_files
 
 
 if TYPE_CHECKING:
@@ -198,14 +197,13 @@ class LeaderServer:
 
     def _read_access(self) -> tuple[AllowList, CurveKeyPair] | None:
         """Return who may do what, and our keys; None without CURVE."""
-        config = self._config
-        if not config.uses_curve:
-            return None
-        assert config.allow_list_file is not None
-        assert config.curve_secret_key_file is not None
-        assert config.curve_public_key_file is not None
-        return load_allow_list(Path(config.allow_list_file)), load_key_pair(
-            Path(config.curve_secret_key_file), Path(config.curve_public_key_file)
+        key_pair, allow_list = load_key_files(
+            self._config.curve_secret_key_file,
+            self._config.curve_public_key_file,
+            self._config.allow_list_file,
+        )
+        return (
+            None if key_pair is None or allow_list is None else (allow_list, key_pair)
         )
 
     # -- questions -----------------------------------------------------------------

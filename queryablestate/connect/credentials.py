@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 from typing import Final, final
 
 import attrs
@@ -24,7 +23,7 @@ from zmqtransport import (
     SocketLimits,
     ZMQContext,
     ZMQSocket,
-    load_key_pair,
+    load_key_files,
     secure_client,
 )
 
@@ -130,13 +129,10 @@ class Credentials:
         Raises:
             ConfigurationError: If a file cannot be used; says what to change.
         """
-        if self.curve_secret_key_file is None:
-            return None
-        public_file = self.curve_public_key_file
-        return load_key_pair(
-            Path(self.curve_secret_key_file),
-            None if public_file is None else Path(public_file),
+        key_pair, _ = load_key_files(
+            self.curve_secret_key_file, self.curve_public_key_file
         )
+        return key_pair
 
 
 def _check_token(token: object, *, what: str) -> None:

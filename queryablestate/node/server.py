@@ -14,10 +14,7 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from hmac import compare_digest
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, final
-
-import zmq
 
 from nameservice import RemoteProtocolError, StorageError, get_logger
 from queryablestate.node.answering import QuestionDesk
@@ -48,20 +45,12 @@ from queryablestate.wire.node_messages import (
 )
 from zmqtransport import (
     Authenticator,
-    ConnectionLimiter,
-    ConnectionMonitor,
-    LogBudget,
-    PollLoop,
+    Port,
     SendOutcome,
     SocketLimits,
-    ZMQContext,
-    bind_socket,
     connection_count_possible,
-    load_allow_list,
-    load_key_pair,
-    open_socket,
-    secure_server,
-    send_now,
+    connection_limit,
+    load_key_files,
 )
 
 
@@ -69,6 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import msgspec
+    import zmq
 
     from nameservice import Clock, NameServiceError
     from queryablestate.node.config import NodeConfig
@@ -82,7 +72,7 @@ if TYPE_CHECKING:
         VerifyStages,
     )
     from queryablestate.wire.questions import Question
-    from zmqtransport import AllowList, CurveKeyPair
+    from zmqtransport import AllowList, CurveKeyPair, Peer, PollLoop, ZMQContext
 
 
 __all__ = ["QueryableStateServer", "ServerEffect"]
@@ -149,14 +139,16 @@ class QueryableStateServer:
         self._clock = clock
         self._reply = reply
         self._on_event = on_event
-        self._budget = LogBudget()
         self._log = get_logger(component="state-node")
-        self._counts: dict[str, int] = {}
         self._copy_secret = b""
         self._rows_arrived: zmq.Frame | None = None
         self._resources = ExitStack()
         try:
-            key_pair, allow_list = _keys_of(config)
+            key_pair, allow_list = load_key_files(
+                config.curve_secret_key_file,
+                config.curve_public_key_file,
+                config.allow_list_file,
+            )
             self._store = NodeStore(
                 config,
                 loop=loop,
@@ -188,42 +180,40 @@ class QueryableStateServer:
         allow_list: AllowList | None,
     ) -> None:
         config = self._config
-        self._authenticator = Authenticator(
-            context, allow_list, may_log=partial(self._may_log, "unauthorized")
+        authenticator = Authenticator(
+            context,
+            allow_list,
+            may_log=lambda: self._port.may_log("unauthorized"),
         )
-        self._resources.callback(self._authenticator.close)
-        limits = SocketLimits(
-            frame_size_bytes_max=config.chunk_size_bytes_max * _FRAME_SIZE_FACTOR
+        self._resources.callback(authenticator.close)
+        self._authenticator = authenticator
+        self._port = Port(
+            context,
+            config.bind_endpoint,
+            SocketLimits(
+                frame_size_bytes_max=config.chunk_size_bytes_max * _FRAME_SIZE_FACTOR
+            ),
+            key_pair,
+            authenticator=authenticator,
+            connections_max=connection_limit(
+                config.connections_max,
+                (
+                    max(1, connection_count_possible() // 2),
+                    "the system's limit of open files: raise ulimit -n",
+                ),
+                log=self._log,
+            ),
+            loop=self._loop,
+            clock=self._clock,
+            component="state-node",
+            frame_count_max=1 + FRAME_COUNT_MAX,
+            on_message=self._receive,
         )
-        self._router = open_socket(context, zmq.ROUTER, limits)
-        self._resources.callback(self._router.close)
-        secure_server(self._router, key_pair)
-        self._monitor = ConnectionMonitor(self._router)
-        self._resources.callback(self._monitor.close)
-        endpoint = bind_socket(self._router, config.bind_endpoint)
-        self._limiter = ConnectionLimiter(self._connections_max(), port=endpoint.port)
+        self._resources.callback(self._port.close)
         self.address = StateAddress(
-            endpoint=endpoint,
+            endpoint=self._port.endpoint,
             server_public_key=None if key_pair is None else key_pair.public_key,
         )
-        loop = self._loop
-        loop.add_readable(self._authenticator.socket, self._authenticator.handle)
-        loop.add_readable(self._monitor.socket, self._watch)
-        loop.add_socket(
-            self._router, self._receive, frame_count_max=1 + FRAME_COUNT_MAX
-        )
-
-    def _connections_max(self) -> int:
-        """Return how many connections the port takes: files may be too few."""
-        possible = max(1, connection_count_possible() // 2)
-        if possible < self._config.connections_max:
-            self._log.info(
-                "connections.limited",
-                connections_max=possible,
-                connections_max_configured=self._config.connections_max,
-                reason="the system's limit of open files: raise ulimit -n",
-            )
-        return min(possible, self._config.connections_max)
 
     def close(self) -> None:
         """Close the port and the store, when the loop ends."""
@@ -243,14 +233,11 @@ class QueryableStateServer:
     def figures(self) -> dict[str, int]:
         """Return the figures of what was done here, by name."""
         return {
-            "connections": self._limiter.connection_count,
-            "connections_refused_total": self._limiter.refused_count,
-            "connections_unauthorized_total": self._authenticator.refused_count,
+            **self._port.figures(),
             "questions_answered_total": self._desk.answered_count,
             "questions_refused_total": self._desk.refused_count,
             "copies_served": len(self._store.opened.copier),
             "scans_waiting": len(self._store.opened.scanner),
-            **{f"{name}_total": n for name, n in sorted(self._counts.items())},
         }
 
     def ask(
@@ -268,7 +255,7 @@ class QueryableStateServer:
                     StageTask(writer=writer, chunk=chunk, rows=self._rows_arrived)
                 )
             case SendToWriter(writer=writer, message=message):
-                self._count("chunks_refused")
+                self._port.count("chunks_refused")
                 self._tell(writer, message)
             case CheckStages(command=command):
                 self._check(command)
@@ -290,12 +277,9 @@ class QueryableStateServer:
 
     # -- writers and other nodes ---------------------------------------------------
 
-    def _watch(self) -> None:
-        self._limiter.observe(self._monitor.receive())
-
-    def _receive(self, frames: list[zmq.Frame]) -> None:
+    def _receive(self, peer: Peer, frames: list[zmq.Frame]) -> None:
         """Take one message of a writer, or of another node."""
-        writer = frames[0].bytes
+        writer = peer.routing_id
         if self._authenticator.principal_of(frames[0]) is None:
             self._drop("unauthorized", "the allow-list has this key no more")
             return
@@ -305,7 +289,7 @@ class QueryableStateServer:
                 return
             chunk = self._decoded(frames)
         except RemoteProtocolError as error:
-            self._drop(error.reason, error.detail)
+            self._port.drop(error)
             self._tell(writer, chunk_refused(error, 0))
             return
         self._rows_arrived = rows = frames[2]
@@ -340,7 +324,7 @@ class QueryableStateServer:
             )
             self._tell(peer, refused)
         elif self._store.serve_copy(peer, message):
-            self._count("copy_requests")
+            self._port.count("copy_requests")
         else:
             # Whoever asked hears nothing, and asks again.
             self._drop("limit", "too many requests of other nodes wait")
@@ -352,24 +336,23 @@ class QueryableStateServer:
 
     def _send_page(self, peer: bytes, frames: Sequence[bytes]) -> bool:
         """Send rows to another node, now; return whether that was possible."""
-        outcome = send_now(self._router, [peer, *frames])
-        return outcome is SendOutcome.SENT
+        return self._port.send(peer, *frames) is SendOutcome.SENT
 
     def _staged(self, task: StageTask, error: NameServiceError | None) -> None:
         """Tell a writer what became of its chunk."""
         request_id = task.chunk.request_id
         if error is None:
-            self._count("chunks_staged")
+            self._port.count("chunks_staged")
             self._tell(task.writer, ChunkStaged(request_id=request_id))
         else:
-            self._count("chunks_refused")
-            if isinstance(error, StorageError) and self._may_log("storage"):
+            self._port.count("chunks_refused")
+            if isinstance(error, StorageError) and self._port.may_log("storage"):
                 self._log.error("stage.failed", error=str(error))
             self._tell(task.writer, chunk_refused(error, request_id))
 
     def _tell(self, writer: bytes, message: msgspec.Struct) -> None:
         """Answer a writer, now or not at all: it asks again."""
-        send_now(self._router, [writer, encode(message)])
+        self._port.send(writer, encode(message))
 
     # -- stages --------------------------------------------------------------------
 
@@ -433,28 +416,5 @@ class QueryableStateServer:
         )
         self._reply(message, None, 0)
 
-    # -- what comes to nothing -----------------------------------------------------
-
     def _drop(self, reason: str, detail: str) -> None:
-        """Count a frame that is no chunk, and say so if the log has room."""
-        self._count(f"frames_{reason.replace('-', '_')}")
-        if self._may_log(reason):
-            self._log.warning("frame.dropped", reason=reason, detail=detail[:200])
-
-    def _may_log(self, kind: str) -> bool:
-        return self._budget.admits(kind, now_ns=self._clock.now_ns())
-
-    def _count(self, name: str) -> None:
-        self._counts[name] = self._counts.get(name, 0) + 1
-
-
-def _keys_of(config: NodeConfig) -> tuple[CurveKeyPair | None, AllowList | None]:
-    """Return the node's own keys, and whom it lets in; None without CURVE."""
-    if config.curve_secret_key_file is None:
-        return None, None
-    assert config.curve_public_key_file is not None
-    assert config.allow_list_file is not None
-    key_pair = load_key_pair(
-        Path(config.curve_secret_key_file), Path(config.curve_public_key_file)
-    )
-    return key_pair, load_allow_list(Path(config.allow_list_file))
+        self._port.drop(RemoteProtocolError(reason, detail))

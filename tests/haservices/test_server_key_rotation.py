@@ -221,4 +221,4 @@ class TestRotation:
             assert_closed(before)
             assert server.endpoint == port
             assert server._running is not None
-            assert len(server._running._peers) == 0
+            assert len(server._running._port.peers) == 0

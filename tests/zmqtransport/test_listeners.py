@@ -43,18 +43,17 @@ class Server:
 
     def __init__(self, context: ZMQContext) -> None:
         self.authenticator = Authenticator(context, None, admits_unlisted=True)
-        self.router = open_socket(context, zmq.ROUTER, SocketLimits())
-        secure_server(self.router, FIRST)
-        self.monitor = ConnectionMonitor(self.router)
         self.listener = Listener(
-            self.router, self.monitor, Endpoint(host="127.0.0.1", port=0)
+            context,
+            zmq.ROUTER,
+            Endpoint(host="127.0.0.1", port=0),
+            SocketLimits(),
+            FIRST,
         )
 
     def close(self) -> None:
         """Release all."""
         self.listener.close()
-        self.monitor.close()
-        self.router.close()
         self.authenticator.close()
 
     def shake_hands(self, client: ConnectionMonitor) -> HandshakeFailure | None:
@@ -132,7 +131,7 @@ class TestReplacing:
         clients = [connected(context, server, FIRST) for _ in range(3)]
         accepted = {
             event.connection_id
-            for event in server.monitor.receive()
+            for event in server.listener.monitor.receive()
             if isinstance(event, ConnectionAccepted)
         }
         server.listener.prepare()
@@ -148,15 +147,15 @@ class TestReplacing:
         server.listener.prepare()
         descriptor = server.listener._spare
         assert descriptor is not None
-        server.router.unbind(server.listener._address)
+        server.listener.socket.unbind(server.listener._address)
         with stdlib_socket.socket() as other:
             other.setsockopt(stdlib_socket.SOL_SOCKET, stdlib_socket.SO_REUSEADDR, 1)
             with pytest.raises(OSError, match="in use"):
                 other.bind(("127.0.0.1", server.listener.endpoint.port))
         waiting = Client(context, server, SECOND)
-        secure_server(server.router, SECOND)
-        server.router.setsockopt(zmq.USE_FD, descriptor)
-        server.router.bind(server.listener._address)
+        secure_server(server.listener.socket, SECOND)
+        server.listener.socket.setsockopt(zmq.USE_FD, descriptor)
+        server.listener.socket.bind(server.listener._address)
         server.listener._spare = None
         assert server.shake_hands(waiting.monitor) is None
         waiting.close()

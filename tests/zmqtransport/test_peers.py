@@ -5,9 +5,10 @@ from zmqtransport import (
     ConnectionClosed,
     ConnectionId,
     HandshakeSucceeded,
+    Peer,
+    PeerTable,
     accepted_last,
 )
-from zmqtransport.peers import PeerTable
 
 
 SEVEN = ConnectionId(7)
@@ -15,36 +16,60 @@ EIGHT = ConnectionId(8)
 
 
 class TestPeerTable:
-    def test_a_link_is_over_with_its_connection(self) -> None:
+    def test_a_peer_is_over_with_its_connection(self) -> None:
         """Evidence of death concerns the connection that closed, and no other (E5)."""
         peers = PeerTable()
-        assert peers.heard(SEVEN, b"a") == (7, b"a")
-        assert peers.heard(EIGHT, b"b") == (8, b"b")
-        assert peers.heard(SEVEN, b"a") == (7, b"a")
+        a, b = peers.heard(SEVEN, b"a"), peers.heard(EIGHT, b"b")
+        assert (a.connection, a.routing_id) == (7, b"a")
+        assert (b.connection, b.routing_id) == (8, b"b")
+        assert peers.heard(SEVEN, b"a") is a
         assert len(peers) == 2
-        known = peers.known([SEVEN])
-        assert known == {SEVEN: [(7, b"a")]}
-        assert peers.over([SEVEN], known=known, accepted=()) == [(7, b"a")]
+        known = peers.known([SEVEN, SEVEN])
+        assert known == {SEVEN: [a]}
+        assert peers.over([SEVEN], known=known, accepted=()) == [a]
         assert len(peers) == 1
-        assert peers.known([SEVEN, EIGHT]) == {EIGHT: [(8, b"b")]}
+        assert peers.known([SEVEN, EIGHT]) == {EIGHT: [b]}
+
+    def test_a_peer_is_found_by_its_number_while_it_is_there(self) -> None:
+        """An answer goes to who asked, or to nobody."""
+        peers = PeerTable()
+        gone, stays = peers.heard(SEVEN, b"a"), peers.heard(EIGHT, b"b")
+        assert peers.get(gone.number) is gone
+        peers.over([SEVEN], known=peers.known([SEVEN]), accepted=())
+        assert peers.get(gone.number) is None
+        assert peers.get(stays.number) is stays
+
+    def test_no_number_is_used_twice(self) -> None:
+        """An answer to who is gone must not go to who came after."""
+        peers = PeerTable()
+        numbers = set()
+        for _ in range(3):
+            numbers.add(peers.heard(SEVEN, b"a").number)
+            peers.over([SEVEN], known=peers.known([SEVEN]), accepted=())
+        assert len(numbers) == 3
+
+    def test_equal_words_are_not_the_same_peer(self) -> None:
+        """A session is bound to one connection, and to no copy of it."""
+        assert Peer(1, SEVEN, b"a") != Peer(1, SEVEN, b"a")
 
     def test_what_is_drained_after_the_report_is_over_too(self) -> None:
         """A connection that closed at once is heard of after its end was reported."""
         peers = PeerTable()
         known = peers.known([SEVEN])
         assert known == {}
-        peers.heard(SEVEN, b"a")
-        assert peers.over([SEVEN], known=known, accepted=()) == [(7, b"a")]
+        late = peers.heard(SEVEN, b"a")
+        assert peers.over([SEVEN], known=known, accepted=()) == [late]
         assert len(peers) == 0
 
     def test_a_number_that_is_used_again_is_another_connection(self) -> None:
         """Who came over the next connection of that number is not dead (E5)."""
         peers = PeerTable()
-        peers.heard(SEVEN, b"old")
+        old = peers.heard(SEVEN, b"old")
         known = peers.known([SEVEN])
-        peers.heard(SEVEN, b"new")
-        assert peers.over([SEVEN], known=known, accepted={SEVEN}) == [(7, b"old")]
-        assert peers.known([SEVEN]) == {SEVEN: [(7, b"new")]}
+        new = peers.heard(SEVEN, b"new")
+        assert peers.over([SEVEN], known=known, accepted={SEVEN}) == [old]
+        assert peers.known([SEVEN]) == {SEVEN: [new]}
+        assert peers.get(new.number) is new
 
     def test_a_connection_that_never_spoke_ends_nobody(self) -> None:
         """What was accepted anew before anybody spoke leaves nothing to end."""
@@ -55,11 +80,12 @@ class TestPeerTable:
         assert len(peers) == 1
 
     def test_one_end_is_told_once(self) -> None:
-        """Two reports of one number in one batch end its links once."""
+        """Two reports of one number in one batch end its peers once."""
         peers = PeerTable()
-        peers.heard(SEVEN, b"a")
+        peer = peers.heard(SEVEN, b"a")
         known = peers.known([SEVEN, SEVEN])
-        assert peers.over([SEVEN, SEVEN], known=known, accepted=()) == [(7, b"a")]
+        assert peers.over([SEVEN, SEVEN], known=known, accepted=()) == [peer]
+        assert peers.over([SEVEN], known=known, accepted=()) == []
 
 
 class TestAcceptedLast:

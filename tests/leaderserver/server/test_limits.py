@@ -141,10 +141,10 @@ class TestRunning:
         with LeaderServer(config) as server:
             running = server._running
             assert running is not None
-            small = running._router_limiter.connections_max
+            small = running._port.limiter.connections_max
             server.reload(attrs.evolve(config, memory_limit_bytes=2**30))
             assert small < 1_000
-            assert running._router_limiter.connections_max == 1_000
+            assert running._port.limiter.connections_max == 1_000
             assert (
                 running._replies._queues.limits.bytes_max
                 == (

@@ -214,7 +214,7 @@ class TestLife:
         running = server._running
         assert running is not None
         with capture_logs() as logs:
-            running.loop.call_soon_threadsafe(running._router.close)
+            running.loop.call_soon_threadsafe(running._port.socket.close)
             assert server.join(TIMEOUT_SECONDS)
         assert "loop.failed" in [line["event"] for line in logs]
         assert isinstance(server.failure, LocalProtocolError)

@@ -194,7 +194,7 @@ class TestFailure:
             running = proxy._running
             assert running is not None
             # A socket that is closed under the loop is more than a loop can bear.
-            running.loop.call_soon_threadsafe(running.port._router.close)
+            running.loop.call_soon_threadsafe(running.port._port.socket.close)
             standby.wait_until_leader(WAIT_SECONDS)
             assert proxy.join(WAIT_SECONDS)
             assert isinstance(proxy.failure, LocalProtocolError)

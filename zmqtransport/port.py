@@ -1,0 +1,193 @@
+"""
+`Port`: a server's ROUTER, who is connected to it, and whose connection is over.
+
+What is the same for each server stands here: binding, admitting, the limit of
+connections, which peer a message came from, the end of a connection in the right order
+(`zmqtransport.connections`), and what comes to nothing.  What a message means, how
+large it may be and what is answered is decided by the server.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, final
+
+import zmq
+
+from nameservice import RemoteProtocolError, get_logger
+from zmqtransport.connections import (
+    ConnectionClosed,
+    ConnectionLimiter,
+    accepted_last,
+    connection_of,
+)
+from zmqtransport.listeners import Listener
+from zmqtransport.log_budget import LogBudget
+from zmqtransport.peers import PeerTable
+from zmqtransport.sockets import send_now
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from nameservice import Clock
+    from zmqtransport.authentication import Authenticator
+    from zmqtransport.connections import ConnectionEvent
+    from zmqtransport.curve import CurveKeyPair
+    from zmqtransport.endpoints import Endpoint
+    from zmqtransport.loop import PollLoop
+    from zmqtransport.peers import Peer
+    from zmqtransport.sockets import SendOutcome, SocketLimits, ZMQContext
+
+
+__all__ = ["Port"]
+
+
+@final
+class Port:
+    """
+    A bound ROUTER; all of it belongs to the thread of *loop*, which serves it.
+
+    Close it when the loop ends, before *authenticator*.
+
+    Args:
+        context: Of the socket.
+        endpoint: Where to bind.
+        limits: Of the socket.
+        key_pair: The server's keys, or None.
+        authenticator: Says who may connect; it is served, too.
+        connections_max: How many connections there may be.
+        loop: Serves it.
+        clock: For what may be logged.
+        component: What is logged is bound to it.
+        frame_count_max: Longer messages are cut, the routing id counted.
+        on_message: Is told each message: who sent it, and all its frames.
+        on_closed: Is told which peers are over.
+        on_events: Is told what happens to connections, each event once.
+        is_told_who_spoke: Whether ``limiter.spoke`` will be called.
+
+    Attributes:
+        endpoint: Where it is bound: with the real port.
+        socket: The ROUTER.
+        limiter: Keeps connections at or below their limit.
+        listener: Replaces its keys.
+        peers: Who has said something.
+
+    Raises:
+        ConfigurationError: If it cannot be bound; nothing stays open then.
+    """
+
+    def __init__(
+        self,
+        context: ZMQContext,
+        endpoint: Endpoint,
+        limits: SocketLimits,
+        key_pair: CurveKeyPair | None,
+        *,
+        authenticator: Authenticator,
+        connections_max: int,
+        loop: PollLoop,
+        clock: Clock,
+        component: str,
+        frame_count_max: int,
+        on_message: Callable[[Peer, list[zmq.Frame]], None],
+        on_closed: Callable[[Sequence[Peer]], None] = lambda _: None,
+        on_events: Callable[[Sequence[ConnectionEvent]], None] = lambda _: None,
+        is_told_who_spoke: bool = False,
+    ) -> None:
+        self._authenticator = authenticator
+        self._loop = loop
+        self._clock = clock
+        self._on_message = on_message
+        self._on_closed = on_closed
+        self._on_events = on_events
+        self._log = get_logger(component=component)
+        self._budget = LogBudget()
+        self._counts: Counter[str] = Counter()
+        self._events_waiting: list[ConnectionEvent] = []
+        self.peers = PeerTable()
+        self.listener = Listener(context, zmq.ROUTER, endpoint, limits, key_pair)
+        self.endpoint = self.listener.endpoint
+        self.socket = self.listener.socket
+        self.limiter = ConnectionLimiter(
+            connections_max,
+            port=self.endpoint.port,
+            is_told_who_spoke=is_told_who_spoke,
+        )
+        loop.add_readable(authenticator.socket, authenticator.handle)
+        loop.add_readable(self.listener.monitor.socket, self.watch)
+        loop.add_socket(self.socket, self._receive, frame_count_max=frame_count_max)
+
+    def close(self) -> None:
+        """Close the socket and what belongs to it, when the loop ends."""
+        self.listener.close()
+
+    def figures(self) -> Mapping[str, int]:
+        """Return the figures of the port by name."""
+        return {
+            "connections": self.limiter.connection_count,
+            "connections_refused_total": self.limiter.refused_count,
+            "connections_unauthorized_total": self._authenticator.refused_count,
+            **{f"{name}_total": count for name, count in sorted(self._counts.items())},
+        }
+
+    def send(self, routing_id: bytes, *frames: bytes) -> SendOutcome:
+        """Send one message now or not at all; return what became of it."""
+        return send_now(self.socket, (routing_id, *frames))
+
+    # -- in ----------------------------------------------------------------------------
+
+    def _receive(self, frames: list[zmq.Frame]) -> None:
+        try:
+            connection = connection_of(frames[0])
+        except RemoteProtocolError as error:
+            self.drop(error)
+            return
+        self._on_message(self.peers.heard(connection, frames[0].bytes), frames)
+
+    def watch(self, told: Sequence[ConnectionEvent] = ()) -> None:
+        """
+        Tell whose connection closed; see `PeerTable`.
+
+        Args:
+            told: What was read from the monitor elsewhere.
+        """
+        news = [*told, *self.listener.monitor.receive()]
+        self._on_events(news)
+        events = [*self._events_waiting, *news]
+        self._events_waiting = []
+        self.limiter.observe(events)
+        closed = [e.connection_id for e in events if isinstance(e, ConnectionClosed)]
+        if not closed:
+            return
+        known = self.peers.known(closed)
+        self._loop.drain(self.socket)
+        self._events_waiting = self.listener.monitor.receive()
+        if self._events_waiting:
+            self._on_events(self._events_waiting)
+            self._loop.call_soon_threadsafe(self.watch)
+        accepted = accepted_last([*events, *self._events_waiting])
+        over = self.peers.over(closed, known=known, accepted=accepted)
+        if over:
+            self._on_closed(over)
+
+    # -- what comes to nothing ---------------------------------------------------------
+
+    def count(self, name: str) -> None:
+        """Count something that has no other trace."""
+        self._counts[name] += 1
+
+    def drop(self, error: RemoteProtocolError) -> None:
+        """Count what is no message, and say so if the log has room."""
+        self.count(f"frames_{error.reason.replace('-', '_')}")
+        if self.may_log(error.reason):
+            self._log.warning(
+                "frame.dropped", reason=error.reason, detail=error.detail[:200]
+            )
+
+    def may_log(self, kind: str) -> bool:
+        """Return whether the log has room for one more line that a peer has caused."""
+        now_ns = self._clock.now_ns()
+        for name, count in self._budget.take_suppressed(now_ns=now_ns).items():
+            self._log.warning("lines.left_out", reason=name, count=count)
+        return self._budget.admits(kind, now_ns=now_ns)
