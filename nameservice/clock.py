@@ -12,14 +12,24 @@ from typing import Final, Protocol, final
 
 
 __all__ = [
+    "MS_PER_SECOND",
+    "NS_PER_MS",
     "NS_PER_SECOND",
+    "NS_PER_US",
+    "US_PER_MS",
+    "US_PER_SECOND",
     "Clock",
     "ManualClock",
     "SystemClock",
     "seconds_to_ns",
 ]
 
+NS_PER_US: Final = 1_000
+NS_PER_MS: Final = 1_000_000
 NS_PER_SECOND: Final = 1_000_000_000
+US_PER_MS: Final = 1_000
+US_PER_SECOND: Final = 1_000_000
+MS_PER_SECOND: Final = 1_000
 
 
 def seconds_to_ns(seconds: float) -> int:

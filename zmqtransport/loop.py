@@ -43,6 +43,7 @@ from nameservice import (
     UnreachableError,
     get_logger,
 )
+from nameservice.clock import NS_PER_MS
 from zmqtransport.sockets import ZMQSocket, receive_now, translate_zmq_errors
 
 
@@ -53,9 +54,8 @@ MessageHandler: TypeAlias = Callable[[list[zmq.Frame]], None]
 
 T = TypeVar("T")
 
-_NS_PER_MS: Final = 1_000_000
 _WAIT_MS_MAX: Final = 3_600_000
-_FAILURE_PAUSE_NS: Final = 100 * _NS_PER_MS
+_FAILURE_PAUSE_NS: Final = 100 * NS_PER_MS
 
 
 @final
@@ -411,7 +411,7 @@ class PollLoop:
         now_ns = self._clock.now_ns()
         held_ns = self._deadline_held_until_ns - now_ns
         if held_ns > 0:
-            return -(-held_ns // _NS_PER_MS)
+            return -(-held_ns // NS_PER_MS)
         try:
             deadline_ns = self._next_deadline_ns()
             if deadline_ns is not None and deadline_ns <= now_ns:
@@ -423,10 +423,10 @@ class PollLoop:
             # Likely to be raised again at once: do not spin, do not flood the log.
             self._report(exc, where="deadline")
             self._deadline_held_until_ns = now_ns + _FAILURE_PAUSE_NS
-            return _FAILURE_PAUSE_NS // _NS_PER_MS
+            return _FAILURE_PAUSE_NS // NS_PER_MS
         if deadline_ns is None:
             return -1
-        wait_ms = -((now_ns - deadline_ns) // _NS_PER_MS)
+        wait_ms = -((now_ns - deadline_ns) // NS_PER_MS)
         return min(max(0, wait_ms), _WAIT_MS_MAX)
 
     def _add_socket(self, socket: ZMQSocket, drain: Callable[[], None]) -> None:

@@ -27,6 +27,7 @@ from nameservice import (
     LocalProtocolError,
     NameServiceError,
 )
+from nameservice.clock import MS_PER_SECOND
 from zmqtransport.curve import CurveKeyPair
 from zmqtransport.endpoints import Endpoint, parse_endpoint
 
@@ -117,7 +118,6 @@ def _at_least(value_min: int, *, default: int) -> int:
 
 # After so many probes without an answer the peer's system is taken for gone.
 _PROBE_COUNT: Final = 3
-_MS_PER_SECOND: Final = 1_000
 
 
 @final
@@ -189,7 +189,7 @@ def open_socket(
     with translate_zmq_errors("a new socket"):
         socket = context.socket(socket_type)
     probe_interval_seconds = max(
-        1, limits.silence_timeout_ms // (_PROBE_COUNT + 1) // _MS_PER_SECOND
+        1, limits.silence_timeout_ms // (_PROBE_COUNT + 1) // MS_PER_SECOND
     )
     for option, value in (
         (zmq.LINGER, limits.linger_ms),

@@ -30,6 +30,7 @@ from kazoo.protocol.serialization import Connect
 from kazoo.retry import KazooRetry
 
 from nameservice import get_logger
+from nameservice.clock import MS_PER_SECOND
 from zmqtransport import close_socket_in_child
 
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["KazooConnection", "KazooHandler", "KazooLog", "RemoveWatches"]
 
 _MESSAGE_COUNT_MAX: Final = 4
-_MS_PER_SECOND: Final = 1000
 
 
 class RemoveWatches(NamedTuple):
@@ -160,7 +160,7 @@ class KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
                 raise OSError(errno.EBADF, "the connection is closed")
             poll.register(sock, select.POLLIN if sock in readers else select.POLLOUT)
         # Rounded up: a little early would spin.
-        timeout_ms = None if timeout is None else math.ceil(timeout * _MS_PER_SECOND)
+        timeout_ms = None if timeout is None else math.ceil(timeout * MS_PER_SECOND)
         ready = {descriptor for descriptor, _ in poll.poll(timeout_ms)}
         return (
             [reader for reader in readers if reader.fileno() in ready],

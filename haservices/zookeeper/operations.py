@@ -56,6 +56,7 @@ from nameservice import (
     check_contender_id,
     get_logger,
 )
+from nameservice.clock import MS_PER_SECOND
 from nameservice.fields import check_identifier
 from retrieval.information import LeaderInformation
 
@@ -74,7 +75,6 @@ if TYPE_CHECKING:
 __all__ = ["ZooKeeperOperations"]
 
 _ANSWER_SIZE_BYTES_MAX: Final = 1 << 20
-_MS_PER_SECOND: Final = 1000
 
 
 @final
@@ -152,7 +152,7 @@ class ZooKeeperOperations:
                 age_seconds=None,
                 last_heard_seconds=None,
                 timeout_seconds=contenders[0][1].record.session_timeout_ms
-                / _MS_PER_SECOND,
+                / MS_PER_SECOND,
             )
             for session_id, contenders in sorted(contended.items())
         ]

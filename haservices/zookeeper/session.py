@@ -69,6 +69,7 @@ from nameservice import (
     UnreachableError,
     get_logger,
 )
+from nameservice.clock import NS_PER_MS
 
 
 if TYPE_CHECKING:
@@ -89,7 +90,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-_NS_PER_MS: Final = 1_000_000
 _KNOWN_PARENT_COUNT_MAX: Final = 10_000
 
 
@@ -458,7 +458,7 @@ class ZooKeeperSession:
             self._end_session()
         is_new = self._session_id is None
         self._session_id = event.session_id
-        self._timeout_ns = event.session_timeout_ms * _NS_PER_MS
+        self._timeout_ns = event.session_timeout_ms * NS_PER_MS
         self._renewals.step(
             ConnectionOpened(
                 session_id=event.session_id,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 from msgspec import Struct
 
 from nameservice import NS_PER_SECOND, ConfigurationError, RemoteProtocolError
+from nameservice.clock import MS_PER_SECOND
 from nameservice.fields import check_name
 from queryablestate.client.requests import (
     UNANSWERED,
@@ -55,7 +56,6 @@ MISSING: Final[Any] = type("MISSING", (), {"__repr__": lambda _: "MISSING"})()
 
 _STATE_COUNT_MAX: Final = 10_000
 _DEADLINE_SECONDS_MAX: Final = 86_400.0
-_MS_PER_SECOND: Final = 1_000
 
 
 @final
@@ -267,7 +267,7 @@ def entry_of(read: KeysRead) -> StateEntry:
         value=value,
         generation=reading.generation,
         batch_id=reading.batch_id,
-        age_seconds=reading.age_ms / _MS_PER_SECOND,
+        age_seconds=reading.age_ms / MS_PER_SECOND,
         cached=reading.is_cached,
     )
 

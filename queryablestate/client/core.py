@@ -51,6 +51,7 @@ from typing import Final, assert_never, final
 
 from attrs import field, frozen, validators
 
+from nameservice.clock import NS_PER_MS, NS_PER_SECOND
 from nameservice.errors import (
     DidNotHappenError,
     LocalProtocolError,
@@ -84,7 +85,6 @@ from queryablestate.client.routes import ROWS
 from queryablestate.client.session import QuerySession
 from queryablestate.client.step import (
     NEVER_NS,
-    NS_PER_MS,
     QueryOutbox,
     longer_pause,
     milliseconds,
@@ -103,7 +103,6 @@ from queryablestate.wire.refusals import (
 
 __all__ = ["QueryConfig", "QueryCore"]
 
-_NS_PER_SECOND: Final = 1_000_000_000
 _HOLD_NS: Final = 20 * NS_PER_MS
 _CLOSED: Final = "this client is closed: make a new one"
 _OVERLOADED: Final = "did-not-happen"
@@ -130,10 +129,10 @@ class QueryConfig:
 
     request_count_max: int = field(default=100_000, validator=validators.ge(1))
     flight_count_max: int = field(default=256, validator=validators.ge(1))
-    answer_timeout_ns: int = 2 * _NS_PER_SECOND
-    refused_pause_ns: int = _NS_PER_SECOND
-    route_refresh_ns: int = 10 * _NS_PER_SECOND
-    patience_ns: int = 3 * _NS_PER_SECOND
+    answer_timeout_ns: int = 2 * NS_PER_SECOND
+    refused_pause_ns: int = NS_PER_SECOND
+    route_refresh_ns: int = 10 * NS_PER_SECOND
+    patience_ns: int = 3 * NS_PER_SECOND
 
 
 @final
@@ -438,7 +437,7 @@ class QueryCore:
             request.min_batch_id if isinstance(request, KeysRead | NodeRead) else None
         )
         return self._session.error_of_silence(
-            waited_ns / _NS_PER_SECOND, min_batch_id=batch_id
+            waited_ns / NS_PER_SECOND, min_batch_id=batch_id
         )
 
     def _refused(self, error: NameServiceError) -> None:

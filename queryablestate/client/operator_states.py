@@ -15,6 +15,7 @@ import msgspec
 from attrs import frozen
 
 from nameservice import RemoteProtocolError
+from nameservice.clock import MS_PER_SECOND
 from queryablestate.errors import StateUnavailableError
 from queryablestate.schema.operator_states import published_name
 from rescaling import OperatorStateError
@@ -35,7 +36,6 @@ __all__ = [
 
 PARTS_AT_ONCE_MAX: Final = 8
 _RETRY_AFTER_SECONDS: Final = 1.0
-_MS_PER_SECOND: Final = 1_000
 
 
 @final
@@ -145,7 +145,7 @@ class OperatorStateRead:
             self._begin_again()
             return
         self._contents += [row["content"] for row in rows]
-        self._ages_seconds.append(reading.age_ms / _MS_PER_SECOND)
+        self._ages_seconds.append(reading.age_ms / MS_PER_SECOND)
         self._is_cached |= reading.is_cached
         if len(self._contents) >= self._head["part_count"]:
             self.view = OperatorStateView(

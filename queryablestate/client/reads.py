@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, final
 
+from nameservice.clock import NS_PER_MS
 from nameservice.errors import NameServiceError, RemoteProtocolError
 from queryablestate.client.coalescing import Flight, Lane, Part, StateTraffic
 from queryablestate.client.events import SendRequest
@@ -26,7 +27,6 @@ from queryablestate.client.routes import Route
 from queryablestate.client.session import QuerySession
 from queryablestate.client.step import (
     NEVER_NS,
-    NS_PER_MS,
     QueryOutbox,
     longer_pause,
     milliseconds,

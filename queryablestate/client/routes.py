@@ -13,6 +13,7 @@ from typing import Any, Final, final
 
 from attrs import frozen
 
+from nameservice.clock import MS_PER_SECOND
 from nameservice.errors import LocalProtocolError, RemoteProtocolError
 from queryablestate.client.results import StateInformation
 from queryablestate.schema.keys import KeyCodec
@@ -48,7 +49,6 @@ _GET_ITEMS: Final = GetItems()
 _GET_ENTRIES: Final = GetEntries()
 _HAS_ROWS: Final = HasRows()
 _COUNT_KEYS: Final = CountKeys()
-_MS_PER_SECOND: Final = 1_000
 
 
 class _Wanted(Enum):
@@ -308,7 +308,7 @@ def information_of(description: StateDescription) -> StateInformation:
             for index, node_id in enumerate(description.node_ids)
             if index in owners
         ),
-        age_seconds=None if age_ms is None else age_ms / _MS_PER_SECOND,
+        age_seconds=None if age_ms is None else age_ms / MS_PER_SECOND,
         registered_schema=schema,
     )
 

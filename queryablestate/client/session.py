@@ -46,7 +46,6 @@ from queryablestate.wire.refusals import NOT_LEADER, error_of
 
 __all__ = ["QuerySession"]
 
-_NS_PER_SECOND: Final = 1_000_000_000
 _OVERLOADED: Final = "did-not-happen"
 
 

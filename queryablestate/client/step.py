@@ -10,15 +10,13 @@ import copy
 from collections.abc import Sequence
 from typing import Final, final
 
+from nameservice.clock import NS_PER_MS
 from queryablestate.client.events import CompleteRequests, QueryEffect, SendRequest
 from queryablestate.client.requests import Request
 from queryablestate.wire.clients import ClientRequest
 
 
-__all__ = ["NEVER_NS", "NS_PER_MS", "QueryOutbox", "longer_pause", "milliseconds"]
-
 NEVER_NS: Final = 1 << 62
-NS_PER_MS: Final = 1_000_000
 
 _PAUSE_NS_MIN: Final = 10 * NS_PER_MS
 _PAUSE_NS_MAX: Final = 500 * NS_PER_MS

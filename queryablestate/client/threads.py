@@ -29,6 +29,7 @@ import select
 import threading
 from typing import TYPE_CHECKING, Final, final
 
+from nameservice.clock import NS_PER_MS
 from queryablestate.client.driving import QueryDriver
 from queryablestate.client.events import (
     ClientClosed,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
 __all__ = ["QueryShell"]
 
-_NS_PER_MS: Final = 1_000_000
 _WAIT_MS_MAX: Final = 60_000
 _TIME_WENT: Final = TimeWent()
 
@@ -227,11 +227,11 @@ class QueryShell(QueryDriver):
         deadline_ns = self._core.next_deadline_ns()
         now_ns = self._core.now_ns  # of the turn that just ended
         if deadline_ns is None:
-            deadline_ns = now_ns + _WAIT_MS_MAX * _NS_PER_MS
+            deadline_ns = now_ns + _WAIT_MS_MAX * NS_PER_MS
         self._polling_until_ns = deadline_ns
         if self._is_news:
             return 0
-        return max(0, min(-((now_ns - deadline_ns) // _NS_PER_MS), _WAIT_MS_MAX))
+        return max(0, min(-((now_ns - deadline_ns) // NS_PER_MS), _WAIT_MS_MAX))
 
     def _hurry(self) -> None:
         """Wake who drives if it would sleep too long; under the lock."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from attrs import Factory, define
 
+from nameservice.clock import NS_PER_MS
 from queryablestate.control.commit_rows import BatchRows, CollectedRows
 from queryablestate.control.effects import SendToNode
 from queryablestate.errors import StagedDataMissingError
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Verification", "verify_id_of"]
 
-_NS_PER_MS: Final = 1_000_000
 _VERIFY_ID_SIZE_BYTES: Final = 7
 
 
@@ -371,7 +371,7 @@ class Verification:
             assignment_version=version,
             stages=stages,
             sources=sources,
-            timeout_ms=max(1, (deadline_ns - now_ns) // _NS_PER_MS),
+            timeout_ms=max(1, (deadline_ns - now_ns) // NS_PER_MS),
         )
         collecting.link = node.link
         collecting.until_ns = deadline_ns

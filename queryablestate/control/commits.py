@@ -26,11 +26,12 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 from attrs import Factory, define, frozen
 
 from nameservice import LocalProtocolError
+from nameservice.clock import NS_PER_MS, NS_PER_SECOND, NS_PER_US
 from queryablestate.control.chains import extend_chain, lagging_nodes, prunable_entries
 from queryablestate.control.changes import Change, Write
 from queryablestate.control.commit_verification import Verification
@@ -57,9 +58,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Commits"]
 
-_NS_PER_US: Final = 1_000
-_NS_PER_MS: Final = 1_000_000
-_NS_PER_SECOND: Final = 1_000_000_000
 
 _CommitKey: TypeAlias = "tuple[str, str, int, int | None, tuple[int, ...]]"
 
@@ -170,7 +168,7 @@ class Commits:
             link=link,
             request_id=request.request_id,
             asked_at_ns=now_ns,
-            deadline_ns=now_ns + request.timeout_ms * _NS_PER_MS,
+            deadline_ns=now_ns + request.timeout_ms * NS_PER_MS,
         )
         key = _key_of(request)
         commit = self._commits.get(key)
@@ -339,7 +337,7 @@ class Commits:
                 commit.phase = _Phase.VERIFYING
                 self._forget_if_unwanted(commit)
                 return effects
-        waited_us = (now_ns - commit.asked_at_ns) // _NS_PER_US
+        waited_us = (now_ns - commit.asked_at_ns) // NS_PER_US
         change = job.decide(
             request,
             decided_at_us=commit.wall_clock_us + waited_us,
@@ -418,7 +416,7 @@ class Commits:
             node_ids = commit.verification.waiting_for()
         error = CommitTimeoutError(
             commit.batch_id,
-            (now_ns - waiter.asked_at_ns) / _NS_PER_SECOND,
+            (now_ns - waiter.asked_at_ns) / NS_PER_SECOND,
             node_ids,
             is_decided=is_decided,
         )

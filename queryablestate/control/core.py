@@ -32,6 +32,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 from nameservice import DidNotHappenError, MayHaveHappenedError, NameServiceError
+from nameservice.clock import NS_PER_MS
 from queryablestate.control.assignment.assignment import (
     check_assignment,
     held_by,
@@ -109,7 +110,6 @@ if TYPE_CHECKING:
 __all__ = ["ControlCore"]
 
 _QUEUE_COUNT_MAX: Final = 10_000
-_NS_PER_MS: Final = 1_000_000
 
 
 @final
@@ -266,7 +266,7 @@ class ControlCore:
             behind[job_id] = job.record.sequence - applied
         last_heard_ms = None
         if node is not None:
-            last_heard_ms = (now_ns - node.heard_at_ns) // _NS_PER_MS
+            last_heard_ms = (now_ns - node.heard_at_ns) // NS_PER_MS
         return NodeSummary(
             node_id=node_id,
             address=None if node is None else node.address,

@@ -29,6 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from election import Delete, Put
+from nameservice.clock import NS_PER_MS
 from queryablestate.control.announcements import tell_address
 from queryablestate.control.chains import catch_up, declare_lost
 from queryablestate.control.changes import Change, NodeCame, Write
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Membership"]
 
-_NS_PER_MS: Final = 1_000_000
 _LATENESS_SHARE: Final = 5
 """Who looks later than by that part of the session timeout has not been running."""
 
@@ -273,7 +273,7 @@ class Membership:
         registered = NodeRegistered(
             leader_epoch=control.leader_epoch,
             control_id=control.counters.control_id,
-            session_timeout_ms=control.session_timeout_ns // _NS_PER_MS,
+            session_timeout_ms=control.session_timeout_ns // NS_PER_MS,
             jobs=jobs,
             copy_secret=control.copy_secret,
         )

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from nameservice import ConfigurationError
+from nameservice.clock import NS_PER_MS, NS_PER_SECOND
 from queryablestate.control.announcements import tell_assignment
 from queryablestate.control.assignment.reassignment import NodeStanding, next_assignment
 from queryablestate.control.changes import AssignmentChanged, Change, Write
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Moves"]
 
-_NS_PER_MS: Final = 1_000_000
-_NS_PER_SECOND: Final = 1_000_000_000
 _PAUSE_NS: Final = 500_000_000
 """How long to wait after a write that the store has not taken."""
 
@@ -161,13 +160,13 @@ class Moves:
         started_at_ns = self._started_at_ns.get(job.record.job_id)
         started_ms = None
         if started_at_ns is not None:
-            started_ms = (now_ns - started_at_ns) // _NS_PER_MS
+            started_ms = (now_ns - started_at_ns) // NS_PER_MS
         return job_rescaling(job, self._control.nodes, started_ms=started_ms)
 
     def _check_settled(self, job_id: str, now_ns: int) -> None:
         """Return if assignments may be changed now (rule S2)."""
         if not self._control.is_settled(now_ns=now_ns):
-            retry_seconds = self._control.session_timeout_ns / _NS_PER_SECOND / 5
+            retry_seconds = self._control.session_timeout_ns / NS_PER_SECOND / 5
             detail = "this proxy leads since a moment ago, and nodes are still coming"
             raise StateUnavailableError(job_id, None, (), retry_seconds, detail)
 

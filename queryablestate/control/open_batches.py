@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from attrs import define
 
+from nameservice.clock import NS_PER_SECOND
 from queryablestate.control.assignment.assignment import destinations
 
 
@@ -32,11 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenBatches"]
 
-_NS_PER_SECOND: Final = 1_000_000_000
-_OPEN_NS: Final = 600 * _NS_PER_SECOND
+_OPEN_NS: Final = 600 * NS_PER_SECOND
 """As long as a writer may wait for a commit."""
-_DRIVER_GONE_NS: Final = 60 * _NS_PER_SECOND
-_UNINFORMED_NS: Final = 10 * _NS_PER_SECOND
+_DRIVER_GONE_NS: Final = 60 * NS_PER_SECOND
+_UNINFORMED_NS: Final = 10 * NS_PER_SECOND
 """Batches that this leader knows nothing of are over by then, unless they are slow."""
 
 

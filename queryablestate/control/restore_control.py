@@ -35,6 +35,7 @@ from nameservice import (
     MayHaveHappenedError,
     StorageError,
 )
+from nameservice.clock import NS_PER_MS, NS_PER_SECOND
 from queryablestate.control.announcements import tell_assignment
 from queryablestate.control.assignment.assignment import first_assignment, held_by
 from queryablestate.control.changes import Change, Write
@@ -76,8 +77,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Restores"]
 
-_NS_PER_MS: Final = 1_000_000
-_NS_PER_SECOND: Final = 1_000_000_000
 _RUNNING_COUNT_MAX: Final = 4
 _SEPARATOR: Final = "-"
 
@@ -169,7 +168,7 @@ class Restores:
         restore = _Restore(
             request=request,
             asked_at_ns=now_ns,
-            deadline_ns=now_ns + request.timeout_ms * _NS_PER_MS,
+            deadline_ns=now_ns + request.timeout_ms * NS_PER_MS,
             waiters=[waiter],
         )
         self._running[request.restore_id] = restore
@@ -221,7 +220,7 @@ class Restores:
             if gone:
                 effects += self._fail(restore, _left(restore, gone))
             elif now_ns >= restore.deadline_ns:
-                waited_seconds = (now_ns - restore.asked_at_ns) / _NS_PER_SECOND
+                waited_seconds = (now_ns - restore.asked_at_ns) / NS_PER_SECOND
                 detail = f"{', '.join(sorted(restore.awaited))} has yet to load"
                 error = DeadlineExceededError(waited_seconds, detail)
                 effects += self._fail(restore, error)

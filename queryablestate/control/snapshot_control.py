@@ -22,6 +22,7 @@ from attrs import define, field
 from msgspec.structs import replace
 
 from nameservice import DidNotHappenError, StorageError
+from nameservice.clock import NS_PER_MS, NS_PER_SECOND
 from queryablestate.control.assignment.assignment import key_groups_of
 from queryablestate.control.chains import extend_chain, prunable_entries
 from queryablestate.control.changes import Change, Write
@@ -58,8 +59,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Snapshots"]
 
-_NS_PER_MS: Final = 1_000_000
-_NS_PER_SECOND: Final = 1_000_000_000
 _RUNNING_COUNT_MAX: Final = 4
 _NOWHERE: Final = Link(-1)
 
@@ -135,7 +134,7 @@ class Snapshots:
         snapshot = _Snapshot(
             request=request,
             asked_at_ns=now_ns,
-            deadline_ns=now_ns + request.timeout_ms * _NS_PER_MS,
+            deadline_ns=now_ns + request.timeout_ms * NS_PER_MS,
             wall_clock_us=wall_clock_us,
             waiters=[waiter],
         )
@@ -342,7 +341,7 @@ def _unavailable(
 
 
 def _too_late(snapshot: _Snapshot, now_ns: int) -> DeadlineExceededError:
-    waited_seconds = (now_ns - snapshot.asked_at_ns) / _NS_PER_SECOND
+    waited_seconds = (now_ns - snapshot.asked_at_ns) / NS_PER_SECOND
     detail = "the snapshot waited for its turn"
     if snapshot.manifest is not None:
         detail = f"{', '.join(sorted(snapshot.awaited))} has yet to write its part"

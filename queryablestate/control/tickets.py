@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from election import Put
 from nameservice import ConfigurationError, LocalProtocolError
+from nameservice.clock import NS_PER_SECOND
 from queryablestate.control.announcements import tell_assignment, tell_fence
 from queryablestate.control.assignment.assignment import destinations, first_assignment
 from queryablestate.control.chains import extend_chain
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 __all__ = ["TicketOffice"]
 
 _TICKET_BLOCK: Final = 1_000
-_NS_PER_SECOND: Final = 1_000_000_000
 
 
 @final
@@ -153,7 +153,7 @@ class TicketOffice:
 
     def _check_may_assign(self, job_id: str, now_ns: int) -> None:
         """Return if nodes may be chosen for a job now (rule S2)."""
-        retry_after_seconds = self._control.session_timeout_ns / _NS_PER_SECOND / 5
+        retry_after_seconds = self._control.session_timeout_ns / NS_PER_SECOND / 5
         if not self._control.is_settled(now_ns=now_ns):
             detail = "this proxy leads since a moment ago, and nodes are still coming"
             raise StateUnavailableError(job_id, None, (), retry_after_seconds, detail)

@@ -21,6 +21,7 @@ from nameservice import (
     StorageError,
     get_logger,
 )
+from nameservice.clock import NS_PER_MS, NS_PER_SECOND, NS_PER_US
 from queryablestate.errors import DeadlineExceededError, StateUnavailableError
 from queryablestate.node.core.events import AskedQuestion, QuestionDeferred, Wait
 from queryablestate.node.core.jobs import ServedJob
@@ -51,9 +52,6 @@ if TYPE_CHECKING:
 
 __all__ = ["QuestionDesk"]
 
-_NS_PER_US: Final = 1_000
-_NS_PER_MS: Final = 1_000_000
-_NS_PER_SECOND: Final = 1_000_000_000
 _RETRY_AFTER_SECONDS: Final = 0.1
 _LOOP_LOOKS_MAX: Final = 100
 _LOOP_SIZE_BYTES_MAX: Final = 512 << 10
@@ -126,7 +124,7 @@ class QuestionDesk:
         if is_long(question, keys):
             self._ask_scanner(asked)
             return
-        now_us = time.time_ns() // _NS_PER_US
+        now_us = time.time_ns() // NS_PER_US
         reader = self._store.opened.reader
         size_bytes_max = min(_LOOP_SIZE_BYTES_MAX, self._answer_size_bytes_max)
         try:
@@ -174,13 +172,13 @@ class QuestionDesk:
         """Read on the scanner's thread."""
         question = asked.question
         waited_ns = self._clock.now_ns() - asked.asked_at_ns
-        if waited_ns >= question.deadline_ms * _NS_PER_MS:
+        if waited_ns >= question.deadline_ms * NS_PER_MS:
             late = DeadlineExceededError(
-                waited_ns / _NS_PER_SECOND, "the node had no time for it"
+                waited_ns / NS_PER_SECOND, "the node had no time for it"
             )
             self._store.post(partial(self._refuse, asked, late))
             return
-        now_us = time.time_ns() // _NS_PER_US
+        now_us = time.time_ns() // NS_PER_US
         size_bytes_max = self._answer_size_bytes_max
         try:
             found = read(

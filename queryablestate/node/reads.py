@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, assert_never, final
 from attrs import define
 
 from nameservice import ConfigurationError, LocalProtocolError
+from nameservice.clock import US_PER_MS
 from queryablestate.errors import StateUnavailableError
 from queryablestate.schema.keys import KeyCodec
 from queryablestate.schema.schema import parse_schema
@@ -50,7 +51,6 @@ _POINTS_SIZE_BYTES_MAX: Final = 32 << 10
 """Of keys: the loop looks up about as many in a millisecond or two."""
 _KEYS_SIZE_BYTES_MAX: Final = 1_024
 _LOST_RETRY_SECONDS: Final = 10.0
-_US_PER_MS: Final = 1_000
 
 
 @final
@@ -227,10 +227,10 @@ def answer_of(question: Question, found: Found, now_us: int) -> Answer:
         reading=Reading(
             generation=view.generation,
             batch_id=view.batch_id,
-            age_ms=max(0, now_us - view.decided_at_us) // _US_PER_MS,
+            age_ms=max(0, now_us - view.decided_at_us) // US_PER_MS,
         ),
         has_missing=found.has_missing,
-        valid_ms=None if valid_us is None else max(0, valid_us - now_us) // _US_PER_MS,
+        valid_ms=None if valid_us is None else max(0, valid_us - now_us) // US_PER_MS,
         next_start=found.next_start,
     )
 

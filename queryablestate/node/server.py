@@ -17,6 +17,7 @@ from hmac import compare_digest
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from nameservice import RemoteProtocolError, StorageError, get_logger
+from nameservice.clock import NS_PER_US
 from queryablestate.node.answering import QuestionDesk
 from queryablestate.node.core.chunks import chunk_refused
 from queryablestate.node.core.effects import (
@@ -91,7 +92,6 @@ ServerEffect: TypeAlias = (
 # What lies between our limit and this multiple of it is refused with a reason; ZeroMQ
 # ends the connection of whoever sends more.
 _FRAME_SIZE_FACTOR: Final = 2
-_NS_PER_US: Final = 1_000
 _CHUNKS_CHECKED_HERE_MAX: Final = 1_000
 
 
@@ -378,7 +378,7 @@ class QueryableStateServer:
         received_since_us = 0
         if not command.is_decided:
             # What is said to be here must not be dropped before the decision comes.
-            now_us = time.time_ns() // _NS_PER_US
+            now_us = time.time_ns() // NS_PER_US
             received_since_us = now_us - self._config.stage_retention_us // 2
         try:
             return store.missing_stages(

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, assert_never, final
 from attrs import frozen
 
 from nameservice import NameServiceError, StorageError, get_logger
+from nameservice.clock import NS_PER_US
 from queryablestate.connect.snapshot_files import SnapshotDirectory
 from queryablestate.store.restores import LoadMark
 from queryablestate.wire.snapshot_manifest import files_with
@@ -51,7 +52,6 @@ __all__ = ["NodeSnapshots"]
 _TASK_COUNT_MAX: Final = 4
 _AWAITED_COUNT_MAX: Final = 16
 _PAGE_SIZE_BYTES: Final = 1 << 20
-_NS_PER_US: Final = 1_000
 
 
 @final
@@ -355,7 +355,7 @@ class NodeSnapshots:
         mark = LoadMark(
             restore_id=restore_id,
             job_id=command.job_id,
-            began_at_us=time.time_ns() // _NS_PER_US,
+            began_at_us=time.time_ns() // NS_PER_US,
         )
         task.run(writer, partial(area.begin, mark, command.states))
         numbers = {each.snapshot_number: each.state_number for each in command.states}

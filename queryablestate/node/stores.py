@@ -22,6 +22,7 @@ from nameservice import (
     StorageError,
     get_logger,
 )
+from nameservice.clock import NS_PER_US
 from queryablestate.node.copying.limits import CopyLimits
 from queryablestate.node.copying.serving import CopyServer
 from queryablestate.node.copying.thread import CopyThread
@@ -82,7 +83,6 @@ StoreEffect: TypeAlias = (
 )
 """What of a node's effects concerns the store."""
 
-_NS_PER_US: Final = 1_000
 _FRAME_SIZE_BYTES_MIN: Final = 8 << 20  # room for a page, and a row more than that
 
 _Staged: TypeAlias = "Sequence[tuple[StageTask, NameServiceError | None]]"
@@ -440,7 +440,7 @@ class NodeStore:
         self.post(partial(self._finished, opened, event))
 
     def _drop_old(self, opened: OpenStore) -> None:
-        before_us = time.time_ns() // _NS_PER_US - self._config.stage_retention_us
+        before_us = time.time_ns() // NS_PER_US - self._config.stage_retention_us
         self.snapshots.drop_old(opened.store, before_us)
         batch_count = opened.store.drop_stages_older_than(before_us)
         if batch_count:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 from attrs import field, frozen
+
+from nameservice.clock import MS_PER_SECOND
 
 
 if TYPE_CHECKING:
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["NodeInformation", "node_information"]
-
-_MS_PER_SECOND: Final = 1_000
 
 
 @final
@@ -54,7 +54,7 @@ def node_information(node: NodeSummary) -> NodeInformation:
         node_id=node.node_id,
         address=node.address,
         last_heard_seconds=(
-            None if node.last_heard_ms is None else node.last_heard_ms / _MS_PER_SECOND
+            None if node.last_heard_ms is None else node.last_heard_ms / MS_PER_SECOND
         ),
         key_group_counts=node.key_group_counts,
         behind_counts={} if node.address is None else node.behind_counts,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 from attrs import field, frozen
 
+from nameservice.clock import MS_PER_SECOND
 from queryablestate.operations.move_progress import estimated_seconds
 
 
@@ -22,8 +23,6 @@ __all__ = [
     "drain_information",
     "rescaling_information",
 ]
-
-_MS_PER_SECOND: Final = 1_000
 
 
 @final
@@ -132,7 +131,7 @@ class DrainInformation:
 def rescaling_information(rescaling: JobRescaling) -> RescalingInformation:
     """Return what the proxy says of a job as operators see it."""
     elapsed_seconds = (
-        None if rescaling.started_ms is None else rescaling.started_ms / _MS_PER_SECOND
+        None if rescaling.started_ms is None else rescaling.started_ms / MS_PER_SECOND
     )
     return RescalingInformation(
         job_id=rescaling.job_id,

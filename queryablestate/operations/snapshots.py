@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, final
 from attrs import frozen
 from msgspec import Struct
 
+from nameservice.clock import MS_PER_SECOND, US_PER_SECOND
 from queryablestate.connect.snapshot_files import SnapshotDirectory
 from queryablestate.wire.snapshot_messages import (
     JobRestored,
@@ -40,8 +41,6 @@ __all__ = [
 ]
 
 _ID_SIZE_BYTES: Final = 16
-_MS_PER_SECOND: Final = 1_000
-_US_PER_SECOND: Final = 1_000_000
 
 T = TypeVar("T", bound=Struct)
 
@@ -120,7 +119,7 @@ def take_snapshot(
             job_id=job_id,
             snapshot_id=snapshot_id,
             uri=uri,
-            timeout_ms=round(timeout_seconds * _MS_PER_SECOND),
+            timeout_ms=round(timeout_seconds * MS_PER_SECOND),
         )
 
     with directory.claimed(snapshot_id):
@@ -152,7 +151,7 @@ def restore_snapshot(
             max_parallelism=manifest.max_parallelism,
             sequence=manifest.sequence,
             states=manifest.states,
-            timeout_ms=round(timeout_seconds * _MS_PER_SECOND),
+            timeout_ms=round(timeout_seconds * MS_PER_SECOND),
         )
 
     restored = call(JobRestored, build)
@@ -169,7 +168,7 @@ def _information(manifest: SnapshotManifest, uri: str) -> SnapshotInformation:
         snapshot_id=manifest.snapshot_id,
         uri=uri,
         sequence=manifest.sequence,
-        taken_at_seconds=manifest.taken_at_us / _US_PER_SECOND,
+        taken_at_seconds=manifest.taken_at_us / US_PER_SECOND,
         state_names=sorted(each.state.state_name for each in manifest.states),
         batch_ids=manifest.batch_ids,
         max_parallelism=manifest.max_parallelism,

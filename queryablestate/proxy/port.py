@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, final
 
 from nameservice import RemoteProtocolError, get_logger
+from nameservice.clock import NS_PER_MS
 from queryablestate.control.events import Link
 from queryablestate.wire import codec
 from queryablestate.wire.address import StateAddress
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ProxyPort"]
 
-_NS_PER_MS: Final = 1_000_000
 # What lies between our limit and this multiple of it is refused with a reason; ZeroMQ
 # ends the connection of whoever sends more.
 _FRAME_SIZE_FACTOR: Final = 2
@@ -120,7 +120,7 @@ class ProxyPort:
                 frame_size_bytes_max=config.frame_size_bytes_max * _FRAME_SIZE_FACTOR,
                 # Above the session timeout: a paused node is no node that has died.
                 silence_timeout_ms=max(
-                    60_000, 2 * config.session_timeout_ns // _NS_PER_MS
+                    60_000, 2 * config.session_timeout_ns // NS_PER_MS
                 ),
             ),
             key_pair,

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 from attrs import define, field, frozen
 
 from nameservice import DidNotHappenError, RemoteProtocolError
+from nameservice.clock import NS_PER_MS, NS_PER_SECOND
 from queryablestate.errors import (
     AccessDeniedError,
     DeadlineExceededError,
@@ -77,8 +78,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ReadDesk", "ReadLimits"]
 
-_NS_PER_MS: Final = 1_000_000
-_NS_PER_SECOND: Final = 1_000_000_000
 _PARKED_COUNT_MAX: Final = 10_000
 _PARKED_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
 _CACHED_KEYS_SIZE_BYTES_MAX: Final = 64 * 1024
@@ -259,14 +258,14 @@ class ReadDesk:
         )
         if not decision.is_allowed:
             error = RateLimitedError(
-                decision.retry_after_ns / _NS_PER_SECOND, decision.limit
+                decision.retry_after_ns / NS_PER_SECOND, decision.limit
             )
             return [failed(client, ask.request_id, error)]
         limits = self.limits
         deadline_ns = now_ns + (
             limits.deadline_ns_default
             if ask.deadline_ms is None
-            else min(ask.deadline_ms * _NS_PER_MS, limits.deadline_ns_max)
+            else min(ask.deadline_ms * NS_PER_MS, limits.deadline_ns_max)
         )
         asked = AskedQuestion(client, caller, ask, keys, now_ns, deadline_ns)
         if location.batch_id is None:  # no node knows of it yet
@@ -333,14 +332,12 @@ class ReadDesk:
                     pending.cache_key,
                     generation=reading.generation,
                     batch_id=reading.batch_id,
-                    age_ns=reading.age_ms * _NS_PER_MS,
+                    age_ns=reading.age_ms * NS_PER_MS,
                     values=values,
                     has_missing=answer.has_missing,
                     ttl_ns=self._cache.ttl_ns(location.job_id, location.state_name),
                     valid_ns=(
-                        None
-                        if answer.valid_ms is None
-                        else answer.valid_ms * _NS_PER_MS
+                        None if answer.valid_ms is None else answer.valid_ms * NS_PER_MS
                     ),
                     batch_id_known=_batch_id_known(location, None),
                     now_ns=now_ns,
@@ -399,13 +396,13 @@ class ReadDesk:
             waited_ns = now_ns - pending.asked_at_ns
             node_id = pending.location.node_ids[pending.node_index]
             error = DeadlineExceededError(
-                waited_ns / _NS_PER_SECOND, f"node {node_id} did not answer"
+                waited_ns / NS_PER_SECOND, f"node {node_id} did not answer"
             )
             outgoing.append(failed(pending.client, pending.request_id, error))
         for parked in self._parked.take_late(now_ns=now_ns):
             waited_ns = now_ns - parked.asked_at_ns
             error = DeadlineExceededError(
-                waited_ns / _NS_PER_SECOND,
+                waited_ns / NS_PER_SECOND,
                 "its node, or the batch it waits for, did not come",
             )
             outgoing.append(failed(parked.client, parked.ask.request_id, error))
@@ -520,7 +517,7 @@ class ReadDesk:
         reading = Reading(
             generation=found.generation,
             batch_id=found.batch_id,
-            age_ms=found.age_ns(now_ns=now_ns) // _NS_PER_MS,
+            age_ms=found.age_ns(now_ns=now_ns) // NS_PER_MS,
             is_cached=True,
         )
         told = Told(request_id=ask.request_id, reading=reading)
@@ -564,7 +561,7 @@ class ReadDesk:
             state_number=ask.state_number,
             assignment_version=ask.assignment_version,
             operation=ask.operation,
-            deadline_ms=max(1, (deadline_ns - now_ns) // _NS_PER_MS),
+            deadline_ms=max(1, (deadline_ns - now_ns) // NS_PER_MS),
             min_batch_id=ask.min_batch_id,
             min_generation=_generation_asked(location, ask),
         )

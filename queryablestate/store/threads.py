@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, final
 from attrs import frozen
 
 from nameservice import NameServiceError, get_logger
+from nameservice.clock import NS_PER_US
 from queryablestate.store.rows import check_chunk
 from queryablestate.wire.codec import decode_rows
 
@@ -43,7 +44,6 @@ _GROUP_COUNT_MAX: Final = 1_000
 # About one part in a hundred of a processor, and a round of a million rows in minutes.
 _SWEEP_ROW_COUNT: Final = 2_000
 _SWEEP_PAUSE_SECONDS: Final = 0.25
-_US_PER_NS: Final = 1_000
 
 
 @final
@@ -174,7 +174,7 @@ class StoreWriter:
             if errors[index] is None:
                 sound.append((task.chunk, payload))
                 indexes.append(index)
-        now_us = time.time_ns() // _US_PER_NS
+        now_us = time.time_ns() // NS_PER_US
         spoiled = self._attempt(partial(self._store.stage, sound, now_us))
         if spoiled is not None:
             for index, one in zip(indexes, sound, strict=True):
@@ -196,7 +196,7 @@ class StoreWriter:
         """Remove what has expired, until there is something better to do."""
         try:
             while self._store.sweep_expired(
-                time.time_ns() // _US_PER_NS, _SWEEP_ROW_COUNT
+                time.time_ns() // NS_PER_US, _SWEEP_ROW_COUNT
             ):
                 if self._tasks or self._is_closing:
                     return

@@ -38,6 +38,7 @@ from nameservice import (
     SystemClock,
     seconds_to_ns,
 )
+from nameservice.clock import NS_PER_MS
 from queryablestate.connect.credentials import as_credentials, load_caller_keys
 from queryablestate.errors import StateUnavailableError
 from queryablestate.wire.address import parse_address
@@ -74,7 +75,6 @@ ROW_SIZE_BYTES_MAX: Final = (16 << 20) - (64 << 10)
 
 _RETRY_AFTER_SECONDS: Final = 1.0
 _REFUSED_PAUSE_NS: Final = NS_PER_SECOND // 10
-_NS_PER_MS: Final = 1_000_000
 
 _TRANSIENT_CODES: Final = frozenset({"did-not-happen", "may-have-happened"})
 """The node could not keep a chunk now; it may be sent again."""
@@ -313,7 +313,7 @@ class Stager:
                 later_ns.append(node.unreachable_since_ns + self._give_up_ns)
             moments += [at_ns for at_ns in later_ns if at_ns > now_ns]
         wait_ns = min(moments, default=now_ns) - now_ns
-        return max(1, -(-wait_ns // _NS_PER_MS))
+        return max(1, -(-wait_ns // NS_PER_MS))
 
     def _receive(self, node: NodeSending, now_ns: int) -> None:
         """Take what *node* has answered, then what happened to its connection."""
@@ -366,7 +366,7 @@ class Stager:
             request_id = next(_request_ids)
             if not node.link.send(self._envelope(request_id, chunk), chunk.payload):
                 if node.link.is_open:  # libzmq has told its monitor before its socket
-                    node.due_ns = now_ns + _NS_PER_MS
+                    node.due_ns = now_ns + NS_PER_MS
                 return
             node.waiting.popleft()
             node.unanswered[request_id] = chunk

@@ -32,6 +32,7 @@ from nameservice import (
     SystemClock,
     seconds_to_ns,
 )
+from nameservice.clock import NS_PER_MS
 from queryablestate.errors import (
     CommitTimeoutError,
     DeadlineExceededError,
@@ -68,7 +69,6 @@ _RETRY_AFTER_SECONDS: Final = 1.0
 _ANSWER_GRACE_SECONDS: Final = 5.0
 """How long the proxy's own answer that time is up may take to get here."""
 
-_NS_PER_MS: Final = 1_000_000
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -400,7 +400,7 @@ class StateWriter:
                     message.stage for message in messages if message.stage.row_count
                 ),
                 digests=_digests(messages) if is_digested else (),
-                timeout_ms=max(1, left_ns // _NS_PER_MS),
+                timeout_ms=max(1, left_ns // NS_PER_MS),
                 # The run was born with its first batch, or before this ticket of it.
                 born_epoch=(
                     None if born_epoch is None else min(born_epoch, origin.writer_epoch)

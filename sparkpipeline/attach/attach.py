@@ -29,6 +29,7 @@ from nameservice import (
     get_logger,
     seconds_to_ns,
 )
+from nameservice.clock import MS_PER_SECOND
 from nameservice.parameters import check_timeout_seconds
 from queryablestate import DeadlineExceededError
 from queryablestate.connect.credentials import Credentials, as_credentials
@@ -69,7 +70,6 @@ _START_POLL_SECONDS: Final = 0.2
 _PAUSE_SECONDS: Final = 0.5
 _PAUSE_SECONDS_MAX: Final = 30.0
 _STOP_TIMEOUT_SECONDS: Final = 60.0
-_MS_PER_SECOND: Final = 1_000
 
 
 def attach_state(
@@ -336,7 +336,7 @@ class AttachedState:
             status, since_ms = self._status, self._pending_since_ms
         if since_ms is None:
             return status
-        lag_seconds = time.time() - since_ms / _MS_PER_SECOND
+        lag_seconds = time.time() - since_ms / MS_PER_SECOND
         return evolve(status, lag_seconds=max(0.0, lag_seconds))
 
     @property

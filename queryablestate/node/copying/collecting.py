@@ -17,6 +17,7 @@ from attrs import define
 from msgspec.structs import replace
 
 from nameservice import RemoteProtocolError, get_logger
+from nameservice.clock import NS_PER_MS, NS_PER_US
 from queryablestate.node.copying.calls import COPY_ID
 from queryablestate.node.copying.writing import CopyWriting
 from queryablestate.store.rows import check_chunk
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CollectedStages", "RowsCollection"]
 
-_NS_PER_MS: Final = 1_000_000
-_NS_PER_US: Final = 1_000
 _STAGES_REMEMBERED_MAX: Final = 100_000
 
 _Received: TypeAlias = tuple[int, StageChunk, bytes]
@@ -239,7 +238,7 @@ class _Attempt:
             check_chunk(chunk, decode_rows(payload))
         self._store.stage(
             [(chunk, payload) for _, chunk, payload in received],
-            time.time_ns() // _NS_PER_US,
+            time.time_ns() // NS_PER_US,
         )
 
     def _written_there(self, received: Sequence[_Received]) -> None:
@@ -299,7 +298,7 @@ class RowsCollection:
         """Try, wait, or give up; for the caller, several times a second."""
         if self.is_over:
             return
-        if now_ns - self._began_ns > self.command.timeout_ms * _NS_PER_MS:
+        if now_ns - self._began_ns > self.command.timeout_ms * NS_PER_MS:
             self._log.warning(
                 "collect.failed", reason=self._failure, duration_ms=self._duration_ms()
             )
@@ -372,7 +371,7 @@ class RowsCollection:
         self._retry_at_ns = self._caller.clock.now_ns() + limits.retry_ns
 
     def _duration_ms(self) -> int:
-        return (self._caller.clock.now_ns() - self._began_ns) // _NS_PER_MS
+        return (self._caller.clock.now_ns() - self._began_ns) // NS_PER_MS
 
 
 def _key(command: CollectStages, kept_id: bytes) -> tuple[str, int, int, bytes]:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, final
 
 from nameservice import RemoteProtocolError, get_logger
+from nameservice.clock import NS_PER_MS
 from queryablestate.node.copying.calls import COPY_ID
 from queryablestate.node.copying.writing import CopyWriting
 from queryablestate.node.core.events import CopyAdvanced, KeyGroupsFetched
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["FetchTotals", "RowsFetch"]
-
-_NS_PER_MS = 1_000_000
 
 
 @final
@@ -239,7 +238,7 @@ class RowsFetch:
 
     def _figures(self) -> dict[str, int]:
         return {
-            "duration_ms": (self._caller.clock.now_ns() - self._began_ns) // _NS_PER_MS,
+            "duration_ms": (self._caller.clock.now_ns() - self._began_ns) // NS_PER_MS,
             "row_count": self._row_count,
             "size_bytes": self._size_bytes,
         }

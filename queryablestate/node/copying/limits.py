@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import final
 
 from attrs import frozen
 
+from nameservice.clock import NS_PER_SECOND
+
 
 __all__ = ["CopyLimits"]
-
-_NS_PER_SECOND: Final = 1_000_000_000
 
 
 @final
@@ -39,8 +39,8 @@ class CopyLimits:
     page_size_bytes: int = 1 << 20
     pages_ahead_count: int = 8
     fetches_max: int = 4
-    alive_ns: int = _NS_PER_SECOND
-    silence_ns: int = 15 * _NS_PER_SECOND
-    behind_ns: int = 30 * _NS_PER_SECOND
-    advance_ns: int = _NS_PER_SECOND // 4
-    retry_ns: int = _NS_PER_SECOND // 4
+    alive_ns: int = NS_PER_SECOND
+    silence_ns: int = 15 * NS_PER_SECOND
+    behind_ns: int = 30 * NS_PER_SECOND
+    advance_ns: int = NS_PER_SECOND // 4
+    retry_ns: int = NS_PER_SECOND // 4

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import final
 
 from attrs import frozen
 
+from nameservice.clock import NS_PER_SECOND
+
 
 __all__ = ["NodeLimits"]
-
-_NS_PER_SECOND: Final = 1_000_000_000
 
 
 @final
@@ -35,14 +35,14 @@ class NodeLimits:
         chunks_size_bytes_max: All that wait for the disk.
     """
 
-    pause_ns: int = _NS_PER_SECOND // 10
-    pause_ns_max: int = 5 * _NS_PER_SECOND
-    answer_timeout_ns: int = 5 * _NS_PER_SECOND
-    retry_ns: int = 30 * _NS_PER_SECOND
-    copy_retry_ns: int = _NS_PER_SECOND
-    copy_retry_ns_max: int = 10 * _NS_PER_SECOND
-    copy_report_ns: int = _NS_PER_SECOND
-    drop_stages_ns: int = 300 * _NS_PER_SECOND
+    pause_ns: int = NS_PER_SECOND // 10
+    pause_ns_max: int = 5 * NS_PER_SECOND
+    answer_timeout_ns: int = 5 * NS_PER_SECOND
+    retry_ns: int = 30 * NS_PER_SECOND
+    copy_retry_ns: int = NS_PER_SECOND
+    copy_retry_ns_max: int = 10 * NS_PER_SECOND
+    copy_report_ns: int = NS_PER_SECOND
+    drop_stages_ns: int = 300 * NS_PER_SECOND
     entries_waiting_max: int = 1_000
     questions_waiting_max: int = 10_000
     chunks_per_writer_max: int = 64

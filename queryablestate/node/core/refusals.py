@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never
 
+from nameservice.clock import NS_PER_SECOND
 from queryablestate.errors import DeadlineExceededError, StateUnavailableError
 from queryablestate.node.core.events import Wait
 from queryablestate.wire.questions import Refusal
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["stale_route", "too_late", "unavailable"]
 
-_NS_PER_SECOND: Final = 1_000_000_000
 _RETRY_AFTER_SECONDS: Final = 0.1
 
 
@@ -45,7 +45,7 @@ def too_late(waiting: QuestionDeferred, now_ns: int) -> Refusal:
         case Wait.UNKNOWN_STATE:
             return stale_route(question)
         case Wait.BATCH:
-            waited_seconds = (now_ns - waiting.asked.asked_at_ns) / _NS_PER_SECOND
+            waited_seconds = (now_ns - waiting.asked.asked_at_ns) / NS_PER_SECOND
             error = DeadlineExceededError(
                 waited_seconds, f"batch {question.min_batch_id} is not applied yet"
             )

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from attrs import frozen
 
+from nameservice.clock import NS_PER_MS
 from queryablestate.node.core.effects import (
     ConnectProxy,
     NodeEffect,
@@ -58,7 +59,6 @@ __all__ = ["HEARTBEATS_PER_SESSION_TIMEOUT", "NodeIdentity", "Registration"]
 
 HEARTBEATS_PER_SESSION_TIMEOUT: Final = 5
 
-_NS_PER_MS: Final = 1_000_000
 _SESSION_TIMEOUT_MS_MIN: Final = 50
 _DOUBLINGS_MAX: Final = 20
 _FORGOTTEN: Final = "unknown"
@@ -227,7 +227,7 @@ class Registration:
         self.leader_epoch = message.leader_epoch
         self.leader_epoch_max = message.leader_epoch
         timeout_ms = max(_SESSION_TIMEOUT_MS_MIN, message.session_timeout_ms)
-        self.session_timeout_ns = timeout_ms * _NS_PER_MS
+        self.session_timeout_ns = timeout_ms * NS_PER_MS
         self._extend_lease(asked_at_ns)
         self._silence_due_ns = now_ns + self.session_timeout_ns
         effects = [self._heartbeat(now_ns)]
