@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from lodestar.output import (
     ABSENT,
     duration_text,
@@ -40,30 +42,11 @@ _BAR_WIDTH = 22
 
 def rescaling_document(rescaling: RescalingInformation) -> dict[str, Any]:
     """Return *rescaling* as it is written as JSON."""
+    fields = msgspec.to_builtins(rescaling)
     return {
-        "job": rescaling.job_id,
+        "job": fields.pop("job_id"),
         "is_done": rescaling.is_done,
-        "assignment_version": rescaling.assignment_version,
-        "node_count": rescaling.node_count,
-        "replica_count": rescaling.replica_count,
-        "key_group_counts": dict(rescaling.key_group_counts),
-        "copy_counts": dict(rescaling.copy_counts),
-        "planned_count": rescaling.planned_count,
-        "left_count": rescaling.left_count,
-        "surplus_count": rescaling.surplus_count,
-        "missing_count": rescaling.missing_count,
-        "moves": [
-            {
-                "node_id": each.node_id,
-                "source_ids": list(each.source_ids),
-                "waiting_count": each.waiting_count,
-                "copying_count": each.copying_count,
-                "row_count": each.row_count,
-                "size_bytes": each.size_bytes,
-                "failure": each.failure,
-            }
-            for each in rescaling.moves
-        ],
+        **fields,
         "elapsed_seconds": rounded_seconds(rescaling.elapsed_seconds),
         "seconds_left": rounded_seconds(rescaling.seconds_left),
     }
@@ -72,29 +55,20 @@ def rescaling_document(rescaling: RescalingInformation) -> dict[str, Any]:
 def drain_document(drain: DrainInformation) -> dict[str, Any]:
     """Return *drain* as it is written as JSON."""
     return {
-        "node_id": drain.node_id,
+        **msgspec.to_builtins(drain),
         "is_empty": drain.is_empty,
-        "is_draining": drain.is_draining,
-        "is_away": drain.is_away,
-        "copy_counts": dict(drain.copy_counts),
         "left_count": drain.left_count,
-        "is_needed": drain.is_needed,
     }
 
 
 def figures_document(figures: MoveFigures) -> dict[str, Any]:
     """Return what is known only to who watches, as it is written as JSON."""
-    return {
-        "planned_count": figures.planned_count,
-        "done_count": figures.done_count,
-        "size_bytes": figures.size_bytes,
-        "size_bytes_per_second": (
-            None
-            if figures.size_bytes_per_second is None
-            else round(figures.size_bytes_per_second)
-        ),
-        "seconds_left": rounded_seconds(figures.seconds_left),
-    }
+    document: dict[str, Any] = msgspec.to_builtins(figures)
+    del document["elapsed_seconds"]  # of who watches; the move's stands beside it
+    pace = figures.size_bytes_per_second
+    document["size_bytes_per_second"] = None if pace is None else round(pace)
+    document["seconds_left"] = rounded_seconds(figures.seconds_left)
+    return document
 
 
 def rescaling_sentence(rescaling: RescalingInformation) -> str:

@@ -2,8 +2,9 @@
 `MoveProgress`: how far moves of key groups are, and how long they may take; pure.
 
 What is asked again and again (how many copies are left, how much was fetched) becomes
-counts that only go forward, and a pace.  Of the pace only the last half minute counts:
-moves share disks and network with a job that is not always equally busy.
+counts that only go forward, and how fast rows come.  Of that only the last half minute
+counts: moves share disks and network with a job that is not always equally busy.  How
+long it may take yet is what the proxy leader says.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from attrs import define, frozen
 from nameservice.clock import NS_PER_SECOND, seconds_to_ns
 
 
-__all__ = ["MoveFigures", "MoveProgress", "estimated_seconds"]
+__all__ = ["MoveFigures", "MoveProgress"]
 
 _WINDOW_SECONDS: Final = 30.0
 
@@ -34,9 +35,10 @@ class MoveFigures:
         done_count: How many of them are done.
         size_bytes: How much was fetched since somebody began to watch.
         elapsed_seconds: How long that is ago.
-        size_bytes_per_second: How fast that goes; None before anything is known.
-        seconds_left: How long it may take yet, by the pace of the last half minute;
-            None before anything is known, or while nothing gets done.
+        size_bytes_per_second: How fast that went in the last half minute; None before
+            anything is known.
+        seconds_left: How long it may take yet: the longest of its jobs
+            (`RescalingInformation`); None before anything is known.
     """
 
     planned_count: int
@@ -50,21 +52,6 @@ class MoveFigures:
     def left_count(self) -> int:
         """Return how many are to be done yet."""
         return self.planned_count - self.done_count
-
-
-def estimated_seconds(
-    *, done_count: int, left_count: int, elapsed_seconds: float
-) -> float | None:
-    """
-    Return how long *left_count* will take if *done_count* took *elapsed_seconds*.
-
-    None if that cannot be said, because nothing is done so far; 0.0 if nothing is left.
-    """
-    if left_count <= 0:
-        return 0.0
-    if done_count <= 0 or elapsed_seconds <= 0:
-        return None
-    return left_count * elapsed_seconds / done_count
 
 
 @define
@@ -83,7 +70,6 @@ class _Subject:
 
 class _Observed(NamedTuple):
     at_ns: int
-    done_count: int
     size_bytes: int
 
 
@@ -110,6 +96,7 @@ class MoveProgress:
         planned_counts: Mapping[str, int],
         left_counts: Mapping[str, int],
         fetched_sizes: Mapping[tuple[str, str], int],
+        seconds_left: float | None,
         now_ns: int,
     ) -> MoveFigures:
         """
@@ -120,6 +107,7 @@ class MoveProgress:
             left_counts: For each job what is left of that.
             fetched_sizes: For each job and node what it has fetched since it started,
                 bytes; it begins at 0 again when the node does.
+            seconds_left: How long it may take yet, or None.
             now_ns: The time; never falls.
         """
         if self._began_ns is None:
@@ -128,7 +116,7 @@ class MoveProgress:
         self._note_sizes(fetched_sizes)
         done_count = sum(one.done_count for one in self._subjects.values())
         left_count = sum(one.left_count for one in self._subjects.values())
-        now = _Observed(now_ns, done_count, self._size_bytes)
+        now = _Observed(now_ns, self._size_bytes)
         self._observed.append(now)
         # One that is older than the window stays, so that it is covered as a whole.
         while (
@@ -148,11 +136,7 @@ class MoveProgress:
                 if window_seconds > 0
                 else None
             ),
-            seconds_left=estimated_seconds(
-                done_count=now.done_count - then.done_count,
-                left_count=left_count,
-                elapsed_seconds=window_seconds,
-            ),
+            seconds_left=seconds_left,
         )
 
     def _note_counts(

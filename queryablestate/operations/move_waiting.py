@@ -6,7 +6,7 @@ Waiting for moves of key groups: whether what the proxy says is the end; pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, final
 
 from nameservice.clock import seconds_to_ns
@@ -123,10 +123,15 @@ class DrainWaiting:
             DidNotHappenError: If the node will not be empty.
         """
         self._left_count = drain.left_count
+        seconds_left = _seconds_left(
+            each for each in rescalings if each.job_id in drain.copy_counts
+        )
         figures = self._progress.observe(
             planned_counts=drain.copy_counts,
             left_counts=drain.copy_counts,
             fetched_sizes=_fetched_sizes(rescalings),
+            # Nothing may be planned yet for what is left.
+            seconds_left=seconds_left or (None if drain.left_count else 0.0),
             now_ns=now_ns,
         )
         if self._on_progress is not None:
@@ -178,8 +183,19 @@ def _observe(
         planned_counts={each.job_id: each.planned_count for each in rescalings},
         left_counts={each.job_id: each.left_count for each in rescalings},
         fetched_sizes=_fetched_sizes(rescalings),
+        seconds_left=_seconds_left(rescalings),
         now_ns=now_ns,
     )
+
+
+def _seconds_left(rescalings: Iterable[RescalingInformation]) -> float | None:
+    """Return the longest of what jobs may take yet, or None if one is not known."""
+    longest = 0.0
+    for each in rescalings:
+        if each.seconds_left is None:
+            return None
+        longest = max(longest, each.seconds_left)
+    return longest
 
 
 def _fetched_sizes(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, final
 
+import msgspec
 from attrs import field, frozen
 
 from nameservice.clock import MS_PER_SECOND
-from queryablestate.operations.move_progress import estimated_seconds
 
 
 if TYPE_CHECKING:
     from queryablestate.wire.clients import NodeSummary
-    from queryablestate.wire.operation_messages import JobRescaling, KeyGroupMoves
+    from queryablestate.wire.operation_messages import JobRescaling
 
 
 __all__ = [
@@ -42,7 +42,7 @@ class MoveInformation:
     """
 
     node_id: str
-    source_ids: Sequence[str]
+    source_ids: tuple[str, ...]
     waiting_count: int
     copying_count: int
     row_count: int
@@ -85,7 +85,7 @@ class RescalingInformation:
     left_count: int
     surplus_count: int
     missing_count: int
-    moves: Sequence[MoveInformation]
+    moves: tuple[MoveInformation, ...]
     elapsed_seconds: float | None
     seconds_left: float | None
 
@@ -130,28 +130,27 @@ class DrainInformation:
 
 def rescaling_information(rescaling: JobRescaling) -> RescalingInformation:
     """Return what the proxy says of a job as operators see it."""
-    elapsed_seconds = (
-        None if rescaling.started_ms is None else rescaling.started_ms / MS_PER_SECOND
+    fields = msgspec.structs.asdict(rescaling)
+    started_ms = fields.pop("started_ms")
+    elapsed_seconds = None if started_ms is None else started_ms / MS_PER_SECOND
+    fields["moves"] = msgspec.convert(
+        rescaling.moves, tuple[MoveInformation, ...], from_attributes=True
     )
     return RescalingInformation(
-        job_id=rescaling.job_id,
-        assignment_version=rescaling.assignment_version,
-        node_count=rescaling.node_count,
-        replica_count=rescaling.replica_count,
-        key_group_counts=rescaling.key_group_counts,
-        copy_counts=rescaling.copy_counts,
-        planned_count=rescaling.planned_count,
-        left_count=rescaling.left_count,
-        surplus_count=rescaling.surplus_count,
-        missing_count=rescaling.missing_count,
-        moves=tuple(_move_information(each) for each in rescaling.moves),
+        **fields,
         elapsed_seconds=elapsed_seconds,
-        seconds_left=estimated_seconds(
-            done_count=rescaling.planned_count - rescaling.left_count,
-            left_count=rescaling.left_count,
-            elapsed_seconds=elapsed_seconds or 0.0,
-        ),
+        seconds_left=_seconds_left(rescaling, elapsed_seconds or 0.0),
     )
+
+
+def _seconds_left(rescaling: JobRescaling, elapsed_seconds: float) -> float | None:
+    """Return how long the rest takes if it goes on as it went."""
+    done_count = rescaling.planned_count - rescaling.left_count
+    if rescaling.left_count <= 0:
+        return 0.0
+    if done_count <= 0 or elapsed_seconds <= 0:
+        return None
+    return rescaling.left_count * elapsed_seconds / done_count
 
 
 def drain_information(node_id: str, node: NodeSummary | None) -> DrainInformation:
@@ -172,16 +171,4 @@ def drain_information(node_id: str, node: NodeSummary | None) -> DrainInformatio
             job_id: count for job_id, count in sorted(node.copy_counts.items()) if count
         },
         is_needed=node.is_needed,
-    )
-
-
-def _move_information(moves: KeyGroupMoves) -> MoveInformation:
-    return MoveInformation(
-        node_id=moves.node_id,
-        source_ids=moves.source_ids,
-        waiting_count=moves.waiting_count,
-        copying_count=moves.copying_count,
-        row_count=moves.row_count,
-        size_bytes=moves.size_bytes,
-        failure=moves.failure,
     )

@@ -107,7 +107,7 @@ class TestRescaling:
         document = rescaling_document(MOVING)
         assert document["job"] == "flights"
         assert document["is_done"] is False
-        assert document["moves"][0]["source_ids"] == ["n-1"]
+        assert document["moves"][0]["source_ids"] == ("n-1",)
         assert document["copy_counts"] == {"n-1": 96, "n-2": 32}
         figures = MoveFigures(
             planned_count=64,

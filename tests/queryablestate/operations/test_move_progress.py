@@ -8,7 +8,6 @@ from nameservice.clock import NS_PER_SECOND
 from queryablestate.operations.move_progress import (
     MoveFigures,
     MoveProgress,
-    estimated_seconds,
 )
 
 
@@ -25,6 +24,7 @@ class Watching:
             planned_counts={"j": self.planned_count},
             left_counts={"j": left_count},
             fetched_sizes={("j", "n"): size_bytes},
+            seconds_left=12.5,
             now_ns=round(seconds * NS_PER_SECOND),
         )
 
@@ -47,6 +47,7 @@ class TestCounts:
             planned_counts={"old": 64, "new": 10},
             left_counts={"old": 0, "new": 8},
             fetched_sizes={},
+            seconds_left=None,
             now_ns=0,
         )
         assert (figures.planned_count, figures.done_count) == (10, 2)
@@ -66,10 +67,15 @@ class TestCounts:
             planned_counts={"j": 5, "k": 5},
             left_counts={"j": 5, "k": 5},
             fetched_sizes={},
+            seconds_left=None,
             now_ns=0,
         )
         figures = progress.observe(
-            planned_counts={"j": 5}, left_counts={"j": 5}, fetched_sizes={}, now_ns=1
+            planned_counts={"j": 5},
+            left_counts={"j": 5},
+            fetched_sizes={},
+            seconds_left=None,
+            now_ns=1,
         )
         assert (figures.planned_count, figures.done_count) == (10, 5)
 
@@ -89,42 +95,27 @@ class TestPace:
     """How fast it goes, and how long it may take."""
 
     def test_nothing_is_known_at_first(self) -> None:
-        """None is no guess: neither at once nor before anything is done."""
-        watching = Watching(10)
-        figures = watching.at(0, 10)
-        assert (figures.seconds_left, figures.size_bytes_per_second) == (None, None)
-        assert watching.at(5, 10).seconds_left is None
+        """None is no guess."""
+        assert Watching(10).at(0, 10).size_bytes_per_second is None
 
-    def test_it_goes_on_as_it_went(self) -> None:
-        """Ten of forty in five seconds leave fifteen."""
+    def test_how_fast_it_goes(self) -> None:
+        """Ten thousand bytes in five seconds; how long it takes yet, others say."""
         watching = Watching(40)
         watching.at(0, 40, 1_000)
         figures = watching.at(5, 30, 11_000)
-        assert figures.seconds_left == pytest.approx(15.0)
         assert figures.size_bytes == 10_000
         assert figures.size_bytes_per_second == pytest.approx(2_000.0)
         assert figures.elapsed_seconds == pytest.approx(5.0)
+        assert figures.seconds_left == 12.5
 
     def test_only_the_window_counts(self) -> None:
         """A fast beginning half a minute ago promises nothing."""
         watching = Watching(1_000, window_seconds=30.0)
         watching.at(0, 1_000)
-        watching.at(1, 500)
+        watching.at(1, 500, 50_000)
         for second in range(2, 62):
-            watching.at(second, 500 - second)
-        assert watching.at(62, 438).seconds_left == pytest.approx(438.0)
-
-    def test_a_move_that_stands_still_has_no_end(self) -> None:
-        """When nothing got done within the window, nobody knows."""
-        watching = Watching(10, window_seconds=30.0)
-        watching.at(0, 10)
-        watching.at(1, 5)
-        watching.at(2, 5)
-        assert watching.at(40, 5).seconds_left is None
-
-    def test_nothing_left_takes_no_time(self) -> None:
-        """The end is known, even if it was there before we looked."""
-        assert Watching(10).at(0, 0).seconds_left == 0.0
+            watching.at(second, 500 - second, 50_000 + second)
+        assert watching.at(62, 438, 50_062).size_bytes_per_second == pytest.approx(1.0)
 
     def test_a_node_that_starts_anew_counts_from_nothing(self) -> None:
         """What it had fetched before stays counted; it is never counted twice."""
@@ -144,32 +135,12 @@ class TestPace:
         ]
         counted = [
             progress.observe(
-                planned_counts={}, left_counts={}, fetched_sizes=each, now_ns=now_ns
+                planned_counts={},
+                left_counts={},
+                fetched_sizes=each,
+                seconds_left=None,
+                now_ns=now_ns,
             ).size_bytes
             for now_ns, each in enumerate(sizes)
         ]
         assert counted == [0, 20, 70]
-
-
-@pytest.mark.parametrize(
-    ("done_count", "left_count", "elapsed_seconds", "expected"),
-    [
-        (0, 10, 5.0, None),
-        (5, 10, 0.0, None),
-        (5, 10, 5.0, 10.0),
-        (5, 0, 5.0, 0.0),
-        (0, 0, 0.0, 0.0),
-    ],
-)
-def test_the_estimate_is_proportional(
-    done_count: int, left_count: int, elapsed_seconds: float, expected: float | None
-) -> None:
-    """None before anything is known, 0 when nothing is left."""
-    assert (
-        estimated_seconds(
-            done_count=done_count,
-            left_count=left_count,
-            elapsed_seconds=elapsed_seconds,
-        )
-        == expected
-    )

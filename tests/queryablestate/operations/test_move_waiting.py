@@ -67,7 +67,7 @@ class TestInformation:
         assert information.seconds_left == pytest.approx(24.0)
         assert not information.is_done
         assert information.moves[0].copying_count == 16
-        assert told(64).seconds_left is None
+        assert told(64).seconds_left is None  # nothing is done so far
         done = told(0)
         assert (done.elapsed_seconds, done.seconds_left) == (None, 0.0)
         assert done.is_done
@@ -96,6 +96,7 @@ class TestRescaleWaiting:
         assert [each.done_count for each in seen] == [32, 64, 64]
         assert [each.planned_count for each in seen] == [64, 64, 64]
         assert seen[0].size_bytes == 3_200
+        assert [each.seconds_left for each in seen] == [8.0, 0.0, 0.0]
 
     def test_a_leader_that_has_just_begun_does_not_know(self) -> None:
         """S2: it has not looked who is there; what it says is no end."""
