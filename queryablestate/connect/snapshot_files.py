@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from nameservice import ConfigurationError, StorageError
 from queryablestate.connect.snapshot_claims import claimed, make_durable
+from queryablestate.schema.key_groups import group_of, group_start
 from queryablestate.wire.copy_messages import CopiedRows, runs_of
 from queryablestate.wire.snapshot_manifest import (
     MANIFEST_NAME,
@@ -55,7 +56,6 @@ _ROWS_PER_PAGE: Final = 10_000
 _CHECKSUM_SIZE_BYTES: Final = 32
 _MANIFEST_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
 _READ_SIZE_BYTES: Final = 4 * 1024 * 1024
-_KEY_GROUP_SIZE_BYTES: Final = 2
 
 
 @final
@@ -321,8 +321,8 @@ class _RowFile:
         arrow = self._arrow
         keys, values = page.keys, page.values
         if self._row_count == 0:
-            self._first = _key_group_of(keys[0])
-        self._last = _key_group_of(keys[-1])
+            self._first = group_of(keys[0])
+        self._last = group_of(keys[-1])
         columns = [arrow.array(each, type=arrow.binary()) for each in (keys, values)]
         self._writer.write_batch(arrow.record_batch(columns, schema=self._schema))
         self._row_count += len(keys)
@@ -405,20 +405,16 @@ def _schema(arrow: Any) -> Any:
     )
 
 
-def _key_group_of(row_key: bytes) -> int:
-    return int.from_bytes(row_key[:_KEY_GROUP_SIZE_BYTES], "big")
-
-
 def _ranges(
     keys: list[bytes], key_groups: tuple[int, ...]
 ) -> Iterator[tuple[int, int]]:
     """Yield where in *keys*, which are sorted, those of *key_groups* are."""
     if not keys:
         return
-    first, last = _key_group_of(keys[0]), _key_group_of(keys[-1])
+    first, last = group_of(keys[0]), group_of(keys[-1])
     wanted = tuple(group for group in key_groups if first <= group <= last)
     for run_first, run_last in runs_of(wanted):
-        begin = bisect_left(keys, run_first.to_bytes(_KEY_GROUP_SIZE_BYTES, "big"))
-        end = bisect_left(keys, (run_last + 1).to_bytes(_KEY_GROUP_SIZE_BYTES, "big"))
+        begin = bisect_left(keys, group_start(run_first))
+        end = bisect_left(keys, group_start(run_last + 1))
         if begin < end:
             yield begin, end

@@ -16,6 +16,7 @@ from attrs import define
 from nameservice import ConfigurationError, LocalProtocolError
 from nameservice.clock import US_PER_MS
 from queryablestate.errors import StateUnavailableError
+from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_of
 from queryablestate.schema.keys import KeyCodec
 from queryablestate.schema.schema import parse_schema
 from queryablestate.store.groups import groups_in
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Found", "answer_of", "is_long", "is_too_early", "problem_of", "read"]
 
-_GROUP_SIZE_BYTES: Final = 2
 _ARRAY_HEADER_SIZE_BYTES: Final = 5
 _ITEM_COUNT_MAX: Final = 100
 _POINTS_SIZE_BYTES_MAX: Final = 32 << 10
@@ -178,15 +178,14 @@ def problem_of(question: Question, found: Found, served: ServedJob) -> Refusal |
     """Return why *found* is no answer though the node may give one, or None."""
     prefixes = served.prefixes
     for key in found.keys:
-        if key[:_GROUP_SIZE_BYTES] not in prefixes:
+        if key[:GROUP_SIZE_BYTES] not in prefixes:
             # By the right route it would have gone elsewhere; here it is not missing.
             return Refusal(request_id=question.question_id, code=STALE_ROUTE)
     assert found.view is not None
     if found.view.lost:
         asked: Sequence[int] = served.key_groups
         if found.keys:
-            prefixes_asked = {key[:_GROUP_SIZE_BYTES] for key in found.keys}
-            asked = sorted(int.from_bytes(one, "big") for one in prefixes_asked)
+            asked = sorted({group_of(key) for key in found.keys})
         lost = groups_in(found.view.lost, asked)
         if not lost:
             return None  # another node's, or sound ones beside them

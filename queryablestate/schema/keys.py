@@ -49,6 +49,7 @@ from queryablestate.schema.key_columns import (
     MisfitError,
     escaped,
 )
+from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_start
 from queryablestate.schema.schema import AtomicType, Field, fields_text
 from rescaling.key_groups import MAX_PARALLELISM_MAX
 
@@ -164,8 +165,7 @@ class KeyCodec:
                 self._storage_keys = self._storage_keys_of_any
         # Key group and mark of the first column: three bytes that many keys share.
         self._heads = [
-            group.to_bytes(2, "big") + COLUMN_PRESENT
-            for group in range(max_parallelism)
+            group_start(group) + COLUMN_PRESENT for group in range(max_parallelism)
         ]
 
     def normalize(self, key: object) -> Any:
@@ -244,7 +244,9 @@ class KeyCodec:
             KeyTooLargeError: If both together are longer than `KEY_SIZE_BYTES_MAX`.
         """
         stored = self.storage_key(key)
-        return stored[:2] + _limited(stored[2:] + self.encode_map_key(map_key))
+        return stored[:GROUP_SIZE_BYTES] + _limited(
+            stored[GROUP_SIZE_BYTES:] + self.encode_map_key(map_key)
+        )
 
     def encode_prefix(self, key_prefix: object) -> bytes:
         """
@@ -330,7 +332,7 @@ class KeyCodec:
             stored = self._key.to_stored(key)
             group = self._group(self._key.all.hash(stored, HASH_SEED))
             encoded = _limited(self._key.all.to_bytes(stored))
-            found.append(group.to_bytes(2, "big") + encoded)
+            found.append(group_start(group) + encoded)
         return found
 
     # The two most common kinds of key, without a call per column: `get_many` hashes

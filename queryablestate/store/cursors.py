@@ -11,13 +11,12 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, final
 
 from nameservice import LocalProtocolError
+from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_start
 from queryablestate.schema.keys import KEY_SIZE_BYTES_MAX
 from queryablestate.store.rows import (
-    GROUP_SIZE_BYTES,
     INDEX_SIZE_BYTES,
     ROW_KEY_SIZE_BYTES_MAX,
     LiveValues,
-    group_start,
     successor,
 )
 

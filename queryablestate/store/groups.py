@@ -12,8 +12,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from queryablestate.schema.key_groups import group_start
 from queryablestate.store.layout import Runs
-from queryablestate.store.rows import group_end, group_start
+from queryablestate.store.rows import group_end
 from queryablestate.wire.node_messages import StagedRows
 
 

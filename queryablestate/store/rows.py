@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from nameservice import RemoteProtocolError
 from queryablestate.errors import KeyTooLargeError
+from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_start
 from queryablestate.schema.keys import KEY_SIZE_BYTES_MAX
 
 
@@ -25,20 +26,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXPIRY_SIZE_BYTES",
-    "GROUP_SIZE_BYTES",
     "INDEX_SIZE_BYTES",
     "ROW_KEY_SIZE_BYTES_MAX",
     "LiveValues",
     "OrderedRows",
     "check_chunk",
     "group_end",
-    "group_start",
     "item_rows",
     "joined_groups",
     "successor",
 ]
 
-GROUP_SIZE_BYTES: Final = 2
 INDEX_SIZE_BYTES: Final = 8
 EXPIRY_SIZE_BYTES: Final = 8
 ROW_KEY_SIZE_BYTES_MAX: Final = GROUP_SIZE_BYTES + KEY_SIZE_BYTES_MAX + INDEX_SIZE_BYTES
@@ -159,11 +157,6 @@ def item_rows(
             counts[key] = count + 1
             index = index_first + count
             yield key + index.to_bytes(INDEX_SIZE_BYTES, "big"), value
-
-
-def group_start(key_group: int) -> bytes:
-    """Return what all row keys of *key_group* begin with."""
-    return key_group.to_bytes(GROUP_SIZE_BYTES, "big")
 
 
 def group_end(key_group: int) -> bytes | None:

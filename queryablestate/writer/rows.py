@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from attrs import frozen
 
+from queryablestate.schema.key_groups import group_of, group_start
+
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["StateRows", "cut_rows", "settle_rows", "split_rows"]
 
-_GROUP_SIZE_BYTES: Final = 2
 _ROW_OVERHEAD_BYTES: Final = 12
 """What MessagePack adds to a key, a value and an order, at most 5 bytes each."""
 
@@ -116,7 +117,7 @@ def split_rows(
     stretches: dict[int, list[tuple[int, int]]] = {}
     start = 0
     while start < len(keys):
-        group = int.from_bytes(keys[start][:_GROUP_SIZE_BYTES], "big")
+        group = group_of(keys[start])
         holders = owners[group]
         # Neighbours with the same owners go together: contiguous ranges are the rule.
         beyond = group + 1
@@ -124,7 +125,7 @@ def split_rows(
             beyond += 1
         stop = len(keys)
         if beyond < len(owners):
-            stop = bisect_left(keys, beyond.to_bytes(_GROUP_SIZE_BYTES, "big"), start)
+            stop = bisect_left(keys, group_start(beyond), start)
         for index in holders:
             stretches.setdefault(index, []).append((start, stop))
         start = stop

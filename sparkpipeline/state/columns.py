@@ -27,6 +27,7 @@ from queryablestate.schema.key_columns import (
     escaped,
     key_column,
 )
+from queryablestate.schema.key_groups import group_start
 from queryablestate.schema.keys import HASH_SEED, KEY_SIZE_BYTES_MAX
 from queryablestate.schema.schema import (
     ArrayType,
@@ -155,7 +156,7 @@ def encoded_keys(
     if size_bytes > KEY_SIZE_BYTES_MAX:
         raise KeyTooLargeError(size_bytes, KEY_SIZE_BYTES_MAX)
     numbers = _to_list(groups)
-    heads = {number: number.to_bytes(2, "big") for number in set(numbers)}
+    heads = {number: group_start(number) for number in set(numbers)}
     return [heads[number] + key for number, key in zip(numbers, keys, strict=True)]
 
 

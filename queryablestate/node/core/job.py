@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never, final
 
 from attrs import define, field, frozen
 
+from queryablestate.schema.key_groups import group_start
 from queryablestate.wire.node_messages import ResetJob
 from queryablestate.wire.records import (
     BatchDecided,
@@ -52,7 +53,7 @@ def served_job(job: JobAssignment) -> ServedJob:
         job_id=job.job_id,
         assignment_version=job.assignment_version,
         key_groups=job.key_groups,
-        prefixes=frozenset(group.to_bytes(2, "big") for group in job.key_groups),
+        prefixes=frozenset(group_start(group) for group in job.key_groups),
     )
 
 

@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from nameservice import RemoteProtocolError
 from queryablestate import KeyTooLargeError
+from queryablestate.schema.key_groups import group_start
 from queryablestate.schema.keys import KEY_SIZE_BYTES_MAX
 from queryablestate.store.rows import (
     LiveValues,
     OrderedRows,
     check_chunk,
-    group_start,
     item_rows,
     joined_groups,
     successor,
