@@ -26,7 +26,7 @@ from queryablestate.client.results import PartialResult, StateEntry
 from queryablestate.client.routes import Asking, Route
 from queryablestate.errors import UnknownKeyError
 from queryablestate.wire.clients import DescribeState, ListJobs, ListStates
-from queryablestate.wire.questions import CountKeys, ScanRows
+from queryablestate.wire.questions import CountKeys, ScanRows, WalkRows
 
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class QueryBuilder:
     def nodes(
         self,
         route: Route,
-        operations: Sequence[tuple[int, ScanRows | CountKeys]],
+        operations: Sequence[tuple[int, ScanRows | WalkRows | CountKeys]],
         deadline_ns: int,
         min_batch_id: int | None,
     ) -> list[NodeRead]:

@@ -92,7 +92,7 @@ from queryablestate.client.step import (
 from queryablestate.errors import StateUnavailableError
 from queryablestate.wire.clients import StateDescribed, ToClient, Welcome
 from queryablestate.wire.codec import decode_count
-from queryablestate.wire.questions import Ask, Refusal, ScanRows, Told
+from queryablestate.wire.questions import Ask, CountKeys, Refusal, Told
 from queryablestate.wire.refusals import (
     NOT_LEADER,
     STALE_ROUTE,
@@ -548,7 +548,7 @@ class QueryCore:
                 assignment_version=read.route.version,
                 node_index=read.node_index,
                 operation=operation,
-                key_count=operation.limit if isinstance(operation, ScanRows) else 1,
+                key_count=1 if isinstance(operation, CountKeys) else operation.limit,
                 deadline_ms=milliseconds(read.deadline_ns - now_ns),
                 min_batch_id=read.min_batch_id,
                 min_generation=read.min_generation,
@@ -562,9 +562,9 @@ class QueryCore:
             return
         try:
             result = (
-                read.route.decode_page(payload)
-                if isinstance(read.operation, ScanRows)
-                else decode_count(payload)
+                decode_count(payload)
+                if isinstance(read.operation, CountKeys)
+                else read.route.decode_page(payload)
             )
         except RemoteProtocolError as error:
             self._outbox.fail(read, error)

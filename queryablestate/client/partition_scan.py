@@ -6,19 +6,22 @@ one reader.  Who reads a whole state into a program that has many readers (Spark
 parts of it that are disjoint and complete, whatever moves meanwhile.  So a part is a
 set of key groups.  As a rule they are those of one node, and its pages are all that is
 needed; when key groups have moved, the part goes on with their new nodes, from the
-place where it was, and passes over rows of other key groups.
+place where it was.  Rows come key group by key group, as nodes store them: a page costs
+what it returns, however many key groups there are.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
-from nameservice import SystemClock
+from nameservice import RemoteProtocolError, SystemClock
 from queryablestate.client.builder import QueryBuilder, raise_error
 from queryablestate.client.requests import StaleRouteError
 from queryablestate.client.threads import QueryShell
+from queryablestate.schema.key_groups import group_of
 from queryablestate.schema.schema import StateKind
-from queryablestate.wire.questions import ScanRows
+from queryablestate.wire.questions import WalkRows
 
 
 if TYPE_CHECKING:
@@ -109,28 +112,28 @@ class PartitionScanner:
             for place, (node_index, groups) in enumerate(parts):
                 position: bytes | None = start
                 while position is not None:
+                    operation = WalkRows(
+                        key_groups=_runs_from(groups, position),
+                        start=position,
+                        limit=self._row_count,
+                    )
                     (page,) = self._builder.nodes(
-                        route,
-                        [
-                            (
-                                node_index,
-                                ScanRows(
-                                    start=position, stop=None, limit=self._row_count
-                                ),
-                            )
-                        ],
-                        deadline_ns,
-                        None,
+                        route, [(node_index, operation)], deadline_ns, None
                     )
                     self._shell.run(page)
                     if isinstance(page.error, StaleRouteError):
                         break
                     raise_error(page.error)
-                    yield _rows(route, page.result, groups)
-                    position = page.next_start
+                    yield _rows(route, page.result)
+                    following = page.next_start
+                    if following is not None and following <= position:
+                        raise RemoteProtocolError(
+                            "malformed", "a node goes on with a scan where it has been"
+                        )
+                    position = following
                     deadline_ns = self._builder.deadline_ns(None)
                 if position is not None:  # by a new route: this one, and what follows
-                    left.append((groups, position))
+                    left.append((_groups_from(groups, position), position))
                     left += [(other, start) for _, other in parts[place + 1 :]]
                     route = self._route(deadline_ns, route)
                     break
@@ -167,27 +170,37 @@ def _by_node(
     return {index: tuple(found[index]) for index in sorted(found)}
 
 
-def _rows(
-    route: Route, page: Sequence[ScannedRow], key_groups: tuple[int, ...]
-) -> list[tuple[Any, ...]]:
-    """Return the rows of a page that are of *key_groups*."""
+def _groups_from(key_groups: tuple[int, ...], position: bytes) -> tuple[int, ...]:
+    """Return which of *key_groups* are not done at a storage key."""
+    first = group_of(position)
+    return key_groups[bisect_left(key_groups, first) :]
+
+
+def _runs_from(
+    key_groups: tuple[int, ...], position: bytes
+) -> tuple[tuple[int, int], ...]:
+    """Return likewise, the first and the last one of each run."""
+    runs: list[tuple[int, int]] = []
+    for group in _groups_from(key_groups, position):
+        if runs and group == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], group)
+        else:
+            runs.append((group, group))
+    return tuple(runs)
+
+
+def _rows(route: Route, page: Sequence[ScannedRow]) -> list[tuple[Any, ...]]:
+    """Return the rows of a page."""
     schema = route.schema
     is_map = schema.kind is StateKind.MAP
     is_single = len(schema.key) == 1
     is_map_single = len(schema.map_key) == 1
-    node_index = route.owners[key_groups[0]]
-    # As a rule the node has no other key groups, and no key need be hashed.
-    is_all = len(key_groups) == route.owners.count(node_index)
-    wanted = frozenset(key_groups)
-    key_group = route.key_codec.key_group
     rows = []
     for _, key, value in page:
         map_columns: tuple[Any, ...] = ()
         if is_map:
             key, map_key = key  # noqa: PLW2901 (it is both of them)
             map_columns = (map_key,) if is_map_single else map_key
-        if not is_all and key_group(key) not in wanted:
-            continue
         columns = (key,) if is_single else key
         rows.append((*columns, *map_columns, *value.values()))
     return rows

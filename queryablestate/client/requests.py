@@ -17,7 +17,7 @@ from attrs import define, field
 from nameservice.errors import NameServiceError
 from queryablestate.client.routes import Asking, Route
 from queryablestate.wire.clients import ClientRequest, ToClient
-from queryablestate.wire.questions import CountKeys, Reading, ScanRows
+from queryablestate.wire.questions import CountKeys, Reading, ScanRows, WalkRows
 
 
 __all__ = [
@@ -141,7 +141,7 @@ class NodeRead:
     state: StateName
     route: Route
     node_index: int
-    operation: ScanRows | CountKeys
+    operation: ScanRows | WalkRows | CountKeys
     asked_ns: int
     deadline_ns: int
     min_batch_id: int | None = None

@@ -2,18 +2,19 @@
 `QuestionDesk`: answers what readers ask of a node.
 
 A question is read first, and admitted after (`NodeCore.admit`): what the lease says is
-looked at when the rows are there already (rule Q4).  Points are read in the loop, up to
-half a megabyte; whatever may take longer, and larger answers, on the scanner's thread,
-which then hands over to the loop (rule B1).
+looked at when the rows are there already (rule Q4).  What takes a millisecond at most
+is read in the loop: points, small lists and maps.  Whatever takes longer is begun anew
+on the reading thread, in its turn, which then hands over to the loop (rules B1, B2).
 """
 
 from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, assert_never, final
 
 from attrs import frozen
+from msgspec.structs import replace
 
 from nameservice import (
     LocalProtocolError,
@@ -25,14 +26,19 @@ from nameservice.clock import NS_PER_MS, NS_PER_SECOND, NS_PER_US
 from queryablestate.errors import DeadlineExceededError, StateUnavailableError
 from queryablestate.node.core.events import AskedQuestion, QuestionDeferred, Wait
 from queryablestate.node.core.jobs import ServedJob
+from queryablestate.node.core.read_schedule import DropReason, ReadAsked, ReadId
+from queryablestate.node.core.refusals import cancelled
+from queryablestate.node.reading import LongRead
 from queryablestate.node.reads import (
     Found,
     answer_of,
+    holds_rows,
     is_long,
     is_too_early,
     problem_of,
     read,
 )
+from queryablestate.store.steps import ReadWork
 from queryablestate.wire.questions import Refusal
 from queryablestate.wire.refusals import refusal_of
 from zmqtransport import LogBudget
@@ -45,15 +51,18 @@ if TYPE_CHECKING:
 
     from nameservice import Clock
     from queryablestate.node.core.core import Admission
-    from queryablestate.node.stores import NodeStore, OpenStore
+    from queryablestate.node.stores import NodeStore
     from queryablestate.store.reader import StoreReader
+    from queryablestate.store.steps import Steps
     from queryablestate.wire.questions import Question
 
 
 __all__ = ["QuestionDesk"]
 
 _RETRY_AFTER_SECONDS: Final = 0.1
-_LOOP_LOOKS_MAX: Final = 100
+_LOOP_PAUSE_COUNT_MAX: Final = 3
+"""Where a read in the loop pauses more often, it takes more than a millisecond."""
+
 _LOOP_SIZE_BYTES_MAX: Final = 512 << 10
 """Of an answer that is read in the loop: a fraction of a millisecond to copy."""
 
@@ -103,6 +112,8 @@ class QuestionDesk:
         self._admit = admit
         self._reply = reply
         self._defer = defer
+        self._reads: dict[tuple[int, int], ReadId] = {}
+        self._read_number = 0
         self._budget = LogBudget()
         self._log = get_logger(component="state-node")
         self.answered_count = 0
@@ -122,27 +133,54 @@ class QuestionDesk:
         """
         asked = _Asked(question, keys, asked_at_ns, link)
         if is_long(question, keys):
-            self._ask_scanner(asked)
+            self._read_later(asked)
             return
         now_us = time.time_ns() // NS_PER_US
-        reader = self._store.opened.reader
-        size_bytes_max = min(_LOOP_SIZE_BYTES_MAX, self._answer_size_bytes_max)
         try:
-            found = read(
-                reader, question, keys, (), now_us, size_bytes_max, _LOOP_LOOKS_MAX
-            )
-        except (
-            LocalProtocolError
-        ):  # it is not refused for what the loop has no time for
-            self._ask_scanner(asked)
-            return
+            found = self._read_now(asked, now_us)
         except NameServiceError as error:
             self._refuse(asked, error)
             return
-        self._finish(asked, found, now_us)
+        if found is None:
+            self._read_later(asked)
+        else:
+            self._finish(asked, found, now_us)
 
-    def _ask_scanner(self, asked: _Asked) -> None:
-        """Have the scanner read, if the node may answer at all."""
+    def cancel(self, question_ids: Sequence[int], *, link: int) -> None:
+        """Read no more of what is asked by these questions."""
+        reads = self._reads
+        read_ids = [reads[link, one] for one in question_ids if (link, one) in reads]
+        self._store.opened.reading.cancel(read_ids)
+
+    def cancel_all(self) -> None:
+        """Read no more for anybody: whoever asked is not there any more."""
+        self._reads.clear()
+        self._store.opened.reading.cancel_all()
+
+    def _read_now(self, asked: _Asked, now_us: int) -> Found | None:
+        """Return what is found in a moment, or None if it takes longer."""
+        steps = read(
+            self._store.opened.reader,
+            asked.question,
+            asked.keys,
+            (),
+            now_us,
+            min(_LOOP_SIZE_BYTES_MAX, self._answer_size_bytes_max),
+            ReadWork(),
+        )
+        try:
+            for _ in range(_LOOP_PAUSE_COUNT_MAX):
+                next(steps)
+        except StopIteration as done:
+            found: Found = done.value
+            return found
+        except LocalProtocolError:
+            return None  # it is not refused for what the loop has no time for
+        steps.close()
+        return None
+
+    def _read_later(self, asked: _Asked) -> None:
+        """Have the reading thread read, if the node may answer at all."""
         opened = self._store.opened
         question = asked.question
         try:
@@ -155,44 +193,87 @@ class QuestionDesk:
         if not isinstance(admitted, ServedJob):
             self._not_now(asked, admitted, job_id)
             return
-        task = partial(self._read_long, opened, asked, admitted.key_groups)
-        if not opened.scanner.run(task):
-            no_room = StateUnavailableError(
-                admitted.job_id, None, (), _RETRY_AFTER_SECONDS, "too many scans wait"
-            )
-            self._refuse(asked, no_room)
+        job_id = admitted.job_id
+        key_groups = admitted.key_groups
+        # A question may be read again before the thread has done with it.
+        self._read_number += 1
+        read_id = (question.question_id, self._read_number)
+        self._reads[asked.link, question.question_id] = read_id
+        begun_at_us = 0
 
-    def _read_long(
-        self,
-        opened: OpenStore,
-        asked: _Asked,
-        key_groups: Sequence[int],
-        reader: StoreReader,
+        def post(action: Callable[[], None]) -> None:
+            def act() -> None:
+                self._reads.pop((asked.link, question.question_id), None)
+                action()
+
+            self._store.post(act)
+
+        def begin(reader: StoreReader, work: ReadWork) -> Steps[Found]:
+            nonlocal begun_at_us
+            begun_at_us = time.time_ns() // NS_PER_US
+            size_bytes_max = self._answer_size_bytes_max
+            return read(
+                reader,
+                question,
+                asked.keys,
+                key_groups,
+                begun_at_us,
+                size_bytes_max,
+                work,
+            )
+
+        def done(found: Found) -> int:
+            def finish() -> None:
+                if opened is self._store.opened:
+                    self._finish(asked, found, begun_at_us)
+                opened.reading.gone(read_id)
+
+            post(finish)
+            return len(found.payload)
+
+        def failed(error: NameServiceError, work: ReadWork) -> None:
+            post(partial(self._refuse, asked, error, work.row_count))
+
+        def dropped(reason: DropReason, work: ReadWork) -> None:
+            post(partial(self._dropped, asked, job_id, reason, work.row_count))
+
+        deadline_ns = asked.asked_at_ns + question.deadline_ms * NS_PER_MS
+        wanted = ReadAsked(
+            read_id=read_id,
+            asker=question.asker,
+            deadline_ns=deadline_ns,
+            holds_rows=holds_rows(question),
+            size_bytes=len(asked.keys),
+        )
+        opened.reading.read(
+            LongRead(
+                asked=wanted, begin=begin, done=done, failed=failed, dropped=dropped
+            )
+        )
+
+    def _dropped(
+        self, asked: _Asked, job_id: str, reason: DropReason, row_count: int
     ) -> None:
-        """Read on the scanner's thread."""
-        question = asked.question
-        waited_ns = self._clock.now_ns() - asked.asked_at_ns
-        if waited_ns >= question.deadline_ms * NS_PER_MS:
-            late = DeadlineExceededError(
-                waited_ns / NS_PER_SECOND, "the node had no time for it"
-            )
-            self._store.post(partial(self._refuse, asked, late))
-            return
-        now_us = time.time_ns() // NS_PER_US
-        size_bytes_max = self._answer_size_bytes_max
-        try:
-            found = read(
-                reader, question, asked.keys, key_groups, now_us, size_bytes_max
-            )
-        except NameServiceError as error:
-            self._store.post(partial(self._refuse, asked, error))
-            return
-
-        def finish() -> None:
-            if opened is self._store.opened:
-                self._finish(asked, found, now_us)
-
-        self._store.post(finish)
+        """Tell why something was not read to its end."""
+        error: NameServiceError
+        match reason:
+            case DropReason.LATE:
+                waited_ns = self._clock.now_ns() - asked.asked_at_ns
+                error = DeadlineExceededError(
+                    waited_ns / NS_PER_SECOND, "the node had no time for it"
+                )
+            case DropReason.NO_ROOM:
+                error = StateUnavailableError(
+                    job_id, None, (), _RETRY_AFTER_SECONDS, "too many reads wait"
+                )
+            case DropReason.CANCELLED:
+                self.refused_count += 1
+                refusal = replace(cancelled(asked.question), row_count=row_count)
+                self._reply(refusal, None, asked.link)
+                return
+            case _:
+                assert_never(reason)
+        self._refuse(asked, error, row_count)
 
     def _finish(self, asked: _Asked, found: Found, now_us: int) -> None:
         """Answer with what was found, if the node may answer now."""
@@ -222,11 +303,15 @@ class QuestionDesk:
         )
         self._defer(QuestionDeferred(asked=deferred, job_id=job_id, wait=why))
 
-    def _refuse(self, asked: _Asked, error: NameServiceError) -> None:
+    def _refuse(
+        self, asked: _Asked, error: NameServiceError, row_count: int = 0
+    ) -> None:
         self.refused_count += 1
         if isinstance(error, StorageError) and self._budget.admits(
             "storage", now_ns=self._clock.now_ns()
         ):
             self._log.error("store.read_failed", error=str(error))
         refusal = refusal_of(error, asked.question.question_id)
+        if row_count:
+            refusal = replace(refusal, row_count=row_count)
         self._reply(refusal, None, asked.link)

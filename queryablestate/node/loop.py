@@ -25,6 +25,7 @@ from queryablestate.connect.credentials import Credentials, credentials_of
 from queryablestate.node.core.core import NodeCore
 from queryablestate.node.core.effects import (
     AskAgain,
+    CancelReads,
     ConnectProxy,
     EndProcess,
     ReportBehind,
@@ -212,6 +213,8 @@ class NodeLoop:
         finally:
             self._is_stepping = False
         if self._is_registered != self._core.is_registered:
+            if self._is_registered:
+                self._server.cancel_all()  # whoever asked is not there any more
             with self._changed:
                 self._is_registered = self._core.is_registered
                 self._changed.notify_all()
@@ -232,6 +235,8 @@ class NodeLoop:
                     asked_at_ns=asked.asked_at_ns,
                     link=self.client.link,
                 )
+            case CancelReads(question_ids=question_ids):
+                self._server.cancel(question_ids, link=self.client.link)
             case EndProcess(reason=reason):
                 self._log.info("node.emptied", reason=reason)
                 with self._changed:

@@ -1,9 +1,9 @@
 """
 From a question to what the store holds, and from there to an answer.
 
-`read` runs on whichever thread the reader belongs to, `answer_of` and `problem_of` in
-the node's loop; in between the node makes sure that it may answer (`NodeCore.admit`).
-Everything in one answer comes out of one snapshot (rule Q1).
+`read` runs in steps, on whichever thread the reader belongs to, `answer_of` and
+`problem_of` in the node's loop; in between the node makes sure that it may answer
+(`NodeCore.admit`).  Everything in one answer comes out of one snapshot (rule Q1).
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ from typing import TYPE_CHECKING, Final, assert_never, final
 
 from attrs import define
 
-from nameservice import ConfigurationError, LocalProtocolError
+from nameservice import (
+    ConfigurationError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
 from nameservice.clock import US_PER_MS
 from queryablestate.errors import StateUnavailableError
 from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_of
 from queryablestate.schema.keys import KeyCodec
 from queryablestate.schema.schema import parse_schema
 from queryablestate.store.groups import groups_in
+from queryablestate.store.reader import Page
 from queryablestate.wire.codec import decode_keys, encode_payload
 from queryablestate.wire.questions import (
     Answer,
@@ -32,6 +37,7 @@ from queryablestate.wire.questions import (
     Reading,
     Refusal,
     ScanRows,
+    WalkRows,
 )
 from queryablestate.wire.refusals import STALE_ROUTE, refusal_of
 
@@ -40,16 +46,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from queryablestate.node.core.jobs import ServedJob
-    from queryablestate.store.reader import Read, StateView, StoreReader
+    from queryablestate.store.layout import Runs
+    from queryablestate.store.reader import Read, ScanRead, StateView, StoreReader
+    from queryablestate.store.steps import ReadWork, Steps
 
 
-__all__ = ["Found", "answer_of", "is_long", "is_too_early", "problem_of", "read"]
+__all__ = [
+    "Found",
+    "answer_of",
+    "holds_rows",
+    "is_long",
+    "is_too_early",
+    "problem_of",
+    "read",
+]
 
 _ARRAY_HEADER_SIZE_BYTES: Final = 5
-_ITEM_COUNT_MAX: Final = 100
 _POINTS_SIZE_BYTES_MAX: Final = 32 << 10
 """Of keys: the loop looks up about as many in a millisecond or two."""
 _KEYS_SIZE_BYTES_MAX: Final = 1_024
+_KEY_GROUP_COUNT_MAX: Final = 1 << 16
+_ENCODED_AT_ONCE_SIZE_BYTES: Final = 256 << 10
+"""Encoding more than that takes a step of its own."""
 _LOST_RETRY_SECONDS: Final = 10.0
 
 
@@ -66,6 +84,9 @@ class Found:
         has_missing: Whether something asked for is not there.
         valid_until_us: When the first of it expires, or None.
         next_start: Where a scan goes on, or None.
+        key_groups: Those that were walked over, if it was only some.
+        is_elsewhere: Whether the node does not answer for all of these.
+        row_count: How many rows were looked at.
     """
 
     view: StateView | None
@@ -74,26 +95,25 @@ class Found:
     has_missing: bool
     valid_until_us: int | None = None
     next_start: bytes | None = None
+    key_groups: Sequence[int] = ()
+    is_elsewhere: bool = False
+    row_count: int = 0
 
 
 def is_long(question: Question, keys_payload: bytes) -> bool:
-    """Return whether reading may take so long that the loop must not do it."""
+    """Return whether reading takes so long that the loop need not even begin."""
     match question.operation:
         case GetValues() | HasRows():
             return len(keys_payload) > _POINTS_SIZE_BYTES_MAX
-        case GetItems(start=start, stop=stop):
-            if len(keys_payload) > _KEYS_SIZE_BYTES_MAX:
-                return True
-            # Of few lists, few items from one end: as quick as points.
-            if start < 0 and stop is None:
-                return -start > _ITEM_COUNT_MAX
-            return (
-                stop is None
-                or (start < 0) != (stop < 0)
-                or (abs(stop - start) > _ITEM_COUNT_MAX)
-            )
+        case GetItems() | GetEntries():
+            return len(keys_payload) > _KEYS_SIZE_BYTES_MAX
         case _:
             return True
+
+
+def holds_rows(question: Question) -> bool:
+    """Return whether an answer may take much memory while it is read."""
+    return not isinstance(question.operation, CountKeys | HasRows)
 
 
 def read(  # noqa: PLR0917 (called for each question: keywords cost)
@@ -103,8 +123,8 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
     key_groups: Sequence[int],
     now_us: int,
     size_bytes_max: int,
-    look_count_max: int | None = None,
-) -> Found:
+    work: ReadWork,
+) -> Steps[Found]:
     """
     Return what the store holds of what is asked.
 
@@ -112,12 +132,11 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
         reader: Of this thread.
         question: What is asked.
         keys_payload: Its second frame.
-        key_groups: Of the node: what a scan or a count goes over.
+        key_groups: Of the node, sorted: what a scan or a count goes over.
         now_us: The wall clock; what has expired by then is not there.
         size_bytes_max: How big the second frame of the answer may be; no more than
             that is read (rule B1).
-        look_count_max: Of rows that have expired, and are passed over to find one that
-            has not.
+        work: Is told what was done.
 
     Raises:
         RemoteProtocolError: If the keys are none.
@@ -130,48 +149,68 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
     match operation:
         case GetValues():
             keys = decode_keys(keys_payload)
-            values = reader.get_values(
-                number, keys, now_us, size_bytes_max=size_bytes_max
+            values = yield from reader.get_values(
+                number, keys, now_us, work, size_bytes_max=size_bytes_max
             )
-            payload = encode_payload(values.values)
-            _check_size(payload, size_bytes_max)
-            return Found(
-                values.view,
-                keys,
-                payload,
-                None in values.values,
-                values.valid_until_us,
-            )
+            if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
+                yield
+            found = _found(keys, values, size_bytes_max)
         case GetItems(start=start, stop=stop):
             keys = decode_keys(keys_payload)
-            items = reader.get_items(
-                number, keys, start, stop, now_us, size_bytes_max=size_bytes_max
+            items = yield from reader.get_items(
+                number,
+                keys,
+                (start, stop),
+                now_us,
+                work,
+                size_bytes_max=size_bytes_max,
             )
-            return _found(keys, items, size_bytes_max)
+            if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
+                yield
+            found = _found(keys, items, size_bytes_max)
         case GetEntries():
             keys = decode_keys(keys_payload)
-            entries = reader.get_entries(
-                number, keys, now_us, size_bytes_max=size_bytes_max
+            entries = yield from reader.get_entries(
+                number, keys, now_us, work, size_bytes_max=size_bytes_max
             )
-            return _found(keys, entries, size_bytes_max)
+            if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
+                yield
+            found = _found(keys, entries, size_bytes_max)
         case HasRows():
             keys = decode_keys(keys_payload)
-            has = reader.has_rows(number, keys, now_us, look_count_max=look_count_max)
-            return Found(
+            has = yield from reader.has_rows(number, keys, now_us, work)
+            found = Found(
                 has.view,
                 keys,
                 encode_payload(has.values),
                 not all(has.values),
                 has.valid_until_us,
             )
-        case ScanRows():
-            return _scan(reader, number, operation, key_groups, now_us, size_bytes_max)
+        case ScanRows(start=begin, stop=end, limit=limit):
+            part = Page(begin, end, limit, size_bytes_max - _ARRAY_HEADER_SIZE_BYTES)
+            page = yield from reader.scan(number, key_groups, part, now_us, work)
+            if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
+                yield
+            found = _page(page, size_bytes_max)
+        case WalkRows(key_groups=runs, start=begin, limit=limit):
+            groups = _groups_of(runs)
+            part = Page(begin, None, limit, size_bytes_max - _ARRAY_HEADER_SIZE_BYTES)
+            page = yield from reader.walk(number, groups, part, now_us, work)
+            if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
+                yield
+            found = _page(page, size_bytes_max)
+            found.key_groups = groups
+            found.is_elsewhere = not frozenset(key_groups).issuperset(groups)
         case CountKeys(schema=schema):
             key_size_of = None if schema is None else _key_sizer(schema)
-            view, count = reader.count(number, key_groups, now_us, key_size_of)
-            return Found(view, [], encode_payload(count), has_missing=False)
+            view, count = yield from reader.count(
+                number, key_groups, now_us, work, key_size_of
+            )
+            found = Found(view, [], encode_payload(count), has_missing=False)
         case _:
             assert_never(operation)
+    found.row_count = work.row_count
+    return found
 
 
 def problem_of(question: Question, found: Found, served: ServedJob) -> Refusal | None:
@@ -181,9 +220,11 @@ def problem_of(question: Question, found: Found, served: ServedJob) -> Refusal |
         if key[:GROUP_SIZE_BYTES] not in prefixes:
             # By the right route it would have gone elsewhere; here it is not missing.
             return Refusal(request_id=question.question_id, code=STALE_ROUTE)
+    if found.is_elsewhere:
+        return Refusal(request_id=question.question_id, code=STALE_ROUTE)
     assert found.view is not None
     if found.view.lost:
-        asked: Sequence[int] = served.key_groups
+        asked = found.key_groups or served.key_groups
         if found.keys:
             asked = sorted({group_of(key) for key in found.keys})
         lost = groups_in(found.view.lost, asked)
@@ -231,32 +272,24 @@ def answer_of(question: Question, found: Found, now_us: int) -> Answer:
         has_missing=found.has_missing,
         valid_ms=None if valid_us is None else max(0, valid_us - now_us) // US_PER_MS,
         next_start=found.next_start,
+        row_count=found.row_count,
     )
 
 
-def _found(keys: list[bytes], lists: Read[list[bytes]], size_bytes_max: int) -> Found:
-    payload = encode_payload(lists.values)
-    _check_size(payload, size_bytes_max)
-    return Found(lists.view, keys, payload, None in lists.values, lists.valid_until_us)
-
-
-def _scan(  # noqa: PLR0917 (as `read`)
-    reader: StoreReader,
-    state_number: int,
-    operation: ScanRows,
-    key_groups: Sequence[int],
-    now_us: int,
+def _found(
+    keys: list[bytes],
+    read_values: Read[bytes] | Read[list[bytes]],
     size_bytes_max: int,
 ) -> Found:
-    page = reader.scan(
-        state_number,
-        key_groups,
-        operation.start,
-        operation.stop,
-        operation.limit,
-        now_us,
-        size_bytes_max=size_bytes_max - _ARRAY_HEADER_SIZE_BYTES,
+    values = read_values.values
+    payload = encode_payload(values)
+    _check_size(payload, size_bytes_max)
+    return Found(
+        read_values.view, keys, payload, None in values, read_values.valid_until_us
     )
+
+
+def _page(page: ScanRead, size_bytes_max: int) -> Found:
     payload = encode_payload(page.rows)
     _check_size(payload, size_bytes_max)
     return Found(
@@ -267,6 +300,18 @@ def _scan(  # noqa: PLR0917 (as `read`)
         valid_until_us=page.valid_until_us,
         next_start=page.next_start,
     )
+
+
+def _groups_of(runs: Runs) -> list[int]:
+    """Return the key groups in *runs*, sorted."""
+    groups: list[int] = []
+    beyond = 0
+    for first, last in runs:
+        if not beyond <= first <= last < _KEY_GROUP_COUNT_MAX:
+            raise RemoteProtocolError("malformed", "key groups that are not sorted")
+        groups += range(first, last + 1)
+        beyond = last + 1
+    return groups
 
 
 def _check_size(payload: bytes, size_bytes_max: int) -> None:

@@ -17,7 +17,7 @@ from hmac import compare_digest
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from nameservice import RemoteProtocolError, StorageError, get_logger
-from nameservice.clock import NS_PER_US
+from nameservice.clock import NS_PER_SECOND, NS_PER_US
 from queryablestate.node.answering import QuestionDesk
 from queryablestate.node.core.chunks import chunk_refused
 from queryablestate.node.core.effects import (
@@ -29,6 +29,8 @@ from queryablestate.node.core.effects import (
     StageRows,
 )
 from queryablestate.node.core.events import ChunkReceived
+from queryablestate.node.core.read_schedule import DropReason, ReadAsked
+from queryablestate.node.reading import LongRead
 from queryablestate.node.stores import NodeStore, StoreEffect
 from queryablestate.store.threads import StageTask
 from queryablestate.wire.address import StateAddress
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from queryablestate.node.core.core import Admission
     from queryablestate.node.core.events import NodeEvent, StoreOpened
     from queryablestate.store.reader import StoreReader
+    from queryablestate.store.steps import ReadWork, Steps
     from queryablestate.store.store import StateStore
     from queryablestate.wire.node_messages import (
         CollectStages,
@@ -93,6 +96,10 @@ ServerEffect: TypeAlias = (
 # ends the connection of whoever sends more.
 _FRAME_SIZE_FACTOR: Final = 2
 _CHUNKS_CHECKED_HERE_MAX: Final = 1_000
+_CONTROL: Final = "control"
+"""The asker of what the control plane wants; the proxy names none like that."""
+
+_CHECK_NS_MAX: Final = 60 * NS_PER_SECOND
 
 
 @final
@@ -141,6 +148,7 @@ class QueryableStateServer:
         self._on_event = on_event
         self._log = get_logger(component="state-node")
         self._copy_secret = b""
+        self._check_number = 0
         self._rows_arrived: zmq.Frame | None = None
         self._resources = ExitStack()
         try:
@@ -237,7 +245,8 @@ class QueryableStateServer:
             "questions_answered_total": self._desk.answered_count,
             "questions_refused_total": self._desk.refused_count,
             "copies_served": len(self._store.opened.copier),
-            "scans_waiting": len(self._store.opened.scanner),
+            "reads_waiting": len(self._store.opened.reading),
+            "reads_held_bytes": self._store.opened.reading.held_size_bytes,
         }
 
     def ask(
@@ -245,6 +254,14 @@ class QueryableStateServer:
     ) -> None:
         """Answer a question; see `QuestionDesk.ask`."""
         self._desk.ask(question, keys, asked_at_ns=asked_at_ns, link=link)
+
+    def cancel(self, question_ids: Sequence[int], *, link: int) -> None:
+        """Read no more for these questions; see `QuestionDesk.cancel`."""
+        self._desk.cancel(question_ids, link=link)
+
+    def cancel_all(self) -> None:
+        """Read no more for anybody; see `QuestionDesk.cancel_all`."""
+        self._desk.cancel_all()
 
     def perform(self, effect: ServerEffect) -> None:
         """Do what the core wants done."""
@@ -364,12 +381,39 @@ class QueryableStateServer:
             stage.chunk_counts.get(node_id, 0) for stage in command.stages
         )
 
-        def check(_: StoreReader) -> None:
-            missing = self._missing(opened.store, command)
-            self._store.post(partial(self._verified, command, missing))
-
-        if chunk_count <= _CHUNKS_CHECKED_HERE_MAX or not opened.scanner.run(check):
+        if chunk_count <= _CHUNKS_CHECKED_HERE_MAX:
             self._verified(command, self._missing(opened.store, command))
+            return
+
+        def check(_: StoreReader, __: ReadWork) -> Steps[Sequence[bytes] | None]:
+            yield
+            return self._missing(opened.store, command)
+
+        def done(missing: Sequence[bytes] | None) -> int:
+            self._store.post(partial(self._verified, command, missing))
+            return 0
+
+        def failed(error: NameServiceError, _: ReadWork) -> None:
+            self._log.error("store.read_failed", error=str(error))
+
+        def dropped(reason: DropReason, _: ReadWork) -> None:
+            self._log.warning("stages.not_checked", reason=reason.value)
+
+        self._check_number += 1
+        opened.reading.read(
+            LongRead(
+                asked=ReadAsked(
+                    read_id=(-1, self._check_number),
+                    asker=_CONTROL,
+                    deadline_ns=self._clock.now_ns() + _CHECK_NS_MAX,
+                    holds_rows=False,
+                ),
+                begin=check,
+                done=done,
+                failed=failed,
+                dropped=dropped,
+            )
+        )
 
     def _missing(
         self, store: StateStore, command: VerifyStages

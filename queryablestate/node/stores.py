@@ -46,9 +46,11 @@ from queryablestate.node.core.events import (
     ResetFinished,
     StoreOpened,
 )
+from queryablestate.node.core.read_schedule import ReadLimits
 from queryablestate.node.directory import NodeDirectory
+from queryablestate.node.reading import ReadingThread
 from queryablestate.node.snapshots import NodeSnapshots
-from queryablestate.store.threads import StageTask, StoreScanner, StoreWriter
+from queryablestate.store.threads import StageTask, StoreWriter
 from queryablestate.wire.records import SnapshotMarked
 from zmqtransport import SocketLimits
 
@@ -96,7 +98,7 @@ class OpenStore:
     Attributes:
         store: For one thread to write, any to read.
         reader: The loop's.
-        scanner: Reads at length.
+        reading: Reads at length.
         writer: Writes.
         copier: Reads what other nodes copy.
         control_id: Whose rows it holds, or is about to.
@@ -107,7 +109,7 @@ class OpenStore:
         store: StateStore,
         *,
         on_staged: Callable[[OpenStore, _Staged], None],
-        reads_waiting_max: int,
+        read_limits: ReadLimits,
         clock: Clock,
         send_page: Callable[[OpenStore, bytes, Sequence[bytes]], None],
         copy_limits: CopyLimits,
@@ -115,7 +117,7 @@ class OpenStore:
         self.store = store
         self.reader: StoreReader = store.reader()
         self.control_id = store.control_id
-        self.scanner = StoreScanner(store, reads_waiting_max)
+        self.reading = ReadingThread(store, clock=clock, limits=read_limits)
         self.writer = StoreWriter(store, partial(on_staged, self))
         self.copier = CopyServer(
             store, clock=clock, send=partial(send_page, self), limits=copy_limits
@@ -124,7 +126,7 @@ class OpenStore:
     def close(self) -> Sequence[StageTask]:
         """Let the threads end, close the store, return the chunks that are left."""
         self.copier.close()
-        self.scanner.close()
+        self.reading.close()
         left = self.writer.close()
         self.store.close()
         return left
@@ -294,7 +296,9 @@ class NodeStore:
         return OpenStore(
             store,
             on_staged=self._staged,
-            reads_waiting_max=self._config.questions_waiting_max,
+            read_limits=ReadLimits(
+                waiting_count_max=self._config.questions_waiting_max
+            ),
             clock=self._clock,
             send_page=self._send_there,
             copy_limits=self._copy_limits,

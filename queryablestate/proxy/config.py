@@ -273,7 +273,9 @@ class ProxyConfig:
             'has a budget of its own; in the scope "state" each state has one, which '
             "its callers share. Of each scope the first rule that matches counts; "
             "without one there is no limit. burst is how many keys may be asked at "
-            "once, by default those of one second. Without callers everybody is one "
+            "once, by default those of one second. A question costs its keys, and the "
+            "rows that it reads beyond them: a map its entries, a page what it "
+            "returns, a count what it counts. Without callers everybody is one "
             "caller.",
             is_reloadable=True,
         ),

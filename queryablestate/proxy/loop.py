@@ -69,7 +69,13 @@ from queryablestate.wire.node_messages import (
     StagesVerified,
 )
 from queryablestate.wire.operation_messages import ListRescalings
-from queryablestate.wire.questions import Answer, Ask, Question, Refusal
+from queryablestate.wire.questions import (
+    Answer,
+    Ask,
+    CancelQuestions,
+    Question,
+    Refusal,
+)
 from queryablestate.wire.refusals import NOT_LEADER, UNKNOWN_SESSION, refusal_of
 from queryablestate.wire.snapshot_messages import (
     SnapshotLoaded,
@@ -289,10 +295,13 @@ class ProxyLoop:
                     )
                 else:  # it was asked while we led, and may be a thing of the past
                     refusal = _refusal(message.question_id, NOT_LEADER)
-                    outgoing = self._reads.refused(link, refusal)
+                    now_ns = self._clock.now_ns()
+                    outgoing = self._reads.refused(link, refusal, now_ns=now_ns)
                 self._send_all(outgoing)
             case Refusal():
-                self._send_all(self._current(self._reads.refused(link, message)))
+                now_ns = self._clock.now_ns()
+                outgoing = self._reads.refused(link, message, now_ns=now_ns)
+                self._send_all(self._current(outgoing))
             case (
                 RegisterNode()
                 | NodeHeartbeat()
@@ -441,7 +450,7 @@ class ProxyLoop:
     def _links_closed(self, links: Sequence[Link]) -> None:
         for link in links:
             self._nodes.pop(link, None)
-            self._reads.client_left(link)
+            self._send_all(self._current(self._reads.client_left(link)))
             self.control.link_closed(link)
 
     # -- time --------------------------------------------------------------------------
@@ -482,7 +491,7 @@ class ProxyLoop:
             return outgoing
         return [
             item
-            if isinstance(item.message, Question)
+            if isinstance(item.message, Question | CancelQuestions)
             else Outgoing(item.link, _refusal(item.message.request_id, NOT_LEADER))
             for item in outgoing
         ]
@@ -500,7 +509,9 @@ class ProxyLoop:
         """Answer whoever asked what a node could not be asked."""
         error = DidNotHappenError("its node takes no more questions: ask again")
         refusal = refusal_of(error, question_id)
-        self._send_all(self._current(self._reads.refused(node, refusal)))
+        now_ns = self._clock.now_ns()
+        outgoing = self._reads.refused(node, refusal, now_ns=now_ns)
+        self._send_all(self._current(outgoing))
 
     def _call(self, callback: Callable[[], None]) -> None:
         """Have *callback* called in the loop's thread, if there is one any more."""

@@ -13,7 +13,7 @@ from queryablestate.errors import (
     RateLimitedError,
     StateUnavailableError,
 )
-from queryablestate.wire.questions import Question, Refusal, Told
+from queryablestate.wire.questions import CancelQuestions, Question, Refusal, Told
 from queryablestate.wire.refusals import refusal_of
 
 
@@ -47,7 +47,7 @@ class Outgoing:
     """
 
     link: Link
-    message: Question | Told | Refusal
+    message: Question | CancelQuestions | Told | Refusal
     payload: bytes | None = None
 
 

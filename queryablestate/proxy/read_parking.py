@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from attrs import Factory, define
+from attrs import define
+
+from queryablestate.shares import Shares
 
 
 if TYPE_CHECKING:
@@ -52,22 +54,11 @@ class AskedQuestion:
 
 
 @final
-@define(eq=False)
-class _Share:
-    """What one owner has parked, in the order in which it came."""
-
-    waiting: dict[AskedQuestion, None] = Factory(dict)
-    size_bytes: int = 0
-
-
-@final
 class ParkedQuestions:
     """
     Questions that wait for their nodes, in the order in which they came.
 
-    Room is shared fairly (rule B2): one owner may have all of it while nobody else
-    wants any.  When it is short, whoever has most of it is turned away, the newest
-    question first, until the new one fits, or belongs to whoever has most itself.
+    Room is shared fairly between callers (`Shares`, rule B2).
 
     Args:
         count_max: How many at most.
@@ -75,15 +66,13 @@ class ParkedQuestions:
     """
 
     def __init__(self, *, count_max: int, size_bytes_max: int) -> None:
-        self._count_max = count_max
-        self._size_bytes_max = size_bytes_max
-        self._waiting: dict[AskedQuestion, None] = {}
-        self._shares: dict[str | Link, _Share] = {}
-        self._size_bytes = 0
+        self._shares: Shares[AskedQuestion] = Shares(
+            count_max=count_max, size_bytes_max=size_bytes_max
+        )
         self._deadline_ns: int | None = None
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._shares)
 
     def next_deadline_ns(self) -> int | None:
         """Return when `take_late` is worth calling: not after the first deadline."""
@@ -91,38 +80,19 @@ class ParkedQuestions:
 
     def park(self, asked: AskedQuestion) -> list[AskedQuestion]:
         """Have *asked* wait; return what there is no room for, be it *asked* itself."""
-        self._add(asked)
-        turned_away: list[AskedQuestion] = []
-        while (
-            len(self._waiting) > self._count_max
-            or self._size_bytes > self._size_bytes_max
-        ):
-            # Of those that have as much, the newcomer goes.
-            most = max(self._part_of(share) for share in self._shares.values())
-            share = self._shares[asked.owner]
-            if self._part_of(share) < most:
-                share = next(
-                    one for one in self._shares.values() if self._part_of(one) == most
-                )
-            newest = next(reversed(share.waiting))
-            self._remove(newest)
-            turned_away.append(newest)
-            if newest is asked:
-                break
-        if asked in self._waiting and (
+        turned_away = self._shares.take(asked.owner, asked, len(asked.keys))
+        if asked in self._shares and (
             self._deadline_ns is None or asked.deadline_ns < self._deadline_ns
         ):
             self._deadline_ns = asked.deadline_ns
-        if not self._waiting:
+        if not self._shares:
             self._deadline_ns = None
         return turned_away
 
     def take_all(self) -> list[AskedQuestion]:
         """Return and forget everything that waits."""
-        waiting = list(self._waiting)
-        self._waiting.clear()
+        waiting = list(self._shares)
         self._shares.clear()
-        self._size_bytes = 0
         self._deadline_ns = None
         return waiting
 
@@ -130,42 +100,15 @@ class ParkedQuestions:
         """Return and forget what is past its deadline."""
         if self._deadline_ns is None or now_ns < self._deadline_ns:
             return []
-        return self._take([one for one in self._waiting if one.deadline_ns <= now_ns])
+        return self._take([one for one in self._shares if one.deadline_ns <= now_ns])
 
     def forget(self, client: Link) -> None:
         """Forget what *client* waits for."""
-        if self._waiting:
-            self._take([one for one in self._waiting if one.client == client])
+        if self._shares:
+            self._take([one for one in self._shares if one.client == client])
 
     def _take(self, taken: list[AskedQuestion]) -> list[AskedQuestion]:
         for asked in taken:
-            self._remove(asked)
-        self._deadline_ns = min(
-            (one.deadline_ns for one in self._waiting), default=None
-        )
+            self._shares.free(asked)
+        self._deadline_ns = min((one.deadline_ns for one in self._shares), default=None)
         return taken
-
-    def _part_of(self, share: _Share) -> float:
-        """Return which part of the room a share takes, of places or of bytes."""
-        return max(
-            len(share.waiting) / self._count_max,
-            share.size_bytes / self._size_bytes_max,
-        )
-
-    def _add(self, asked: AskedQuestion) -> None:
-        share = self._shares.get(asked.owner)
-        if share is None:
-            share = self._shares[asked.owner] = _Share()
-        share.waiting[asked] = None
-        share.size_bytes += len(asked.keys)
-        self._waiting[asked] = None
-        self._size_bytes += len(asked.keys)
-
-    def _remove(self, asked: AskedQuestion) -> None:
-        share = self._shares[asked.owner]
-        del share.waiting[asked]
-        share.size_bytes -= len(asked.keys)
-        if not share.waiting:
-            del self._shares[asked.owner]
-        del self._waiting[asked]
-        self._size_bytes -= len(asked.keys)

@@ -52,6 +52,7 @@ from queryablestate.proxy.read_parking import AskedQuestion, ParkedQuestions
 from queryablestate.wire.questions import (
     Answer,
     Ask,
+    CancelQuestions,
     CountKeys,
     GetEntries,
     GetItems,
@@ -63,6 +64,7 @@ from queryablestate.wire.questions import (
     Refusal,
     ScanRows,
     Told,
+    WalkRows,
 )
 from queryablestate.wire.refusals import STALE_ROUTE, error_of
 
@@ -86,6 +88,8 @@ _CLIENT_PENDING_COUNT_MIN: Final = 1_000
 # A compaction is due when this many, and most, of the deadlines are of the past.
 _DEADLINES_STALE_MIN: Final = 1_000
 _UNAVAILABLE: Final = "state-unavailable"
+_UNPAID_COUNT_MAX: Final = 100_000
+"""Questions whose askers have gone: each is settled when its node answers, or goes."""
 
 
 @final
@@ -130,6 +134,17 @@ class _Pending:
     asked_at_ns: int
     deadline_ns: int
     cache_key: CacheKey | None
+    charge: _Charge
+
+
+@final
+@frozen
+class _Charge:
+    """Who pays for the rows that a node reads, and how many are paid for."""
+
+    caller: str
+    state: str
+    row_count: int
 
 
 @final
@@ -165,6 +180,7 @@ class ReadDesk:
         self._of_node: dict[Link, set[int]] = {}
         self._of_client: dict[Link, set[int]] = {}
         self._deadlines: list[tuple[int, int]] = []
+        self._unpaid: dict[int, tuple[Link, _Charge]] = {}
         self._parked = ParkedQuestions(
             count_max=_PARKED_COUNT_MAX, size_bytes_max=_PARKED_SIZE_BYTES_MAX
         )
@@ -193,6 +209,7 @@ class ReadDesk:
         self._of_node.clear()
         self._of_client.clear()
         self._deadlines.clear()
+        self._unpaid.clear()
         self._cache.clear()
         return outgoing
 
@@ -250,11 +267,9 @@ class ReadDesk:
         problem = self._problem_of(client, ask, keys)
         if problem is not None:
             return [failed(client, ask.request_id, problem)]
+        charge = _charge_of(caller, ask, location)
         decision = self._limiter.take(
-            caller.name,
-            f"{location.job_id}/{location.state_name}",
-            ask.key_count,
-            now_ns=now_ns,
+            charge.caller, charge.state, charge.row_count, now_ns=now_ns
         )
         if not decision.is_allowed:
             error = RateLimitedError(
@@ -321,6 +336,7 @@ class ReadDesk:
         self, node: Link, answer: Answer, values: bytes, *, now_ns: int
     ) -> list[Outgoing]:
         """Pass a node's answer on to whoever asked; nothing if nobody waits."""
+        self._settle(node, answer.question_id, answer.row_count, now_ns)
         pending = self._take(node, answer.question_id)
         if pending is None:
             return []
@@ -349,8 +365,9 @@ class ReadDesk:
         )
         return [Outgoing(pending.client, told, values)]
 
-    def refused(self, node: Link, refusal: Refusal) -> list[Outgoing]:
+    def refused(self, node: Link, refusal: Refusal, *, now_ns: int) -> list[Outgoing]:
         """Pass a node's refusal on to whoever asked; nothing if nobody waits."""
+        self._settle(node, refusal.request_id, refusal.row_count, now_ns)
         pending = self._take(node, refusal.request_id)
         if pending is None:
             return []
@@ -368,6 +385,8 @@ class ReadDesk:
             is_settled: Whether other nodes that are not here count as away.
         """
         outgoing = []
+        for question_id in [one for one, (of, _) in self._unpaid.items() if of == node]:
+            del self._unpaid[question_id]
         for question_id in sorted(self._of_node.get(node, ())):
             pending = self._take(node, question_id)
             assert pending is not None
@@ -378,11 +397,23 @@ class ReadDesk:
                 outgoing.append(refused(client, request_id, STALE_ROUTE))
         return outgoing
 
-    def client_left(self, client: Link) -> None:
-        """Forget what a client waits for."""
+    def client_left(self, client: Link) -> list[Outgoing]:
+        """Forget what a client waits for, and have nodes do so, too (rule B2)."""
+        cancelled: dict[Link, list[int]] = {}
         for question_id in sorted(self._of_client.get(client, ())):
-            self._take(self._pending[question_id].node, question_id)
+            node = self._pending[question_id].node
+            self._abandon(node, question_id)
+            cancelled.setdefault(node, []).append(question_id)
         self._parked.forget(client)
+        return [
+            Outgoing(
+                node,
+                CancelQuestions(
+                    leader_epoch=self._leader_epoch, question_ids=tuple(question_ids)
+                ),
+            )
+            for node, question_ids in cancelled.items()
+        ]
 
     def expire(self, *, now_ns: int) -> list[Outgoing]:
         """Refuse what is past its deadline (rule Q3)."""
@@ -392,7 +423,7 @@ class ReadDesk:
             pending = self._pending.get(question_id)
             if pending is None:
                 continue
-            self._take(pending.node, question_id)
+            self._abandon(pending.node, question_id)
             waited_ns = now_ns - pending.asked_at_ns
             node_id = pending.location.node_ids[pending.node_index]
             error = DeadlineExceededError(
@@ -458,7 +489,7 @@ class ReadDesk:
         self, client: Link, ask: Ask, keys: bytes
     ) -> RemoteProtocolError | DidNotHappenError | None:
         """Return why a question is not passed on, or None."""
-        if isinstance(ask.operation, ScanRows):
+        if isinstance(ask.operation, ScanRows | WalkRows):
             counted, is_bare = ask.operation.limit, True
         elif isinstance(ask.operation, CountKeys):
             counted, is_bare = 1, True
@@ -545,6 +576,7 @@ class ReadDesk:
             now_ns,
             deadline_ns,
             cache_key,
+            _charge_of(asked.caller, ask, location),
         )
         questions = self._of_node.get(node)
         if questions is None:
@@ -562,10 +594,37 @@ class ReadDesk:
             assignment_version=ask.assignment_version,
             operation=ask.operation,
             deadline_ms=max(1, (deadline_ns - now_ns) // NS_PER_MS),
+            asker=_asker_of(asked),
             min_batch_id=ask.min_batch_id,
             min_generation=_generation_asked(location, ask),
         )
         return Outgoing(node, question, asked.keys)
+
+    def _settle(
+        self, node: Link, question_id: int, row_count: int, now_ns: int
+    ) -> None:
+        """Charge the rows that a node has read beyond those that are paid for."""
+        pending = self._pending.get(question_id)
+        if pending is not None:
+            asked, charge = pending.node, pending.charge
+        elif question_id in self._unpaid:
+            asked, charge = self._unpaid[question_id]
+        else:
+            return
+        if asked != node:
+            return
+        self._unpaid.pop(question_id, None)
+        count = row_count - charge.row_count
+        if count > 0:
+            self._limiter.charge(charge.caller, charge.state, count, now_ns=now_ns)
+
+    def _abandon(self, node: Link, question_id: int) -> None:
+        """Forget a question, but for who pays for it: its node will say how much."""
+        pending = self._take(node, question_id)
+        assert pending is not None
+        self._unpaid[question_id] = (node, pending.charge)
+        if len(self._unpaid) > _UNPAID_COUNT_MAX:
+            del self._unpaid[next(iter(self._unpaid))]
 
     def _take(self, node: Link, question_id: int) -> _Pending | None:
         """Return and forget a question that *node* was asked, or None."""
@@ -588,6 +647,22 @@ class ReadDesk:
             ]
             heapq.heapify(self._deadlines)
         return pending
+
+
+def _charge_of(caller: Caller, ask: Ask, location: KvStateLocation) -> _Charge:
+    """Return what a question pays beforehand: a page pays for what it returns."""
+    is_page = isinstance(ask.operation, ScanRows | WalkRows)
+    return _Charge(
+        caller.name,
+        f"{location.job_id}/{location.state_name}",
+        min(ask.key_count, 1) if is_page else ask.key_count,
+    )
+
+
+def _asker_of(asked: AskedQuestion) -> str:
+    """Return whose turn a question takes: a caller's, or a nameless connection's."""
+    owner = asked.owner
+    return f"caller {owner}" if isinstance(owner, str) else f"connection {owner}"
 
 
 def _generation_asked(location: KvStateLocation, ask: Ask) -> int | None:

@@ -9,8 +9,7 @@ key that is named twice is read once, and counts twice: it is sent twice.
 from __future__ import annotations
 
 import sys
-from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeVar, final
+from typing import TYPE_CHECKING, Final, final
 
 from nameservice import LocalProtocolError
 from queryablestate.store.cursors import is_possible, prefix_rows, rows_reversed
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from lmdb import Cursor
 
     from queryablestate.store.rows import LiveValues
+    from queryablestate.store.steps import ReadWork, Steps
 
 
 __all__ = ["ROW_OVERHEAD_SIZE_BYTES", "BoundedAnswer"]
@@ -32,8 +32,7 @@ ROW_OVERHEAD_SIZE_BYTES: Final = 10
 _PART_OVERHEAD_SIZE_BYTES: Final = 2
 # Each is an object of some fifty bytes until the answer is encoded, however short.
 _PART_COUNT_MAX: Final = 400_000
-
-T = TypeVar("T")
+_OBJECT_SIZE_BYTES: Final = 50
 
 
 @final
@@ -44,15 +43,17 @@ class BoundedAnswer:
     Args:
         live: Takes expiries off.
         size_bytes_max: How much it may be.
+        work: Is told what was read, and says when to pause.
 
     Every method raises `LocalProtocolError` if it would be more.
     """
 
-    def __init__(self, live: LiveValues, size_bytes_max: int) -> None:
+    def __init__(self, live: LiveValues, size_bytes_max: int, work: ReadWork) -> None:
         self._live = live
         self._size_bytes_max = size_bytes_max
         self._size_left = size_bytes_max
         self._parts_left = _PART_COUNT_MAX
+        self._work = work
 
     @property
     def valid_until_us(self) -> int | None:
@@ -60,35 +61,54 @@ class BoundedAnswer:
         return self._live.valid_until_us
 
     def values(
-        self,
-        get: Callable[[bytes], memoryview | None],
-        keys: Sequence[bytes],
-    ) -> list[bytes | None]:
+        self, get: Callable[[bytes], memoryview | None], keys: Sequence[bytes]
+    ) -> Steps[list[bytes | None]]:
         """Return what *get* gives for each key; copied once it is known to fit."""
-
-        def value_of(key: bytes) -> bytes | None:
-            stored = get(key)
-            if stored is None:
-                return None
-            value = self._live.value_of(stored)
-            if value is None:
-                return None
-            self._spend(len(value))
-            return bytes(value)
-
-        if len(keys) == 1:
-            return [value_of(keys[0])]
-        return self._each_once(value_of, keys)
+        known: dict[bytes, bytes | None] = {}
+        found: list[bytes | None] = []
+        for key in keys:
+            if key in known:
+                value = known[key]
+                if value is not None:
+                    self._spend(len(value))
+            else:
+                stored = get(key) if is_possible(key) else None
+                live = None if stored is None else self._live.value_of(stored)
+                value = None
+                if live is not None:
+                    self._spend(len(live))
+                    value = bytes(live)
+                    self._hold(len(live))
+                known[key] = value
+                if self._work.look(0 if value is None else len(value)):
+                    yield
+            found.append(value)
+        return found
 
     def lists(
-        self, read: Callable[[bytes], list[bytes] | None], keys: Sequence[bytes]
-    ) -> list[list[bytes] | None]:
+        self,
+        read: Callable[[bytes], Steps[list[bytes] | None]],
+        keys: Sequence[bytes],
+    ) -> Steps[list[list[bytes] | None]]:
         """Return what *read*, one of the methods below, gives for each key."""
-        return self._each_once(read, keys)
+        known: dict[bytes, tuple[list[bytes] | None, int, int]] = {}
+        found: list[list[bytes] | None] = []
+        for key in keys:
+            earlier = known.get(key)
+            if earlier is None:
+                size_left, parts_left = self._size_left, self._parts_left
+                value = yield from read(key)
+                size_bytes = size_left - self._size_left
+                known[key] = (value, size_bytes, parts_left - self._parts_left)
+            else:
+                value, size_bytes, part_count = earlier
+                self._take(size_bytes, part_count)
+            found.append(value)
+        return found
 
     def items(
         self, cursor: Cursor[bytes], key: bytes, start: int, stop: int | None
-    ) -> list[bytes] | None:
+    ) -> Steps[list[bytes] | None]:
         """Return a slice of a list, or None if it has no items."""
         if not is_possible(key):
             return None
@@ -96,23 +116,21 @@ class BoundedAnswer:
         if stop is not None:
             stop = max(-sys.maxsize, min(stop, sys.maxsize))
         if start < 0 and (stop is None or stop < 0):
-            from_end = self._values(rows_reversed(cursor, key))
-            kept = self._kept(islice(from_end, -(stop or 0), -start))
+            from_end = rows_reversed(cursor, key)
+            kept = yield from self._kept(from_end, -(stop or 0), -start)
             kept.reverse()
         else:
             if start < 0 or (stop is not None and stop < 0):
                 # One end is counted from the end of the list, which must be found.
-                count = sum(1 for _ in self._values(prefix_rows(cursor, key)))
+                count = yield from self._count(prefix_rows(cursor, key), None)
                 start, stop, _ = slice(start, stop).indices(count)
                 stop = max(start, stop)
-            kept = self._kept(
-                islice(self._values(prefix_rows(cursor, key)), start, stop)
-            )
-        if not kept and next(self._values(prefix_rows(cursor, key)), None) is None:
+            kept = yield from self._kept(prefix_rows(cursor, key), start, stop)
+        if not kept and not (yield from self._count(prefix_rows(cursor, key), 1)):
             return None
         return kept
 
-    def entries(self, cursor: Cursor[bytes], key: bytes) -> list[bytes] | None:
+    def entries(self, cursor: Cursor[bytes], key: bytes) -> Steps[list[bytes] | None]:
         """Return the entries of a map, or None if it has none."""
         if not is_possible(key):
             return None
@@ -123,40 +141,50 @@ class BoundedAnswer:
                 map_key = row_key[len(key) :]
                 self._spend(len(map_key))
                 self._spend(len(value))
+                self._hold(len(map_key))
+                self._hold(len(value))
                 entries += map_key, bytes(value)
+            if self._work.look(len(stored)):
+                yield
         return entries or None
 
-    def _each_once(
-        self, read: Callable[[bytes], T | None], keys: Sequence[bytes]
-    ) -> list[T | None]:
-        """Return what *read* gives for each key; what is repeated is counted again."""
-        known: dict[bytes, tuple[T | None, int, int]] = {}
-        found: list[T | None] = []
-        for key in keys:
-            earlier = known.get(key)
-            if earlier is None:
-                size_left, parts_left = self._size_left, self._parts_left
-                value = read(key)
-                size_bytes = size_left - self._size_left
-                known[key] = (value, size_bytes, parts_left - self._parts_left)
-            else:
-                value, size_bytes, part_count = earlier
-                self._take(size_bytes, part_count)
-            found.append(value)
-        return found
-
-    def _values(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[bytes]:
+    def _count(
+        self, rows: Iterator[tuple[bytes, bytes]], count_max: int | None
+    ) -> Steps[int]:
+        """Return how many of *rows* have not expired, up to *count_max*."""
+        count = 0
         for _, stored in rows:
-            value = self._live.value_of(stored)
-            if value is not None:
-                yield bytes(value)
+            if self._live.value_of(stored) is not None:
+                count += 1
+                if count == count_max:
+                    break
+            if self._work.look(len(stored)):
+                yield
+        return count
 
-    def _kept(self, values: Iterator[bytes]) -> list[bytes]:
-        kept = []
-        for value in values:
-            self._spend(len(value))
-            kept.append(value)
+    def _kept(
+        self, rows: Iterator[tuple[bytes, bytes]], start: int, stop: int | None
+    ) -> Steps[list[bytes]]:
+        """Return a slice of what has not expired of *rows*; no end is negative."""
+        kept: list[bytes] = []
+        index = 0
+        while stop is None or index < stop:
+            row = next(rows, None)
+            if row is None:
+                break
+            value = self._live.value_of(row[1])
+            if value is not None:
+                if index >= start:
+                    self._spend(len(value))
+                    self._hold(len(value))
+                    kept.append(value)
+                index += 1
+            if self._work.look(len(row[1])):
+                yield
         return kept
+
+    def _hold(self, size_bytes: int) -> None:
+        self._work.size_bytes += size_bytes + _OBJECT_SIZE_BYTES
 
     def _spend(self, size_bytes: int) -> None:
         self._take(size_bytes + _PART_OVERHEAD_SIZE_BYTES, 1)

@@ -2,34 +2,42 @@
 Reads of a state store: points, lists, maps, scans and counts.
 
 Everything in one answer is one snapshot, the view of the state included (rule Q1): each
-call is one LMDB transaction, which costs half a microsecond, since LMDB keeps it and
-renews it.  Nothing here waits for the thread that writes.
+read is one LMDB transaction, from its first step to its last.  That costs half a
+microsecond, since LMDB keeps it and renews it.  Nothing here waits for the thread that
+writes.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 import lmdb
 from attrs import frozen
 
+from queryablestate.schema.key_groups import GROUP_SIZE_BYTES
 from queryablestate.store.bounded_answer import (
     ROW_OVERHEAD_SIZE_BYTES,
     BoundedAnswer,
 )
 from queryablestate.store.cursors import (
-    Looks,
+    GroupMerge,
     has_prefix,
     is_nothing_outside,
     is_possible,
     key_count,
-    merged_groups,
+    least_keys,
+    occupied_ranges,
     row_count,
     size_without_index,
 )
 from queryablestate.store.layout import StateMark, decode_state, state_key
-from queryablestate.store.rows import LiveValues, joined_groups
+from queryablestate.store.rows import (
+    ROW_KEY_SIZE_BYTES_MAX,
+    LiveValues,
+    joined_groups,
+)
 
 
 if TYPE_CHECKING:
@@ -39,11 +47,13 @@ if TYPE_CHECKING:
 
     from queryablestate.store.environment import StoreEnvironment
     from queryablestate.store.layout import Runs
+    from queryablestate.store.steps import ReadWork, Steps
 
 
 __all__ = [
     "ANSWER_SIZE_BYTES_MAX",
     "PAGE_SIZE_BYTES_MAX",
+    "Page",
     "Read",
     "ScanRead",
     "StateView",
@@ -61,6 +71,7 @@ _LOOKS_PER_ROW_MAX: Final = 4
 """A page looks at this many rows for each that is wanted; the others have expired."""
 
 _KNOWN_COUNT_MAX: Final = 4096
+_ROW_OBJECTS_SIZE_BYTES: Final = 100
 
 T = TypeVar("T")
 
@@ -128,6 +139,9 @@ class ScanRead:
     valid_until_us: int | None
 
 
+_NO_STATE: Final = ScanRead(view=None, rows=[], next_start=None, valid_until_us=None)
+
+
 def view_of(mark: StateMark) -> StateView:
     """Return what *mark* says, but for where the rows are."""
     return StateView(
@@ -142,9 +156,76 @@ def view_of(mark: StateMark) -> StateView:
 
 
 @final
+@frozen
+class Page:
+    """
+    What part of a state is wanted.
+
+    Attributes:
+        start: The least key, included; ``b""`` is the beginning.
+        stop: The first key that is left out, or None for no end.
+        limit: How many rows at most, at least 1.
+        size_bytes_max: Of the page, `PAGE_SIZE_BYTES_MAX` at most: it ends before the
+            row that is too much, unless that is its first.
+    """
+
+    start: bytes
+    stop: bytes | None
+    limit: int
+    size_bytes_max: int = PAGE_SIZE_BYTES_MAX
+
+
+@final
+class _PageRows:
+    """The rows of a page, until it is full."""
+
+    def __init__(
+        self, view: StateView, page: Page, now_us: int, work: ReadWork
+    ) -> None:
+        assert page.limit >= 1
+        self._view = view
+        self._live = LiveValues(has_ttl=view.has_ttl, now_us=now_us)
+        self._work = work
+        self._rows: list[bytes] = []
+        self._part_count_max = 2 * page.limit
+        self._size_left = min(PAGE_SIZE_BYTES_MAX, page.size_bytes_max)
+        self.looks_left = page.limit * _LOOKS_PER_ROW_MAX
+        self.is_pause_due = False
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether no more is looked at."""
+        return self.looks_left == 0 or len(self._rows) == self._part_count_max
+
+    def add(self, encoded_key: bytes, stored: bytes) -> bool:
+        """Take a row, unless it has expired; return False if it is too much."""
+        self.looks_left -= 1
+        self.is_pause_due = self._work.look(len(stored))
+        value = self._live.value_of(stored)
+        if value is None:
+            return True
+        size_bytes = len(encoded_key) + len(value) + ROW_OVERHEAD_SIZE_BYTES
+        self._size_left -= size_bytes
+        if self._size_left < 0 and self._rows:
+            return False
+        self._work.size_bytes += size_bytes + _ROW_OBJECTS_SIZE_BYTES
+        self._rows += encoded_key, value
+        return True
+
+    def ended(self, next_start: bytes | None) -> ScanRead:
+        """Return the page, and where the next one starts."""
+        return ScanRead(
+            view=self._view,
+            rows=self._rows,
+            next_start=next_start,
+            valid_until_us=self._live.valid_until_us,
+        )
+
+
+@final
 class StoreReader:
     """
-    Reads a store; for one thread at a time.
+    Reads a store in steps; for one thread at a time.
 
     Keys are storage keys; what could be none (empty, or longer than any) holds nothing.
     """
@@ -161,9 +242,10 @@ class StoreReader:
         state_number: int,
         keys: Sequence[bytes],
         now_us: int,
+        work: ReadWork,
         *,
         size_bytes_max: int | None = None,
-    ) -> Read[bytes]:
+    ) -> Steps[Read[bytes]]:
         """
         Return the values under these storage keys.
 
@@ -178,18 +260,11 @@ class StoreReader:
                 if found is None:
                     return _nothing(keys)
                 view, database = found
-                answer = self._answer(view, now_us, size_bytes_max)
+                answer = self._answer(view, now_us, work, size_bytes_max)
                 get = transaction.get
-                try:
-                    values = answer.values(lambda key: get(key, None, database), keys)
-                except lmdb.BadValsizeError:
-                    answer = self._answer(view, now_us, size_bytes_max)
-                    values = answer.values(
-                        lambda key: (
-                            get(key, None, database) if is_possible(key) else None
-                        ),
-                        keys,
-                    )
+                values = yield from answer.values(
+                    lambda key: get(key, None, database), keys
+                )
         except lmdb.Error as error:
             raise self._environment.storage_error("read", error) from error
         return Read(view=view, values=values, valid_until_us=answer.valid_until_us)
@@ -198,14 +273,14 @@ class StoreReader:
         self,
         state_number: int,
         keys: Sequence[bytes],
-        start: int,
-        stop: int | None,
+        part: tuple[int, int | None],
         now_us: int,
+        work: ReadWork,
         *,
         size_bytes_max: int | None = None,
-    ) -> Read[list[bytes]]:
+    ) -> Steps[Read[list[bytes]]]:
         """
-        Return the items ``[start:stop]`` of these lists, as a Python slice means it.
+        Return the items of these lists from *part*, as a Python slice means it.
 
         A list that has items, but none in the slice, is an empty list, not None.  A
         slice that is counted from the end at both ends is read from the end: the last
@@ -219,21 +294,22 @@ class StoreReader:
             if found is None:
                 return _nothing(keys)
             view, database = found
-            answer = self._answer(view, now_us, size_bytes_max)
+            answer = self._answer(view, now_us, work, size_bytes_max)
             cursor = transaction.cursor(database)
-            values = answer.lists(
-                lambda key: answer.items(cursor, key, start, stop), keys
+            values = yield from answer.lists(
+                lambda key: answer.items(cursor, key, *part), keys
             )
-            return Read(view=view, values=values, valid_until_us=answer.valid_until_us)
+        return Read(view=view, values=values, valid_until_us=answer.valid_until_us)
 
     def get_entries(
         self,
         state_number: int,
         keys: Sequence[bytes],
         now_us: int,
+        work: ReadWork,
         *,
         size_bytes_max: int | None = None,
-    ) -> Read[list[bytes]]:
+    ) -> Steps[Read[list[bytes]]]:
         """
         Return map key, value, map key, … of these maps, in the order of map keys.
 
@@ -245,28 +321,17 @@ class StoreReader:
             if found is None:
                 return _nothing(keys)
             view, database = found
-            answer = self._answer(view, now_us, size_bytes_max)
+            answer = self._answer(view, now_us, work, size_bytes_max)
             cursor = transaction.cursor(database)
-            values = answer.lists(lambda key: answer.entries(cursor, key), keys)
-            return Read(view=view, values=values, valid_until_us=answer.valid_until_us)
+            values = yield from answer.lists(
+                lambda key: answer.entries(cursor, key), keys
+            )
+        return Read(view=view, values=values, valid_until_us=answer.valid_until_us)
 
     def has_rows(
-        self,
-        state_number: int,
-        keys: Sequence[bytes],
-        now_us: int,
-        *,
-        look_count_max: int | None = None,
-    ) -> Read[bool]:
-        """
-        Return whether anything is kept under these storage keys; no value is read.
-
-        Args:
-            look_count_max: How many rows that have expired may be passed over.
-
-        Raises:
-            LocalProtocolError: If there are more.
-        """
+        self, state_number: int, keys: Sequence[bytes], now_us: int, work: ReadWork
+    ) -> Steps[Read[bool]]:
+        """Return whether anything is under these storage keys; no value is read."""
         try:
             # Of a value this looks at the expiry: a view of it costs no copy.
             with self._begin(buffers=True) as transaction:
@@ -276,11 +341,14 @@ class StoreReader:
                 view, database = found
                 live = LiveValues(has_ttl=view.has_ttl, now_us=now_us)
                 cursor = transaction.cursor(database)
-                looks = Looks(look_count_max)
-                known = {
-                    key: is_possible(key) and has_prefix(cursor, key, live, looks)
-                    for key in dict.fromkeys(keys)
-                }
+                known: dict[bytes, bool] = {}
+                for key in keys:
+                    if key not in known:
+                        known[key] = is_possible(key) and (
+                            yield from has_prefix(cursor, key, live, work)
+                        )
+                        if work.look():
+                            yield
         except lmdb.Error as error:
             raise self._environment.storage_error("read", error) from error
         return Read(
@@ -289,71 +357,104 @@ class StoreReader:
             valid_until_us=live.valid_until_us,
         )
 
-    def scan(  # noqa: PLR0917 (a page is asked for in the order of `ScanRows`)
+    def scan(
         self,
         state_number: int,
         groups: Sequence[int],
-        start: bytes,
-        stop: bytes | None,
-        limit: int,
+        page: Page,
         now_us: int,
-        *,
-        size_bytes_max: int | None = None,
-    ) -> ScanRead:
+        work: ReadWork,
+    ) -> Steps[ScanRead]:
         """
         Return a page of rows of these key groups, in the order of encoded keys.
 
+        Takes a look at each key group that has rows, and one at each row.
+
         Args:
-            groups: Each at most once, in any order.
-            start: The least encoded key, included; ``b""`` is the beginning.
-            stop: The first encoded key that is left out, or None for no end.
-            limit: How many rows at most, at least 1.
-            size_bytes_max: Of the page, `PAGE_SIZE_BYTES_MAX` at most: it ends before
-                the row that is too much, unless that is its first.
+            state_number: Of which state.
+            groups: Each at most once, sorted.
+            page: Where it begins and ends, by encoded keys.
+            now_us: What has expired by then is not there.
+            work: Of this read.
         """
-        assert limit >= 1
         with self._reading() as transaction:
             found = self._find(transaction, state_number)
             if found is None:
-                return ScanRead(
-                    view=None, rows=[], next_start=None, valid_until_us=None
-                )
+                return _NO_STATE
             view, database = found
-            live = LiveValues(has_ttl=view.has_ttl, now_us=now_us)
-            looks_left = limit * _LOOKS_PER_ROW_MAX
-            size_left = PAGE_SIZE_BYTES_MAX
-            if size_bytes_max is not None:
-                size_left = min(size_left, size_bytes_max)
-            rows: list[bytes] = []
-            next_start = None
-            cursors = (transaction.cursor(database) for _ in groups)
-            for encoded_key, cursor in merged_groups(cursors, groups, start, stop):
-                if looks_left == 0 or len(rows) == 2 * limit:
-                    next_start = encoded_key
-                    break
-                looks_left -= 1
-                value = live.value_of(cursor.value())
-                if value is None:
-                    continue
-                size_left -= len(encoded_key) + len(value) + ROW_OVERHEAD_SIZE_BYTES
-                if size_left < 0 and rows:
-                    next_start = encoded_key
-                    break
-                rows += encoded_key, value
-            return ScanRead(
-                view=view,
-                rows=rows,
-                next_start=next_start,
-                valid_until_us=live.valid_until_us,
+            rows = _PageRows(view, page, now_us, work)
+            # Cut to what LMDB can look for; longer than any key, it sorts alike.
+            start = page.start[: ROW_KEY_SIZE_BYTES_MAX + 1]
+            ahead = yield from least_keys(
+                transaction.cursor(database),
+                groups,
+                start,
+                page.stop,
+                rows.looks_left + 1,
+                work,
             )
+            merge = GroupMerge(partial(transaction.cursor, database), ahead, page.stop)
+            while (encoded_key := merge.next_key) is not None:
+                if rows.is_full or not rows.add(encoded_key, merge.value()):
+                    return rows.ended(encoded_key)
+                merge.advance()
+                if rows.is_pause_due:
+                    yield
+            return rows.ended(None)
+
+    def walk(
+        self,
+        state_number: int,
+        groups: Sequence[int],
+        page: Page,
+        now_us: int,
+        work: ReadWork,
+    ) -> Steps[ScanRead]:
+        """
+        Return a page of rows of these key groups, one key group after the other.
+
+        Takes as long as what it returns: this is the order in which they are stored.
+
+        Args:
+            state_number: Of which state.
+            groups: Each at most once, sorted.
+            page: Where it begins and ends, by storage keys, as does `next_start`.
+            now_us: What has expired by then is not there.
+            work: Of this read.
+        """
+        with self._reading() as transaction:
+            found = self._find(transaction, state_number)
+            if found is None:
+                return _NO_STATE
+            view, database = found
+            rows = _PageRows(view, page, now_us, work)
+            cursor = transaction.cursor(database)
+            start = page.start[: ROW_KEY_SIZE_BYTES_MAX + 1]
+            for _, last in occupied_ranges(cursor, joined_groups(groups), start):
+                if work.move():
+                    yield
+                is_there = True
+                while is_there:
+                    row_key = cursor.key()
+                    if last is not None and row_key >= last:
+                        break
+                    if rows.is_full or not rows.add(
+                        row_key[GROUP_SIZE_BYTES:], cursor.value()
+                    ):
+                        return rows.ended(row_key)
+                    if rows.is_pause_due:
+                        yield
+                    is_there = cursor.next()
+            return rows.ended(None)
 
     def count(
         self,
         state_number: int,
         groups: Sequence[int],
         now_us: int,
+        work: ReadWork,
         key_size_of: Callable[[bytes], int] | None = None,
-    ) -> tuple[StateView | None, int]:
+    ) -> Steps[tuple[StateView | None, int]]:
         """
         Return how many keys these key groups hold.
 
@@ -361,7 +462,10 @@ class StoreReader:
         for each key, and rows of no other groups: of that LMDB knows the number.
 
         Args:
+            state_number: Of which state.
             groups: Each at most once, in any order.
+            now_us: What has expired by then is not there.
+            work: Of this read.
             key_size_of: For map states: how many bytes of an encoded key with map key
                 are the key.  Without it the entries of maps are counted, not the maps.
         """
@@ -373,29 +477,35 @@ class StoreReader:
             live = LiveValues(has_ttl=view.has_ttl, now_us=now_us)
             cursor = transaction.cursor(database)
             ranges = joined_groups(groups)
+            size_of: Callable[[bytes], int] | None = None
             if view.kind == "list":
-                return view, sum(
-                    key_count(cursor, first, last, size_without_index, live)
-                    for first, last in ranges
-                )
-            if view.kind == "map" and key_size_of is not None:
-                return view, sum(
-                    key_count(cursor, first, last, key_size_of, live)
-                    for first, last in ranges
-                )
-            if not view.has_ttl and is_nothing_outside(cursor, ranges):
+                size_of = size_without_index
+            elif view.kind == "map":
+                size_of = key_size_of
+            if (
+                size_of is None
+                and not view.has_ttl
+                and (yield from is_nothing_outside(cursor, ranges, work))
+            ):
                 return view, transaction.stat(database)["entries"]
-            return view, sum(
-                row_count(cursor, first, last, live) for first, last in ranges
-            )
+            count = 0
+            for _, last in occupied_ranges(cursor, ranges):
+                if size_of is None:
+                    count += yield from row_count(cursor, last, live, work)
+                else:
+                    count += yield from key_count(cursor, last, size_of, live, work)
+                if work.move():
+                    yield
+            return view, count
 
     @staticmethod
     def _answer(
-        view: StateView, now_us: int, size_bytes_max: int | None
+        view: StateView, now_us: int, work: ReadWork, size_bytes_max: int | None
     ) -> BoundedAnswer:
         return BoundedAnswer(
             LiveValues(has_ttl=view.has_ttl, now_us=now_us),
             ANSWER_SIZE_BYTES_MAX if size_bytes_max is None else size_bytes_max,
+            work,
         )
 
     @contextmanager

@@ -1,14 +1,11 @@
 """
-The two threads beside a node's loop: one writes to the store, one reads at length.
+`StoreWriter`: the thread that writes to a store.
 
-`StoreWriter` does what it is told in that order.  Chunks that wait side by side are
-staged in one transaction: while the disk takes one group, the next gathers.  When there
-is nothing to do it removes rows that have expired, some at a time.
+It does what it is told in that order.  Chunks that wait side by side are staged in one
+transaction: while the disk takes one group, the next gathers.  When there is nothing to
+do it removes rows that have expired, some at a time.
 
-`StoreScanner` reads what would keep the loop from serving others: pages of scans,
-counts, whole lists and maps.
-
-Both say what came of it on their own thread; whoever is told takes it to the loop.
+It says what came of it on its own thread; whoever is told takes it to the loop.
 """
 
 from __future__ import annotations
@@ -32,12 +29,11 @@ if TYPE_CHECKING:
 
     import zmq
 
-    from queryablestate.store.reader import StoreReader
     from queryablestate.store.store import StateStore
     from queryablestate.wire.node_messages import StageChunk
 
 
-__all__ = ["StageTask", "StoreScanner", "StoreWriter"]
+__all__ = ["StageTask", "StoreWriter"]
 
 _GROUP_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
 _GROUP_COUNT_MAX: Final = 1_000
@@ -202,58 +198,3 @@ class StoreWriter:
                     return
         except NameServiceError as error:
             self._log.warning("sweep.failed", error=str(error))
-
-
-@final
-class StoreScanner:
-    """
-    The thread that reads at length.
-
-    Args:
-        store: What it reads.
-        count_max: Reads that may wait.
-    """
-
-    def __init__(self, store: StateStore, count_max: int) -> None:
-        self._reader = store.reader()
-        self._count_max = count_max
-        self._log = get_logger(component="state-node", thread="scanner")
-        self._changed = threading.Condition()
-        self._tasks: deque[Callable[[StoreReader], None]] = deque()
-        self._is_closing = False
-        self._thread = threading.Thread(
-            target=self._run, name="state-node-scanner", daemon=True
-        )
-        self._thread.start()
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def run(self, task: Callable[[StoreReader], None]) -> bool:
-        """Have *task* read; return whether there is room for it."""
-        with self._changed:
-            if len(self._tasks) >= self._count_max:
-                return False
-            self._tasks.append(task)
-            self._changed.notify()
-        return True
-
-    def close(self) -> None:
-        """End after what is being read now; the rest is not read."""
-        with self._changed:
-            self._is_closing = True
-            self._tasks.clear()
-            self._changed.notify()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._tasks or self._is_closing)
-                if self._is_closing:
-                    return
-                task = self._tasks.popleft()
-            try:
-                task(self._reader)
-            except Exception as error:  # noqa: BLE001 (one read, not the thread)
-                self._log.error("loop.failed", where="scanner", exc_info=error)

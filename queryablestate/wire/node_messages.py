@@ -16,6 +16,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from queryablestate.wire.kept_rows import KeptRows
+from queryablestate.wire.questions import CancelQuestions
 from queryablestate.wire.records import CopySecret, Entry, StageId, StageRecord
 from queryablestate.wire.snapshot_messages import SnapshotCommand, SnapshotReport
 from queryablestate.wire.wire_struct import WireStruct
@@ -474,6 +475,7 @@ ToNode: TypeAlias = (
     | ResetJob
     | CollectStages
     | NodeEmptied
+    | CancelQuestions
     | SnapshotCommand
 )
 FromNode: TypeAlias = (

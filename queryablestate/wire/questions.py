@@ -13,8 +13,8 @@ operation      keys: a MessagePack array of     values: a MessagePack array of
 `GetEntries`   storage keys                     arrays of map key, value, map key, …;
                                                 nil where there is none
 `HasRows`      storage keys                     booleans
-`ScanRows`     nothing (an empty frame)         encoded key (with map key or index),
-                                                value, encoded key, …
+`ScanRows`,    nothing (an empty frame)         encoded key (with map key or index),
+`WalkRows`                                      value, encoded key, …
 `CountKeys`    nothing (an empty frame)         one integer
 =============  ===============================  =======================================
 
@@ -33,6 +33,7 @@ from queryablestate.wire.wire_struct import WireStruct
 __all__ = [
     "Answer",
     "Ask",
+    "CancelQuestions",
     "CountKeys",
     "GetEntries",
     "GetItems",
@@ -44,6 +45,7 @@ __all__ = [
     "Refusal",
     "ScanRows",
     "Told",
+    "WalkRows",
 ]
 
 
@@ -87,6 +89,25 @@ class ScanRows(WireStruct, frozen=True, kw_only=True, tag="scan"):
     limit: Annotated[int, Meta(ge=1, le=10_000)]
 
 
+class WalkRows(WireStruct, frozen=True, kw_only=True, tag="walk"):
+    """
+    Rows of some key groups of a node, one key group after the other.
+
+    That is how they are stored: a page costs what it returns, however many key groups
+    there are.
+
+    Attributes:
+        key_groups: The first and the last one of each run, both included; sorted.
+        start: The least storage key, included, with its key group; ``b""`` is the
+            beginning.  `Answer.next_start` is such a key, too.
+        limit: How many rows at most, 1 to 10,000.
+    """
+
+    key_groups: tuple[tuple[int, int], ...]
+    start: bytes
+    limit: Annotated[int, Meta(ge=1, le=10_000)]
+
+
 class CountKeys(WireStruct, frozen=True, kw_only=True, tag="count"):
     """
     How many keys a node holds: lists and maps count once for each key.
@@ -102,7 +123,7 @@ class CountKeys(WireStruct, frozen=True, kw_only=True, tag="count"):
 
 
 Operation: TypeAlias = (
-    GetValues | GetItems | GetEntries | HasRows | ScanRows | CountKeys
+    GetValues | GetItems | GetEntries | HasRows | ScanRows | WalkRows | CountKeys
 )
 
 
@@ -117,7 +138,7 @@ class Ask(WireStruct, frozen=True, kw_only=True, tag="ask", omit_defaults=True):
         assignment_version: The route table that led to *node_index*.
         node_index: Which node of that assignment.
         operation: What is asked.
-        key_count: How many keys; what the rate limit counts.
+        key_count: How many keys, or rows of a page at most.
         deadline_ms: How long an answer is worth something, from now; None leaves that
             to the proxy.
         min_batch_id: Wait until this batch is applied (rule Q2), or None.
@@ -140,7 +161,13 @@ class Ask(WireStruct, frozen=True, kw_only=True, tag="ask", omit_defaults=True):
 class Question(
     WireStruct, frozen=True, kw_only=True, tag="question", omit_defaults=True
 ):
-    """The same on its way from the proxy to the node; see `Ask`."""
+    """
+    The same on its way from the proxy to the node; see `Ask`.
+
+    Attributes:
+        asker: Whose question it is, by a name that the proxy chooses: what a node has
+            little of is shared fairly between askers (rule B2).
+    """
 
     leader_epoch: int
     question_id: int
@@ -148,8 +175,20 @@ class Question(
     assignment_version: int
     operation: Operation
     deadline_ms: int
+    asker: str = ""
     min_batch_id: int | None = None
     min_generation: int | None = None
+
+
+class CancelQuestions(WireStruct, frozen=True, kw_only=True, tag="cancel-questions"):
+    """
+    The proxy tells a node that the answers to some questions are wanted no more.
+
+    Each is answered or refused all the same, with the rows that it has read.
+    """
+
+    leader_epoch: int
+    question_ids: tuple[int, ...]
 
 
 class Reading(WireStruct, frozen=True, kw_only=True):
@@ -169,7 +208,7 @@ class Reading(WireStruct, frozen=True, kw_only=True):
     is_cached: bool = False
 
 
-class Answer(WireStruct, frozen=True, kw_only=True, tag="answer"):
+class Answer(WireStruct, frozen=True, kw_only=True, tag="answer", omit_defaults=True):
     """
     A node answers the proxy.
 
@@ -181,6 +220,7 @@ class Answer(WireStruct, frozen=True, kw_only=True, tag="answer"):
             kept (rule Q3).
         valid_ms: Until a value in it expires, or None if none does.
         next_start: Where a scan goes on, or None at its end.
+        row_count: How many rows were looked at for it: what rate limits count.
     """
 
     question_id: int
@@ -188,6 +228,7 @@ class Answer(WireStruct, frozen=True, kw_only=True, tag="answer"):
     has_missing: bool
     valid_ms: int | None = None
     next_start: bytes | None = None
+    row_count: int = 0
 
 
 class Told(WireStruct, frozen=True, kw_only=True, tag="told"):
@@ -198,7 +239,7 @@ class Told(WireStruct, frozen=True, kw_only=True, tag="told"):
     next_start: bytes | None = None
 
 
-class Refusal(WireStruct, frozen=True, kw_only=True, tag="refusal"):
+class Refusal(WireStruct, frozen=True, kw_only=True, tag="refusal", omit_defaults=True):
     """
     There is no answer, and this is why: from node to proxy, and from there to clients.
 
@@ -207,8 +248,10 @@ class Refusal(WireStruct, frozen=True, kw_only=True, tag="refusal"):
             not be read.
         code: A code of `queryablestate.wire.refusals`.
         data: What the error of that code carries.
+        row_count: How many rows a node has looked at before it gave up.
     """
 
     request_id: int
     code: str
     data: tuple[str | int | float | bool | tuple[int | str, ...] | None, ...] = ()
+    row_count: int = 0

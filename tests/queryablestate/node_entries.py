@@ -117,6 +117,7 @@ def question(
     deadline_ms: int = 5_000,
     min_batch_id: int | None = None,
     min_generation: int | None = None,
+    asker: str = "",
 ) -> Question:
     """Return a question of the proxy leader."""
     return Question(
@@ -128,6 +129,7 @@ def question(
         deadline_ms=deadline_ms,
         min_batch_id=min_batch_id,
         min_generation=min_generation,
+        asker=asker,
     )
 
 

@@ -38,6 +38,7 @@ from queryablestate.wire.questions import (
     Refusal,
     ScanRows,
     Told,
+    WalkRows,
 )
 from queryablestate.wire.refusals import STALE_ROUTE
 from tests.queryablestate.scripted_proxy import Reply, error_frame
@@ -201,6 +202,23 @@ class ScriptedState:
                 if len(rows) > limit:
                     next_start = rows[limit][0]
                 values = list(itertools.chain.from_iterable(rows[:limit]))
+            case WalkRows(key_groups=runs, start=start_key, limit=limit):
+                assert (ask.key_count, payload) == (limit, b"")
+                limit = min(limit, self.page_row_count_max)
+                groups = [group for one in runs for group in range(one[0], one[1] + 1)]
+                if any(self.owners[group] != ask.node_index for group in groups):
+                    return error_frame(STALE_ROUTE, ask.request_id)
+                rows = [
+                    row
+                    for row in self._stored_rows(ask.node_index)
+                    if row[0] >= start_key
+                    and int.from_bytes(row[0][:2], "big") in groups
+                ]
+                if len(rows) > limit:
+                    next_start = rows[limit][0]
+                values = [
+                    part for key, value in rows[:limit] for part in (key[2:], value)
+                ]
             case CountKeys():
                 assert (ask.key_count, payload) == (1, b"")
                 values = sum(
@@ -255,6 +273,11 @@ class ScriptedState:
 
     def _scanned(self, node_index: int) -> list[tuple[bytes, bytes]]:
         """Return all rows of a node in the order of their keys."""
+        rows = self._stored_rows(node_index)
+        return sorted((key[2:], value) for key, value in rows)
+
+    def _stored_rows(self, node_index: int) -> list[tuple[bytes, bytes]]:
+        """Return all rows of a node in the order in which they are stored."""
         rows: list[tuple[bytes, bytes]] = []
         if self.schema.kind is StateKind.LIST:
             for key, items in self._stored().items():
@@ -265,7 +288,7 @@ class ScriptedState:
         else:
             rows = list(self._stored_values().items())
         return sorted(
-            (key[2:], row)
+            (key, row)
             for key, row in rows
             if self.owners[int.from_bytes(key[:2], "big")] == node_index
         )

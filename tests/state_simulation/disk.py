@@ -10,6 +10,7 @@ from queryablestate.store.layout import decode_kept, kept_prefix
 from queryablestate.store.marks import hold_mark, records
 from queryablestate.store.store import StateStore
 from queryablestate.wire.codec import decode_rows
+from tests.queryablestate.whole_reads import WholeReader
 from tests.state_simulation.scenario import MAX_PARALLELISM
 
 
@@ -55,7 +56,7 @@ class Disk:
         self._node_id = node_id
         self.staged: dict[tuple[bytes, int], StagedRows] = {}
         self.store = self._open()
-        self.reader = self.store.reader()
+        self.reader = WholeReader(self.store)
         self._positions: dict[str, int] = {}
 
     def __repr__(self) -> str:
@@ -78,7 +79,7 @@ class Disk:
         """Open it as a new process does."""
         self.store.close()
         self.store = self._open()
-        self.reader = self.store.reader()
+        self.reader = WholeReader(self.store)
 
     def close(self) -> None:
         """Let go of it."""

@@ -16,6 +16,7 @@ from queryablestate.node.core.effects import (
     AskAgain,
     BindStore,
     CancelFetch,
+    CancelReads,
     CheckStages,
     CollectRows,
     ConnectProxy,
@@ -69,6 +70,7 @@ from queryablestate.node.reads import (
 )
 from queryablestate.store.groups import groups_in
 from queryablestate.store.rows import check_chunk
+from queryablestate.store.steps import ReadWork
 from queryablestate.wire.codec import decode_rows
 from queryablestate.wire.node_messages import (
     ChunkStaged,
@@ -76,6 +78,7 @@ from queryablestate.wire.node_messages import (
     StagesVerified,
 )
 from queryablestate.wire.questions import Question, Refusal
+from tests.queryablestate.whole_reads import finish
 from tests.simulation.timeline import MS
 from tests.state_simulation.copying import NodeCopying, ThreadQueue
 from tests.state_simulation.network import Connection
@@ -350,13 +353,16 @@ class Node:
         self._world.timeline.after(self._world.rng.randrange(10 * MS), scan)
 
     def _read(self, asked: AskedQuestion, key_groups: Sequence[int]) -> Found:
-        return read(
-            self.disk.reader,
-            asked.question,
-            asked.keys,
-            key_groups,
-            self._world.wall_clock_us,
-            _ANSWER_SIZE_BYTES_MAX,
+        return finish(
+            read(
+                self.disk.reader.reader,
+                asked.question,
+                asked.keys,
+                key_groups,
+                self._world.wall_clock_us,
+                _ANSWER_SIZE_BYTES_MAX,
+                ReadWork(),
+            )
         )
 
     def _finish(
@@ -528,8 +534,8 @@ class Node:
             case ReportBehind(failure=failure):
                 self._world.counts["nodes that could not go on"] += 1
                 self._world.trace(self.node_id, "cannot go on:", failure)
-            case ReportRegistered() | ReportRefused() | ReportStale():
-                pass
+            case CancelReads() | ReportRegistered() | ReportRefused() | ReportStale():
+                pass  # what is read here is read in a moment
             case _:
                 assert_never(effect)
 

@@ -54,7 +54,14 @@ from queryablestate.wire.node_messages import (
     StagesVerified,
 )
 from queryablestate.wire.operation_messages import DrainNode, RescaleJob
-from queryablestate.wire.questions import Answer, Ask, Question, Refusal, Told
+from queryablestate.wire.questions import (
+    Answer,
+    Ask,
+    CancelQuestions,
+    Question,
+    Refusal,
+    Told,
+)
 from queryablestate.wire.records import CountersRecord
 from queryablestate.wire.refusals import NOT_LEADER
 from tests.simulation.timeline import MS
@@ -219,7 +226,7 @@ class Proxy:
         for key in [key for key in self._readers if key[0] == link]:
             del self._readers[key]
         if self.is_alive:
-            self._reads.client_left(link)
+            self._send_reads(self._reads.client_left(link))
             if self.core is not None:
                 self._step(LinkClosed(link=link))
 
@@ -238,10 +245,12 @@ class Proxy:
                     )
                 else:
                     refusal = Refusal(request_id=message.question_id, code=NOT_LEADER)
-                    outgoing = self._reads.refused(link, refusal)
+                    now_ns = world.timeline.now_ns
+                    outgoing = self._reads.refused(link, refusal, now_ns=now_ns)
                 self._send_reads(outgoing)
             case Refusal():
-                self._send_reads(self._reads.refused(link, message))
+                now_ns = world.timeline.now_ns
+                self._send_reads(self._reads.refused(link, message, now_ns=now_ns))
             case _:
                 # As `queryablestate.proxy.loop`: nodes are heard, and none is taken in.
                 is_joining = isinstance(message, RegisterNode)
@@ -463,7 +472,7 @@ class Proxy:
 
     def _send_reads(self, outgoing: list[Outgoing]) -> None:
         for item in outgoing:
-            if isinstance(item.message, Question):
+            if isinstance(item.message, Question | CancelQuestions):
                 self._tell_node(item.link, item.message, item.payload or b"")
                 continue
             key = (item.link, item.message.request_id)

@@ -36,6 +36,7 @@ from queryablestate.node.core.copy_table import CopyTable
 from queryablestate.node.core.effects import (
     AskAgain,
     BindStore,
+    CancelReads,
     CheckStages,
     CollectRows,
     DropOldStages,
@@ -71,7 +72,12 @@ from queryablestate.node.core.events import (
 )
 from queryablestate.node.core.jobs import JobTable, ServedJob
 from queryablestate.node.core.limits import NodeLimits
-from queryablestate.node.core.refusals import stale_route, too_late, unavailable
+from queryablestate.node.core.refusals import (
+    cancelled,
+    stale_route,
+    too_late,
+    unavailable,
+)
 from queryablestate.node.core.registration import NodeIdentity, Registration
 from queryablestate.node.core.waiting import WaitingQuestions
 from queryablestate.wire.node_messages import (
@@ -91,7 +97,7 @@ from queryablestate.wire.node_messages import (
     ToNode,
     VerifyStages,
 )
-from queryablestate.wire.questions import Question, Refusal
+from queryablestate.wire.questions import CancelQuestions, Question, Refusal
 from queryablestate.wire.records import BatchDecided
 from queryablestate.wire.refusals import NOT_LEADER
 from queryablestate.wire.snapshot_messages import (
@@ -150,7 +156,9 @@ class NodeCore:
         )
         self._jobs = self._job_table({}, {})
         self._copies = CopyTable(identity, limits)
-        self._waiting = WaitingQuestions(limits.questions_waiting_max)
+        self._waiting = WaitingQuestions(
+            limits.questions_waiting_max, limits.questions_size_bytes_max
+        )
         self._gate = ChunkGate(
             chunks_per_writer_max=limits.chunks_per_writer_max,
             size_bytes_max=limits.chunks_size_bytes_max,
@@ -396,6 +404,8 @@ class NodeCore:
                 return [CollectRows(command=command)]
             case WriteSnapshot() | LoadSnapshot() | DropLoaded():
                 return [HandleSnapshot(command=command)]
+            case CancelQuestions(question_ids=question_ids):
+                return self._cancel(question_ids)
             case NodeEmptied(reason=reason):
                 self._is_leaving = False
                 return [EndProcess(reason=reason)]
@@ -469,13 +479,22 @@ class NodeCore:
     def _defer(self, event: QuestionDeferred, now_ns: int) -> list[NodeEffect]:
         if event.asked.deadline_ns <= now_ns:
             return [SendToProxy(message=too_late(event, now_ns))]
-        if self._waiting.is_full:
-            refusal = unavailable(
-                event.asked.question, event.job_id, "too many questions wait"
+        return [
+            SendToProxy(
+                message=unavailable(
+                    refused.asked.question, refused.job_id, "too many questions wait"
+                )
             )
-            return [SendToProxy(message=refusal)]
-        self._waiting.add(event)
-        return []
+            for refused in self._waiting.add(event)
+        ]
+
+    def _cancel(self, question_ids: Sequence[int]) -> list[NodeEffect]:
+        """Answer these questions no more: nobody waits for that."""
+        effects: list[NodeEffect] = [
+            SendToProxy(message=cancelled(waiting.asked.question))
+            for waiting in self._waiting.take_cancelled(question_ids)
+        ]
+        return [*effects, CancelReads(question_ids=tuple(question_ids))]
 
     def _ask_again(self, ready: Sequence[QuestionDeferred]) -> list[NodeEffect]:
         return [AskAgain(asked=waiting.asked) for waiting in ready]

@@ -32,6 +32,7 @@ __all__ = [
     "AskAgain",
     "BindStore",
     "CancelFetch",
+    "CancelReads",
     "CheckStages",
     "CollectRows",
     "ConnectProxy",
@@ -237,6 +238,13 @@ class SwitchStore:
 
 
 @frozen(kw_only=True)
+class CancelReads:
+    """Read no more of what these questions ask; those that are answered are none."""
+
+    question_ids: tuple[int, ...]
+
+
+@frozen(kw_only=True)
 class AskAgain:
     """Look at a question that has waited, as if it had just come."""
 
@@ -290,6 +298,7 @@ NodeEffect: TypeAlias = (
     | HoldKeyGroups
     | FetchKeyGroups
     | CancelFetch
+    | CancelReads
     | FinishCopy
     | CollectRows
     | KeepCopySecret

@@ -31,6 +31,7 @@ class NodeLimits:
             applied all that was decided.
         entries_waiting_max: Entries of one job that wait to be applied.
         questions_waiting_max: Questions that wait for a batch.
+        questions_size_bytes_max: Of their keys.
         chunks_per_writer_max: Chunks of one writer that wait for the disk.
         chunks_size_bytes_max: All that wait for the disk.
     """
@@ -45,5 +46,6 @@ class NodeLimits:
     drop_stages_ns: int = 300 * NS_PER_SECOND
     entries_waiting_max: int = 1_000
     questions_waiting_max: int = 10_000
+    questions_size_bytes_max: int = 16 << 20
     chunks_per_writer_max: int = 64
     chunks_size_bytes_max: int = 256 * 1024 * 1024

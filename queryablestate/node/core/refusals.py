@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never
 
+from nameservice import DidNotHappenError
 from nameservice.clock import NS_PER_SECOND
 from queryablestate.errors import DeadlineExceededError, StateUnavailableError
 from queryablestate.node.core.events import Wait
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from queryablestate.wire.questions import Question
 
 
-__all__ = ["stale_route", "too_late", "unavailable"]
+__all__ = ["cancelled", "stale_route", "too_late", "unavailable"]
 
 _RETRY_AFTER_SECONDS: Final = 0.1
 
@@ -30,6 +31,12 @@ def unavailable(question: Question, job_id: str | None, detail: str) -> Refusal:
 def stale_route(question: Question) -> Refusal:
     """Return what is told when another node is to be asked, or may be."""
     return Refusal(request_id=question.question_id, code=STALE_ROUTE)
+
+
+def cancelled(question: Question) -> Refusal:
+    """Return what a question is told that is wanted no more."""
+    error = DidNotHappenError("it is wanted no more")
+    return refusal_of(error, question.question_id)
 
 
 def too_late(waiting: QuestionDeferred, now_ns: int) -> Refusal:

@@ -11,6 +11,7 @@ import heapq
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 from queryablestate.node.core.events import Wait
+from queryablestate.shares import Shares
 from queryablestate.wire.records import (
     BatchDecided,
     SnapshotMarked,
@@ -20,7 +21,7 @@ from queryablestate.wire.records import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from queryablestate.node.core.events import QuestionDeferred
     from queryablestate.wire.questions import Question
@@ -37,37 +38,42 @@ class WaitingQuestions:
     """
     The questions that wait, in the order in which they came.
 
+    Room is shared fairly between askers (`Shares`, rule B2).
+
     Args:
         count_max: How many may wait.
+        size_bytes_max: How big their second frames may be, together.
     """
 
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
+    def __init__(self, count_max: int, size_bytes_max: int) -> None:
         self._number = 0
         self._waiting: dict[int, QuestionDeferred] = {}
+        self._shares: Shares[int] = Shares(
+            count_max=count_max, size_bytes_max=size_bytes_max
+        )
         # An entry of a question that waits no more is left until it comes up.
         self._deadlines: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    @property
-    def is_full(self) -> bool:
-        """Return whether no further question may wait."""
-        return len(self._waiting) >= self._count_max
-
-    def add(self, deferred: QuestionDeferred) -> None:
-        """Let a question wait; not if there is no room."""
-        assert not self.is_full
+    def add(self, deferred: QuestionDeferred) -> Sequence[QuestionDeferred]:
+        """Have a question wait; return those that there is no room for."""
+        asked = deferred.asked
         self._number += 1
         self._waiting[self._number] = deferred
-        heapq.heappush(self._deadlines, (deferred.asked.deadline_ns, self._number))
+        turned_away = self._shares.take(
+            asked.question.asker, self._number, len(asked.keys)
+        )
+        refused = [self._waiting.pop(number) for number in turned_away]
+        heapq.heappush(self._deadlines, (asked.deadline_ns, self._number))
         if len(self._deadlines) > 2 * len(self._waiting) + _LEFTOVER_COUNT_MAX:
             self._deadlines = [
                 (waiting.asked.deadline_ns, number)
                 for number, waiting in self._waiting.items()
             ]
             heapq.heapify(self._deadlines)
+        return refused
 
     def next_deadline_ns(self) -> int | None:
         """Return the earliest deadline of those that wait, or None."""
@@ -82,7 +88,7 @@ class WaitingQuestions:
             if deadline_ns > now_ns:
                 break
             _, number = heapq.heappop(self._deadlines)
-            due.append(self._waiting.pop(number))
+            due.append(self._remove(number))
         return due
 
     def take_applied(
@@ -132,6 +138,13 @@ class WaitingQuestions:
         """Take out those about *job_id*, and those that may be."""
         return self._take(lambda waiting: waiting.job_id in {job_id, None})
 
+    def take_cancelled(
+        self, question_ids: Collection[int]
+    ) -> Sequence[QuestionDeferred]:
+        """Take out these questions, those of them that wait."""
+        wanted = frozenset(question_ids)
+        return self._take(lambda waiting: waiting.asked.question.question_id in wanted)
+
     def take_all(self) -> Sequence[QuestionDeferred]:
         """Take out all of them."""
         return self._take(lambda _: True)
@@ -139,6 +152,7 @@ class WaitingQuestions:
     def clear(self) -> None:
         """Forget all of them: nobody is there to be answered."""
         self._waiting.clear()
+        self._shares.clear()
         self._deadlines.clear()
 
     def _take(
@@ -146,7 +160,11 @@ class WaitingQuestions:
     ) -> Sequence[QuestionDeferred]:
         """Take out those that are wanted, in the order in which they came."""
         numbers = [n for n, waiting in self._waiting.items() if is_wanted(waiting)]
-        return [self._waiting.pop(number) for number in numbers]
+        return [self._remove(number) for number in numbers]
+
+    def _remove(self, number: int) -> QuestionDeferred:
+        self._shares.free(number)
+        return self._waiting.pop(number)
 
 
 def _is_reached(question: Question, generation: int, batch_id: int) -> bool:

@@ -13,7 +13,7 @@ from haservices import open_ha_services
 from queryablestate import StateUnavailableError, UnknownStateError
 from queryablestate.client.partition_scan import PartitionScanner
 from queryablestate.schema.schema import StateSchema
-from queryablestate.wire.questions import Ask, ScanRows
+from queryablestate.wire.questions import Ask, WalkRows
 from tests.queryablestate.scripted_proxy import (
     Lead,
     Reply,
@@ -67,7 +67,7 @@ def moving(
     """Return what deals key groups anew before the page of that number."""
 
     def on_ask(ask: Ask, _: bytes) -> Reply:
-        if isinstance(ask.operation, ScanRows) and state.ask_count == when:
+        if isinstance(ask.operation, WalkRows) and state.ask_count == when:
             state.owners = tuple(map(owners, range(state.max_parallelism)))
             state.version += 1
         return None
@@ -126,7 +126,7 @@ class TestMoves:
         """Key groups move to other nodes before some page, and once more later."""
         rng = random.Random(seed)
         state = ScriptedState(VALUE_SCHEMA, ROWS, node_count=3)
-        state.page_row_count_max = 17
+        state.page_row_count_max = 9
         first, second = rng.randrange(1, 12), rng.randrange(12, 20)
         table = [rng.randrange(3) for _ in range(state.max_parallelism)]
         again = [rng.randrange(3) for _ in range(state.max_parallelism)]

@@ -26,13 +26,17 @@ from nameservice import (
 )
 from queryablestate import DeadlineExceededError, StateUnavailableError
 from queryablestate.node.config import NodeConfig
+from queryablestate.node.core.read_schedule import ReadAsked
 from queryablestate.node.node import StateNode
+from queryablestate.node.reading import LongRead
 from queryablestate.store.reader import StoreReader
+from queryablestate.store.steps import ReadWork, Steps
 from queryablestate.wire.address import parse_address
 from queryablestate.wire.codec import (
     decode_count,
     decode_flags,
     decode_items,
+    decode_keys,
     decode_values,
     encode,
     encode_payload,
@@ -58,6 +62,7 @@ from queryablestate.wire.node_messages import (
 )
 from queryablestate.wire.questions import (
     Answer,
+    CancelQuestions,
     CountKeys,
     GetEntries,
     GetItems,
@@ -67,6 +72,7 @@ from queryablestate.wire.questions import (
     Question,
     Refusal,
     ScanRows,
+    WalkRows,
 )
 from queryablestate.wire.records import BatchDecided, StageRecord
 from queryablestate.wire.refusals import NOT_LEADER, STALE_ROUTE, error_of
@@ -154,16 +160,28 @@ class Detour:
         return f"tcp://{self.link.address}"
 
 
-def hold_scanner(node: StateNode) -> threading.Event:
-    """Keep the scanner of *node* busy until the event is set."""
+def hold_reading(node: StateNode) -> threading.Event:
+    """Keep the reading thread of *node* busy until the event is set."""
     assert node._running is not None
     go, begun = threading.Event(), threading.Event()
 
-    def hold(_: StoreReader) -> None:
+    def hold(_: StoreReader, __: ReadWork) -> Steps[None]:
         begun.set()
         go.wait(TIMEOUT_SECONDS)
+        yield
 
-    assert node._running._server._store.opened.scanner.run(hold)
+    asked = ReadAsked(
+        read_id=(-7, 0), asker="hold", deadline_ns=1 << 62, holds_rows=False
+    )
+    node._running._server._store.opened.reading.read(
+        LongRead(
+            asked=asked,
+            begin=hold,
+            done=lambda _: 0,
+            failed=lambda _, __: None,
+            dropped=lambda _, __: None,
+        )
+    )
     assert begun.wait(TIMEOUT_SECONDS)
     return go
 
@@ -213,11 +231,11 @@ class Job:
         assert self.proxy.apply(entry).sequence == self.sequence
 
     def question(
-        self, operation: Operation | None = None, **settings: int | None
+        self, operation: Operation | None = None, **settings: int | str | None
     ) -> Question:
         """Return a question of the leader."""
         self.question_id += 1
-        fields: dict[str, int | None] = {
+        fields: dict[str, int | str | None] = {
             "leader_epoch": self.proxy.leader_epoch,
             "state_number": 1,
             "assignment_version": 1,
@@ -231,7 +249,7 @@ class Job:
             **fields,  # type: ignore[arg-type]  # a test names them
         )
 
-    def get(self, *names: str, **settings: int | None) -> list[bytes | None]:
+    def get(self, *names: str, **settings: int | str | None) -> list[bytes | None]:
         """Return the values under some keys of key group 0."""
         keys = [storage_key(name) for name in names]
         answered = self.proxy.ask(self.question(None, **settings), keys)
@@ -242,7 +260,7 @@ class Job:
         self,
         operation: Operation | None = None,
         keys: list[bytes] | None = None,
-        **settings: int | None,
+        **settings: int | str | None,
     ) -> Refusal:
         """Return what the node says instead of an answer."""
         if keys is None:
@@ -740,7 +758,7 @@ class TestReading:
     def test_the_loop_does_not_read_large_values(self, job: Job) -> None:
         """B1: they wait for their turn; small ones, and heartbeats, do not."""
         job.write(rows(a=b"1", b=bytes(2_000_000)))
-        go = hold_scanner(job.node)
+        go = hold_reading(job.node)
         job.proxy.put(job.question(None), [storage_key("b")])
         assert job.get("a") == [b"1"]
         go.set()
@@ -752,7 +770,7 @@ class TestReading:
     def test_existence_is_told_without_the_value(self, job: Job) -> None:
         """B1: of a value of 2 MB no byte is read, so that nothing need wait."""
         job.write(rows(a=b"1", b=bytes(2_000_000)))
-        go = hold_scanner(job.node)
+        go = hold_reading(job.node)
         keys = [storage_key(name) for name in "bzab"]
         answer, payload = job.answer(HasRows(), keys)
         assert decode_flags(payload) == [True, False, True, True]
@@ -800,29 +818,117 @@ class TestReading:
         self, ha: HAServices, proxy: NodeProxy, tmp_path: Path
     ) -> None:
         """N3: beyond the limit a scan is refused at once, and may be asked again."""
-        with StateNode(ha, config(tmp_path, questions_waiting_max=1)) as one:
+        with StateNode(ha, config(tmp_path, questions_waiting_max=2)) as one:
             job = Job(one, proxy)
             job.serve()
             job.write(rows(a=b"1"))
-            go = hold_scanner(one)
+            go = hold_reading(one)
             job.proxy.put(job.question(CountKeys()))
-            refusal = job.refusal(CountKeys(), [])
-            assert refusal.code == "state-unavailable"
+            job.proxy.put(job.question(CountKeys()))
             assert job.get("a") == [b"1"]  # points do not wait for scans
             go.set()
-            assert not isinstance(job.proxy.answer(), Refusal)
+            refusal, answer = job.proxy.answer(), job.proxy.answer()
+            assert isinstance(refusal, Refusal)
+            assert refusal.code == "state-unavailable"
+            assert not isinstance(answer, Refusal)
 
     @pytest.mark.proves("Q3")
     def test_a_scan_whose_deadline_has_passed_is_not_read(self, job: Job) -> None:
         """Q3: nobody waits for it any more."""
         job.write(rows(a=b"1"))
-        go = hold_scanner(job.node)
+        go = hold_reading(job.node)
         job.proxy.put(job.question(CountKeys(), deadline_ms=1))
         assert job.get("a") == [b"1"]
         threading.Timer(0.05, go.set).start()
         refusal = job.proxy.answer()
         assert isinstance(refusal, Refusal)
         assert isinstance(error_of(refusal), DeadlineExceededError)
+
+    @pytest.mark.proves("B2")
+    def test_what_is_cancelled_is_not_read(self, job: Job) -> None:
+        """B2: what its proxy wants no more; the other question is answered."""
+        job.write(rows(a=b"1"))
+        go = hold_reading(job.node)
+        job.proxy.put(job.question(CountKeys()))
+        cancelled_id = job.question_id
+        job.proxy.put(job.question(CountKeys()))
+        job.proxy.send(
+            CancelQuestions(
+                leader_epoch=job.proxy.leader_epoch, question_ids=(cancelled_id, 999)
+            )
+        )
+        assert job.get("a") == [b"1"]  # so that it has heard of that
+        go.set()
+        refusal, answer = job.proxy.answer(), job.proxy.answer()
+        assert isinstance(refusal, Refusal)
+        assert (refusal.request_id, refusal.code) == (cancelled_id, "did-not-happen")
+        assert not isinstance(answer, Refusal)
+        assert answer[0].question_id == cancelled_id + 1
+
+    @pytest.mark.proves("B2")
+    def test_askers_take_turns(self, job: Job) -> None:
+        """B2: one that comes after many of another one is not the last."""
+        job.write(rows(a=b"1"))
+        go = hold_reading(job.node)
+        numbers = []
+        for asker in ("greedy", "greedy", "greedy", "modest"):
+            job.proxy.put(job.question(CountKeys(), asker=asker))
+            numbers.append(job.question_id)
+        assert job.get("a") == [b"1"]
+        go.set()
+        told = []
+        for _ in numbers:
+            answered = job.proxy.answer()
+            assert not isinstance(answered, Refusal)
+            told.append(answered[0].question_id)
+        assert told == [numbers[0], numbers[3], numbers[1], numbers[2]]
+
+    @pytest.mark.proves("B2")
+    def test_small_lists_and_maps_do_not_wait(self, job: Job) -> None:
+        """B2: they are read like points; what takes longer has its turn."""
+        job.write(rows_of({f"m{number:04}": b"1" for number in range(2_000)}))
+        go = hold_reading(job.node)
+        _, payload = job.answer(GetEntries(), [storage_key("m0001")[:7]])
+        assert len(decode_items(payload)[0] or ()) == 20
+        job.proxy.put(job.question(GetEntries()), [storage_key("m")[:4]])
+        assert job.get("m0001") == [b"1"]
+        go.set()
+        answered = job.proxy.answer()
+        assert not isinstance(answered, Refusal)
+        assert len(decode_items(answered[1])[0] or ()) == 4_000
+
+    @pytest.mark.proves("B2", "C2")
+    def test_an_answer_tells_how_much_was_read(self, job: Job) -> None:
+        """B2, C2: that is what its asker is charged for."""
+        job.write(rows_of({f"k{number:04}": b"1" for number in range(1_000)}))
+        answer, _ = job.answer(ScanRows(start=b"", stop=None, limit=10), [])
+        assert answer.row_count == 10
+        answer, _ = job.answer(GetValues(), [storage_key("k0001"), storage_key("z")])
+        assert answer.row_count == 2
+
+    @pytest.mark.proves("S2", "S3")
+    def test_key_groups_can_be_walked_over(self, job: Job) -> None:
+        """In the order in which they are stored; those of others are a stale route."""
+        job.write(rows(a=b"1", b=b"2"))
+        names: list[bytes] = []
+        start: bytes | None = b""
+        while start is not None:
+            walk = WalkRows(key_groups=((0, 0),), start=start, limit=1)
+            answer, payload = job.answer(walk, [])
+            names += decode_keys(payload)[::2]
+            start = answer.next_start
+        assert names == [storage_key("a")[2:], storage_key("b")[2:]]
+        refused: list[tuple[tuple[tuple[int, int], ...], str]] = [
+            (((0, 2),), STALE_ROUTE),
+            (((5, 5),), STALE_ROUTE),
+            (((1, 0),), "malformed"),
+            (((0, 0), (0, 1)), "malformed"),
+            (((0, 1 << 16),), "malformed"),
+            (((-1, 0),), "malformed"),
+        ]
+        for runs, code in refused:
+            walk = WalkRows(key_groups=runs, start=b"", limit=1)
+            assert job.refusal(walk, []).code == code
 
     def test_a_count_of_a_schema_that_is_none_is_refused(self, job: Job) -> None:
         """What a reader sends is checked here: nodes know no schemas."""

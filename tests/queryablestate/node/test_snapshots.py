@@ -49,6 +49,7 @@ from tests.queryablestate.store_batches import (
     key,
     state,
 )
+from tests.queryablestate.whole_reads import WholeReader
 
 
 pytestmark = pytest.mark.shells
@@ -110,7 +111,7 @@ class Node:
     def values(self, number: int) -> list[bytes | None]:
         """Return what readers find in every key group."""
         keys = [key(group) for group in GROUPS]
-        return self.store.reader().get_values(number, keys, NOW_US).values
+        return WholeReader(self.store).get_values(number, keys, NOW_US).values
 
     def loads(self) -> list[str]:
         """Return what is loaded, and not shown."""

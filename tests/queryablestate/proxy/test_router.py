@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 import pytest
 
 from nameservice import NS_PER_SECOND
-from queryablestate import StateUnavailableError
+from queryablestate import RateLimitedError, StateUnavailableError
 from queryablestate.control.events import Link
 from queryablestate.control.routes import KvStateLocation
+from queryablestate.proxy import router
 from queryablestate.proxy.access import (
     ANONYMOUS_CALLER,
     AccessList,
@@ -25,6 +27,7 @@ from queryablestate.proxy.router import ReadDesk, ReadLimits
 from queryablestate.wire.questions import (
     Answer,
     Ask,
+    CancelQuestions,
     CountKeys,
     GetValues,
     Operation,
@@ -33,8 +36,14 @@ from queryablestate.wire.questions import (
     Refusal,
     ScanRows,
     Told,
+    WalkRows,
 )
-from queryablestate.wire.refusals import NOT_LEADER, STALE_ROUTE, refusal_of
+from queryablestate.wire.refusals import (
+    NOT_LEADER,
+    STALE_ROUTE,
+    error_of,
+    refusal_of,
+)
 
 
 CLIENT: Final = Link(1)
@@ -166,10 +175,11 @@ def question(
         deadline_ms=deadline_ms,
         min_batch_id=min_batch_id,
         min_generation=min_generation,
+        asker="connection 1",
     )
 
 
-def refusal(outgoing: list[Outgoing]) -> Refusal:
+def refusal(outgoing: Sequence[Outgoing]) -> Refusal:
     """Return the only message, which must be a refusal to the client."""
     (only,) = outgoing
     assert only.link == CLIENT
@@ -207,8 +217,9 @@ class TestRouting:
         desk.ask(ask(request_id=9))
         from_node = Refusal(request_id=1, code="storage", data=("full",))
         passed = Refusal(request_id=9, code="storage", data=("full",))
-        assert desk.desk.refused(NODE_A, from_node) == [Outgoing(CLIENT, passed)]
-        assert desk.desk.refused(NODE_A, from_node) == []
+        refused = desk.desk.refused(NODE_A, from_node, now_ns=1)
+        assert refused == [Outgoing(CLIENT, passed)]
+        assert desk.desk.refused(NODE_A, from_node, now_ns=1) == []
 
     @pytest.mark.parametrize(
         "stale",
@@ -487,8 +498,122 @@ class TestReplicas:
         desk.ask(ask(request_id=8))
         desk.locations[5] = location(sole=(sole, (2, 3)))
         error = StateUnavailableError("job", None, key_groups, 0.1, "not confirmed")
-        refused = refusal(desk.desk.refused(NODE_A, refusal_of(error, 1)))
+        out = desk.desk.refused(NODE_A, refusal_of(error, 1), now_ns=1)
+        refused = refusal(out)
         assert (refused.request_id, refused.code) == (8, code)
+
+
+@pytest.mark.proves("B2", "C2")
+class TestRows:
+    """What a question costs: the rows that it has read."""
+
+    COUNT = CountKeys()
+    PAGE = ScanRows(start=b"", stop=None, limit=100)
+    WALK = WalkRows(key_groups=((0, 1),), start=b"", limit=100)
+
+    def desk(self, burst: int = 10) -> Desk:
+        """Return a desk that lets so many rows through, and one more per second."""
+        rule = RateLimitRule(scope="caller", keys_per_second=1, burst=burst)
+        return Desk(rules=(rule,))
+
+    def counting(self, desk: Desk, *, now_ns: int = 0) -> Sequence[Outgoing]:
+        """Ask for a count."""
+        question = ask(operation=self.COUNT)
+        return desk.ask(question, b"", now_ns=now_ns)
+
+    def answer(self, row_count: int, question_id: int = 1) -> Answer:
+        """Return what a node answers."""
+        return Answer(
+            question_id=question_id,
+            reading=reading(),
+            has_missing=False,
+            row_count=row_count,
+        )
+
+    def test_a_count_is_charged_by_what_it_has_read(self) -> None:
+        """B2, C2: one row lets it begin; then its caller waits for all the others."""
+        desk = self.desk()
+        assert isinstance(self.counting(desk)[0].message, Question)
+        desk.desk.answered(NODE_A, self.answer(30), VALUES, now_ns=0)
+        error = error_of(refusal(self.counting(desk)))
+        assert isinstance(error, RateLimitedError)
+        assert error.retry_after_seconds == 21.0  # a debt of 20, and one row
+        assert len(self.counting(desk, now_ns=21 * SECOND)) == 1
+
+    @pytest.mark.parametrize("operation", [PAGE, WALK])
+    def test_a_page_costs_what_it_returns(self, operation: Operation) -> None:
+        """B2, C2: not what it might have returned."""
+        desk = self.desk()
+        question = ask(operation=operation, key_count=100)
+        for number in range(1, 6):
+            (out,) = desk.ask(question, b"")
+            assert isinstance(out.message, Question)
+            desk.desk.answered(NODE_A, self.answer(2, number), VALUES, now_ns=0)
+        assert refusal(desk.ask(question, b"")).code == "rate-limited"
+
+    def test_points_are_paid_for_beforehand(self) -> None:
+        """C2: whether they are there or not."""
+        desk = self.desk()
+        for number in range(1, 11):
+            desk.ask(ask())
+            desk.desk.answered(NODE_A, self.answer(1, number), VALUES, now_ns=0)
+        assert refusal(desk.ask(ask())).code == "rate-limited"
+
+    def test_what_came_to_nothing_is_charged(self) -> None:
+        """B2: a deadline just short of the answer is no way round the limit."""
+        desk = self.desk()
+        self.counting(desk)
+        late = Refusal(request_id=1, code="deadline-exceeded", row_count=30)
+        assert len(desk.desk.refused(NODE_A, late, now_ns=0)) == 1
+        assert refusal(self.counting(desk)).code == "rate-limited"
+
+    def test_it_is_charged_though_nobody_waits_any_more(self) -> None:
+        """B2: the deadline has come here first, or the client has gone."""
+        for end in ("deadline", "client"):
+            desk = self.desk()
+            self.counting(desk)
+            if end == "client":
+                desk.desk.client_left(CLIENT)
+            else:
+                desk.desk.expire(now_ns=5 * SECOND)
+            late = Refusal(request_id=1, code="did-not-happen", row_count=60)
+            assert desk.desk.refused(NODE_B, late, now_ns=5 * SECOND) == []
+            assert isinstance(self.counting(desk)[0].message, Question)
+            assert desk.desk.refused(NODE_A, late, now_ns=5 * SECOND) == []
+            assert desk.desk._unpaid == {}
+            out = self.counting(desk, now_ns=5 * SECOND)
+            assert refusal(out).code == "rate-limited"
+
+    def test_only_the_node_that_was_asked_can_charge(self) -> None:
+        """Another one, or one that answers twice, does not."""
+        desk = self.desk()
+        self.counting(desk)
+        desk.desk.answered(NODE_B, self.answer(99), VALUES, now_ns=0)
+        desk.desk.answered(NODE_A, self.answer(1), VALUES, now_ns=0)
+        desk.desk.answered(NODE_A, self.answer(99), VALUES, now_ns=0)
+        assert isinstance(self.counting(desk)[0].message, Question)
+
+    def test_what_is_to_be_settled_ends_with_its_node(self) -> None:
+        """Nothing is kept for an answer that cannot come."""
+        desk = self.desk()
+        self.counting(desk)
+        desk.desk.client_left(CLIENT)
+        assert len(desk.desk._unpaid) == 1
+        desk.desk.node_left(NODE_B)
+        assert len(desk.desk._unpaid) == 1
+        desk.desk.node_left(NODE_A)
+        assert desk.desk._unpaid == {}
+
+    def test_what_is_to_be_settled_is_bounded(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A node that never answers is no memory of ours."""
+        monkeypatch.setattr(router, "_UNPAID_COUNT_MAX", 3)
+        desk = Desk()
+        for _ in range(5):
+            self.counting(desk)
+        desk.desk.client_left(CLIENT)
+        assert list(desk.desk._unpaid) == [3, 4, 5]
 
 
 class TestBeforeTheFirstBatch:
@@ -581,8 +706,16 @@ class TestDeadlines:
         desk.ask(ask(request_id=2), client=OTHER)
         desk.locations[5] = location(links=(None, None))
         desk.ask(ask(request_id=3), is_settled=False)
-        desk.desk.client_left(CLIENT)
+        desk.locations[5] = location()
+        desk.ask(ask(request_id=4, node_index=1))
+        desk.ask(ask(request_id=5))
+        # B2: their nodes need not read on.
+        assert desk.desk.client_left(CLIENT) == [
+            Outgoing(NODE_A, CancelQuestions(leader_epoch=EPOCH, question_ids=(1, 4))),
+            Outgoing(NODE_B, CancelQuestions(leader_epoch=EPOCH, question_ids=(3,))),
+        ]
         assert (desk.desk.pending_count, desk.desk.parked_count) == (1, 0)
+        assert desk.desk.client_left(CLIENT) == []
 
 
 class TestShares:

@@ -17,6 +17,7 @@ from tests.queryablestate.store_batches import (
     state,
     write,
 )
+from tests.queryablestate.whole_reads import WholeReader
 
 
 @pytest.fixture
@@ -28,12 +29,12 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 def values(store: StateStore, *keys: bytes, number: int = 1) -> list[bytes | None]:
     """Return what a value state holds under *keys*."""
-    return store.reader().get_values(number, keys, NOW_US).values
+    return WholeReader(store).get_values(number, keys, NOW_US).values
 
 
 def items(store: StateStore, one: bytes) -> list[bytes] | None:
     """Return all items of a list."""
-    return store.reader().get_items(1, [one], 0, None, NOW_US).values[0]
+    return WholeReader(store).get_items(1, [one], 0, None, NOW_US).values[0]
 
 
 class TestWinners:
@@ -87,7 +88,7 @@ class TestWinners:
         states = [state(3, kind="map"), state(1), state(2, kind="list")]
         store.apply(JOB, decided(1, {"a": 3, "b": 1}, states=states))
         assert values(store, key(0)) == [b"w"]
-        reader = store.reader()
+        reader = WholeReader(store)
         assert reader.get_items(2, [key(0)], 0, None, NOW_US).values == [[b"i"]]
         assert reader.get_entries(3, [key(0)], NOW_US).values == [[b"m", b"e"]]
 

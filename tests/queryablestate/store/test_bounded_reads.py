@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from nameservice import LocalProtocolError
-from queryablestate.store.reader import StoreReader
 from queryablestate.store.store import StateStore
 from tests.queryablestate.store_batches import (
     NODE,
@@ -19,6 +18,7 @@ from tests.queryablestate.store_batches import (
     state,
     write,
 )
+from tests.queryablestate.whole_reads import WholeReader
 
 
 MIB = 1 << 20
@@ -64,10 +64,10 @@ def peak_of(read: Callable[[], object]) -> int:
     ids=["values", "one value", "list", "end of a list", "map"],
 )
 def test_reading_stops_at_the_limit(
-    store: StateStore, read: Callable[[StoreReader], object]
+    store: StateStore, read: Callable[[WholeReader], object]
 ) -> None:
     """B1: nothing is read that cannot be sent any more."""
-    reader = store.reader()
+    reader = WholeReader(store)
 
     def refused() -> None:
         with pytest.raises(LocalProtocolError, match="fewer keys"):
@@ -79,7 +79,7 @@ def test_reading_stops_at_the_limit(
 @pytest.mark.proves("B1")
 def test_a_slice_from_both_ends_is_not_a_whole_list(store: StateStore) -> None:
     """B1: a small part of a list larger than any answer can be read."""
-    reader = store.reader()
+    reader = WholeReader(store)
     for start, stop in ((20, -2), (-4, 22)):
 
         def read(start: int = start, stop: int = stop) -> None:
@@ -94,7 +94,7 @@ def test_a_slice_from_both_ends_is_not_a_whole_list(store: StateStore) -> None:
 @pytest.mark.proves("B1")
 def test_a_page_holds_no_more_than_it_returns(store: StateStore) -> None:
     """B1: the rows that come next in other key groups are not read before."""
-    reader = store.reader()
+    reader = WholeReader(store)
 
     def page() -> None:
         read = reader.scan(1, range(ROW_COUNT), b"", None, 2, NOW_US)
@@ -124,7 +124,7 @@ def test_repeated_keys_are_read_once(tmp_path: Path, *, has_ttl: bool) -> None:
             row_key = key(0) + b"\x01m" if kind == "map" else key(0)
             of = state(number, kind=kind, has_ttl=has_ttl)
             write(store, [(row_key, stored)], batch_state=of)
-        reader = store.reader()
+        reader = WholeReader(store)
         for read in (
             reader.get_values(1, keys, NOW_US),
             reader.get_items(2, keys, 0, None, NOW_US),
@@ -167,7 +167,7 @@ def test_existence_needs_no_value(tmp_path: Path) -> None:
                 ],
                 batch_state=state(number + 3, kind=kind, has_ttl=True),
             )
-        reader = store.reader()
+        reader = WholeReader(store)
 
         def read() -> None:
             for number in range(1, 7):
@@ -178,6 +178,3 @@ def test_existence_needs_no_value(tmp_path: Path) -> None:
         read()
         assert peak_of(read) <= MIB // 8
         assert reader.has_rows(9, keys[:1], NOW_US).view is None
-        assert reader.has_rows(5, keys, NOW_US, look_count_max=2).values == found
-        with pytest.raises(LocalProtocolError):
-            reader.has_rows(5, keys, NOW_US, look_count_max=1)

@@ -35,6 +35,7 @@ from tests.queryablestate.store_copying import (
     kept_sequences,
     rows_by_group,
 )
+from tests.queryablestate.whole_reads import WholeReader
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def write_all(
 
 def values(store: StateStore, *groups: int, number: int = 1) -> list[bytes | None]:
     """Return what the rows of `write_all` hold."""
-    return store.reader().get_values(number, [key(one) for one in groups], 1).values
+    return WholeReader(store).get_values(number, [key(one) for one in groups], 1).values
 
 
 def lost(store: StateStore, number: int = 1) -> tuple[tuple[int, int], ...]:
@@ -187,7 +188,7 @@ class TestCopy:
         sequence = fetched(source, target, [1])
         hold(target, [0], joining({1: 1}))
         assert target.state(2) is None
-        assert target.reader().get_values(2, [key(0), key(1)], NOW_US).view is None
+        assert WholeReader(target).get_values(2, [key(0), key(1)], NOW_US).view is None
         write_all(target, b"2", batch_state=state(2))
         assert finished(target, [1], sequence) == (1,)
         assert target.state(2) == source.state(2)

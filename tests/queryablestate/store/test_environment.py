@@ -28,6 +28,7 @@ from tests.queryablestate.store_batches import (
     state,
     write,
 )
+from tests.queryablestate.whole_reads import WholeReader
 
 
 def opened(path: Path, **changes: object) -> StateStore:
@@ -169,7 +170,7 @@ class TestLimits:
         with opened(tmp_path, size_bytes_max=size_bytes_max) as store:
             write(store, [(key(0), b"before")])
             view = store.state(1)
-            reader = store.reader()
+            reader = WholeReader(store)
             store.stage([chunk(rows, batch_id=2)], NOW_US)
             for _ in range(3):
                 with pytest.raises(StorageError, match="greater size_bytes_max"):
@@ -186,7 +187,7 @@ class TestLimits:
             write(store, [(key(1), b"small")], job_id="other")
         with opened(tmp_path, size_bytes_max=4 * size_bytes_max) as store:
             store.apply(JOB, entry)
-            assert store.reader().count(1, [0, 1], NOW_US)[1] == 522
+            assert WholeReader(store).count(1, [0, 1], NOW_US)[1] == 522
 
     def test_the_number_of_states_has_a_limit(self, tmp_path: Path) -> None:
         """It is said, nothing is applied, and dropping a state makes room (rule 4)."""
@@ -204,12 +205,12 @@ class TestLimits:
             with pytest.raises(StorageError, match="drop states"):
                 store.reset_job("other", 1, [9_999])
             write(store, [(key(0), b"1")], batch_state=states[0])
-            reader = store.reader()
+            reader = WholeReader(store)
             number = states[-2].state_number
             assert reader.get_values(number, [key(0)], NOW_US).values == [b"last"]
             store.reset_job(JOB, 50, [1, 2])
             write(store, [(key(0), b"3")], batch_state=states[-1], job_id="other")
         with opened(tmp_path) as store:
             assert len(store._environment.slots) == SLOT_COUNT_MAX
-            read = store.reader().get_values(SLOT_COUNT_MAX + 1, [key(0)], NOW_US)
+            read = WholeReader(store).get_values(SLOT_COUNT_MAX + 1, [key(0)], NOW_US)
             assert read.values == [b"3"]

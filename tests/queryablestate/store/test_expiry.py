@@ -7,6 +7,7 @@ import pytest
 
 from queryablestate.store.store import StateStore
 from tests.queryablestate.store_batches import NODE, expiring, key, state, write
+from tests.queryablestate.whole_reads import WholeReader
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_items_and_entries_are_removed_one_by_one(store: StateStore, kind: str) 
     ]
     write(store, brought, batch_state=batch_state)
     assert store.sweep_expired(10, 100) == 1
-    reader = store.reader()
+    reader = WholeReader(store)
     if kind == "list":
         assert reader.get_items(1, [key(0)], 0, None, 1).values == [[b"1"]]
     else:

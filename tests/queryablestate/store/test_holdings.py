@@ -10,6 +10,7 @@ from queryablestate.store.groups import ALL_GROUPS
 from queryablestate.store.store import StateStore
 from tests.queryablestate.store_batches import JOB, NODE, NOW_US, key, state, write
 from tests.queryablestate.store_copying import hold, joining, rows_by_group
+from tests.queryablestate.whole_reads import WholeReader
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ class TestHold:
             hold(store, [0, 2], [])
             assert groups_of(store, 1) == groups_of(store, 2) == [0, 2]
             assert store.state(1) == view
-        reader = store.reader()
+        reader = WholeReader(store)
         assert reader.get_values(3, [key(1)], NOW_US).values == [b"other"]
         assert reader.count(1, [0, 2], NOW_US)[1] == 4
         assert store.positions() == {JOB: 2, "other": 1}
@@ -69,7 +70,7 @@ class TestHold:
         """A batch may have been sent by an older assignment (S2)."""
         hold(store, [0, 2], [])
         write(store, [(key(group), b"%d" % group) for group in range(4)])
-        read = store.reader().get_values(1, [key(g) for g in range(4)], NOW_US)
+        read = WholeReader(store).get_values(1, [key(g) for g in range(4)], NOW_US)
         assert read.values == [b"0", None, b"2", None]
         assert read.view is not None
         assert read.view.batch_id == 3
@@ -120,7 +121,7 @@ class TestHold:
             counts.append(count_rows(store))
         assert counts == [16, 14, 12, 10, 8, 6, 4]
         assert groups_of(store, 1) == groups_of(store, 2) == [1]
-        read = store.reader().get_values(1, [key(1, "a")], NOW_US)
+        read = WholeReader(store).get_values(1, [key(1, "a")], NOW_US)
         assert read.values == [b"new"]
         store.hold(JOB, [], [])
         assert [store.remove_unheld(JOB) for _ in range(3)] == [False, False, True]
@@ -135,7 +136,7 @@ class TestHold:
         assert groups_of(store) == [0, 1, 2, 3]
         hold(store, [], [])
         assert store.remove_unheld("other")
-        assert store.reader().get_values(3, [key(1)], NOW_US).values == [b"other"]
+        assert WholeReader(store).get_values(3, [key(1)], NOW_US).values == [b"other"]
 
     @pytest.mark.proves("S2")
     def test_a_removal_that_was_interrupted_is_done_later(

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nameservice import LocalProtocolError, StorageError
+from queryablestate.store import cursors as store_cursors
 from queryablestate.store import reader as store_reader
-from queryablestate.store.reader import ScanRead, StoreReader
+from queryablestate.store.reader import Page, ScanRead
+from queryablestate.store.steps import ReadWork
 from queryablestate.store.store import StateStore
 from queryablestate.wire.records import StateDropped
 from tests.queryablestate.store_batches import (
@@ -25,6 +27,7 @@ from tests.queryablestate.store_batches import (
     state,
     write,
 )
+from tests.queryablestate.whole_reads import WholeReader
 
 
 @pytest.fixture
@@ -35,9 +38,9 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 
 @pytest.fixture
-def reader(store: StateStore) -> StoreReader:
+def reader(store: StateStore) -> WholeReader:
     """Return a reader of it."""
-    return store.reader()
+    return WholeReader(store)
 
 
 LIST = state(kind="list")
@@ -47,7 +50,7 @@ ODD_KEYS = [b"", b"\0", b"\0\0", b"\xff" * 400, b"k" * 512, b"k" * 100_000]
 
 
 def pages(
-    reader: StoreReader,
+    reader: WholeReader,
     groups: Sequence[int],
     *,
     start: bytes = b"",
@@ -72,7 +75,7 @@ def scanned(read: list[ScanRead]) -> list[tuple[bytes, bytes]]:
 
 class TestAnyRead:
     @pytest.mark.proves("W7")
-    def test_a_state_that_is_not_there_has_no_view(self, reader: StoreReader) -> None:
+    def test_a_state_that_is_not_there_has_no_view(self, reader: WholeReader) -> None:
         """It is told apart from a state without rows, whatever is asked (W7)."""
         keys = [key(0), key(1)]
         for read in (
@@ -91,7 +94,7 @@ class TestAnyRead:
         assert reader.count(1, [0], NOW_US) == (None, 0)
 
     def test_a_state_without_rows_has_a_view(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """Nothing is there, as of a batch."""
         store.apply(JOB, decided(1, {}))
@@ -108,7 +111,7 @@ class TestAnyRead:
 
     @pytest.mark.proves("Q1")
     def test_the_view_is_as_new_as_the_rows(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """What a reader remembers of a state is never older than what it reads (Q1)."""
         for batch_id in range(1, 4):
@@ -120,7 +123,7 @@ class TestAnyRead:
             assert read.values == [b"%d" % batch_id]
 
     def test_what_is_remembered_of_states_is_bounded(
-        self, store: StateStore, reader: StoreReader, monkeypatch: pytest.MonkeyPatch
+        self, store: StateStore, reader: WholeReader, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """However many states there have been."""
         monkeypatch.setattr(store_reader, "_KNOWN_COUNT_MAX", 2)
@@ -129,12 +132,12 @@ class TestAnyRead:
         for number in (1, 2, 3, 4, 5, 1):
             read = reader.get_values(number, [key(0)], NOW_US)
             assert read.values == [b"%d" % number]
-            assert len(reader._known) <= 2
+            assert len(reader.reader._known) <= 2
 
     def test_a_closed_store_is_told(self, store: StateStore) -> None:
         """LMDB's errors do not escape (L4)."""
         write(store, [(key(0), b"")])
-        reader = store.reader()
+        reader = WholeReader(store)
         store.close()
         store.close()
         with pytest.raises(StorageError, match="cannot read"):
@@ -149,7 +152,7 @@ class TestAnyRead:
 
 class TestValues:
     def test_they_come_in_the_order_of_the_keys(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """Also those that are asked for twice, or are not there."""
         write(store, [(key(0, "a"), b"1"), (key(0, "b"), b""), (key(9), b"3")])
@@ -158,7 +161,7 @@ class TestValues:
         assert reader.get_values(1, keys, NOW_US).values == values
 
     def test_what_can_be_no_key_holds_nothing(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """It is an answer, not an error of LMDB."""
         write(store, [(key(0), b"1")])
@@ -169,7 +172,7 @@ class TestValues:
 
     @pytest.mark.proves("W6")
     def test_a_later_batch_replaces_and_deletes(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """Upsert by key; to delete what is not there is nothing (W6)."""
         write(store, [(key(0), b"1"), (key(1), b"1"), (key(2), b"1")])
@@ -179,7 +182,7 @@ class TestValues:
         assert reader.get_values(1, keys, NOW_US).values == values
 
     def test_the_longest_key_can_be_written_and_read(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """Also as an item of a list, whose row key is longer still."""
         longest = b"\0\0" + b"k" * 480
@@ -191,7 +194,7 @@ class TestValues:
 
     @pytest.mark.proves("Q3", "W6")
     def test_expired_values_are_absent(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """And an answer says until when it holds (W6, Q3)."""
         write(
@@ -216,7 +219,7 @@ class TestValues:
 class TestItems:
     @pytest.mark.proves("W6")
     def test_items_are_appended_and_cleared(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """A delete clears what came before it, within its batch too (W6)."""
         keys = [key(0), key(1)]
@@ -235,7 +238,7 @@ class TestItems:
 
     @pytest.mark.proves("W6")
     def test_an_index_is_never_used_twice(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """A scan that is paged over a change meets no row a second time (W6)."""
         seen: list[bytes] = []
@@ -247,7 +250,7 @@ class TestItems:
 
     @pytest.mark.parametrize("has_ttl", [False, True])
     def test_any_slice_is_what_python_says(
-        self, store: StateStore, reader: StoreReader, has_ttl: bool
+        self, store: StateStore, reader: WholeReader, has_ttl: bool
     ) -> None:
         """Counted from either end, over it, and with items that have expired."""
         items = [b"%d" % number for number in range(5)]
@@ -271,7 +274,7 @@ class TestItems:
 
     @pytest.mark.proves("W6")
     def test_a_list_of_which_everything_has_expired_is_not_there(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """Absent for every reader, in every slice (W6)."""
         lists = state(kind="list", has_ttl=True)
@@ -281,7 +284,7 @@ class TestItems:
         assert reader.get_items(1, [key(0)], 0, None, 4).valid_until_us == 5
 
     def test_what_can_be_no_key_holds_nothing(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """It is an answer, not an error of LMDB."""
         write(store, [(key(0), b"1")], batch_state=LIST)
@@ -294,7 +297,7 @@ class TestItems:
         assert reader.get_entries(1, odd[2:], NOW_US).values == [None] * len(odd[2:])
 
     def test_the_last_list_of_a_database_is_read_from_its_end(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """Whether or not there is a row after it."""
         write(store, [(key(0), b"1"), (key(0), b"2")], batch_state=LIST)
@@ -304,7 +307,7 @@ class TestItems:
         assert reader.get_items(1, [key(0)], -1, None, NOW_US).values == [[b"2"]]
 
     def test_an_answer_has_a_limit(
-        self, store: StateStore, reader: StoreReader, monkeypatch: pytest.MonkeyPatch
+        self, store: StateStore, reader: WholeReader, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A list may be larger than what can be sent; a slice of it need not be."""
         monkeypatch.setattr(store_reader, "ANSWER_SIZE_BYTES_MAX", 1_100)
@@ -321,7 +324,7 @@ class TestItems:
 
 class TestEntries:
     def test_a_map_comes_in_the_order_of_its_keys(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """Map key and value in turn, of this key only."""
         write(
@@ -342,7 +345,7 @@ class TestEntries:
 
     @pytest.mark.proves("W6")
     def test_entries_are_deleted_and_expire_one_by_one(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """And a map without entries is not there (W6)."""
         maps = state(kind="map", has_ttl=True)
@@ -366,7 +369,7 @@ BOUNDS = st.binary(max_size=4) | st.text("ab", max_size=3).map(
 class TestScan:
     @pytest.mark.proves("Q1")
     def test_groups_are_merged_in_the_order_of_keys(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """Only those that are asked for, each row once, in pages of any size (Q1)."""
         rows = [(key(n % 7, f"{n * 37 % 100:03}"), b"%d" % n) for n in range(100)]
@@ -402,7 +405,9 @@ class TestScan:
         with StateStore.open(path, node_id=NODE, is_durable=False) as store:
             rows = [(key(len(text), text), text.encode()) for text in texts]
             write(store, rows)
-            read = pages(store.reader(), range(4), start=start, stop=stop, limit=limit)
+            read = pages(
+                WholeReader(store), range(4), start=start, stop=stop, limit=limit
+            )
             assert scanned(read) == sorted(
                 (row_key[2:], value)
                 for row_key, value in rows
@@ -410,7 +415,7 @@ class TestScan:
             )
 
     def test_a_page_looks_at_a_bounded_number_of_expired_rows(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """So it may be empty, and yet not be the last; no live row is left out."""
         rows = [
@@ -422,7 +427,7 @@ class TestScan:
         assert [value for _, value in scanned(read)] == [b"x"] * 10
 
     def test_a_page_says_until_when_it_holds(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """Until the first of its rows expires."""
         rows = [(key(0, "a"), expiring(b"", 70)), (key(1, "b"), expiring(b"", 60))]
@@ -431,7 +436,7 @@ class TestScan:
         assert reader.scan(1, [0, 1], b"", None, 1, 10).valid_until_us == 70
 
     def test_a_page_ends_when_it_is_large(
-        self, store: StateStore, reader: StoreReader, monkeypatch: pytest.MonkeyPatch
+        self, store: StateStore, reader: WholeReader, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """However many rows were asked for; one row is always let through."""
         monkeypatch.setattr(store_reader, "PAGE_SIZE_BYTES_MAX", 1_300)
@@ -445,7 +450,7 @@ class TestScan:
 
 class TestCount:
     def test_keys_are_counted_and_not_rows(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """A list and a map are one key each, however many rows they have."""
         rows = [(key(group, text), b"") for group in (0, 1) for text in ("a", "b")]
@@ -467,7 +472,7 @@ class TestCount:
         assert reader.count(3, [0], NOW_US)[1] == 4
 
     def test_values_are_counted_with_and_without_other_groups(
-        self, store: StateStore, reader: StoreReader
+        self, store: StateStore, reader: WholeReader
     ) -> None:
         """By walking, or by what LMDB knows where that is the same."""
         rows = [(key(n % 5, f"{n}"), b"") for n in range(23)]
@@ -484,7 +489,7 @@ class TestCount:
 
     @pytest.mark.parametrize("kind", ["value", "list", "map"])
     def test_what_has_expired_does_not_count(
-        self, store: StateStore, reader: StoreReader, kind: str
+        self, store: StateStore, reader: WholeReader, kind: str
     ) -> None:
         """A list or map counts as long as one row of it is there."""
         suffixes = [b""] if kind == "value" else [b"\x01a", b"\x01b"]
@@ -520,7 +525,7 @@ class TestThreads:
         read_count = [0, 0]
 
         def read(place: int) -> None:
-            reader = store.reader()
+            reader = WholeReader(store)
             last = 0
             while not is_over.is_set() or read_count[place] < 10:
                 if place == 0:
@@ -566,7 +571,7 @@ class TestThreads:
         seen_count = [0]
 
         def read() -> None:
-            reader = store.reader()
+            reader = WholeReader(store)
             while not is_over.is_set():
                 number = newest[0]
                 for state_number in (number - 1, number, number + 1):
@@ -597,3 +602,78 @@ class TestThreads:
         assert faults == []
         assert seen_count[0] > 0
         assert len(store._environment.slots) == 1
+
+
+class TestWalks:
+    """Rows in the order in which they are stored."""
+
+    @settings(max_examples=60)
+    @given(
+        rows=st.sets(st.tuples(st.integers(0, 9), st.text("ab", max_size=3))),
+        wanted=st.sets(st.integers(0, 9)),
+        limit=st.integers(1, 5),
+    )
+    def test_every_row_once(
+        self,
+        tmp_path_factory: pytest.TempPathFactory,
+        rows: set[tuple[int, str]],
+        wanted: set[int],
+        limit: int,
+    ) -> None:
+        """Of these key groups, page by page, whatever lies between them."""
+        path = tmp_path_factory.mktemp("store")
+        with StateStore.open(path, node_id=NODE, is_durable=False) as store:
+            stored = {key(group, text): text.encode() for group, text in rows}
+            if stored:
+                write(store, list(stored.items()))
+            reader = WholeReader(store)
+            found: list[bytes] = []
+            start: bytes | None = b""
+            while start is not None:
+                page = reader.walk(1, list(wanted), start, None, limit, NOW_US)
+                assert len(page.rows) <= 2 * limit
+                assert page.next_start is None or page.next_start > start
+                found += page.rows
+                start = page.next_start
+            assert found == [
+                part
+                for one in sorted(stored)
+                if int.from_bytes(one[:2], "big") in wanted
+                for part in (one[2:], stored[one])
+            ]
+
+    @pytest.mark.proves("B2")
+    @pytest.mark.parametrize("kind", ["scan", "walk"])
+    def test_a_page_costs_what_it_returns(
+        self, store: StateStore, reader: WholeReader, kind: str
+    ) -> None:
+        """B2: however many key groups there are; empty ones cost nothing."""
+        write(store, [(key(group * 331, "x"), b"v") for group in range(99)])
+        work = ReadWork()
+        read = reader.reader.scan if kind == "scan" else reader.reader.walk
+        steps = read(1, range(32_768), Page(b"", None, 10), NOW_US, work)
+        with pytest.raises(StopIteration) as done:
+            next(steps)  # it pauses when it has looked at 256 of anything
+        page: ScanRead = done.value.value
+        assert len(page.rows) == 20
+        assert page.next_start is not None
+        assert work.row_count == 10
+
+    def test_a_merge_needs_few_cursors(
+        self, store: StateStore, reader: WholeReader, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Beyond a number of them, one is shared; the rows are the same."""
+        rows = [
+            (key(group, f"{number}"), b"%d" % group)
+            for group in range(20)
+            for number in range(3)
+        ]
+        write(store, rows)
+        expected = reader.scan(1, range(20), b"", None, 100, NOW_US).rows
+        assert len(expected) == 120
+        monkeypatch.setattr(store_cursors, "_CURSOR_COUNT_MAX", 2)
+        monkeypatch.setattr(store_cursors, "_LEAST_COUNT_MIN", 1)
+        assert reader.scan(1, range(20), b"", None, 100, NOW_US).rows == expected
+        small = reader.scan(1, range(20), b"", None, 1, NOW_US)
+        assert small.rows == expected[:2]
+        assert small.next_start == expected[2]

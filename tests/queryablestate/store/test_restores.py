@@ -14,6 +14,7 @@ from queryablestate.store.store import StateStore
 from queryablestate.wire.records import SnapshotRestored
 from queryablestate.wire.snapshot_messages import LoadedState
 from tests.queryablestate.store_batches import JOB, NODE, NOW_US, decided, key, state
+from tests.queryablestate.whole_reads import WholeReader
 
 
 ID: Final = "0a" * 16
@@ -61,7 +62,7 @@ def restored(sequence: int, restore_id: str = ID, number: int = 1) -> SnapshotRe
 
 def values(store: StateStore, number: int = 1) -> list[bytes | None] | None:
     """Return what readers find under both keys, or None if there is no state."""
-    read = store.reader().get_values(number, [key(0), key(3)], NOW_US)
+    read = WholeReader(store).get_values(number, [key(0), key(3)], NOW_US)
     return None if read.view is None else read.values
 
 

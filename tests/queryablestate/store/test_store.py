@@ -26,6 +26,7 @@ from tests.queryablestate.store_batches import (
     state,
     write,
 )
+from tests.queryablestate.whole_reads import WholeReader
 
 
 @pytest.fixture
@@ -152,7 +153,7 @@ class TestStage:
         store.stage([brought, brought], NOW_US)
         store.stage([chunk([(key(0), b"it would not be another one")])], NOW_US)
         store.apply(JOB, decided(1, {"a": 1}, states=[state(kind="list")]))
-        items = store.reader().get_items(1, [key(0)], 0, None, NOW_US).values
+        items = WholeReader(store).get_items(1, [key(0)], 0, None, NOW_US).values
         assert items == [[b"first"]]
 
     @pytest.mark.parametrize("size_bytes", [0, 1, 4_000, 4_060, 4_096, 300_001])
@@ -162,7 +163,7 @@ class TestStage:
         """It is cut into pieces and joined again."""
         value = bytes(index % 251 for index in range(size_bytes))
         write(store, [(key(0), value)])
-        assert store.reader().get_values(1, [key(0)], NOW_US).values == [value]
+        assert WholeReader(store).get_values(1, [key(0)], NOW_US).values == [value]
 
     @pytest.mark.proves("W2")
     def test_batches_of_which_nothing_came_for_long_are_dropped(
@@ -226,7 +227,7 @@ class TestChain:
         store.apply(JOB, decided(2, {"a": 1}, states=lists, batch_id=1))
         store.apply(JOB, first)
         assert store.positions() == {JOB: 2}
-        items = store.reader().get_items(1, [key(0)], 0, None, NOW_US)
+        items = WholeReader(store).get_items(1, [key(0)], 0, None, NOW_US)
         assert items.values == [[b"1", b"2"]]
 
     @pytest.mark.proves("W3")
@@ -263,13 +264,13 @@ class TestChain:
         assert caught.value.args == (2, (NODE,))
         assert store.positions() == {JOB: 1}
         assert store.state(9) is None
-        assert store.reader().get_values(1, [key(0)], NOW_US).values == [b"before"]
+        assert WholeReader(store).get_values(1, [key(0)], NOW_US).values == [b"before"]
         left = [index for index in range(3) if index not in brought]
         store.stage(
             [chunk([(key(0), b"x")], index=index, batch_id=2) for index in left], NOW_US
         )
         store.apply(JOB, entry)
-        assert store.reader().get_values(1, [key(0)], NOW_US).values == [b"x"]
+        assert WholeReader(store).get_values(1, [key(0)], NOW_US).values == [b"x"]
 
 
 class TestViews:
@@ -312,7 +313,7 @@ class TestViews:
         """``continue`` keeps them, ``replace`` clears them in its first batch (W5)."""
         write(store, [(key(0), b"old"), (key(1), b"old")])
         write(store, [(key(1), b"new")], batch_state=state(generation=2))
-        reader = store.reader()
+        reader = WholeReader(store)
         keys = [key(0), key(1)]
         assert reader.get_values(1, keys, NOW_US).values == [b"old", b"new"]
         replaced = state(generation=3, is_replaced=True)
@@ -331,7 +332,7 @@ class TestViews:
         store.apply(JOB, StateDropped(sequence=4, state_number=77))
         assert store.state(1) is None
         assert store.positions() == {JOB: 4}
-        reader = store.reader()
+        reader = WholeReader(store)
         assert reader.get_values(1, [key(0)], NOW_US).view is None
         assert reader.get_values(2, [key(0)], NOW_US).values == [b"2"]
         write(store, [(key(5), b"3")], batch_state=state(3))
@@ -360,7 +361,7 @@ class TestLoss:
             lost=ALL_GROUPS,
         )
         assert [store.state(number) for number in (1, 2, 7)] == [lost, None, lost]
-        reader = store.reader()
+        reader = WholeReader(store)
         assert reader.get_values(1, [key(0)], NOW_US).values == [None]
         assert reader.get_values(3, [key(0)], NOW_US).values == [b"3"]
 
@@ -374,7 +375,7 @@ class TestLoss:
         assert view is not None
         assert view.lost == ALL_GROUPS
         assert (view.generation, view.batch_id, view.kind) == (1, 41, "value")
-        assert store.reader().get_values(1, [key(0)], NOW_US).values == [b"1"]
+        assert WholeReader(store).get_values(1, [key(0)], NOW_US).values == [b"1"]
         write(store, [(key(1), b"2")], batch_state=state(is_replaced=True))
         view = store.state(1)
         assert view is not None
@@ -422,7 +423,7 @@ class TestIdentity:
             assert store.positions() == {JOB: 2}
             assert store.fences() == {(JOB, JOB): 1, (JOB, "q"): 4}
             assert store.missing_stages(JOB, 1, 9, stages(a=1)) == ()
-            reader = store.reader()
+            reader = WholeReader(store)
             assert reader.get_values(1, [key(0)], NOW_US).values == [b"1"]
             assert reader.get_items(2, [key(0)], 0, None, NOW_US).values == [[b"2"]]
             entry = decided(3, {"a": 1}, batch_id=9, query_id=QUERY)

@@ -14,6 +14,7 @@ from queryablestate.store.store import StateStore
 from queryablestate.wire.records import BatchDecided, StateDropped
 from tests.queryablestate import writing_store
 from tests.queryablestate.store_batches import JOB, NODE, NOW_US
+from tests.queryablestate.whole_reads import WholeReader
 from tests.queryablestate.writing_store import DROPPED, LISTS, VALUES
 
 
@@ -60,7 +61,7 @@ class Model:
 
 def scanned(store: StateStore, number: int) -> list[tuple[bytes, bytes]]:
     """Return key and value of all rows of a state, items without their index."""
-    reader = store.reader()
+    reader = WholeReader(store)
     if number == LISTS:
         rows: list[tuple[bytes, bytes]] = []
         for group in range(16):

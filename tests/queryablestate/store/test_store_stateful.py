@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from nameservice import LocalProtocolError
 from queryablestate import StagedDataMissingError, StaleWriterError
 from queryablestate.store.groups import ALL_GROUPS
-from queryablestate.store.reader import StateView, StoreReader
+from queryablestate.store.reader import StateView
 from queryablestate.store.store import StateStore
 from queryablestate.wire.node_messages import WriterFence
 from queryablestate.wire.records import BatchDecided, BatchState, Entry, StateDropped
@@ -35,6 +35,7 @@ from tests.queryablestate.store_batches import (
     stage_id,
     state,
 )
+from tests.queryablestate.whole_reads import WholeReader
 from tests.tiers import machine_settings
 
 
@@ -115,7 +116,7 @@ class StoreMachine(RuleBasedStateMachine):
     def open(self) -> None:
         """Open the directory, the first time or again."""
         self.store = StateStore.open(self.directory, node_id=NODE, is_durable=False)
-        self.reader: StoreReader = self.store.reader()
+        self.reader: WholeReader = WholeReader(self.store)
 
     def teardown(self) -> None:
         """Leave nothing behind."""

@@ -12,14 +12,13 @@ from structlog.testing import capture_logs
 
 from nameservice import NameServiceError
 from queryablestate import StaleWriterError
-from queryablestate.store.reader import StoreReader
 from queryablestate.store.store import StateStore
-from queryablestate.store.threads import StageTask, StoreScanner, StoreWriter
+from queryablestate.store.threads import StageTask, StoreWriter
 from queryablestate.wire.codec import encode_payload
 from queryablestate.wire.node_messages import StageChunk, StagedRows, WriterFence
 from queryablestate.wire.records import StageRecord
 from tests.queryablestate.node_entries import batch
-from tests.queryablestate.proxy_for_nodes import rows, storage_key
+from tests.queryablestate.proxy_for_nodes import rows
 
 
 pytestmark = pytest.mark.shells
@@ -222,53 +221,3 @@ class TestWriter:
         hands.writer.run(apply)
         assert applied.wait(TIMEOUT_SECONDS)
         assert swept.wait(TIMEOUT_SECONDS)
-
-
-class TestScanner:
-    def test_it_reads_in_order_on_a_thread_of_its_own(self, store: StateStore) -> None:
-        """What is asked first is read first."""
-        scanner = StoreScanner(store, 10)
-        seen: list[tuple[int, int]] = []
-        done = threading.Event()
-
-        def look(number: int, reader: StoreReader) -> None:
-            reader.get_values(1, [storage_key("a")], 0)
-            seen.append((number, threading.get_ident()))
-            if number == 2:
-                done.set()
-
-        for number in range(3):
-            assert scanner.run(lambda reader, n=number: look(n, reader))  # type: ignore[misc]  # the default binds it
-        assert done.wait(TIMEOUT_SECONDS)
-        scanner.close()
-        assert [number for number, _ in seen] == [0, 1, 2]
-        assert {thread for _, thread in seen} != {threading.get_ident()}
-
-    def test_what_waits_is_bounded(self, store: StateStore) -> None:
-        """N3: a read that does not fit is refused, not queued without end."""
-        scanner = StoreScanner(store, 2)
-        go, begun = threading.Event(), threading.Event()
-
-        def hold(_: StoreReader) -> None:
-            begun.set()
-            go.wait(TIMEOUT_SECONDS)
-
-        assert scanner.run(hold)
-        assert begun.wait(TIMEOUT_SECONDS)
-        assert scanner.run(lambda _: None)
-        assert scanner.run(lambda _: None)
-        assert len(scanner) == 2
-        assert not scanner.run(lambda _: None)
-        go.set()
-        scanner.close()
-
-    def test_an_error_of_ours_does_not_end_it(self, store: StateStore) -> None:
-        """It is logged, and the next read is done."""
-        scanner = StoreScanner(store, 10)
-        done = threading.Event()
-        with capture_logs() as logs:
-            scanner.run(lambda _: 1 // 0)  # type: ignore[arg-type]  # on purpose
-            scanner.run(lambda _: done.set())
-            assert done.wait(TIMEOUT_SECONDS)
-        scanner.close()
-        assert [log["event"] for log in logs] == ["loop.failed"]

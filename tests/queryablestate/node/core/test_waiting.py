@@ -28,6 +28,7 @@ def deferred(
     min_batch_id: int | None = 5,
     min_generation: int | None = None,
     deadline_ms: int = 5_000,
+    asker: str = "",
 ) -> QuestionDeferred:
     """Return a question that waits."""
     one = question(
@@ -36,6 +37,7 @@ def deferred(
         min_batch_id=min_batch_id,
         min_generation=min_generation,
         deadline_ms=deadline_ms,
+        asker=asker,
     )
     return QuestionDeferred(asked=asked(one), job_id=job_id, wait=wait)
 
@@ -43,19 +45,56 @@ def deferred(
 @pytest.fixture
 def waiting() -> WaitingQuestions:
     """Return room for three questions."""
-    return WaitingQuestions(3)
+    return WaitingQuestions(3, 1_000)
 
 
 class TestRoom:
     """What waits is bounded."""
 
     def test_it_is_full_at_its_limit(self, waiting: WaitingQuestions) -> None:
-        """The third question fits, a fourth would not."""
+        """The third question fits, a fourth does not."""
         for number in range(3):
-            assert not waiting.is_full
-            waiting.add(deferred(number))
-        assert waiting.is_full
+            assert waiting.add(deferred(number)) == []
+        fourth = deferred(4)
+        assert waiting.add(fourth) == [fourth]
         assert len(waiting) == 3
+
+    @pytest.mark.proves("B2", "Q2")
+    def test_one_asker_does_not_keep_others_from_waiting(
+        self, waiting: WaitingQuestions
+    ) -> None:
+        """B2, Q2: it gives up the newest of what it has, until all have as much."""
+        greedy = [deferred(number, asker="greedy") for number in range(3)]
+        for one in greedy:
+            assert waiting.add(one) == []
+        assert waiting.add(deferred(8, asker="modest")) == [greedy[2]]
+        another = deferred(9, asker="modest")
+        assert waiting.add(another) == [another]
+        assert waiting.add(deferred(10, asker="third")) == [greedy[1]]
+        assert [one.asked.question.question_id for one in waiting.take_all()] == [
+            0,
+            8,
+            10,
+        ]
+
+    @pytest.mark.proves("B1")
+    def test_what_waits_has_a_size(self) -> None:
+        """B1: its keys take memory; each has four bytes here."""
+        waiting = WaitingQuestions(100, 8)
+        assert waiting.add(deferred(1, asker="a")) == []
+        assert waiting.add(deferred(2, asker="a")) == []
+        (refused,) = waiting.add(deferred(3, asker="b"))
+        assert refused.asked.question.question_id == 2
+
+    @pytest.mark.proves("B2")
+    def test_what_is_cancelled_waits_no_more(self, waiting: WaitingQuestions) -> None:
+        """B2: its place is free; what does not wait is passed over."""
+        for number in range(3):
+            waiting.add(deferred(number))
+        taken = waiting.take_cancelled((2, 0, 7))
+        assert [one.asked.question.question_id for one in taken] == [0, 2]
+        assert len(waiting) == 1
+        assert waiting.add(deferred(8)) == []
 
     def test_forgetting_all_makes_room(self, waiting: WaitingQuestions) -> None:
         """Nobody is left, and no deadline."""

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+
+from queryablestate.shares import Shares
+
+
+def shares(count_max: int, size_bytes_max: int = 1_000) -> Shares[int]:
+    """Return places."""
+    return Shares(count_max=count_max, size_bytes_max=size_bytes_max)
+
+
+@pytest.mark.proves("B2")
+class TestShares:
+    """Places that are few."""
+
+    def test_one_owner_may_have_all(self) -> None:
+        """While no other one wants any; then it is refused more itself (B2)."""
+        some = shares(3)
+        assert [some.take("a", one, 0) for one in range(4)] == [[], [], [], [3]]
+        assert list(some) == [0, 1, 2]
+        assert len(some) == 3
+
+    def test_the_greediest_gives_up_its_newest(self) -> None:
+        """Until the newcomer has as much (B2)."""
+        some = shares(4)
+        for one in range(4):
+            assert some.take("a", one, 0) == []
+        assert some.take("b", 10, 0) == [3]
+        assert some.take("b", 11, 0) == [2]
+        assert some.take("b", 12, 0) == [12]
+        assert some.take("a", 4, 0) == [4]
+        assert list(some) == [0, 1, 10, 11]
+
+    def test_a_third_one_takes_of_those_who_have_most(self) -> None:
+        """Of two that have as much, of the one that came first."""
+        some = shares(4)
+        for one in range(2):
+            some.take("a", one, 0)
+            some.take("b", 10 + one, 0)
+        assert some.take("c", 20, 0) == [1]
+        assert some.take("c", 21, 0) == [21]
+        assert some.take("d", 30, 0) == [11]
+
+    def test_bytes_are_shared_like_places(self) -> None:
+        """Who has the largest part of either has most."""
+        some = shares(100, 10)
+        assert some.take("a", 1, 4) == []
+        assert some.take("a", 2, 4) == []
+        assert some.take("b", 3, 3) == [2]
+        assert some.size_bytes == 7
+        assert some.take("b", 4, 11) == [4]
+        assert some.size_bytes == 7
+
+    def test_more_than_one_may_have_to_go(self) -> None:
+        """Room is made until the newcomer fits."""
+        some = shares(100, 10)
+        for one in range(5):
+            some.take("a", one, 2)
+        assert some.take("b", 9, 5) == [4, 3, 2]
+        assert list(some) == [0, 1, 9]
+
+    def test_a_place_that_is_free_is_given_again(self) -> None:
+        """Whoever had it."""
+        some = shares(1)
+        assert some.take("a", 1, 5) == []
+        some.free(1)
+        assert 1 not in some
+        assert some.size_bytes == 0
+        assert some.take("b", 2, 0) == []
+        some.clear()
+        assert len(some) == 0
+        assert some.take("a", 3, 0) == []
+        assert 3 in some
