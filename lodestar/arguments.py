@@ -12,6 +12,7 @@ import argparse
 import math
 import os
 import sys
+from functools import partial
 from typing import Any, Final
 
 from haservices import Backend, HAConfig
@@ -24,11 +25,13 @@ __all__ = [
     "add_json_option",
     "add_log_option",
     "add_name_service_options",
+    "add_setting",
     "job_id",
     "load_config",
     "positive_count",
     "positive_seconds",
     "seconds_or_zero",
+    "settings_of",
 ]
 
 _PREFIX: Final = "setting_"
@@ -77,14 +80,7 @@ def add_name_service_options(
         "the configuration file.",
     )
 
-    def add(name: str, **options: Any) -> None:
-        group.add_argument(
-            f"--{name.replace('_', '-')}",
-            dest=_PREFIX + name,
-            default=argparse.SUPPRESS,
-            **options,
-        )
-
+    add = partial(add_setting, _PREFIX, group)
     add(
         "url",
         metavar="URL",
@@ -137,6 +133,41 @@ def add_name_service_options(
         add(name, metavar="FILE", help=text)
 
 
+def add_setting(
+    prefix: str,
+    group: argparse._ActionsContainer,
+    name: str,
+    *,
+    option: str = "",
+    **options: Any,
+) -> None:
+    """
+    Add an option for one setting; what is not given is left to its default.
+
+    Args:
+        prefix: What the names of such settings begin with in `settings_of`.
+        group: What to add it to.
+        name: The setting.
+        option: What it is called on the command line, if not as the setting.
+        options: For ``add_argument``.
+    """
+    group.add_argument(
+        option or f"--{name.replace('_', '-')}",
+        dest=prefix + name,
+        default=argparse.SUPPRESS,
+        **options,
+    )
+
+
+def settings_of(arguments: argparse.Namespace, prefix: str) -> dict[str, Any]:
+    """Return the settings that were given as options, by their names."""
+    return {
+        name.removeprefix(prefix): value
+        for name, value in vars(arguments).items()
+        if name.startswith(prefix)
+    }
+
+
 def load_config(arguments: argparse.Namespace) -> HAConfig:
     """
     Return the configuration that options, environment and file add up to.
@@ -144,12 +175,7 @@ def load_config(arguments: argparse.Namespace) -> HAConfig:
     Raises:
         ConfigurationError: If a setting is wrong, or names an embedded service.
     """
-    settings = {
-        name.removeprefix(_PREFIX): value
-        for name, value in vars(arguments).items()
-        if name.startswith(_PREFIX)
-    }
-    config = HAConfig.load(arguments.config, **settings)
+    config = HAConfig.load(arguments.config, **settings_of(arguments, _PREFIX))
     for name in unknown_environment(os.environ):
         print(f"lodestar: {name} is no setting, and is ignored", file=sys.stderr)
     if config.backend is Backend.EMBEDDED:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import queue
 import resource
 import threading
 from argparse import Namespace
+from functools import partial
 from signal import SIGHUP, Signals
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,13 @@ import attrs
 
 from leaderserver import LeaderServer, ServerConfig
 from leaderserver.server.limits import load_limits
-from lodestar.arguments import add_log_option, positive_count, positive_seconds
+from lodestar.arguments import (
+    add_log_option,
+    add_setting,
+    positive_count,
+    positive_seconds,
+    settings_of,
+)
 from lodestar.exit_codes import ExitCode
 from lodestar.output import write
 from lodestar.signals import stop_signals
@@ -23,8 +29,6 @@ from nameservice import NameServiceError, get_logger
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from lodestar.verbs import Verbs
 
 
@@ -33,6 +37,7 @@ __all__ = ["add_verbs", "server_config"]
 _log: Final = get_logger(component="leaderserver")
 
 _PREFIX: Final = "server_"
+_add: Final = partial(add_setting, _PREFIX)
 """Options with this prefix in their ``dest`` are settings of `ServerConfig`."""
 
 _LIMITS: Final = (
@@ -82,26 +87,26 @@ def add_verbs(verbs: Verbs) -> None:
         "--curve-secret-key-file server.key_secret",
     )
     _add(
-        parser.add_argument,
+        parser,
         "bind",
         metavar="tcp://HOST:PORT",
         help="where clients connect; port 0 takes any free one "
         f"(default: {_default('bind')})",
     )
     _add(
-        parser.add_argument,
+        parser,
         "publish_bind",
         metavar="tcp://HOST:PORT",
         help="where changes are published (default: any free port of --bind's host)",
     )
     _add(
-        parser.add_argument,
+        parser,
         "publish_address",
         metavar="tcp://HOST:PORT",
         help="where clients reach --publish-bind, if not on the host of their URL",
     )
     _add(
-        parser.add_argument,
+        parser,
         "data_dir",
         metavar="D",
         help="keep epochs and leader stores here over restarts (default: in memory)",
@@ -114,27 +119,28 @@ def add_verbs(verbs: Verbs) -> None:
         "let in.",
     )
     _add(
-        access.add_argument,
+        access,
         "curve_public_key_file",
         metavar="FILE",
         help="the server's own public key, from 'lodestar keygen'",
     )
     _add(
-        access.add_argument,
+        access,
         "curve_secret_key_file",
         metavar="FILE",
         help="the server's own secret key",
     )
     _add(
-        access.add_argument,
+        access,
         "allow_list_file",
         option="--allow-list",
         metavar="FILE",
         help="TOML file: which public key has which name and roles",
     )
     _add(
-        access.add_argument,
-        "insecure",
+        access,
+        "is_insecure_allowed",
+        option="--insecure",
         action="store_true",
         help="let other machines in without CURVE all the same",
     )
@@ -155,24 +161,12 @@ def add_verbs(verbs: Verbs) -> None:
         default = _default(name)
         shown = _DEFAULTS.get(name) if default is None else f"{default:,}"
         _add(
-            limits.add_argument,
+            limits,
             name,
             metavar="SECONDS" if is_seconds else "N",
             type=positive_seconds if is_seconds else positive_count,
             help=f"{text} (default: {shown})",
         )
-
-
-def _add(
-    add_argument: Callable[..., Any], name: str, option: str = "", **options: Any
-) -> None:
-    """Add an option for one setting; what is not given is left to `ServerConfig`."""
-    add_argument(
-        option or f"--{name.replace('_', '-')}",
-        dest=_PREFIX + name,
-        default=argparse.SUPPRESS,
-        **options,
-    )
 
 
 def _default(name: str) -> Any:
@@ -186,11 +180,7 @@ def server_config(arguments: Namespace) -> ServerConfig:
     Raises:
         ConfigurationError: If they do not; says which to change.
     """
-    options = {
-        name.removeprefix(_PREFIX): value
-        for name, value in vars(arguments).items()
-        if name.startswith(_PREFIX)
-    }
+    options = settings_of(arguments, _PREFIX)
     if arguments.limits_file is not None:
         options = load_limits(arguments.limits_file, overrides=options)
     return ServerConfig(**options)

@@ -8,12 +8,12 @@ once: its rows stay where they are, and are asked again when it is back.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import queue
 import threading
 from argparse import Namespace
 from enum import Enum
+from functools import partial
 from signal import SIGTERM, Signals
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -23,9 +23,11 @@ from haservices import open_ha_services
 from lodestar.arguments import (
     add_log_option,
     add_name_service_options,
+    add_setting,
     load_config,
     positive_count,
     seconds_or_zero,
+    settings_of,
 )
 from lodestar.exit_codes import ExitCode
 from lodestar.output import printable, write
@@ -36,14 +38,13 @@ from queryablestate.node.node import StateNode
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from lodestar.verbs import Verbs
 
 
 __all__ = ["add_verbs", "node_config"]
 
 _PREFIX: Final = "node_setting_"
+_add: Final = partial(add_setting, _PREFIX)
 """Options with this prefix in their ``dest`` are settings of `NodeConfig`."""
 
 _LIMITS: Final = (
@@ -92,47 +93,47 @@ def add_verbs(verbs: Verbs) -> None:
         "    --allow-list writers.toml",
     )
     _add(
-        parser.add_argument,
+        parser,
         "data_dir",
         required=True,
         metavar="D",
         help="where its rows are; made if it is not there; one node at a time",
     )
     _add(
-        parser.add_argument,
+        parser,
         "bind",
         metavar="tcp://HOST:PORT",
         help="where writers connect; port 0 takes any free one "
         f"(default: {_default('bind')})",
     )
     _add(
-        parser.add_argument,
+        parser,
         "advertised_host",
         metavar="H",
         help="the host that writers are told instead of --bind's",
     )
     _add(
-        parser.add_argument,
+        parser,
         "node_id",
         metavar="N",
         help="its name, unique in the cluster (default: the data directory's)",
     )
     _add(
-        parser.add_argument,
+        parser,
         "size_bytes_max",
         metavar="N",
         type=positive_count,
         help=f"how big the data may grow (default: {_default('size_bytes_max'):,})",
     )
     _add(
-        parser.add_argument,
+        parser,
         "is_durable",
         option="--not-durable",
         action="store_false",
         help="do not wait for the disk: rows survive the process, not the machine",
     )
     _add(
-        parser.add_argument,
+        parser,
         "drain_timeout_seconds",
         option="--drain-timeout",
         metavar="SECONDS",
@@ -148,34 +149,34 @@ def add_verbs(verbs: Verbs) -> None:
         "in.",
     )
     _add(
-        access.add_argument,
+        access,
         "token_file",
         metavar="FILE",
         help="the node's token, where the proxy has callers; see 'lodestar keygen'",
     )
     _add(
-        access.add_argument,
+        access,
         "curve_public_key_file",
         option="--node-public-key-file",
         metavar="FILE",
         help="the node's own CURVE public key",
     )
     _add(
-        access.add_argument,
+        access,
         "curve_secret_key_file",
         option="--node-secret-key-file",
         metavar="FILE",
         help="the node's own CURVE secret key",
     )
     _add(
-        access.add_argument,
+        access,
         "allow_list_file",
         option="--allow-list",
         metavar="FILE",
         help="TOML file: which public keys may bring rows, whatever their roles",
     )
     _add(
-        access.add_argument,
+        access,
         "is_insecure_allowed",
         option="--insecure",
         action="store_true",
@@ -186,25 +187,13 @@ def add_verbs(verbs: Verbs) -> None:
     for name, text in _LIMITS:
         is_seconds = name.endswith("_seconds")
         _add(
-            limits.add_argument,
+            limits,
             name,
             metavar="SECONDS" if is_seconds else "N",
             type=seconds_or_zero if is_seconds else positive_count,
             help=f"{text} (default: {_default(name):,})",
         )
     add_name_service_options(parser)
-
-
-def _add(
-    add_argument: Callable[..., Any], name: str, option: str = "", **options: Any
-) -> None:
-    """Add an option for one setting; what is not given is left to `NodeConfig`."""
-    add_argument(
-        option or f"--{name.replace('_', '-')}",
-        dest=_PREFIX + name,
-        default=argparse.SUPPRESS,
-        **options,
-    )
 
 
 def _default(name: str) -> Any:
@@ -218,13 +207,7 @@ def node_config(arguments: Namespace) -> NodeConfig:
     Raises:
         ConfigurationError: If they do not; says which to change.
     """
-    return NodeConfig(
-        **{
-            name.removeprefix(_PREFIX): value
-            for name, value in vars(arguments).items()
-            if name.startswith(_PREFIX)
-        }
-    )
+    return NodeConfig(**settings_of(arguments, _PREFIX))
 
 
 def _node(arguments: Namespace) -> ExitCode:

@@ -6,110 +6,59 @@ Settings are validated together, when the configuration is made: what starts, fi
 
 from __future__ import annotations
 
-import os
-from typing import Any, Final, TypeAlias, final
+from typing import Final, final
 
 from attrs import Attribute, field, frozen
+from attrs.validators import optional
 
 from leaderserver.server.core.memory_plan import MEMORY_LIMIT_BYTES_MIN, MemoryPlan
 from nameservice.clock import seconds_to_ns
 from nameservice.errors import ConfigurationError
+from nameservice.settings import (
+    FilePath,
+    check_all_or_none,
+    check_count,
+    check_flag,
+    check_frame_size,
+    check_optional_path,
+    insecure_error,
+    renamed_settings,
+    seconds_between,
+    whole_between,
+)
 from zmqtransport.endpoints import Endpoint, parse_endpoint
 
 
 __all__ = ["ServerConfig"]
 
-_FilePath: TypeAlias = str | os.PathLike[str]
-
 _LEASE_SECONDS_MIN: Final = 0.01
 _SECONDS_MAX: Final = 3600.0
-_COUNT_MAX: Final = 10_000_000
-_FRAME_SIZE_BYTES_MIN: Final = 65_536
-_FRAME_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
 _BYTES_MAX: Final = 2**50
 _DURABLE_STORE_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 
-def _check_seconds(_: object, attribute: Attribute[float], value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        message = f"{attribute.name} must be a number of seconds, not {value!r}"
-        raise ConfigurationError(message)
-    if not _LEASE_SECONDS_MIN <= value <= _SECONDS_MAX:  # also refuses NaN
-        message = (
-            f"{attribute.name} must be {_LEASE_SECONDS_MIN:g} to {_SECONDS_MAX:g} "
-            f"seconds, not {value!r}"
-        )
-        raise ConfigurationError(message)
+_CHECK_SECONDS: Final = seconds_between(_LEASE_SECONDS_MIN, _SECONDS_MAX)
+_CHECK_MEMORY: Final = whole_between(MEMORY_LIMIT_BYTES_MIN, _BYTES_MAX, unit="bytes")
+_CHECK_STORE: Final = optional(whole_between(1, _BYTES_MAX, unit="bytes"))
+_CURVE_FILES: Final = (
+    "curve_public_key_file",
+    "curve_secret_key_file",
+    "allow_list_file",
+)
+_RENAMED: Final = {"insecure": "is_insecure_allowed"}
 
 
-def _check_count(_: object, attribute: Attribute[int], value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        message = f"{attribute.name} must be a whole number, not {value!r}"
-        raise ConfigurationError(message)
-    if not 1 <= value <= _COUNT_MAX:
-        message = f"{attribute.name} must be 1 to {_COUNT_MAX:,}, not {value:,}"
-        raise ConfigurationError(message)
-
-
-def _check_frame_size(_: object, attribute: Attribute[int], value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        message = f"{attribute.name} must be a whole number of bytes, not {value!r}"
-        raise ConfigurationError(message)
-    if not _FRAME_SIZE_BYTES_MIN <= value <= _FRAME_SIZE_BYTES_MAX:
-        message = (
-            f"{attribute.name} must be {_FRAME_SIZE_BYTES_MIN:,} to "
-            f"{_FRAME_SIZE_BYTES_MAX:,} bytes, not {value:,}"
-        )
-        raise ConfigurationError(message)
-
-
-def _check_memory(_: object, attribute: Attribute[int], value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        message = f"{attribute.name} must be a whole number of bytes, not {value!r}"
-        raise ConfigurationError(message)
-    if not MEMORY_LIMIT_BYTES_MIN <= value <= _BYTES_MAX:
-        message = (
-            f"{attribute.name} must be {MEMORY_LIMIT_BYTES_MIN:,} to {_BYTES_MAX:,} "
-            f"bytes, not {value:,}"
-        )
-        raise ConfigurationError(message)
-
-
-def _check_store_bytes(_: object, attribute: Attribute[Any], value: object) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        message = f"{attribute.name} must be a whole number of bytes, not {value!r}"
-        raise ConfigurationError(message)
-    if not 1 <= value <= _BYTES_MAX:
-        message = f"{attribute.name} must be 1 to {_BYTES_MAX:,} bytes, not {value:,}"
-        raise ConfigurationError(message)
-
-
-def _check_text(_: object, attribute: Attribute[str], value: object) -> None:
+def _check_endpoint(_: object, attribute: Attribute[str], value: object) -> None:
     if not isinstance(value, str):
         message = f"{attribute.name} must be text, tcp://HOST:PORT, not {value!r}"
         raise ConfigurationError(message)
 
 
-def _check_optional_text(_: object, attribute: Attribute[Any], value: object) -> None:
-    if value is not None:
-        _check_text(_, attribute, value)
-
-
-def _check_file(_: object, attribute: Attribute[Any], value: object) -> None:
-    if value is not None and not (isinstance(value, str | os.PathLike) and str(value)):
-        message = f"{attribute.name} must be a path, not {value!r}"
-        raise ConfigurationError(message)
-
-
-def _check_flag(_: object, attribute: Attribute[bool], value: object) -> None:
-    if not isinstance(value, bool):
-        message = f"{attribute.name} must be true or false, not {value!r}"
-        raise ConfigurationError(message)
+_CHECK_OPTIONAL: Final = optional(_check_endpoint)
 
 
 @final
+@renamed_settings(_RENAMED)
 @frozen(kw_only=True)
 class ServerConfig:
     """
@@ -156,48 +105,48 @@ class ServerConfig:
         curve_public_key_file: The server's CURVE public key.
         curve_secret_key_file: The server's CURVE secret key, readable by it alone.
         allow_list_file: Who may do what; see ``zmqtransport.access``.
-        insecure: Listen beyond this machine even without CURVE.
+        is_insecure_allowed: Listen beyond this machine even without CURVE.
 
     Raises:
         ConfigurationError: On construction; says which setting to change, and how.
     """
 
-    bind: str = field(default="tcp://127.0.0.1:5170", validator=_check_text)
-    publish_bind: str | None = field(default=None, validator=_check_optional_text)
-    publish_address: str | None = field(default=None, validator=_check_optional_text)
-    data_dir: _FilePath | None = field(default=None, validator=_check_file)
-    lease_seconds_min: float = field(default=0.05, validator=_check_seconds)
-    lease_seconds_max: float = field(default=1.0, validator=_check_seconds)
-    lease_seconds_unrecorded_max: float = field(default=1.0, validator=_check_seconds)
-    session_timeout_seconds_min: float = field(default=0.1, validator=_check_seconds)
-    session_timeout_seconds_max: float = field(default=300.0, validator=_check_seconds)
-    frame_size_bytes_max: int = field(default=2_100_000, validator=_check_frame_size)
-    connections_max: int = field(default=10_000, validator=_check_count)
-    sessions_max: int = field(default=10_000, validator=_check_count)
-    contenders_per_component_max: int = field(default=1_000, validator=_check_count)
-    contenders_per_session_max: int = field(default=1_000, validator=_check_count)
-    subscriptions_per_session_max: int = field(default=10_000, validator=_check_count)
-    components_max: int = field(default=100_000, validator=_check_count)
-    queued_replies_per_peer_max: int = field(default=1_000, validator=_check_count)
-    memory_limit_bytes: int = field(default=256 * 1024 * 1024, validator=_check_memory)
-    store_bytes_max: int | None = field(default=None, validator=_check_store_bytes)
+    bind: str = field(default="tcp://127.0.0.1:5170", validator=_check_endpoint)
+    publish_bind: str | None = field(default=None, validator=_CHECK_OPTIONAL)
+    publish_address: str | None = field(default=None, validator=_CHECK_OPTIONAL)
+    data_dir: FilePath | None = field(default=None, validator=check_optional_path)
+    lease_seconds_min: float = field(default=0.05, validator=_CHECK_SECONDS)
+    lease_seconds_max: float = field(default=1.0, validator=_CHECK_SECONDS)
+    lease_seconds_unrecorded_max: float = field(default=1.0, validator=_CHECK_SECONDS)
+    session_timeout_seconds_min: float = field(default=0.1, validator=_CHECK_SECONDS)
+    session_timeout_seconds_max: float = field(default=300.0, validator=_CHECK_SECONDS)
+    frame_size_bytes_max: int = field(default=2_100_000, validator=check_frame_size)
+    connections_max: int = field(default=10_000, validator=check_count)
+    sessions_max: int = field(default=10_000, validator=check_count)
+    contenders_per_component_max: int = field(default=1_000, validator=check_count)
+    contenders_per_session_max: int = field(default=1_000, validator=check_count)
+    subscriptions_per_session_max: int = field(default=10_000, validator=check_count)
+    components_max: int = field(default=100_000, validator=check_count)
+    queued_replies_per_peer_max: int = field(default=1_000, validator=check_count)
+    memory_limit_bytes: int = field(default=256 * 1024 * 1024, validator=_CHECK_MEMORY)
+    store_bytes_max: int | None = field(default=None, validator=_CHECK_STORE)
     store_bytes_per_component_max: int | None = field(
-        default=None, validator=_check_store_bytes
+        default=None, validator=_CHECK_STORE
     )
-    curve_public_key_file: _FilePath | None = field(
-        default=None, validator=_check_file, repr=False
+    curve_public_key_file: FilePath | None = field(
+        default=None, validator=check_optional_path, repr=False
     )
-    curve_secret_key_file: _FilePath | None = field(
-        default=None, validator=_check_file, repr=False
+    curve_secret_key_file: FilePath | None = field(
+        default=None, validator=check_optional_path, repr=False
     )
-    allow_list_file: _FilePath | None = field(
-        default=None, validator=_check_file, repr=False
+    allow_list_file: FilePath | None = field(
+        default=None, validator=check_optional_path, repr=False
     )
-    insecure: bool = field(default=False, validator=_check_flag)
+    is_insecure_allowed: bool = field(default=False, validator=check_flag)
 
     def __attrs_post_init__(self) -> None:
         self._check_times()
-        self._check_curve()
+        check_all_or_none(self, *_CURVE_FILES, what="CURVE")
         self._check_endpoints()
 
     @property
@@ -295,20 +244,6 @@ class ServerConfig:
             )
             raise ConfigurationError(message)
 
-    def _check_curve(self) -> None:
-        files = {
-            "curve_public_key_file": self.curve_public_key_file,
-            "curve_secret_key_file": self.curve_secret_key_file,
-            "allow_list_file": self.allow_list_file,
-        }
-        missing = [name for name, value in files.items() if value is None]
-        if 0 < len(missing) < len(files):
-            message = (
-                "CURVE needs all of curve_public_key_file, curve_secret_key_file and "
-                f"allow_list_file: set {' and '.join(missing)} too"
-            )
-            raise ConfigurationError(message)
-
     def _check_endpoints(self) -> None:
         bind = self.bind_endpoint
         publish = self.publish_endpoint
@@ -319,13 +254,8 @@ class ServerConfig:
             )
             raise ConfigurationError(message)
         for name, endpoint in (("bind", bind), ("publish_bind", publish)):
-            if not (endpoint.is_loopback or self.uses_curve or self.insecure):
-                message = (
-                    f"{name} {endpoint} lets other machines in without proving who "
-                    "they are: set curve_public_key_file, curve_secret_key_file and "
-                    "allow_list_file (lodestar keygen makes keys), bind to 127.0.0.1, "
-                    "or accept it with insecure"
-                )
-                raise ConfigurationError(message)
+            is_secure = self.uses_curve or self.is_insecure_allowed
+            if not (endpoint.is_loopback or is_secure):
+                raise insecure_error(name, endpoint, _CURVE_FILES)
         if self.publish_address is not None:
             parse_endpoint(self.publish_address).check_connectable()

@@ -6,8 +6,7 @@ Settings are validated together, when the configuration is made: what starts, fi
 
 from __future__ import annotations
 
-import os
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, final
 
 from attrs import Attribute, field, frozen
 
@@ -15,11 +14,16 @@ from nameservice.clock import seconds_to_ns
 from nameservice.errors import ConfigurationError
 from nameservice.fields import check_name
 from nameservice.settings import (
+    FilePath,
+    check_all_or_none,
     check_count,
     check_flag,
     check_frame_size,
+    check_optional_path,
     check_optional_text,
+    check_path,
     check_text,
+    insecure_error,
     seconds_between,
     whole_between,
 )
@@ -29,12 +33,15 @@ from zmqtransport.endpoints import Endpoint, parse_endpoint
 
 __all__ = ["NodeConfig"]
 
-_FilePath: TypeAlias = str | os.PathLike[str]
-
 _SECONDS_MIN: Final = 0.01
 _SECONDS_MAX: Final = 10 * 365 * 24 * 3600.0
 _SIZE_BYTES_MAX: Final = 2**46
 _HOST_PORT: Final = 1
+_CURVE_FILES: Final = (
+    "curve_public_key_file",
+    "curve_secret_key_file",
+    "allow_list_file",
+)
 
 _CHECK_SECONDS: Final = seconds_between(_SECONDS_MIN, _SECONDS_MAX)
 _CHECK_WAIT: Final = seconds_between(0.0, _SECONDS_MAX)
@@ -50,16 +57,6 @@ def _check_node_id(_: object, attribute: Attribute[Any], value: object) -> None:
                 f"{attribute.name} must be one word, not {value!r}: lists of nodes are "
                 "separated by spaces"
             )
-
-
-def _check_path(_: object, attribute: Attribute[Any], value: object) -> None:
-    if not (isinstance(value, str | os.PathLike) and os.fspath(value)):
-        raise ConfigurationError(f"{attribute.name} must be a path, not {value!r}")
-
-
-def _check_optional_path(_: object, attribute: Attribute[Any], value: object) -> None:
-    if value is not None:
-        _check_path(_, attribute, value)
 
 
 @final
@@ -108,20 +105,20 @@ class NodeConfig:
         ConfigurationError: On construction; says which setting to change, and how.
     """
 
-    data_dir: _FilePath = field(validator=_check_path)
+    data_dir: FilePath = field(validator=check_path)
     bind: str = field(default="tcp://127.0.0.1:0", validator=check_text)
     advertised_host: str | None = field(default=None, validator=check_optional_text)
     node_id: str | None = field(default=None, validator=_check_node_id)
     token: str | None = field(default=None, validator=check_optional_text, repr=False)
-    token_file: _FilePath | None = field(default=None, validator=_check_optional_path)
-    curve_public_key_file: _FilePath | None = field(
-        default=None, validator=_check_optional_path, repr=False
+    token_file: FilePath | None = field(default=None, validator=check_optional_path)
+    curve_public_key_file: FilePath | None = field(
+        default=None, validator=check_optional_path, repr=False
     )
-    curve_secret_key_file: _FilePath | None = field(
-        default=None, validator=_check_optional_path, repr=False
+    curve_secret_key_file: FilePath | None = field(
+        default=None, validator=check_optional_path, repr=False
     )
-    allow_list_file: _FilePath | None = field(
-        default=None, validator=_check_optional_path, repr=False
+    allow_list_file: FilePath | None = field(
+        default=None, validator=check_optional_path, repr=False
     )
     is_insecure_allowed: bool = field(default=False, validator=check_flag)
     size_bytes_max: int = field(default=64 << 30, validator=_CHECK_SIZE)
@@ -170,17 +167,7 @@ class NodeConfig:
     def _check_credentials(self) -> None:
         if self.token is not None and self.token_file is not None:
             raise ConfigurationError("give token or token_file, not both")
-        files = {
-            "curve_public_key_file": self.curve_public_key_file,
-            "curve_secret_key_file": self.curve_secret_key_file,
-            "allow_list_file": self.allow_list_file,
-        }
-        missing = [name for name, value in files.items() if value is None]
-        if 0 < len(missing) < len(files):
-            raise ConfigurationError(
-                "CURVE needs all of curve_public_key_file, curve_secret_key_file and "
-                f"allow_list_file: set {' and '.join(missing)} too"
-            )
+        check_all_or_none(self, *_CURVE_FILES, what="CURVE")
 
     def _check_sizes(self) -> None:
         if self.chunks_size_bytes_max < self.chunk_size_bytes_max:
@@ -193,12 +180,7 @@ class NodeConfig:
     def _check_endpoints(self) -> None:
         bind = self.bind_endpoint
         if not (bind.is_loopback or self.uses_curve or self.is_insecure_allowed):
-            raise ConfigurationError(
-                f"bind {bind} lets other machines in without proving who they are: set "
-                "curve_public_key_file, curve_secret_key_file and allow_list_file "
-                "(lodestar keygen makes keys), bind to 127.0.0.1, or accept it with "
-                "is_insecure_allowed"
-            )
+            raise insecure_error("bind", bind, _CURVE_FILES)
         if self.advertised_host is not None:
             endpoint = Endpoint(host=self.advertised_host, port=_HOST_PORT)
             parse_endpoint(str(endpoint)).check_connectable()

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, final
 
 import attrs
 from attrs import Attribute, field, frozen
 
 from nameservice import ConfigurationError, seconds_to_ns
 from nameservice.settings import (
+    FilePath,
+    check_all_or_none,
     check_count,
     check_flag,
     check_frame_size,
     check_optional_text,
     check_text,
+    insecure_error,
+    renamed_settings,
     seconds_between,
     whole_between,
 )
@@ -32,15 +36,17 @@ from queryablestate.proxy.rate_limit import RateLimitRule
 from zmqtransport.endpoints import Endpoint, parse_endpoint
 
 
-__all__ = ["ProxyConfig", "check_reloadable"]
-
-_FilePath: TypeAlias = str | os.PathLike[str]
+__all__ = ["RENAMED", "ProxyConfig", "check_reloadable"]
 
 _SECONDS_MIN: Final = 0.01
 _SECONDS_MAX: Final = 3600.0
 _CACHE_SIZE_BYTES_MAX: Final = 1024**4
 _RULE_COUNT_MAX: Final = 1_000
 _REPLICA_COUNT_MAX: Final = 16
+_CURVE_FILES: Final = ("curve_public_key_file", "curve_secret_key_file")
+
+RENAMED: Final = {"connection_count_max": "connections_max"}
+"""What settings are called now that had another name once."""
 
 _CHECK_SECONDS: Final = seconds_between(_SECONDS_MIN, _SECONDS_MAX)
 _CHECK_REPLICAS: Final = whole_between(1, _REPLICA_COUNT_MAX, unit="copies")
@@ -55,7 +61,7 @@ def _check_rules(_: object, attribute: Attribute[Any], value: tuple[Any, ...]) -
         )
 
 
-def _to_path(value: _FilePath | None) -> str | None:
+def _to_path(value: FilePath | None) -> str | None:
     """Return the path as text; what is none is left to the validator."""
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
@@ -83,6 +89,7 @@ def _about(
 
 
 @final
+@renamed_settings(RENAMED)
 @frozen(kw_only=True)
 class ProxyConfig:
     """
@@ -176,7 +183,7 @@ class ProxyConfig:
         validator=check_frame_size,
         metadata=_about("Who sends a larger frame is disconnected."),
     )
-    connection_count_max: int = field(
+    connections_max: int = field(
         default=10_000,
         validator=check_count,
         metadata=_about(
@@ -328,28 +335,14 @@ class ProxyConfig:
         """Return *session_timeout_seconds* in nanoseconds."""
         return seconds_to_ns(self.session_timeout_seconds)
 
-    @property
-    def heartbeat_interval_ns(self) -> int:
-        """Return how often a node is to be heard from, in nanoseconds."""
-        return self.session_timeout_ns // 5
-
     def _check_curve(self) -> None:
-        files = {
-            "curve_public_key_file": self.curve_public_key_file,
-            "curve_secret_key_file": self.curve_secret_key_file,
-        }
-        missing = [name for name, value in files.items() if value is None]
-        if len(missing) == 1:
-            raise ConfigurationError(
-                "CURVE needs both curve_public_key_file and curve_secret_key_file: "
-                f"set {missing[0]} too"
-            )
+        check_all_or_none(self, *_CURVE_FILES, what="CURVE")
         with_key = [
             entry.name
             for entry in self.access.callers or ()
             if entry.public_key is not None
         ]
-        if with_key and missing:
+        if with_key and not self.uses_curve:
             raise ConfigurationError(
                 f"caller {with_key[0]!r} has a public_key, which nobody can prove to a "
                 "proxy without CURVE: set curve_public_key_file and "
@@ -360,12 +353,8 @@ class ProxyConfig:
         bind = self.bind_endpoint
         is_secure = self.uses_curve and not self.access.is_open
         if not (bind.is_loopback or is_secure or self.is_insecure_allowed):
-            raise ConfigurationError(
-                f"bind {bind} lets other machines in without proving who they are: set "
-                "curve_public_key_file, curve_secret_key_file (lodestar keygen makes "
-                "keys) and [callers.NAME] tables, bind to 127.0.0.1, or accept it with "
-                "is_insecure_allowed"
-            )
+            needed = (*_CURVE_FILES, "[callers.NAME] tables")
+            raise insecure_error("bind", bind, needed)
         if self.advertised_host is not None:
             published = Endpoint(host=self.advertised_host, port=1)
             try:

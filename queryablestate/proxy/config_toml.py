@@ -19,9 +19,10 @@ from typing import Any, Final, TypeVar
 import attrs
 
 from nameservice import ConfigurationError
+from nameservice.settings import check_renamed
 from queryablestate.proxy.access import AccessList, CallerEntry
 from queryablestate.proxy.cache import CacheRule
-from queryablestate.proxy.config import ProxyConfig
+from queryablestate.proxy.config import RENAMED, ProxyConfig
 from queryablestate.proxy.rate_limit import RateLimitRule, RateLimitScope
 
 
@@ -116,6 +117,7 @@ def _parse_document(
 ) -> ProxyConfig:
     """Return the configuration that a whole document describes."""
     names = {attribute.name for attribute in _SETTINGS}
+    check_renamed(document, RENAMED)
     _check_known("", document, {*names, *_TABLES})
     settings: dict[str, Any] = {
         name: value for name, value in document.items() if name in names

@@ -126,7 +126,7 @@ class ProxyPort:
             key_pair,
             authenticator=self._authenticator,
             connections_max=connection_limit(
-                config.connection_count_max,
+                config.connections_max,
                 (
                     max(1, connection_count_possible()),
                     "the system's limit of open files: raise ulimit -n",

@@ -1037,9 +1037,9 @@ class TestN4Access:
     @pytest.mark.parametrize("bind", ["tcp://0.0.0.0:0", "tcp://*:0", "tcp://[::]:0"])
     def test_beyond_this_machine_needs_curve(self, keys: Keys, bind: str) -> None:
         """N4: refused unless the operator insists."""
-        with pytest.raises(ConfigurationError, match="insecure"):
+        with pytest.raises(ConfigurationError, match="is_insecure_allowed"):
             server_config(bind=bind)
-        server_config(bind=bind, insecure=True)
+        server_config(bind=bind, is_insecure_allowed=True)
         keys.server_config(bind=bind)
 
     def test_secrets_do_not_appear(self, keys: Keys) -> None:

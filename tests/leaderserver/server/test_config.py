@@ -114,10 +114,17 @@ class TestSecurity:
     )
     def test_others_must_prove_who_they_are(self, settings: dict[str, Any]) -> None:
         """Beyond loopback: CURVE, or the word that it is wanted so (N4)."""
-        with pytest.raises(ConfigurationError, match="insecure"):
+        with pytest.raises(ConfigurationError, match="is_insecure_allowed"):
             ServerConfig(**settings)
-        assert not ServerConfig(**settings, insecure=True).uses_curve
+        assert not ServerConfig(**settings, is_insecure_allowed=True).uses_curve
         assert ServerConfig(**settings, **CURVE).uses_curve
+
+    def test_an_old_name_is_answered_with_the_new_one(self) -> None:
+        """Who has an old program need not look for what it is called now."""
+        old: dict[str, Any] = {"insecure": True}
+        expected = "insecure is called is_insecure_allowed now"
+        with pytest.raises(ConfigurationError, match=expected):
+            ServerConfig(**old)
 
     @pytest.mark.parametrize("left_out", sorted(CURVE))
     def test_curve_needs_all_its_files(self, left_out: str) -> None:
@@ -139,8 +146,9 @@ class TestSecurity:
 
     def test_a_flag_is_true_or_false(self) -> None:
         """The text ``no`` would be true: it must not open a server to the world."""
-        with pytest.raises(ConfigurationError, match="insecure must be true or false"):
-            ServerConfig(insecure="no")  # type: ignore[arg-type]
+        expected = "is_insecure_allowed must be true or false"
+        with pytest.raises(ConfigurationError, match=expected):
+            ServerConfig(is_insecure_allowed="no")  # type: ignore[arg-type]
 
 
 class TestLimits:

@@ -124,7 +124,7 @@ class TestLife:
 
     def test_a_wildcard_is_reached_over_loopback(self) -> None:
         """A URL names a host; every interface is none."""
-        config = ServerConfig(bind="tcp://*:0", insecure=True)
+        config = ServerConfig(bind="tcp://*:0", is_insecure_allowed=True)
         with (
             LeaderServer(config) as server,
             ScriptedClient(server.url.replace("leaderserver", "tcp")) as client,

@@ -34,7 +34,7 @@ SECONDS = (
     "session_timeout_seconds",
 )
 COUNTS = (
-    "connection_count_max",
+    "connections_max",
     "session_count_max",
     "pending_count_max",
     "keys_per_request_max",
@@ -59,11 +59,16 @@ class TestDefaults:
         assert not config.uses_curve
         assert (config.rate_limits, config.cache) == ((), ())
 
-    def test_nodes_are_heard_from_five_times_in_a_session_timeout(self) -> None:
-        """Q4: a lost heartbeat or two cost nobody anything."""
+    def test_an_old_name_is_answered_with_the_new_one(self) -> None:
+        """Who has an old configuration need not look for what it is called now."""
+        old: dict[str, Any] = {"connection_count_max": 5}
+        with pytest.raises(ConfigurationError, match="is called connections_max now"):
+            ProxyConfig(**old)
+
+    def test_times_are_whole_nanoseconds(self) -> None:
+        """As the control plane reckons."""
         config = ProxyConfig()
         assert config.session_timeout_ns == 10_000_000_000
-        assert config.heartbeat_interval_ns == 2_000_000_000
 
     def test_a_configuration_is_a_value(self) -> None:
         """It can be compared, hashed and sent to another process."""
@@ -254,7 +259,7 @@ class TestReloading:
             (CURVE, "curve_public_key_file, curve_secret_key_file"),
             ({"session_timeout_seconds": 5.0}, "session_timeout_seconds"),
             ({"frame_size_bytes_max": 2**20}, "frame_size_bytes_max"),
-            ({"connection_count_max": 5}, "connection_count_max"),
+            ({"connections_max": 5}, "connections_max"),
         ],
     )
     def test_what_sockets_and_peers_were_told_may_not(

@@ -75,7 +75,7 @@ class TestReloading:
         [
             ("deadline_seconds_max = ", r"proxy.toml is not valid TOML"),
             ("deadline_seconds_mx = 20", r"did you mean deadline_seconds_max\?"),
-            ("connection_count_max = 5", r"proxy.toml: connection_count_max .*restart"),
+            ("connections_max = 5", r"proxy.toml: connections_max .*restart"),
         ],
     )
     def test_a_mistake_changes_nothing(self, path: Path, text: str, match: str) -> None:

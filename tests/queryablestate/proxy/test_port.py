@@ -234,7 +234,7 @@ class TestConnections:
     def test_there_are_so_many_at_most(self) -> None:
         """N3: those who are connected are not disturbed by those who come."""
         with (
-            opened(connection_count_max=2) as port,
+            opened(connections_max=2) as port,
             ScriptedPeer(port.address) as first,
             ScriptedPeer(port.address) as second,
             capture_logs(),
