@@ -89,9 +89,9 @@ class ZooKeeperElections:
             raise DidNotHappenError(message)
 
 
-def _wait(answer: Future[Any], closed: Future[None], seconds: float) -> None:
-    """Wait until there is an *answer*, until none will come, or for *seconds*."""
-    futures.wait((answer, closed), seconds, return_when=futures.FIRST_COMPLETED)
+def _wait(answer: Future[Any], vain: Future[None], seconds: float) -> None:
+    """Wait until there is an *answer*, until it is *vain* to, or for *seconds*."""
+    futures.wait((answer, vain), seconds, return_when=futures.FIRST_COMPLETED)
 
 
 @final
@@ -179,9 +179,9 @@ class ZooKeeperElectionDriver:
             self._elections.remove(contender)
 
         self._session.loop.call(close)
-        try:
-            contender.closed.result(self._session.seconds_to_wait())
-        except TimeoutError:
+        seconds = self._session.seconds_to_wait()
+        _wait(contender.closed, self._session.cut_off, seconds)
+        if not contender.closed.done():
             # The contender goes on trying; otherwise its entry ends with the session.
             self._session.withdrawal_unanswered()
             get_logger(

@@ -122,6 +122,8 @@ class ZooKeeperSession:
         clock: What every deadline goes by.
 
     Attributes:
+        cut_off: Completed when the services close and are out of contact: what ends
+            with the session need not be told any more.
         closed: Completed when the loop has ended: no answer comes any more.
 
     Raises:
@@ -151,6 +153,7 @@ class ZooKeeperSession:
         self._is_reachable = threading.Event()
         self._is_closing = False
         self._is_leaving = False
+        self.cut_off: Final[Future[None]] = Future()
         self.closed: Final[Future[None]] = Future()
         self._is_silent = False
 
@@ -185,6 +188,7 @@ class ZooKeeperSession:
     def begin_closing(self) -> None:
         """Expect every contender to withdraw, and then the end of the session."""
         self._is_leaving = True
+        self.loop.call(self._note_cut_off)
 
     def seconds_to_wait(self) -> float:
         """
@@ -588,6 +592,7 @@ class ZooKeeperSession:
             case TellSuspended():
                 self._is_reachable.clear()
                 self._log.info("session.suspended")
+                self._note_cut_off()
                 for listener in listeners:
                     listener.contact_suspended()
             case TellLost():
@@ -597,6 +602,10 @@ class ZooKeeperSession:
                 self._look_for_lost_data()
             case _:
                 assert_never(effect)
+
+    def _note_cut_off(self) -> None:
+        if self._is_leaving and not self.is_connected and not self.cut_off.done():
+            self.cut_off.set_result(None)
 
     def witness(self) -> Future[None]:
         """Return once the leader of the ensemble has answered a ``sync``."""

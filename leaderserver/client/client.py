@@ -243,8 +243,9 @@ class LeaderClient:
             return
         self._contenders.pop(contender_id, None)
         timeout_seconds = self._timeout_seconds
-        if self._is_leaving and not self._core.has_contact:
-            # The entry ends with the session, which is about to end.
+        if self._is_leaving:
+            # The entry ends with the session, which is about to end: whether or not
+            # the silence of the server has been noticed yet.
             timeout_seconds = min(timeout_seconds, _CLOSE_SECONDS_MAX)
         with contextlib.suppress(LocalProtocolError):  # it went with the session
             self._ask(

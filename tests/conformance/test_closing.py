@@ -460,7 +460,10 @@ class TestFromOtherThreads:
         ]
 
     @pytest.mark.proves("E5")
-    def test_closed_while_it_is_cut_off(self, harness: Harness) -> None:
+    @pytest.mark.parametrize("is_noticed", [True, False], ids=["noticed", "unnoticed"])
+    def test_closed_while_it_is_cut_off(
+        self, harness: Harness, *, is_noticed: bool
+    ) -> None:
         """E5, E7: what cannot be told ends with the session: nothing waits for it."""
         ha = harness.open(
             cuttable=True, on_suspended="clear", connect_timeout_seconds=60.0, **QUICK
@@ -469,8 +472,9 @@ class TestFromOtherThreads:
         for leader in leaders:
             leader.wait_for_confirm()
         harness.cut(ha)
-        for leader in leaders:
-            leader.contender.wait_for_revoke()
+        if is_noticed:
+            for leader in leaders:
+                leader.contender.wait_for_revoke()
         closer = threading.Thread(target=ha.close)
         closer.start()
         closer.join(WAIT_SECONDS)
