@@ -172,17 +172,13 @@ class StateCluster:
             run_id = str(uuid.uuid4())
             for batch_id, first in enumerate(range(0, len(keys), rows_per_batch)):
                 part = keys[first : first + rows_per_batch]
-                plan = writer.plan(
+                run = writer.begin(
                     JOB,
                     {STATE: _SCHEMA},
-                    max_parallelism=_MAX_PARALLELISM,
-                    on_new_query="refuse",
-                    timeout_seconds=_TIMEOUT_SECONDS,
-                )
-                run = writer.bind(
-                    plan,
                     query_id="bench",
                     run_id=run_id,
+                    max_parallelism=_MAX_PARALLELISM,
+                    on_new_query="refuse",
                     timeout_seconds=_TIMEOUT_SECONDS,
                 )
                 stored = codec.storage_keys(part)

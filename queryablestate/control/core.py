@@ -393,7 +393,7 @@ class ControlCore:
         prepare: Callable[[int], Write | Sequence[Outcome]]
         match request:
             case DrawTicket():
-                prepare = partial(self._tickets.draw, link, request)
+                prepare = partial(self._tickets.draw, link, request, event.writable)
             case BindRun():
                 prepare = partial(self._tickets.bind, link, request, event.writable)
             case DropState():

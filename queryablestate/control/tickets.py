@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
+from attrs import evolve, frozen
 from msgspec.structs import replace
 
 from election import Put
@@ -28,6 +29,8 @@ from queryablestate.control.job.job import Job
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record
 from queryablestate.errors import StateUnavailableError
 from queryablestate.wire.clients import (
+    BindRun,
+    BoundRun,
     BoundState,
     NodeAddress,
     RunBound,
@@ -36,6 +39,7 @@ from queryablestate.wire.clients import (
 )
 from queryablestate.wire.node_messages import WriterFence
 from queryablestate.wire.records import JobRecord
+from queryablestate.wire.schema_digest import DeclarationWantedError
 
 
 if TYPE_CHECKING:
@@ -44,13 +48,31 @@ if TYPE_CHECKING:
     from queryablestate.control.events import Link
     from queryablestate.control.job.job_changes import JobChange
     from queryablestate.control.state import ControlState
-    from queryablestate.wire.clients import BindRun, DrawTicket, DropState
+    from queryablestate.wire.clients import DrawTicket, DropState, WriterRun
     from queryablestate.wire.records import CountersRecord
 
 
 __all__ = ["TicketOffice"]
 
 _TICKET_BLOCK: Final = 1_000
+
+
+@frozen(kw_only=True)
+class _Binding:
+    """
+    What comes of a ticket that a run shows.
+
+    Attributes:
+        request: The run and its ticket.
+        change: What is to be written.
+        writer_epoch: Under which the run stages.
+        former_epoch: That of the query's newest run before, or None.
+    """
+
+    request: BindRun
+    change: JobChange
+    writer_epoch: int
+    former_epoch: int | None
 
 
 @final
@@ -69,40 +91,66 @@ class TicketOffice:
 
     # -- tickets -------------------------------------------------------------------
 
-    def draw(self, link: Link, request: DrawTicket, now_ns: int) -> Write:
+    def draw(
+        self,
+        link: Link,
+        request: DrawTicket,
+        writable: frozenset[str] | None,
+        now_ns: int,
+    ) -> Write:
         """
         Give out a ticket; make the job, or assign it anew, if need be.
+
+        A run that the request names shows that ticket: all of it is one write.
+
+        Args:
+            link: Who asks.
+            request: What for.
+            writable: See `WriterAsked`.
+            now_ns: The time.
 
         Raises:
             SchemaMismatchError: If a state is registered otherwise.
             ConfigurationError: If the request is malformed, or there are too many jobs.
             StateUnavailableError: If there is no node to have the job.
+            QueryableStateError: As `bind` does, if the request names a run.
         """
         control = self._control
         counters = control.counters
         if control.ticket_next >= counters.ticket_limit:
             limit = control.ticket_next + _TICKET_BLOCK
             counters = replace(counters, ticket_limit=limit)
-        if not request.states:
+        if not request.states and request.run is None:
             return self._draw_epoch(link, request, counters)
         job = control.jobs.get(request.job_id)
         if job is None:
             self._check_may_add_job()
             counters = replace(counters, job_number=counters.job_number + 1)
             job = _empty_job(request, counters.job_number)
-        job.check_declarations(request.states, request.max_parallelism)
-        operations: list[StoreOperation] = []
+        job.check_declarations(
+            request.states,
+            request.max_parallelism,
+            is_registering=request.run is not None,
+        )
         change = None
         if not job.states:
             self._check_may_assign(request.job_id, now_ns)
             change = self._assignment(job, request.max_parallelism)
-        if change is not None:
-            operations += change.operations()
-        if counters != control.counters:
-            operations.append(Put(COUNTERS, encode_record(counters)))
+        binding = None
+        if request.run is not None:
+            shown = _shown(request, request.run, ticket=control.ticket_next)
+            binding, counters = self._binding(job, shown, writable, counters)
+            change = _together(change, binding.change)
         adopt = partial(
-            self._drawn, link, request, job, counters=counters, change=change
+            self._drawn,
+            link,
+            request,
+            job,
+            counters=counters,
+            change=change,
+            binding=binding,
         )
+        operations = self._operations(job, change, counters)
         return Write(operations=operations, adopt=adopt)
 
     def _draw_epoch(
@@ -110,9 +158,6 @@ class TicketOffice:
     ) -> Write:
         """Give out a ticket that belongs to no batch."""
         control = self._control
-        operations = []
-        if counters != control.counters:
-            operations.append(Put(COUNTERS, encode_record(counters)))
 
         def drawn(now_ns: int) -> list[ControlEffect]:
             del now_ns
@@ -128,7 +173,23 @@ class TicketOffice:
             )
             return [AnswerWriter(link=link, message=message)]
 
-        return Write(operations=operations, adopt=drawn)
+        return Write(operations=self._operations(None, None, counters), adopt=drawn)
+
+    def _operations(
+        self, job: Job | None, change: JobChange | None, counters: CountersRecord
+    ) -> list[StoreOperation]:
+        """Return what is to be written, so far as it is not there already."""
+        operations: list[StoreOperation] = []
+        if change is not None and (
+            job is None
+            or change.record != job.record
+            or change.states
+            or change.assignment is not None
+        ):
+            operations += change.operations()
+        if counters != self._control.counters:
+            operations.append(Put(COUNTERS, encode_record(counters)))
+        return operations
 
     def _check_may_add_job(self) -> None:
         """Return if there is room for one more job."""
@@ -202,6 +263,7 @@ class TicketOffice:
         *,
         counters: CountersRecord,
         change: JobChange | None,
+        binding: _Binding | None,
     ) -> list[ControlEffect]:
         control = self._control
         control.counters = counters
@@ -213,7 +275,8 @@ class TicketOffice:
             control.jobs[request.job_id] = job
             job.adopt(change)
             control.routes.locate(job)
-            effects += tell_assignment(control, job, former)
+            if change.assignment is not None:
+                effects += tell_assignment(control, job, former)
         assignment = job.assignment
         assert assignment is not None
         control.open_batches.drawn(
@@ -229,12 +292,17 @@ class TicketOffice:
             node = control.nodes.present(node_id)
             address = None if node is None else node.address
             nodes.append(NodeAddress(node_id=node_id, address=address))
+        run = None
+        if binding is not None:
+            effects += self._shown(job, binding, now_ns)
+            run = _bound_run(job, binding)
         drawn = TicketDrawn(
             request_id=request.request_id,
             ticket=ticket,
             assignment_version=assignment.version,
             nodes=tuple(nodes),
             owners=destinations(assignment),
+            run=run,
         )
         effects.append(AnswerWriter(link=link, message=drawn))
         return effects
@@ -274,71 +342,68 @@ class TicketOffice:
             raise LocalProtocolError(
                 f"a run that shows ticket {request.ticket} was not born at {born_epoch}"
             )
+        binding, counters = self._binding(job, request, writable, control.counters)
+        operations = self._operations(job, binding.change, counters)
+        adopt = partial(self._bound, link, request, binding, counters)
+        return Write(operations=operations, adopt=adopt)
+
+    def _binding(
+        self,
+        job: Job,
+        request: BindRun,
+        writable: frozenset[str] | None,
+        counters: CountersRecord,
+    ) -> tuple[_Binding, CountersRecord]:
+        """Return what comes of a ticket that is shown, and the counters after it."""
         job.check_may_write(request.query_id, writable)
-        number = control.counters.state_number
-        run = job.run_to_bind(request)
+        number = counters.state_number
+        earlier, run = job.run_of(request.query_id), job.run_to_bind(request)
         change = job.bind(request, state_number_next=number + 1)
         added = [state for state in change.states if state.state_number > number]
         self._check_may_add_states(len(added))
-        counters = replace(control.counters, state_number=number + len(added))
-        operations: list[StoreOperation] = []
-        if change.record != job.record or change.states:
-            operations += change.operations()
-        if counters != control.counters:
-            operations.append(Put(COUNTERS, encode_record(counters)))
-        adopt = partial(
-            self._bound, link, request, change, counters, epoch=run.writer_epoch
+        binding = _Binding(
+            request=request,
+            change=change,
+            writer_epoch=run.writer_epoch,
+            former_epoch=None if earlier is None else earlier.writer_epoch,
         )
-        return Write(operations=operations, adopt=adopt)
+        return binding, replace(counters, state_number=number + len(added))
 
     def _bound(
         self,
         link: Link,
         request: BindRun,
-        change: JobChange,
+        binding: _Binding,
         counters: CountersRecord,
         now_ns: int,
-        *,
-        epoch: int,
     ) -> list[ControlEffect]:
+        job = self._control.job(request.job_id)
+        self._control.counters = counters
+        job.adopt(binding.change)
+        self._control.routes.locate(job)
+        effects = self._shown(job, binding, now_ns)
+        bound = RunBound(request_id=request.request_id, run=_bound_run(job, binding))
+        effects.append(AnswerWriter(link=link, message=bound))
+        return effects
+
+    def _shown(self, job: Job, binding: _Binding, now_ns: int) -> list[ControlEffect]:
+        """Take note that a run has shown a ticket; tell nodes if it is a new one."""
+        request = binding.request
         self._control.open_batches.bound(
             request.ticket,
             job_id=request.job_id,
             query_id=request.query_id,
             now_ns=now_ns,
         )
-        job = self._control.job(request.job_id)
-        earlier = job.run_of(request.query_id)
-        self._control.counters = counters
-        job.adopt(change)
-        self._control.routes.locate(job)
         run = job.run_of(request.query_id)
-        effects: list[ControlEffect] = []
-        if run is not None and (
-            earlier is None or earlier.writer_epoch != run.writer_epoch
-        ):
-            fence = WriterFence(
-                job_id=request.job_id,
-                query_id=request.query_id,
-                writer_epoch=run.writer_epoch,
-            )
-            effects += tell_fence(self._control, job, fence)
-        states = []
-        for declaration in request.states:
-            state = job.state_named(declaration.state_name)
-            assert state is not None
-            states.append(
-                BoundState(state_name=state.state_name, state_number=state.state_number)
-            )
-        numbers = [state.state_number for state in states]
-        bound = RunBound(
-            request_id=request.request_id,
-            writer_epoch=epoch,
-            states=tuple(states),
-            batch_id=job.batch_id_of(request.query_id, numbers),
+        if run is None or run.writer_epoch == binding.former_epoch:
+            return []
+        fence = WriterFence(
+            job_id=request.job_id,
+            query_id=request.query_id,
+            writer_epoch=run.writer_epoch,
         )
-        effects.append(AnswerWriter(link=link, message=bound))
-        return effects
+        return tell_fence(self._control, job, fence)
 
     # -- states --------------------------------------------------------------------
 
@@ -364,6 +429,55 @@ class TicketOffice:
         done = StateDropDone(request_id=request.request_id)
         effects.append(AnswerWriter(link=link, message=done))
         return effects
+
+
+def _shown(request: DrawTicket, run: WriterRun, *, ticket: int) -> BindRun:
+    """Return how *run* shows the ticket that is drawn for it."""
+    if run.born_epoch >= ticket:
+        # Tickets rise: that one is of a store that was lost.
+        raise DeclarationWantedError(request.job_id, f"the epoch {run.born_epoch}")
+    return BindRun(
+        request_id=request.request_id,
+        session=request.session,
+        job_id=request.job_id,
+        ticket=ticket,
+        query_id=run.query_id,
+        run_id=run.run_id,
+        states=request.states,
+        on_new_query=run.on_new_query,
+        born_epoch=run.born_epoch,
+    )
+
+
+def _together(assigned: JobChange | None, bound: JobChange) -> JobChange:
+    """Return both changes of one job as one."""
+    if assigned is None:
+        return bound
+    max_parallelism = assigned.record.max_parallelism
+    return evolve(
+        bound,
+        record=replace(bound.record, max_parallelism=max_parallelism),
+        assignment=assigned.assignment,
+        forgotten=assigned.forgotten,
+    )
+
+
+def _bound_run(job: Job, binding: _Binding) -> BoundRun:
+    """Return what a run is told that has shown a ticket."""
+    request = binding.request
+    states = []
+    for declaration in request.states:
+        state = job.state_named(declaration.state_name)
+        assert state is not None
+        states.append(
+            BoundState(state_name=state.state_name, state_number=state.state_number)
+        )
+    numbers = [state.state_number for state in states]
+    return BoundRun(
+        writer_epoch=binding.writer_epoch,
+        states=tuple(states),
+        batch_id=job.batch_id_of(request.query_id, numbers),
+    )
 
 
 def _empty_job(request: DrawTicket, job_number: int) -> Job:

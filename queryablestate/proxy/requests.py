@@ -191,13 +191,13 @@ class RequestDesk:
 
         Those that there are, and those that *request* declares.
         """
-        if not isinstance(request, BindRun | CommitBatch):
+        if not isinstance(request, DrawTicket | BindRun | CommitBatch):
             return None
         job_id = request.job_id
         if self._may_write(caller, job_id, None):
             return None
         names = {*core.state_names(job_id)}
-        if isinstance(request, BindRun):
+        if not isinstance(request, CommitBatch):
             names.update(state.state_name for state in request.states)
         return frozenset(
             name for name in names if self._may_write(caller, job_id, name)

@@ -24,6 +24,7 @@ from queryablestate.wire.node_messages import FromNode, ToNode
 from queryablestate.wire.operation_messages import OperationAnswer, OperationRequest
 from queryablestate.wire.questions import Answer, Ask, Question, Refusal, Told
 from queryablestate.wire.records import StageRecord
+from queryablestate.wire.schema_digest import SchemaDigest, schema_digest
 from queryablestate.wire.snapshot_messages import SnapshotAnswer, SnapshotRequest
 from queryablestate.wire.wire_struct import WireStruct
 
@@ -32,6 +33,7 @@ __all__ = [
     "TOKEN_LENGTH_MAX",
     "BatchCommitted",
     "BindRun",
+    "BoundRun",
     "BoundState",
     "ClientRequest",
     "CommitBatch",
@@ -57,6 +59,7 @@ __all__ = [
     "ToNodeFrame",
     "ToProxy",
     "Welcome",
+    "WriterRun",
 ]
 
 TOKEN_LENGTH_MAX: Final = 1024
@@ -230,10 +233,44 @@ class StateDropDone(WireStruct, frozen=True, kw_only=True, tag="dropped"):
 
 
 class StateDeclaration(WireStruct, frozen=True, kw_only=True):
-    """What a writer says of a state: its name and `schema_json`."""
+    """
+    What a writer says of a state.
+
+    Attributes:
+        state_name: Its name.
+        schema: `schema_json` of it; None from who takes it for registered.
+        digest: `schema_digest` of that text, in place of it.  A leader that knows no
+            such state, or another schema of it, answers ``declaration-wanted``.
+    """
 
     state_name: Name
-    schema: str
+    schema: str | None = None
+    digest: SchemaDigest | None = None
+
+    def as_registered(self) -> StateDeclaration:
+        """Return the same without the text, for a leader that should know it."""
+        if self.schema is None:
+            return self
+        return StateDeclaration(
+            state_name=self.state_name, digest=schema_digest(self.schema)
+        )
+
+
+class WriterRun(WireStruct, frozen=True, kw_only=True):
+    """
+    A run of a streaming query, as whoever plans its batches knows it (rule W1).
+
+    Attributes:
+        query_id: The streaming query.
+        run_id: The run.
+        on_new_query: ``refuse``, ``replace`` or ``continue`` (rule W5).
+        born_epoch: The first ticket of the run: its epoch for life.
+    """
+
+    query_id: Name
+    run_id: Name
+    on_new_query: str
+    born_epoch: Annotated[int, Meta(ge=1)]
 
 
 class DrawTicket(WireStruct, frozen=True, kw_only=True, tag="ticket"):
@@ -247,6 +284,8 @@ class DrawTicket(WireStruct, frozen=True, kw_only=True, tag="ticket"):
         max_parallelism: How many key groups its state shall have.
         states: The states that the batch writes; none where a run wants an epoch to be
             born with: then there is a ticket, and neither a job nor an assignment.
+        run: The run that writes the batch, which shows the ticket at once, as by a
+            `BindRun`; None where whoever plans does not know it.
     """
 
     request_id: int
@@ -254,6 +293,7 @@ class DrawTicket(WireStruct, frozen=True, kw_only=True, tag="ticket"):
     job_id: Name
     max_parallelism: Annotated[int, Meta(ge=1, le=32_768)]
     states: tuple[StateDeclaration, ...]
+    run: WriterRun | None = None
 
 
 class NodeAddress(WireStruct, frozen=True, kw_only=True):
@@ -261,6 +301,28 @@ class NodeAddress(WireStruct, frozen=True, kw_only=True):
 
     node_id: str
     address: str | None
+
+
+class BoundState(WireStruct, frozen=True, kw_only=True):
+    """The number under which rows of a state are staged."""
+
+    state_name: str
+    state_number: int
+
+
+class BoundRun(WireStruct, frozen=True, kw_only=True):
+    """
+    A run that may write.
+
+    Attributes:
+        writer_epoch: Under which its rows are staged.
+        states: Their numbers, in the order of the request.
+        batch_id: The last batch that was decided for this query, or None.
+    """
+
+    writer_epoch: int
+    states: tuple[BoundState, ...]
+    batch_id: int | None
 
 
 class TicketDrawn(WireStruct, frozen=True, kw_only=True, tag="drawn"):
@@ -273,6 +335,7 @@ class TicketDrawn(WireStruct, frozen=True, kw_only=True, tag="drawn"):
         assignment_version: The assignment.
         nodes: Its nodes, in its order.
         owners: For each key group the indexes of the nodes that are to get its rows.
+        run: The run that the request names; None if it names none.
     """
 
     request_id: int
@@ -280,11 +343,12 @@ class TicketDrawn(WireStruct, frozen=True, kw_only=True, tag="drawn"):
     assignment_version: int
     nodes: tuple[NodeAddress, ...]
     owners: tuple[tuple[int, ...], ...]
+    run: BoundRun | None = None
 
 
 class BindRun(WireStruct, frozen=True, kw_only=True, tag="bind"):
     """
-    A run of a streaming query shows a ticket (rule W1).
+    A run of a streaming query shows a ticket that was drawn without it (rule W1).
 
     Attributes:
         request_id: Names the answer.
@@ -311,28 +375,11 @@ class BindRun(WireStruct, frozen=True, kw_only=True, tag="bind"):
     born_epoch: int | None = None
 
 
-class BoundState(WireStruct, frozen=True, kw_only=True):
-    """The number under which rows of a state are staged."""
-
-    state_name: str
-    state_number: int
-
-
 class RunBound(WireStruct, frozen=True, kw_only=True, tag="bound"):
-    """
-    The run may write.
-
-    Attributes:
-        request_id: Of the request.
-        writer_epoch: Under which its rows are staged.
-        states: Their numbers, in the order of the request.
-        batch_id: The last batch that was decided for this query, or None.
-    """
+    """The run of a `BindRun` may write."""
 
     request_id: int
-    writer_epoch: int
-    states: tuple[BoundState, ...]
-    batch_id: int | None
+    run: BoundRun
 
 
 class CommitBatch(WireStruct, frozen=True, kw_only=True, tag="commit"):

@@ -36,6 +36,7 @@ from queryablestate.errors import (
     UnknownStateError,
 )
 from queryablestate.wire.questions import Refusal
+from queryablestate.wire.schema_digest import DeclarationWantedError
 
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ _CODES: Final[dict[type[NameServiceError], str]] = {
     RateLimitedError: "rate-limited",
     RemoteProtocolError: "malformed",
     SchemaMismatchError: "schema-mismatch",
+    DeclarationWantedError: "declaration-wanted",
     StagedDataMissingError: "staged-data-missing",
     StaleWriterError: "stale-writer",
     StateOwnedError: "state-owned",

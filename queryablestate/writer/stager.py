@@ -48,6 +48,7 @@ from queryablestate.wire.node_messages import ChunkStaged, StageChunk, StagedRow
 from queryablestate.wire.questions import Refusal
 from queryablestate.wire.records import STAGE_ID_SIZE_BYTES, StageRecord
 from queryablestate.wire.refusals import error_of
+from queryablestate.writer.batches import StageMessage
 from queryablestate.writer.connections import writer_connections
 from queryablestate.writer.rows import StateRows, cut_rows, settle_rows, split_rows
 from queryablestate.writer.sending import (
@@ -56,7 +57,6 @@ from queryablestate.writer.sending import (
     NodeSending,
     SentChunk,
 )
-from queryablestate.writer.writer import StageMessage
 
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 
     from haservices import HAConfig
     from queryablestate.connect.credentials import Credentials
+    from queryablestate.writer.batches import WritePlan, WriteRun
     from queryablestate.writer.connections import WriterConnections
-    from queryablestate.writer.writer import WritePlan, WriteRun
 
 
 __all__ = ["StageLimits", "Stager"]
@@ -233,9 +233,9 @@ class Stager:
             batch_id=self._batch_id,
             stage=stage,
             digests=tuple(
-                digest_of(state.schema, self._sums[number])
-                for state, number in zip(
-                    self._plan.states, self._run.origin.state_numbers, strict=True
+                digest_of(schema, self._sums[number])
+                for schema, number in zip(
+                    self._plan.schemas, self._run.origin.state_numbers, strict=True
                 )
             ),
         )

@@ -1,28 +1,38 @@
 """
 `StateWriter`: how a batch comes into queryable state, for any program that writes.
 
-Theory of operation.  A batch is written in four steps, by up to three processes:
+Theory of operation.  A batch is written in three steps, by up to three processes:
 
-1.  *Plan*, where the batch is planned: draw a ticket; with it comes the assignment that
-    the batch is pinned to.  A `WritePlan` is picklable and travels to whoever stages.
-2.  *Bind* (rule W1), as soon as query and run are known: show the ticket, and be told
-    the writer epoch of the run, the numbers of the states, and which batch was decided
-    last.  A `WriteRun` is picklable, too.
-3.  *Stage* (rule W2), once in every task: `queryablestate.writer.stager.Stager` sends
+1.  *Begin* (rule W1), where the batch is planned: draw a ticket for a run and show it,
+    in one message.  With the ticket comes the assignment that the batch is pinned to,
+    with the run its writer epoch, the numbers of the states, and which batch was
+    decided last.  A `WriteRun` is picklable and travels to whoever stages.
+2.  *Stage* (rule W2), once in every task: `queryablestate.writer.stager.Stager` sends
     rows straight to their nodes; its `finish` returns a `StageMessage`.
-4.  *Commit* (rule W3), where all stage messages come together.
+3.  *Commit* (rule W3), where all stage messages come together.
+
+Where a batch is planned that knows neither query nor run, the first step is two:
+`StateWriter.plan` draws the ticket, and who knows the run shows it with
+`StateWriter.bind`.
 
 Every step may be repeated, and nothing is visible before the last one is decided.  A
 batch that is decided already need not be staged again: `WriteRun.is_decided` tells.
+
+**Births.**  Before its first batch a run draws the epoch that it is born with.  That is
+a message of its own: whatever is sent again, because no answer has come, shows the same
+epoch, and is refused if a younger run was bound meanwhile.
+
+**Schemas** travel with the first batch of a run, and as digests from then on.  A leader
+that does not know a digest or an epoch says so, and is told anew.
 """
 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 import msgspec
-from attrs import frozen
 
 from nameservice import (
     NS_PER_SECOND,
@@ -45,24 +55,26 @@ from queryablestate.wire.clients import (
     BindRun,
     CommitBatch,
     DrawTicket,
-    NodeAddress,
     RunBound,
     StateDeclaration,
     TicketDrawn,
+    WriterRun,
 )
-from queryablestate.wire.records import StageRecord
-from queryablestate.writer.run_births import RUN_BIRTHS
+from queryablestate.wire.schema_digest import DeclarationWantedError
+from queryablestate.writer.batches import WriteOrigin, WritePlan, WriteRun
+from queryablestate.writer.own_runs import OWN_RUNS
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from queryablestate.client.calls import ProxyConnection
     from queryablestate.schema.schema import StateSchema
-    from queryablestate.wire.clients import ToClient
+    from queryablestate.wire.clients import BoundRun, ToClient
+    from queryablestate.writer.batches import StageMessage
 
 
-__all__ = ["StageMessage", "StateWriter", "WriteOrigin", "WritePlan", "WriteRun"]
+__all__ = ["StateWriter"]
 
 _REDRAW_PAUSE_SECONDS: Final = 0.25
 _RETRY_AFTER_SECONDS: Final = 1.0
@@ -74,130 +86,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 @final
-@frozen(kw_only=True)
-class WritePlan:
-    """
-    A batch before anybody has begun to write it; picklable.
-
-    Attributes:
-        job_id: The job.
-        states: The states that it writes.
-        max_parallelism: The number of key groups.
-        on_new_query: ``refuse``, ``replace`` or ``continue`` (rule W5).
-        ticket: Drawn for it (rule W1).
-        assignment_version: The assignment that it is pinned to.
-        nodes: The nodes of that assignment, in its order.
-        owners: For each key group the indexes of the nodes that are to get its rows.
-        proxy_address: Where the ticket was drawn: where to ask first.
-    """
-
-    job_id: str
-    states: tuple[StateDeclaration, ...]
-    max_parallelism: int
-    on_new_query: str
-    ticket: int
-    assignment_version: int
-    nodes: tuple[NodeAddress, ...]
-    owners: tuple[tuple[int, ...], ...]
-    proxy_address: str | None
-
-    def key_groups_of(self, node_index: int) -> tuple[int, ...]:
-        """Return the key groups whose rows go to a node, sorted."""
-        return tuple(
-            group for group, holders in enumerate(self.owners) if node_index in holders
-        )
-
-
-@final
-class WriteOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Whose batch it is; picklable.  What `StateWriter.commit` must know.
-
-    Attributes:
-        job_id: The job.
-        query_id: The streaming query.
-        run_id: Its run.
-        writer_epoch: The run's first ticket.
-        assignment_version: By which its rows are sent.
-        state_numbers: The numbers of the states that it writes, in the plan's order.
-        on_new_query: ``refuse``, ``replace`` or ``continue`` (rule W5).
-    """
-
-    job_id: str
-    query_id: str
-    run_id: str
-    writer_epoch: int
-    assignment_version: int
-    state_numbers: tuple[int, ...]
-    on_new_query: str
-
-
-@final
-@frozen(kw_only=True)
-class WriteRun:
-    """
-    A run of a query that may write a planned batch; picklable.
-
-    Attributes:
-        plan: The plan.
-        origin: Whose batch it is.
-        batch_id_last: The last batch that was decided for the query, or None.
-    """
-
-    plan: WritePlan
-    origin: WriteOrigin
-    batch_id_last: int | None
-
-    def is_decided(self, batch_id: int) -> bool:
-        """Return whether nothing of that batch need be staged (rule W4)."""
-        return self.batch_id_last is not None and batch_id <= self.batch_id_last
-
-    @property
-    def batch_id_next(self) -> int:
-        """Return the number of the one batch that a batch job writes."""
-        return 0 if self.batch_id_last is None else self.batch_id_last + 1
-
-
-@final
-class StageMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    What one task has staged; picklable.
-
-    Attributes:
-        origin: Whose batch it is.
-        batch_id: The batch under which the rows are staged.
-        stage: What is staged; no rows if the batch is decided already.
-        digests: Of the rows that the task was given, for each state of *origin*; none
-            where it is not known.
-    """
-
-    origin: WriteOrigin
-    batch_id: int
-    stage: StageRecord
-    digests: tuple[bytes, ...] = ()
-
-    def to_bytes(self) -> bytes:
-        """Return the message as `from_bytes` reads it."""
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> StageMessage:
-        """
-        Return what `to_bytes` wrote.
-
-        Raises:
-            RemoteProtocolError: If it did not.
-        """
-        try:
-            return msgspec.msgpack.decode(data, type=cls)
-        except msgspec.DecodeError as error:
-            raise RemoteProtocolError("malformed", str(error)) from error
-
-
-@final
 class StateWriter:
     """
-    Plans, binds and commits batches.  Thread-safe; owns nothing that must be closed.
+    Begins and commits batches.  Thread-safe; owns nothing that must be closed.
 
     Args:
         proxy: The way to the proxy leader; stays its owner's.
@@ -206,6 +97,84 @@ class StateWriter:
     def __init__(self, proxy: ProxyConnection) -> None:
         self._proxy = proxy
         self._clock = SystemClock()
+
+    def begin(
+        self,
+        job_id: str,
+        states: Mapping[str, StateSchema],
+        *,
+        query_id: str,
+        run_id: str,
+        max_parallelism: int,
+        on_new_query: str,
+        timeout_seconds: float,
+    ) -> WriteRun:
+        """
+        Draw a ticket for a batch of a run and show it, in one message (rule W1).
+
+        Args:
+            job_id: The job.
+            states: The states that the batch writes, by name.
+            query_id: The query.
+            run_id: The run.  The first ticket that this process shows for it is the
+                epoch that it is born with.
+            max_parallelism: The number of key groups.
+            on_new_query: ``refuse``, ``replace`` or ``continue`` (rule W5).
+            timeout_seconds: How long to try, and to wait for nodes that are away.
+
+        Raises:
+            StaleWriterError: If a newer run of the query is known.
+            StateOwnedError: If another query owns a state, and that is refused.
+            StateUnavailableError: If nodes that own key groups stayed away.
+            SchemaMismatchError: If a state is registered otherwise (rule W5).
+            QueryableStateError: What else the proxy refuses it with.
+            NameServiceError: If the proxy could not be asked.
+        """
+        declarations = _declarations(states)
+        own_run = (self._proxy.name_service, job_id, query_id, run_id)
+
+        def be_born(timeout_seconds: float) -> int:
+            ticket = self.draw_epoch(job_id, timeout_seconds=timeout_seconds)
+            return OWN_RUNS.born_epoch(own_run, ticket)
+
+        def ask(states: tuple[StateDeclaration, ...], left: float) -> TicketDrawn:
+            born_epoch = OWN_RUNS.epoch_of(own_run) or be_born(left)
+            return self._ask_for_ticket(
+                job_id,
+                states,
+                max_parallelism=max_parallelism,
+                run=WriterRun(
+                    query_id=query_id,
+                    run_id=run_id,
+                    on_new_query=on_new_query,
+                    born_epoch=born_epoch,
+                ),
+                timeout_seconds=left,
+            )
+
+        def draw(timeout_seconds: float) -> TicketDrawn:
+            is_declared = OWN_RUNS.has_declared(own_run, declarations)
+            states = _as_registered(declarations) if is_declared else declarations
+            try:
+                drawn = ask(states, timeout_seconds)
+            except DeclarationWantedError:
+                # A state was dropped, or the store is another one.
+                be_born(timeout_seconds)
+                drawn = ask(declarations, timeout_seconds)
+            OWN_RUNS.declared(own_run, declarations)
+            return drawn
+
+        drawn = self._drawn_for_nodes(
+            job_id, draw, waits_for_nodes=True, timeout_seconds=timeout_seconds
+        )
+        plan = self._to_plan(
+            job_id,
+            declarations,
+            drawn,
+            max_parallelism=max_parallelism,
+            on_new_query=on_new_query,
+        )
+        return _to_run(plan, query_id, run_id, _bound(drawn))
 
     def plan(
         self,
@@ -218,7 +187,7 @@ class StateWriter:
         timeout_seconds: float,
     ) -> WritePlan:
         """
-        Draw a ticket for a batch of *job_id*, and learn where its rows are to go.
+        Draw a ticket for a batch of *job_id* whose run is not known yet.
 
         Args:
             job_id: The job.
@@ -235,19 +204,43 @@ class StateWriter:
             QueryableStateError: What else the proxy refuses it with.
             NameServiceError: If the proxy could not be asked.
         """
-        declarations = tuple(
-            StateDeclaration(state_name=name, schema=schema_json(schema))
-            for name, schema in states.items()
+        declarations = _declarations(states)
+
+        def draw(timeout_seconds: float) -> TicketDrawn:
+            return self._draw(
+                job_id,
+                declarations,
+                max_parallelism=max_parallelism,
+                timeout_seconds=timeout_seconds,
+            )
+
+        drawn = self._drawn_for_nodes(
+            job_id,
+            draw,
+            waits_for_nodes=waits_for_nodes,
+            timeout_seconds=timeout_seconds,
         )
+        return self._to_plan(
+            job_id,
+            declarations,
+            drawn,
+            max_parallelism=max_parallelism,
+            on_new_query=on_new_query,
+        )
+
+    def _drawn_for_nodes(
+        self,
+        job_id: str,
+        draw: Callable[[float], TicketDrawn],
+        *,
+        waits_for_nodes: bool,
+        timeout_seconds: float,
+    ) -> TicketDrawn:
+        """Return a ticket of which all rows can be brought to some node."""
         deadline_ns = self._clock.now_ns() + seconds_to_ns(timeout_seconds)
         while True:
             try:
-                drawn = self._draw(
-                    job_id,
-                    declarations,
-                    max_parallelism=max_parallelism,
-                    timeout_seconds=self._left_seconds(deadline_ns),
-                )
+                drawn = draw(self._left_seconds(deadline_ns))
             except StateUnavailableError as error:
                 # A new job needs nodes, and under a new leader they are still coming.
                 left_seconds = (deadline_ns - self._clock.now_ns()) / NS_PER_SECOND
@@ -255,20 +248,9 @@ class StateWriter:
                     raise
                 threading.Event().wait(error.retry_after_seconds)
                 continue
-            plan = WritePlan(
-                job_id=job_id,
-                states=declarations,
-                max_parallelism=max_parallelism,
-                on_new_query=on_new_query,
-                ticket=drawn.ticket,
-                assignment_version=drawn.assignment_version,
-                nodes=drawn.nodes,
-                owners=drawn.owners,
-                proxy_address=self._proxy.leader_address,
-            )
-            away = _groups_away(plan)
+            away = _groups_away(drawn)
             if not away or not waits_for_nodes:
-                return plan
+                return drawn
             if self._clock.now_ns() >= deadline_ns:
                 raise StateUnavailableError(
                     job_id,
@@ -280,6 +262,27 @@ class StateWriter:
                 )
             # Nobody tells a writer when a node is back.
             threading.Event().wait(_REDRAW_PAUSE_SECONDS)
+
+    def _to_plan(
+        self,
+        job_id: str,
+        declarations: tuple[StateDeclaration, ...],
+        drawn: TicketDrawn,
+        *,
+        max_parallelism: int,
+        on_new_query: str,
+    ) -> WritePlan:
+        return WritePlan(
+            job_id=job_id,
+            states=declarations,
+            max_parallelism=max_parallelism,
+            on_new_query=on_new_query,
+            ticket=drawn.ticket,
+            assignment_version=drawn.assignment_version,
+            nodes=drawn.nodes,
+            owners=drawn.owners,
+            proxy_address=self._proxy.leader_address,
+        )
 
     def bind(
         self,
@@ -310,36 +313,31 @@ class StateWriter:
         """
         born_epoch = None
         if not is_for_now:
-            born_epoch = RUN_BIRTHS.born_epoch(
+            born_epoch = OWN_RUNS.born_epoch(
                 (self._proxy.name_service, plan.job_id, query_id, run_id), plan.ticket
             )
-        bound = _expect(
-            RunBound,
-            self._proxy.call(
-                lambda request_id, session: BindRun(
-                    request_id=request_id,
-                    session=session,
-                    job_id=plan.job_id,
-                    ticket=plan.ticket,
-                    query_id=query_id,
-                    run_id=run_id,
-                    states=plan.states,
-                    on_new_query=plan.on_new_query,
-                    born_epoch=born_epoch,
+
+        def ask(states: tuple[StateDeclaration, ...]) -> RunBound:
+            return _expect(
+                RunBound,
+                self._proxy.call(
+                    lambda request_id, session: BindRun(
+                        request_id=request_id,
+                        session=session,
+                        job_id=plan.job_id,
+                        ticket=plan.ticket,
+                        query_id=query_id,
+                        run_id=run_id,
+                        states=states,
+                        on_new_query=plan.on_new_query,
+                        born_epoch=born_epoch,
+                    ),
+                    timeout_seconds=timeout_seconds,
                 ),
-                timeout_seconds=timeout_seconds,
-            ),
-        )
-        origin = WriteOrigin(
-            job_id=plan.job_id,
-            query_id=query_id,
-            run_id=run_id,
-            writer_epoch=bound.writer_epoch,
-            assignment_version=plan.assignment_version,
-            state_numbers=tuple(state.state_number for state in bound.states),
-            on_new_query=plan.on_new_query,
-        )
-        return WriteRun(plan=plan, origin=origin, batch_id_last=bound.batch_id)
+            )
+
+        bound = _declared(plan.states, ask)
+        return _to_run(plan, query_id, run_id, bound.run)
 
     def commit(
         self,
@@ -465,6 +463,26 @@ class StateWriter:
         max_parallelism: int,
         timeout_seconds: float,
     ) -> TicketDrawn:
+        return _declared(
+            states,
+            lambda states: self._ask_for_ticket(
+                job_id,
+                states,
+                max_parallelism=max_parallelism,
+                run=None,
+                timeout_seconds=timeout_seconds,
+            ),
+        )
+
+    def _ask_for_ticket(
+        self,
+        job_id: str,
+        states: tuple[StateDeclaration, ...],
+        *,
+        max_parallelism: int,
+        run: WriterRun | None,
+        timeout_seconds: float,
+    ) -> TicketDrawn:
         return _expect(
             TicketDrawn,
             self._proxy.call(
@@ -474,6 +492,7 @@ class StateWriter:
                     job_id=job_id,
                     max_parallelism=max_parallelism,
                     states=states,
+                    run=run,
                 ),
                 timeout_seconds=timeout_seconds,
             ),
@@ -485,18 +504,62 @@ class StateWriter:
         return max(left_ns / NS_PER_SECOND, _REDRAW_PAUSE_SECONDS)
 
 
-def _groups_away(plan: WritePlan) -> tuple[int, ...]:
+def _declarations(states: Mapping[str, StateSchema]) -> tuple[StateDeclaration, ...]:
+    """Return what a writer says of its states, schemas included."""
+    return tuple(
+        StateDeclaration(state_name=name, schema=schema_json(schema))
+        for name, schema in states.items()
+    )
+
+
+def _as_registered(
+    states: tuple[StateDeclaration, ...],
+) -> tuple[StateDeclaration, ...]:
+    return tuple(state.as_registered() for state in states)
+
+
+def _declared(
+    states: tuple[StateDeclaration, ...],
+    ask: Callable[[tuple[StateDeclaration, ...]], T],
+) -> T:
+    """Return the answer to what declares *states*, without schemas if that will do."""
+    # They are wanted for a state that is new: once, for all runs that there will be.
+    with suppress(DeclarationWantedError):
+        return ask(_as_registered(states))
+    return ask(states)
+
+
+def _bound(drawn: TicketDrawn) -> BoundRun:
+    if drawn.run is None:
+        raise RemoteProtocolError("unexpected", "the proxy has bound no run")
+    return drawn.run
+
+
+def _to_run(plan: WritePlan, query_id: str, run_id: str, bound: BoundRun) -> WriteRun:
+    origin = WriteOrigin(
+        job_id=plan.job_id,
+        query_id=query_id,
+        run_id=run_id,
+        writer_epoch=bound.writer_epoch,
+        assignment_version=plan.assignment_version,
+        state_numbers=tuple(state.state_number for state in bound.states),
+        on_new_query=plan.on_new_query,
+    )
+    return WriteRun(plan=plan, origin=origin, batch_id_last=bound.batch_id)
+
+
+def _groups_away(drawn: TicketDrawn) -> tuple[int, ...]:
     """
     Return the key groups whose rows can be sent to nobody now.
 
     Of the others a node that is away is given up, unless it comes back (rule S4); see
     `queryablestate.writer.stager`.
     """
-    away = {index for index, node in enumerate(plan.nodes) if node.address is None}
+    away = {index for index, node in enumerate(drawn.nodes) if node.address is None}
     if not away:
         return ()
     return tuple(
-        group for group, holders in enumerate(plan.owners) if away.issuperset(holders)
+        group for group, holders in enumerate(drawn.owners) if away.issuperset(holders)
     )
 
 

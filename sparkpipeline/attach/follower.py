@@ -2,7 +2,7 @@
 `StateFollower`: publishes what a query has committed since the last time.
 
 Theory of operation.  `StateFollower.advance` looks at the checkpoint, asks the proxy
-who owns the state and how far it is, and publishes what is missing by the four steps of
+who owns the state and how far it is, and publishes what is missing by the steps of
 `queryablestate.writer.writer`, as a batch of a streaming query would be, under Spark's
 own batch id.  `sparkpipeline.attach.steps` says whether the change feed will do.  The
 proxy knows which batch was published last, and under which query id: nothing else is
@@ -39,7 +39,8 @@ from queryablestate.wire.clients import DescribeState, StateDescribed
 from queryablestate.wire.codec import decode_to_client, encode
 from queryablestate.wire.questions import Refusal
 from queryablestate.wire.refusals import error_of, refusal_of
-from queryablestate.writer.writer import StageMessage, StateWriter
+from queryablestate.writer.batches import StageMessage
+from queryablestate.writer.writer import StateWriter
 from sparkpipeline.attach.layout import attached_layout
 from sparkpipeline.attach.steps import (
     FollowFeed,
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from haservices import HAConfig
     from queryablestate.connect.credentials import Credentials
     from queryablestate.wire.clients import StateDescription
-    from queryablestate.writer.writer import WriteRun
+    from queryablestate.writer.batches import WriteRun
     from sparkpipeline.attach.checkpoint import Checkpoint
     from sparkpipeline.attach.layout import AttachedLayout, StateSource
     from sparkpipeline.attach.steps import Step
@@ -304,17 +305,13 @@ class StateFollower:
 
     def _bind(self, query_id: str, on_new_query: OnNewQuery) -> WriteRun:
         timeout_seconds = self._options.commit_timeout_seconds
-        plan = self._writer.plan(
+        return self._writer.begin(
             self._options.job_id,
             {self._state_name: self._layout.layout.schema},
-            max_parallelism=self._options.max_parallelism,
-            on_new_query=on_new_query,
-            timeout_seconds=timeout_seconds,
-        )
-        return self._writer.bind(
-            plan,
             query_id=query_id,
             run_id=self._run_id,
+            max_parallelism=self._options.max_parallelism,
+            on_new_query=on_new_query,
             timeout_seconds=timeout_seconds,
         )
 

@@ -1,5 +1,5 @@
 """
-How a copy of operator state comes to the nodes: by the four steps of any batch (O5).
+How a copy of operator state comes to the nodes: by the steps of any batch (O5).
 
 What is published is never read by the operator: its state is in its manifests, or in
 Spark's offset log, and from there alone it is restored.  The copy is owned by a query
@@ -155,17 +155,13 @@ def publish_batch(
     if proxy is None:
         proxy = writer_connections().proxy(publication.config, credentials)
     writer = StateWriter(proxy)
-    plan = writer.plan(
+    run = writer.begin(
         publication.job_id,
         {published_name(state.name): OPERATOR_STATE_SCHEMA for state in states},
-        max_parallelism=publication.max_parallelism,
-        on_new_query=publication.on_new_query,
-        timeout_seconds=timeout_seconds,
-    )
-    run = writer.bind(
-        plan,
         query_id=batch.query_id,
         run_id=batch.run_id,
+        max_parallelism=publication.max_parallelism,
+        on_new_query=publication.on_new_query,
         timeout_seconds=timeout_seconds,
     )
     messages = []
@@ -177,7 +173,7 @@ def publish_batch(
             config=publication.config,
             credentials=credentials,
             find_node=lambda node_id: writer.find_node(
-                plan, node_id, timeout_seconds=_FIND_TIMEOUT_SECONDS
+                run.plan, node_id, timeout_seconds=_FIND_TIMEOUT_SECONDS
             ),
             limits=StageLimits(timeout_seconds=timeout_seconds),
         ) as stager:

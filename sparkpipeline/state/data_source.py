@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from queryablestate.writer.writer import (
+    from queryablestate.writer.batches import (
         StageMessage,
         WriteOrigin,
         WritePlan,

@@ -1,8 +1,8 @@
 """
 A streaming DataFrame as queryable state: `publish_state` and `publish_states`.
 
-Theory of operation.  Each micro-batch is written by ``foreachBatch`` in the four steps
-of `queryablestate.writer.writer`: the driver plans it and binds the run; Spark computes
+Theory of operation.  Each micro-batch is written by ``foreachBatch`` in the three steps
+of `queryablestate.writer.writer`: the driver begins it, by one message; Spark computes
 the key group of every row, and hands the rows to Python workers as Arrow batches, which
 stage them; the driver commits what they report.  The driver tells the tasks all that
 they must know, so that a worker opens connections to nodes and to nobody else.
@@ -23,9 +23,10 @@ from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from haservices import Backend, HAConfig
 from nameservice import ConfigurationError, LocalProtocolError, get_logger
 from queryablestate.connect.credentials import Credentials, as_credentials
+from queryablestate.writer.batches import StageMessage
 from queryablestate.writer.connections import writer_connections
 from queryablestate.writer.stager import StageLimits, Stager
-from queryablestate.writer.writer import StageMessage, StateWriter
+from queryablestate.writer.writer import StateWriter
 from sparkpipeline.state.options import (
     COMMIT_TIMEOUT_SECONDS_DEFAULT,
     MAX_PARALLELISM_DEFAULT,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from queryablestate.writer.writer import WriteRun
+    from queryablestate.writer.batches import WriteRun
     from sparkpipeline.state.options import (
         Columns,
         Kind,
@@ -212,15 +213,14 @@ class _Publisher:
             )
         timeout_seconds = self.options.commit_timeout_seconds
         writer = StateWriter(writer_connections().proxy(self.config, self.credentials))
-        plan = writer.plan(
+        run = writer.begin(
             self.options.job_id,
             {layout.state_name: layout.schema for layout in self.layouts},
+            query_id=query_id,
+            run_id=run_id,
             max_parallelism=self.options.max_parallelism,
             on_new_query=self.options.on_new_query,
             timeout_seconds=timeout_seconds,
-        )
-        run = writer.bind(
-            plan, query_id=query_id, run_id=run_id, timeout_seconds=timeout_seconds
         )
         messages = self._stage(batch, run, batch_id)
         committed = writer.commit(

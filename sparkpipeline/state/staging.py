@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from queryablestate.schema.schema import DataType
-    from queryablestate.writer.writer import StageMessage
+    from queryablestate.writer.batches import StageMessage
     from sparkpipeline.state.options import StateLayout
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from haservices import HAConfig, HAServices
     from queryablestate.wire.clients import StateDescription
-    from queryablestate.writer.writer import StageMessage, WritePlan, WriteRun
+    from queryablestate.writer.batches import StageMessage, WriteRun
 
 
 __all__ = [
@@ -155,29 +155,22 @@ class DrillQuery:
         Raises:
             NameServiceError: Why it is not known to be applied.
         """
-        run = self.bind(self.plan())
+        run = self.begin()
         messages = [] if run.is_decided(batch_id) else self.stage(run, batch_id)
         on_commit()
         self.commit(run, batch_id, messages, is_complete=is_complete)
 
     # -- the steps -----------------------------------------------------------------
 
-    def plan(self) -> WritePlan:
-        """Plan a batch."""
-        return self._writer.plan(
+    def begin(self) -> WriteRun:
+        """Plan a batch of this run."""
+        return self._writer.begin(
             self._job_id,
             _STATES,
-            max_parallelism=MAX_PARALLELISM,
-            on_new_query=self._on_new_query,
-            timeout_seconds=self._timeout_seconds,
-        )
-
-    def bind(self, plan: WritePlan) -> WriteRun:
-        """Bind this run to it."""
-        return self._writer.bind(
-            plan,
             query_id=self._query_id,
             run_id=self._run_id,
+            max_parallelism=MAX_PARALLELISM,
+            on_new_query=self._on_new_query,
             timeout_seconds=self._timeout_seconds,
         )
 

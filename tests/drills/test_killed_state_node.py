@@ -269,7 +269,7 @@ def test_batch_waits_for_its_nodes_and_fails_clearly(
         with pytest.raises(
             StateUnavailableError, match="start them again"
         ) as unplanned:
-            query.plan()
+            query.begin()
         waited["planned"] = (now_ns() - began_ns) / NS_PER_SECOND
         assert unplanned.value.key_groups == query.key_groups(away.name)
         away.start()
@@ -277,7 +277,7 @@ def test_batch_waits_for_its_nodes_and_fails_clearly(
         query.write(1)
 
         # Before its rows are on the node.
-        run = query.bind(query.plan())
+        run = query.begin()
         away.kill()
         began_ns = now_ns()
         with pytest.raises(StateUnavailableError, match="node-1") as unstaged:
@@ -289,7 +289,7 @@ def test_batch_waits_for_its_nodes_and_fails_clearly(
         query.write(2)
 
         # Before it is decided: what was staged is still there afterwards.
-        run = query.bind(query.plan())
+        run = query.begin()
         messages = query.stage(run, 3)
         away.kill()
         began_ns = now_ns()
@@ -303,7 +303,7 @@ def test_batch_waits_for_its_nodes_and_fails_clearly(
         check_contents(processes.config, 3)
 
         # Before it is applied there: it is committed, and repeating it changes nothing.
-        run = query.bind(query.plan())
+        run = query.begin()
         messages = query.stage(run, 4, keys=keys_by_node[here])
         away.kill()
         began_ns = now_ns()

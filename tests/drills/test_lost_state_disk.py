@@ -141,7 +141,7 @@ def test_lost_rows_are_unavailable_until_they_are_replaced(
         report.say("lost with the disk; a batch of all rows made it whole")
 
         # What was staged is gone with the disk, too.
-        run = query.bind(query.plan())
+        run = query.begin()
         messages = query.stage(run, 5)
         node.kill()
         processes.lose_disk(LOST)

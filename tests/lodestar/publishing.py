@@ -13,9 +13,10 @@ from queryablestate.connect.credentials import as_credentials
 from queryablestate.schema.keys import KeyCodec
 from queryablestate.schema.schema import StateKind, StateSchema
 from queryablestate.schema.values import ValueCodec
+from queryablestate.writer.batches import WritePlan
 from queryablestate.writer.rows import StateRows
 from queryablestate.writer.stager import Stager
-from queryablestate.writer.writer import StateWriter, WritePlan
+from queryablestate.writer.writer import StateWriter
 
 
 MAX_PARALLELISM = 128
@@ -61,24 +62,20 @@ class Publisher:
         proxy = ProxyConnection(self._config, self._credentials)
         try:
             writer = StateWriter(proxy)
-            plan = writer.plan(
+            run = writer.begin(
                 self._job_id,
                 self._states,
-                max_parallelism=MAX_PARALLELISM,
-                on_new_query="refuse",
-                timeout_seconds=TIMEOUT_SECONDS,
-            )
-            run = writer.bind(
-                plan,
                 query_id=self._query_id,
                 run_id=self._run_id,
+                max_parallelism=MAX_PARALLELISM,
+                on_new_query="refuse",
                 timeout_seconds=TIMEOUT_SECONDS,
             )
             with Stager(
                 run,
                 self._batch_id,
                 credentials=self._credentials,
-                find_node=partial(_find_node, writer, plan),
+                find_node=partial(_find_node, writer, run.plan),
             ) as stager:
                 numbers = dict(zip(self._states, run.origin.state_numbers, strict=True))
                 for name, schema in self._states.items():

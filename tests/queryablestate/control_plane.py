@@ -410,7 +410,7 @@ class Plane:
             job_id=job_id,
             born_epoch=born_epoch,
         )
-        return told(RunBound, self.ask(request)).writer_epoch
+        return told(RunBound, self.ask(request)).run.writer_epoch
 
     def new_run(self, run_id: str, *, query_id: str = "query") -> int:
         """Draw a ticket for a run and bind it; return its writer epoch."""

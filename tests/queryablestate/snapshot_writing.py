@@ -98,17 +98,13 @@ class Query:
         """Stage the rows of batch *batch_id*, and return what commits it."""
         with ProxyConnection(self._ha) as proxy:
             writer = StateWriter(proxy)
-            plan = writer.plan(
+            run = writer.begin(
                 self._job_id,
                 self._states,
-                max_parallelism=MAX_PARALLELISM,
-                on_new_query="refuse",
-                timeout_seconds=TIMEOUT_SECONDS,
-            )
-            run = writer.bind(
-                plan,
                 query_id=self._query_id,
                 run_id=self._run_id,
+                max_parallelism=MAX_PARALLELISM,
+                on_new_query="refuse",
                 timeout_seconds=TIMEOUT_SECONDS,
             )
             with Stager(run, batch_id) as stager:

@@ -37,8 +37,10 @@ from queryablestate.wire.clients import (
     RunBound,
     StateDeclaration,
     TicketDrawn,
+    WriterRun,
 )
 from queryablestate.wire.records import StageRecord
+from queryablestate.wire.schema_digest import DeclarationWantedError
 from tests.simulation.timeline import MS
 from tests.state_simulation.calls import Call
 from tests.state_simulation.content import rows_of
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
+    from queryablestate.wire.clients import BoundRun
     from tests.state_simulation.scenario import QueryPlan, StatePlan
     from tests.state_simulation.world import World
 
@@ -324,17 +327,72 @@ class Run:
         self._began_ns = self._world.timeline.now_ns
         batch_id = self._checkpoint.next_batch()
         self._checkpoint.offsets.add(batch_id)
-        declarations = tuple(map(_declaration, self._query.plan.states))
-        self._call(
-            lambda request_id, _: DrawTicket(
-                request_id=request_id,
-                session=_SESSION,
-                job_id=self._query.plan.job_id,
-                max_parallelism=MAX_PARALLELISM,
-                states=declarations,
-            ),
+        if self._query.plan.tasks_bind or self._born_epoch is not None:
+            self._draw(batch_id)
+        else:
+            self._call(partial(self._ticket, (), None), partial(self._born, batch_id))
+
+    def _born(self, batch_id: int, drawn: Struct | NameServiceError) -> None:
+        """Begin with the epoch that this run has for life."""
+        if isinstance(drawn, NameServiceError):
+            self._ended(drawn)
+            return
+        assert isinstance(drawn, TicketDrawn)
+        self._born_epoch = drawn.ticket
+        self._draw(batch_id)
+
+    def _draw(self, batch_id: int) -> None:
+        """Draw a ticket; show it by the same message, unless tasks are to."""
+        run = None
+        if not self._query.plan.tasks_bind:
+            assert self._born_epoch is not None
+            run = WriterRun(
+                query_id=self._query_id,
+                run_id=self._run_id,
+                on_new_query=self._on_new_query,
+                born_epoch=self._born_epoch,
+            )
+        self._declare(
+            lambda states: partial(self._ticket, states, run),
             partial(self._drawn, batch_id),
         )
+
+    def _ticket(
+        self,
+        states: tuple[StateDeclaration, ...],
+        run: WriterRun | None,
+        request_id: int,
+        left_ns: int,
+    ) -> DrawTicket:
+        del left_ns
+        return DrawTicket(
+            request_id=request_id,
+            session=_SESSION,
+            job_id=self._query.plan.job_id,
+            max_parallelism=MAX_PARALLELISM,
+            states=states,
+            run=run,
+        )
+
+    def _declare(
+        self,
+        build_with: Callable[
+            [tuple[StateDeclaration, ...]], Callable[[int, int], DrawTicket | BindRun]
+        ],
+        on_done: Callable[[Struct | NameServiceError], None],
+    ) -> None:
+        """Ask without the schemas, which were declared, and with them if need be."""
+        states = tuple(map(_declaration, self._query.plan.states))
+
+        def done(result: Struct | NameServiceError) -> None:
+            if isinstance(result, DeclarationWantedError):
+                self._world.counts["schemas that a leader asked for"] += 1
+                self._call(build_with(states), on_done)
+            else:
+                on_done(result)
+
+        known = tuple(state.as_registered() for state in states)
+        self._call(build_with(known), done)
 
     def _drawn(self, batch_id: int, drawn: Struct | NameServiceError) -> None:
         if isinstance(drawn, NameServiceError):
@@ -346,30 +404,36 @@ class Run:
             # `StateWriter.plan` draws again while nobody can be brought some rows.
             self._world.timeline.after(150 * MS, partial(self._then, self._plan_batch))
             return
-        self._bind(drawn, partial(self._bound, batch_id, drawn))
+        if drawn.run is None:
+            self._bind(drawn, partial(self._bound, batch_id, drawn))
+        else:
+            self._go_on(batch_id, drawn, drawn.run)
 
     def _bind(
         self,
         drawn: TicketDrawn,
         on_done: Callable[[Struct | NameServiceError], None],
     ) -> None:
-        declarations = tuple(map(_declaration, self._query.plan.states))
         if self._born_epoch is None:
             self._born_epoch = drawn.ticket
-        self._call(
-            lambda request_id, _: BindRun(
+
+        def build(
+            states: tuple[StateDeclaration, ...], request_id: int, left_ns: int
+        ) -> BindRun:
+            del left_ns
+            return BindRun(
                 request_id=request_id,
                 session=_SESSION,
                 job_id=self._query.plan.job_id,
                 ticket=drawn.ticket,
                 query_id=self._query_id,
                 run_id=self._run_id,
-                states=declarations,
+                states=states,
                 on_new_query=self._on_new_query,
                 born_epoch=self._born_epoch,
-            ),
-            on_done,
-        )
+            )
+
+        self._declare(lambda states: partial(build, states), on_done)
 
     def _bound(
         self, batch_id: int, drawn: TicketDrawn, bound: Struct | NameServiceError
@@ -378,6 +442,10 @@ class Run:
             self._ended(bound)
             return
         assert isinstance(bound, RunBound)
+        self._go_on(batch_id, drawn, bound.run)
+
+    def _go_on(self, batch_id: int, drawn: TicketDrawn, bound: BoundRun) -> None:
+        """Have tasks stage the batch."""
         plan = self._query.plan
         staged_id = batch_id
         if plan.is_batch_job:
@@ -509,7 +577,7 @@ class _Tasks:
             assert isinstance(result, RunBound)
             self._world.checker.require(
                 "W1 a run has one epoch",
-                result.writer_epoch == self._batch.bound.writer_epoch,
+                result.run.writer_epoch == self._batch.bound.writer_epoch,
                 result,
             )
             self._execute(partition)

@@ -36,11 +36,14 @@ from queryablestate.proxy.router import ReadDesk, ReadLimits
 from queryablestate.wire.clients import (
     BatchCommitted,
     BindRun,
+    BoundRun,
     CommitBatch,
     DrawTicket,
     DropState,
     RunBound,
     StateDropDone,
+    TicketDrawn,
+    WriterRun,
 )
 from queryablestate.wire.node_messages import (
     EntriesApplied,
@@ -389,18 +392,15 @@ class Proxy:
         """Let the books know what a writer is told, at the moment that it is said."""
         world = self._world
         match message:
-            case RunBound():
+            case RunBound(run=run):
                 request = self._asked[link, message.request_id]
                 assert isinstance(request, BindRun)
-                plan = world.plan_of(request.query_id)
-                books = RunBooks(
-                    run_id=request.run_id,
-                    on_new_query=request.on_new_query,
-                    is_complete=plan.is_complete,
-                )
-                world.checker.run_bound(
-                    request.job_id, request.query_id, message.writer_epoch, books
-                )
+                self._check_run(request.job_id, request, run)
+            case TicketDrawn(run=BoundRun() as run):
+                request = self._asked[link, message.request_id]
+                assert isinstance(request, DrawTicket)
+                assert request.run is not None
+                self._check_run(request.job_id, request.run, run)
             case BatchCommitted():
                 request = self._asked[link, message.request_id]
                 assert isinstance(request, CommitBatch)
@@ -417,6 +417,16 @@ class Proxy:
                 world.checker.drop_acknowledged(request.job_id, request.state_name)
             case _:
                 pass
+
+    def _check_run(
+        self, job_id: str, asked: BindRun | WriterRun, bound: BoundRun
+    ) -> None:
+        books = RunBooks(
+            run_id=asked.run_id,
+            on_new_query=asked.on_new_query,
+            is_complete=self._world.plan_of(asked.query_id).is_complete,
+        )
+        self._world.checker.run_bound(job_id, asked.query_id, bound.writer_epoch, books)
 
     def _write(self, effect: WriteStore) -> None:
         """Have the leader store take operations, and hear of it, or not."""

@@ -14,7 +14,7 @@ from attrs import frozen
 
 from nameservice import DidNotHappenError, NameServiceError
 from queryablestate import StaleWriterError
-from queryablestate.wire.clients import RunBound, TicketDrawn
+from queryablestate.wire.clients import BoundRun, TicketDrawn
 from queryablestate.wire.codec import encode_payload
 from queryablestate.wire.node_messages import (
     ChunkRefused,
@@ -67,7 +67,7 @@ class Batch:
     query_id: str
     batch_id: int
     plan: TicketDrawn
-    bound: RunBound
+    bound: BoundRun
     states: tuple[StatePlan, ...]
     rows: tuple[tuple[Row, ...], ...]
     partition_count: int

@@ -67,6 +67,7 @@ from queryablestate.wire.records import (
     StateProgress,
     StateRecord,
 )
+from queryablestate.wire.schema_digest import DeclarationWantedError, schema_digest
 
 
 if TYPE_CHECKING:
@@ -241,13 +242,23 @@ class Job:
         return [self.entries[number] for number in wanted]
 
     def check_declarations(
-        self, declarations: Sequence[StateDeclaration], max_parallelism: int
+        self,
+        declarations: Sequence[StateDeclaration],
+        max_parallelism: int,
+        *,
+        is_registering: bool = True,
     ) -> None:
         """
         Return if states may be declared like that (rule W5).
 
+        Args:
+            declarations: What a writer says of them.
+            max_parallelism: The number of key groups.
+            is_registering: Whether those that are not known become known now.
+
         Raises:
             SchemaMismatchError: Says what differs from what is registered.
+            DeclarationWantedError: If there is a digest where the text is needed.
             ConfigurationError: If a state is named twice, or none is.
             RemoteProtocolError: If a schema is malformed.
         """
@@ -265,8 +276,11 @@ class Job:
                 raise SchemaMismatchError(
                     self.record.job_id, declaration.state_name, detail
                 )
-            declared = _parsed(declaration.schema)
             state = self.state_named(declaration.state_name)
+            if declaration.schema is None:
+                self._check_digest(declaration, state, is_registering=is_registering)
+                continue
+            declared = _parsed(declaration.schema)
             if state is None:
                 continue
             difference = check_compatible(_parsed(state.schema), declared)
@@ -274,6 +288,21 @@ class Job:
                 raise SchemaMismatchError(
                     self.record.job_id, declaration.state_name, difference
                 )
+
+    def _check_digest(
+        self,
+        declaration: StateDeclaration,
+        state: StateRecord | None,
+        *,
+        is_registering: bool,
+    ) -> None:
+        if state is None:
+            is_wanted = is_registering
+        else:
+            is_wanted = declaration.digest != schema_digest(state.schema)
+        if is_wanted:
+            what = f"the schema of {declaration.state_name!r}"
+            raise DeclarationWantedError(self.record.job_id, what)
 
     # -- changes -------------------------------------------------------------------
 
@@ -289,6 +318,7 @@ class Job:
             StaleWriterError: A newer run of the query is known (rule W1).
             StateOwnedError: Another query owns a state, and *request* refuses that.
             SchemaMismatchError: A state is registered otherwise.
+            DeclarationWantedError: A schema is not known by its digest.
             ConfigurationError: The request is malformed.
         """
         _check_on_new_query(request.on_new_query)
@@ -302,16 +332,18 @@ class Job:
         bound = set(run.state_numbers) & self.states.keys()
         for declaration in request.states:
             state = self.state_named(declaration.state_name)
+            schema = declaration.schema
             if state is None:
+                assert schema is not None  # that is checked
                 state = StateRecord(
                     state_name=declaration.state_name,
                     state_number=state_number_next,
-                    schema=declaration.schema,
+                    schema=schema,
                 )
                 state_number_next += 1
                 states.append(state)
-            elif _has_more_columns(declaration.schema, state.schema):
-                state = replace(state, schema=declaration.schema)
+            elif schema is not None and _has_more_columns(schema, state.schema):
+                state = replace(state, schema=schema)
                 states.append(state)
             bound.add(state.state_number)
             owned = progress.get(state.state_number)

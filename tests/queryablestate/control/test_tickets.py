@@ -8,7 +8,9 @@ from msgspec.structs import replace
 from election import Put
 from nameservice import ConfigurationError, LocalProtocolError
 from queryablestate import (
+    AccessDeniedError,
     SchemaMismatchError,
+    StaleWriterError,
     StateUnavailableError,
     UnknownJobError,
     UnknownStateError,
@@ -28,11 +30,15 @@ from queryablestate.control.job.leader_paths import (
 )
 from queryablestate.control.limits import ControlLimits
 from queryablestate.wire.clients import (
+    BoundRun,
     BoundState,
+    DrawTicket,
     NodeAddress,
     RunBound,
+    StateDeclaration,
     StateDropDone,
     TicketDrawn,
+    WriterRun,
 )
 from queryablestate.wire.node_messages import (
     ApplyEntries,
@@ -43,6 +49,7 @@ from queryablestate.wire.node_messages import (
     WriterFence,
 )
 from queryablestate.wire.records import StateDropped
+from queryablestate.wire.schema_digest import DeclarationWantedError, schema_digest
 from tests.queryablestate.control_plane import (
     APP,
     DRIVER,
@@ -96,6 +103,15 @@ def drawn(ticket: int, version: int = 1) -> AnswerWriter:
         owners=OWNERS,
     )
     return AnswerWriter(link=DRIVER, message=message)
+
+
+def bound_run(writer_epoch: int = 1, *, batch_id: int | None = None) -> BoundRun:
+    """Return what a run is told that writes one state."""
+    return BoundRun(
+        writer_epoch=writer_epoch,
+        states=(BoundState(state_name="aircraft", state_number=1),),
+        batch_id=batch_id,
+    )
 
 
 @pytest.mark.proves("S2")
@@ -316,12 +332,7 @@ class TestRun:
         ]
         fence = WriterFence(job_id=APP, query_id="query", writer_epoch=1)
         message = FenceWriters(leader_epoch=EPOCH, fences=(fence,))
-        bound = RunBound(
-            request_id=2,
-            writer_epoch=1,
-            states=(BoundState(state_name="aircraft", state_number=1),),
-            batch_id=None,
-        )
+        bound = RunBound(request_id=2, run=bound_run())
         assert plane.step(StoreWritten()) == (
             SendToNode(link=LINK_A, message=message),
             SendToNode(link=LINK_B, message=message),
@@ -333,12 +344,7 @@ class TestRun:
         plane = Plane()
         epoch = plane.start_job()
         plane.decide(commit(epoch, 4))
-        bound = RunBound(
-            request_id=2,
-            writer_epoch=1,
-            states=(BoundState(state_name="aircraft", state_number=1),),
-            batch_id=4,
-        )
+        bound = RunBound(request_id=2, run=bound_run(batch_id=4))
         plane.draw()
         asked = WriterAsked(link=DRIVER, request=bind(2), wall_clock_us=WALL_US)
         assert plane.step(asked) == (AnswerWriter(link=DRIVER, message=bound),)
@@ -351,7 +357,7 @@ class TestRun:
         (answer,) = plane.ask(bind(1, states=states))
         assert isinstance(answer, AnswerWriter)
         assert isinstance(answer.message, RunBound)
-        assert [one.state_number for one in answer.message.states] == [1, 2]
+        assert [one.state_number for one in answer.message.run.states] == [1, 2]
         assert isinstance(plane.store[COUNTERS], bytes)
 
     @pytest.mark.proves("W1")
@@ -457,6 +463,166 @@ class TestRun:
         assert list(plane.store) == [COUNTERS]
         plane.next_leader()
         assert told(TicketDrawn, plane.ask(draw(states={}))).ticket > first.ticket
+
+
+def begin(
+    born_epoch: int,
+    *,
+    run_id: str = "run-1",
+    states: dict[str, str] | None = None,
+    digests: dict[str, bytes] | None = None,
+) -> DrawTicket:
+    """Return the request for a ticket that a run shows at once."""
+    run = WriterRun(
+        query_id="query", run_id=run_id, on_new_query="refuse", born_epoch=born_epoch
+    )
+    request = replace(draw(states=states), run=run)
+    if digests is None:
+        return request
+    declared = tuple(
+        StateDeclaration(state_name=name, digest=digest)
+        for name, digest in digests.items()
+    )
+    return replace(request, states=declared)
+
+
+def born(plane: Plane) -> int:
+    """Return an epoch that a run is born with."""
+    return told(TicketDrawn, plane.ask(draw(states={}))).ticket
+
+
+KNOWN = {"aircraft": schema_digest(VALUE)}
+
+
+class TestBeginning:
+    """A ticket that is drawn and shown by one message."""
+
+    @pytest.mark.proves("W1")
+    def test_it_is_one_write(self) -> None:
+        """W1: job, assignment, run and state; then nodes are told, then the writer."""
+        plane = Plane()
+        plane.start_nodes()
+        epoch = born(plane)
+        asked = WriterAsked(link=DRIVER, request=begin(epoch), wall_clock_us=WALL_US)
+        (write,) = plane.step(asked)
+        assert isinstance(write, WriteStore)
+        assert [operation.path for operation in write.operations] == [
+            job_path(1),
+            state_path(1, 1),
+            assignment_path(1, 1),
+            COUNTERS,
+        ]
+        effects = plane.step(StoreWritten())
+        fence = WriterFence(job_id=APP, query_id="query", writer_epoch=epoch)
+        for link in (LINK_A, LINK_B):
+            assigned_, fenced = sent(effects, link)
+            assert isinstance(assigned_, AssignJob)
+            assert assigned_.job.fences == (fence,)
+            assert fenced == FenceWriters(leader_epoch=EPOCH, fences=(fence,))
+        answer = told(TicketDrawn, effects)
+        assert (answer.ticket, answer.nodes, answer.owners) == (2, NODES, OWNERS)
+        assert answer.run == bound_run(epoch)
+        assert answer == effects[-1].message  # type: ignore[union-attr]  # told last
+
+    def test_the_next_batch_writes_nothing_and_needs_no_schema(self) -> None:
+        """The run is the newest, and the leader has the schema in its store."""
+        plane = Plane()
+        plane.start_nodes()
+        epoch = born(plane)
+        plane.ask(begin(epoch))
+        plane.decide(commit(epoch, 0))
+        (answer,) = plane.ask(begin(epoch, digests=KNOWN))
+        assert isinstance(answer, AnswerWriter)
+        assert isinstance(answer.message, TicketDrawn)
+        assert answer.message.run == bound_run(epoch, batch_id=0)
+
+    def test_the_next_leader_knows_schema_and_epoch(self) -> None:
+        """Both are in the store: a run goes on after a failover as before it."""
+        plane = Plane()
+        plane.start_nodes()
+        epoch = born(plane)
+        plane.ask(begin(epoch))
+        plane.next_leader()
+        plane.start_nodes()
+        answer = told(TicketDrawn, plane.ask(begin(epoch, digests=KNOWN)))
+        assert answer.ticket > 1_000
+        assert answer.run == bound_run(epoch)
+
+    @pytest.mark.parametrize(
+        "digests",
+        [
+            {"aircraft": schema_digest(LIST)},
+            {"delays": schema_digest(VALUE)},
+            {"aircraft": schema_digest(VALUE), "delays": schema_digest(VALUE)},
+        ],
+        ids=["another schema", "another state", "one more state"],
+    )
+    def test_a_digest_that_is_not_known_is_told(
+        self, digests: dict[str, bytes]
+    ) -> None:
+        """The writer declares it anew; nothing has changed."""
+        plane = Plane()
+        plane.start_nodes()
+        epoch = born(plane)
+        plane.ask(begin(epoch))
+        stored = dict(plane.store)
+        with pytest.raises(DeclarationWantedError):
+            raise refusal(plane.ask(begin(epoch, digests=digests)))
+        assert dict(plane.store) == stored
+
+    def test_of_another_store_no_epoch_is_known(self) -> None:
+        """Tickets rise: a later one than any here was given out elsewhere."""
+        plane = Plane()
+        plane.start_nodes()
+        with pytest.raises(DeclarationWantedError, match="epoch 7"):
+            raise refusal(plane.ask(begin(7)))
+
+    def test_a_ticket_alone_needs_no_schema(self) -> None:
+        """Nothing becomes known by it; what is known otherwise is still refused."""
+        plane = Plane()
+        plane.start_nodes()
+        request = replace(begin(1, digests=KNOWN), run=None)
+        assert told(TicketDrawn, plane.ask(request)).run is None
+        plane.bind(1)
+        other = replace(begin(1, digests={"aircraft": b"x" * 16}), run=None)
+        with pytest.raises(DeclarationWantedError):
+            raise refusal(plane.ask(other))
+
+    @pytest.mark.proves("W1")
+    def test_a_run_that_was_superseded_stays_so(self) -> None:
+        """W1: a request that is sent again shows the epoch of the first time."""
+        plane = Plane()
+        plane.start_nodes()
+        former, later = born(plane), born(plane)
+        plane.ask(begin(former))
+        plane.ask(begin(later, run_id="run-2"))
+        with pytest.raises(StaleWriterError):
+            raise refusal(plane.ask(begin(former)))
+
+    @pytest.mark.proves("C1")
+    def test_a_query_that_writes_more_is_not_theirs(self) -> None:
+        """C1: who may not write all that a query writes cannot end its runs."""
+        plane = Plane()
+        plane.start_nodes()
+        states = {"aircraft": VALUE, "secret": VALUE}
+        plane.ask(begin(born(plane), states=states))
+        later = begin(born(plane), run_id="run-2")
+        asked = WriterAsked(
+            link=DRIVER,
+            request=later,
+            wall_clock_us=WALL_US,
+            writable=frozenset({"aircraft"}),
+        )
+        with pytest.raises(AccessDeniedError):
+            raise refusal(plane.settle(asked))
+
+    def test_it_names_a_state(self) -> None:
+        """A run that writes nothing is a mistake."""
+        plane = Plane()
+        plane.start_nodes()
+        epoch = born(plane)
+        with pytest.raises(ConfigurationError, match="at least one state"):
+            raise refusal(plane.ask(begin(epoch, states={})))
 
 
 class TestDrop:

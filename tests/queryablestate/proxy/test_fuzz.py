@@ -45,6 +45,7 @@ from queryablestate.wire.clients import (
     ListStates,
     StateDeclaration,
     Welcome,
+    WriterRun,
 )
 from queryablestate.wire.codec import decode_to_client, encode, encode_payload
 from queryablestate.wire.node_messages import (
@@ -210,6 +211,21 @@ class Fuzzer:
                 job_id=JOB,
                 max_parallelism=self.random.choice([1, 128, 32_768]),
                 states=(declaration,) * self.random.randrange(3),
+            ),
+            lambda: DrawTicket(
+                request_id=number,
+                session=session,
+                job_id=JOB,
+                max_parallelism=self.random.choice([1, 128, 32_768]),
+                states=(
+                    self.random.choice([declaration, declaration.as_registered()]),
+                ),
+                run=WriterRun(
+                    query_id="evil",
+                    run_id=self.text(),
+                    on_new_query="replace",
+                    born_epoch=self.random.choice([1, 2, 2**60]),
+                ),
             ),
             lambda: BindRun(
                 request_id=number,

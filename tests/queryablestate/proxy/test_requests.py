@@ -33,6 +33,7 @@ from queryablestate.wire.clients import (
     StateDeclaration,
     StateDescribed,
     StatesListed,
+    WriterRun,
 )
 from queryablestate.wire.operation_messages import (
     DrainNode,
@@ -319,12 +320,20 @@ class TestChanges:
         )
         error = refusal(plane.step(asked))
         assert error.args == ("write as query query of flights",)
+        run = WriterRun(
+            query_id="query", run_id="run-9", on_new_query="refuse", born_epoch=ticket
+        )
+        begun = replace(draw(), run=run)
+        assert change(plane, "writer", begun) is None
+        writable = desk.writable(plane.core, caller("writer"), begun)
+        error = refusal(plane.settle(evolve(asked, request=begun, writable=writable)))
+        assert error.args == ("write as query query of flights",)
         plane.decide(commit(1, 0, state_numbers=(1, 2)))
         # A query of its own is its own affair.
         mine = evolve(
             asked, request=bind(ticket, query_id="mine", on_new_query="replace")
         )
-        assert told(RunBound, plane.settle(mine)).writer_epoch == ticket
+        assert told(RunBound, plane.settle(mine)).run.writer_epoch == ticket
         assert desk.writable(plane.core, caller("operator"), request) is None
 
     @pytest.mark.proves("C1")

@@ -13,6 +13,7 @@ from nameservice import RemoteProtocolError
 from queryablestate.wire import codec
 from queryablestate.wire.clients import (
     BatchCommitted,
+    BoundRun,
     BoundState,
     DescribeState,
     Hello,
@@ -295,6 +296,11 @@ TO_PROXY: list[Struct] = [
     Answer(question_id=1, reading=READING, has_missing=True, next_start=b"x"),
     Refusal(request_id=1, code="stale-route"),
 ]
+RUN = BoundRun(
+    writer_epoch=2,
+    states=(BoundState(state_name="log", state_number=1),),
+    batch_id=None,
+)
 TO_CLIENT: list[Struct] = [
     RescaleStarted(request_id=1, rescaling=RESCALING),
     RescalingsListed(request_id=1, rescalings=(RESCALING,), is_settled=True),
@@ -343,12 +349,10 @@ TO_CLIENT: list[Struct] = [
         nodes=(NodeAddress(node_id="a", address=None),),
         owners=((0,), (0,)),
     ),
-    RunBound(
-        request_id=1,
-        writer_epoch=2,
-        states=(BoundState(state_name="log", state_number=1),),
-        batch_id=None,
+    TicketDrawn(
+        request_id=1, ticket=2, assignment_version=3, nodes=(), owners=(), run=RUN
     ),
+    RunBound(request_id=1, run=RUN),
     BatchCommitted(request_id=1, batch_id=2, is_repeated=True),
     Told(request_id=1, reading=READING),
     Refusal(request_id=1, code="rate-limited", data=(0.5, "caller")),

@@ -33,6 +33,7 @@ from queryablestate import (
 from queryablestate.wire import codec
 from queryablestate.wire.questions import Refusal
 from queryablestate.wire.refusals import error_of, refusal_of
+from queryablestate.wire.schema_digest import DeclarationWantedError
 
 
 ERRORS = [
@@ -43,6 +44,7 @@ ERRORS = [
     CommitTimeoutError(4, 1.5, [], is_decided=False),
     ConfigurationError("no"),
     DeadlineExceededError(1.5, "batch 4"),
+    DeclarationWantedError("flights", "the epoch 4"),
     DidNotHappenError("no"),
     KeyTooLargeError(500, 480),
     LocalProtocolError("no"),

@@ -16,10 +16,10 @@ from queryablestate.wire.clients import NodeAddress, StateDeclaration
 from queryablestate.wire.node_messages import ChunkRefused, ChunkStaged, StageChunk
 from queryablestate.writer import sending as writer_nodes
 from queryablestate.writer import stager as writer_stager
+from queryablestate.writer.batches import StageMessage, WriteOrigin, WritePlan, WriteRun
 from queryablestate.writer.connections import WriterConnections
 from queryablestate.writer.rows import StateRows
 from queryablestate.writer.stager import StageLimits, Stager
-from queryablestate.writer.writer import StageMessage, WriteOrigin, WritePlan, WriteRun
 from tests.forking import run_in_child
 from tests.queryablestate.staging_node import Reply, staged, staging_node
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import pytest
@@ -29,21 +30,20 @@ from queryablestate.wire.batch_digest import digest_of
 from queryablestate.wire.clients import (
     BatchCommitted,
     BindRun,
+    BoundRun,
     BoundState,
     CommitBatch,
     DrawTicket,
     JobsListed,
     NodeAddress,
     RunBound,
+    StateDeclaration,
     TicketDrawn,
+    WriterRun,
 )
 from queryablestate.wire.records import StageRecord
-from queryablestate.writer.writer import (
-    StageMessage,
-    StateWriter,
-    WriteOrigin,
-    WriteRun,
-)
+from queryablestate.writer.batches import StageMessage, WriteOrigin, WriteRun
+from queryablestate.writer.writer import StateWriter
 from tests.queryablestate.scripted_proxy import Lead, Reply, ScriptedProxy, error_frame
 
 
@@ -70,6 +70,19 @@ def drawn(request: DrawTicket, *addresses: str | None) -> TicketDrawn:
             for index, address in enumerate(addresses)
         ),
         owners=tuple((group % count,) for group in range(request.max_parallelism)),
+        run=None if request.run is None else bound_run(request.states),
+    )
+
+
+def bound_run(states: Sequence[StateDeclaration]) -> BoundRun:
+    """Return a run that writes *states*."""
+    return BoundRun(
+        writer_epoch=5,
+        states=tuple(
+            BoundState(state_name=one.state_name, state_number=number)
+            for number, one in enumerate(states, start=7)
+        ),
+        batch_id=3,
     )
 
 
@@ -80,13 +93,7 @@ def as_wanted(message: msgspec.Struct, _: bytes) -> Reply:
             return drawn(message, AT, AT)
         case BindRun():
             return RunBound(
-                request_id=message.request_id,
-                writer_epoch=5,
-                states=tuple(
-                    BoundState(state_name=one.state_name, state_number=number)
-                    for number, one in enumerate(message.states, start=7)
-                ),
-                batch_id=3,
+                request_id=message.request_id, run=bound_run(message.states)
             )
         case CommitBatch(batch_id=batch_id):
             return BatchCommitted(
@@ -116,8 +123,21 @@ def writer(proxy: ScriptedProxy) -> Iterator[StateWriter]:
         yield StateWriter(connection)
 
 
-def bound(writer: StateWriter) -> WriteRun:
-    """Return a run that may write."""
+def bound(writer: StateWriter, run_id: str | None = None) -> WriteRun:
+    """Return a run that may write; this process has not had it, unless it is named."""
+    return writer.begin(
+        "flights",
+        {"aircraft": SCHEMA, "delays": SCHEMA},
+        query_id="query",
+        run_id=str(uuid.uuid4()) if run_id is None else run_id,
+        max_parallelism=4,
+        on_new_query="continue",
+        timeout_seconds=TIMEOUT_SECONDS,
+    )
+
+
+def bound_by_a_task(writer: StateWriter) -> WriteRun:
+    """Return a run that may write, of a batch that was planned without it."""
     plan = writer.plan(
         "flights",
         {"aircraft": SCHEMA, "delays": SCHEMA},
@@ -126,8 +146,18 @@ def bound(writer: StateWriter) -> WriteRun:
         timeout_seconds=TIMEOUT_SECONDS,
     )
     return writer.bind(
-        plan, query_id="query", run_id="run", timeout_seconds=TIMEOUT_SECONDS
+        plan,
+        query_id="query",
+        run_id=str(uuid.uuid4()),
+        is_for_now=True,
+        timeout_seconds=TIMEOUT_SECONDS,
     )
+
+
+def schema_count(request: msgspec.Struct) -> int:
+    """Return how many schemas a request carries."""
+    assert isinstance(request, DrawTicket | BindRun)
+    return sum(state.schema is not None for state in request.states)
 
 
 def message(origin: WriteOrigin, batch_id: int, number: int = 1) -> StageMessage:
@@ -158,26 +188,118 @@ class TestPlanAndBind:
         self, writer: StateWriter, proxy: ScriptedProxy
     ) -> None:
         """Whoever stages is told where rows go, under which epoch and number (W1)."""
-        run = bound(writer)
+        run_id = str(uuid.uuid4())
+        run = bound(writer, run_id)
         assert run.plan.key_groups_of(1) == (1, 3)
         assert run.plan.proxy_address == proxy.address
         assert run.origin == WriteOrigin(
             job_id="flights",
             query_id="query",
-            run_id="run",
+            run_id=run_id,
             writer_epoch=5,
             assignment_version=2,
             state_numbers=(7, 8),
             on_new_query="continue",
         )
         assert pickle.loads(pickle.dumps(run)) == run
-        _, draw, bind = proxy.requests.items
+        _, birth, draw = proxy.requests.items
+        assert isinstance(birth, DrawTicket)
+        assert (birth.states, birth.run) == ((), None)
         assert isinstance(draw, DrawTicket)
-        assert isinstance(bind, BindRun)
-        assert draw.states == bind.states
+        assert draw.run == WriterRun(
+            query_id="query", run_id=run_id, on_new_query="continue", born_epoch=5
+        )
         assert [one.state_name for one in draw.states] == ["aircraft", "delays"]
+        assert draw.states[0].schema is not None
         assert parse_schema(draw.states[0].schema) == SCHEMA
-        assert (bind.ticket, bind.on_new_query) == (5, "continue")
+
+    def test_a_batch_costs_one_message_and_a_run_one_schema(
+        self, writer: StateWriter, proxy: ScriptedProxy
+    ) -> None:
+        """Before its tasks start; the first batch also draws the epoch of the run."""
+        run_id = str(uuid.uuid4())
+        bound(writer, run_id)
+        costs = []
+        for _ in range(3):
+            before = len(proxy.requests.items)
+            bound(writer, run_id)
+            costs.append([schema_count(one) for one in proxy.requests.items[before:]])
+        assert costs == [[0], [0], [0]]
+        _, birth, first, *_ = proxy.requests.items
+        assert (schema_count(birth), schema_count(first)) == (0, 2)
+
+    def test_what_a_leader_does_not_know_is_declared_anew(
+        self, writer: StateWriter, proxy: ScriptedProxy
+    ) -> None:
+        """In the middle of a run: schemas, and an epoch that it has given out."""
+        run_id = str(uuid.uuid4())
+        bound(writer, run_id)
+
+        def handle(request: msgspec.Struct, payload: bytes) -> Reply:
+            if isinstance(request, DrawTicket) and request.run is not None:
+                is_known = request.run.born_epoch == 2
+                if not (is_known and schema_count(request)):
+                    return error_frame(
+                        "declaration-wanted", request.request_id, "flights", "much"
+                    )
+            if isinstance(request, DrawTicket):
+                return replace(drawn(request, AT), ticket=2)  # its tickets begin anew
+            return as_wanted(request, payload)
+
+        proxy.handle = handle
+        before = len(proxy.requests.items)
+        bound(writer, run_id)
+        asked = proxy.requests.items[before:]
+        assert [schema_count(one) for one in asked] == [0, 0, 2]
+        proxy.handle = as_wanted
+        before = len(proxy.requests.items)
+        bound(writer, run_id)
+        (request,) = proxy.requests.items[before:]
+        assert isinstance(request, DrawTicket)
+        assert request.run is not None
+        assert (schema_count(request), request.run.born_epoch) == (0, 2)
+
+    def test_other_columns_are_declared_at_once(
+        self, writer: StateWriter, proxy: ScriptedProxy
+    ) -> None:
+        """A run that has declared something else knows that it is not known."""
+        run_id = str(uuid.uuid4())
+        bound(writer, run_id)
+        writer.begin(
+            "flights",
+            {"aircraft": SCHEMA},
+            query_id="query",
+            run_id=run_id,
+            max_parallelism=4,
+            on_new_query="continue",
+            timeout_seconds=TIMEOUT_SECONDS,
+        )
+        assert schema_count(proxy.requests.items[-1]) == 1
+
+    @pytest.mark.proves("W1")
+    def test_a_task_shows_a_ticket_that_was_drawn_without_it(
+        self, writer: StateWriter, proxy: ScriptedProxy
+    ) -> None:
+        """W1: who plans does not know the run; schemas travel for a new state only."""
+        run = bound_by_a_task(writer)
+        assert (run.origin.writer_epoch, run.origin.state_numbers) == (5, (7, 8))
+        _, draw, bind = proxy.requests.items
+        assert [schema_count(draw), schema_count(bind)] == [0, 0]
+        assert isinstance(bind, BindRun)
+        assert (bind.ticket, bind.born_epoch) == (5, None)
+
+        def handle(request: msgspec.Struct, payload: bytes) -> Reply:
+            if isinstance(request, BindRun) and not schema_count(request):
+                return error_frame(
+                    "declaration-wanted", request.request_id, "flights", "a schema"
+                )
+            return as_wanted(request, payload)
+
+        proxy.handle = handle
+        before = len(proxy.requests.items)
+        bound_by_a_task(writer)
+        asked = proxy.requests.items[before:]
+        assert [schema_count(one) for one in asked] == [0, 0, 2]
 
     @pytest.mark.proves("W4")
     def test_what_is_decided_need_not_be_staged(self, writer: StateWriter) -> None:
@@ -196,7 +318,7 @@ class TestPlanAndBind:
         draws: list[DrawTicket] = []
 
         def handle(request: msgspec.Struct, payload: bytes) -> Reply:
-            if isinstance(request, DrawTicket):
+            if isinstance(request, DrawTicket) and request.run is not None:
                 draws.append(request)
                 return drawn(request, AT, None if len(draws) < 3 else AT)
             return as_wanted(request, payload)
@@ -257,6 +379,9 @@ class TestPlanAndBind:
         """A run that is not the newest cannot even bind (W1)."""
         answering(proxy, BindRun, "stale-writer", "query", 5, 9)
         with pytest.raises(StaleWriterError):
+            bound_by_a_task(writer)
+        answering(proxy, DrawTicket, "stale-writer", "query", 5, 9)
+        with pytest.raises(StaleWriterError):
             bound(writer)
 
     def test_an_answer_of_another_kind_is_refused(
@@ -268,6 +393,20 @@ class TestPlanAndBind:
             job_ids=(),
         )
         with pytest.raises(RemoteProtocolError, match="JobsListed, not TicketDrawn"):
+            bound(writer)
+
+    def test_a_run_that_is_not_bound_is_no_answer(
+        self, writer: StateWriter, proxy: ScriptedProxy
+    ) -> None:
+        """Nothing is staged under an epoch that nobody has told."""
+
+        def handle(request: msgspec.Struct, payload: bytes) -> Reply:
+            if isinstance(request, DrawTicket):
+                return replace(drawn(request, AT), run=None)
+            return as_wanted(request, payload)
+
+        proxy.handle = handle
+        with pytest.raises(RemoteProtocolError, match="bound no run"):
             bound(writer)
 
 
@@ -286,7 +425,7 @@ class TestCommit:
         request = proxy.requests.items[-1]
         assert isinstance(request, CommitBatch)
         assert [stage.stage_id[:1] for stage in request.stages] == [b"\2", b"\1"]
-        assert (request.query_id, request.run_id) == ("query", "run")
+        assert (request.query_id, request.run_id) == ("query", origin.run_id)
         assert (request.writer_epoch, request.assignment_version) == (5, 2)
         assert (request.batch_id, request.state_numbers) == (4, (7, 8))
         assert request.is_complete
@@ -402,7 +541,7 @@ def test_a_node_is_found(writer: StateWriter, proxy: ScriptedProxy) -> None:
 
     def handle(request: msgspec.Struct, _: bytes) -> Reply:
         assert isinstance(request, DrawTicket)
-        assert request.states == plan.states
+        assert [one.state_name for one in request.states] == ["aircraft", "delays"]
         return drawn(request, "tcp://127.0.0.1:2", None)
 
     proxy.handle = handle
