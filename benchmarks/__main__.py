@@ -16,6 +16,7 @@ _NAMES = (
     "many_contenders",
     "faces",
     "state_reads",
+    "greedy_reads",
     "state_publish",
     "state_move",
 )

@@ -162,7 +162,14 @@ class StateCluster:
             raise RuntimeError(f"lodestar {' '.join(arguments)} did not start")
         return process, line
 
-    def write(self, keys: Sequence[str], value: str, *, rows_per_batch: int) -> None:
+    def write(
+        self,
+        keys: Sequence[str],
+        value: str,
+        *,
+        rows_per_batch: int,
+        first_batch_id: int = 0,
+    ) -> None:
         """Publish *value* under each of *keys*, in batches of a size."""
         proxy = ProxyConnection(HAConfig(url=self.url))
         try:
@@ -170,7 +177,8 @@ class StateCluster:
             codec = KeyCodec(_SCHEMA.key, max_parallelism=_MAX_PARALLELISM)
             payload = ValueCodec(_SCHEMA.value).encode_row([value])
             run_id = str(uuid.uuid4())
-            for batch_id, first in enumerate(range(0, len(keys), rows_per_batch)):
+            firsts = range(0, len(keys), rows_per_batch)
+            for batch_id, first in enumerate(firsts, first_batch_id):
                 part = keys[first : first + rows_per_batch]
                 run = writer.begin(
                     JOB,

@@ -222,14 +222,13 @@ class QuestionDesk:
                 work,
             )
 
-        def done(found: Found) -> int:
+        def done(found: Found) -> None:
             def finish() -> None:
                 if opened is self._store.opened:
                     self._finish(asked, found, begun_at_us)
                 opened.reading.gone(read_id)
 
             post(finish)
-            return len(found.payload)
 
         def failed(error: NameServiceError, work: ReadWork) -> None:
             post(partial(self._refuse, asked, error, work.row_count))
@@ -247,7 +246,12 @@ class QuestionDesk:
         )
         opened.reading.read(
             LongRead(
-                asked=wanted, begin=begin, done=done, failed=failed, dropped=dropped
+                asked=wanted,
+                begin=begin,
+                size_of=lambda found: len(found.payload),
+                done=done,
+                failed=failed,
+                dropped=dropped,
             )
         )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 from attrs import define, field, frozen
@@ -57,15 +58,17 @@ class LongRead:
     Attributes:
         asked: Who wants it, until when.
         begin: Returns its steps.
-        done: Is told what they returned; returns how many bytes that is, until
+        size_of: Returns how many bytes are held of what they returned, until
             `ReadingThread.gone`.
+        done: Is told what they returned.
         failed: Is told why they failed, and what they did.
         dropped: Is told why they are not wanted any more, and what they did.
     """
 
     asked: ReadAsked
     begin: Callable[[StoreReader, ReadWork], Steps[Any]]
-    done: Callable[[Any], int]
+    size_of: Callable[[Any], int]
+    done: Callable[[Any], None]
     failed: Callable[[NameServiceError, ReadWork], None]
     dropped: Callable[[DropReason, ReadWork], None]
 
@@ -154,11 +157,14 @@ class ReadingThread:
                 if isinstance(effect, DropRead):
                     self._drop(effect)
                     continue
-                ended = self._run_slice(effect.read_id)
+                ended, tell = self._run_slice(effect.read_id)
                 with self._changed:
                     if ended.is_over:
                         del self._reads[effect.read_id]
                     self._step(ended)
+                # Not before: an answer may be gone as soon as it is told.
+                if tell is not None:
+                    tell()
         finally:
             for one in self._reads.values():
                 if one.steps is not None:
@@ -179,12 +185,15 @@ class ReadingThread:
                     self._step(TimePassed())
             return None if self._is_closing else self._effects.popleft()
 
-    def _run_slice(self, read_id: ReadId) -> SliceEnded:
-        """Go on with a read until its slice is over."""
+    def _run_slice(
+        self, read_id: ReadId
+    ) -> tuple[SliceEnded, Callable[[], None] | None]:
+        """Go on with a read until its slice is over; return whom to tell of its end."""
         one = self._reads[read_id]
         began_ns = now_ns = self._clock.now_ns()
         is_over = True
         size_bytes = 0
+        tell: Callable[[], None] | None
         try:
             if one.steps is None:
                 one.steps = one.read.begin(self._reader, one.work)
@@ -193,20 +202,23 @@ class ReadingThread:
                 now_ns = self._clock.now_ns()
             is_over = False
             size_bytes = one.work.size_bytes
+            tell = None
         except StopIteration as done:
-            size_bytes = one.read.done(done.value)
+            size_bytes = one.read.size_of(done.value)
+            tell = partial(one.read.done, done.value)
         except NameServiceError as error:
-            one.read.failed(error, one.work)
+            tell = partial(one.read.failed, error, one.work)
         except Exception as error:  # noqa: BLE001 (one read, not the thread)
             self._log.error("loop.failed", where="reading", exc_info=error)
             failure = NameServiceError(f"{type(error).__name__}: {error}")
-            one.read.failed(failure, one.work)
-        return SliceEnded(
+            tell = partial(one.read.failed, failure, one.work)
+        ended = SliceEnded(
             read_id=read_id,
             spent_ns=self._clock.now_ns() - began_ns,
             size_bytes=size_bytes,
             is_over=is_over,
         )
+        return ended, tell
 
     def _drop(self, effect: DropRead) -> None:
         with self._changed:

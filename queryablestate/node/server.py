@@ -389,9 +389,8 @@ class QueryableStateServer:
             yield
             return self._missing(opened.store, command)
 
-        def done(missing: Sequence[bytes] | None) -> int:
+        def done(missing: Sequence[bytes] | None) -> None:
             self._store.post(partial(self._verified, command, missing))
-            return 0
 
         def failed(error: NameServiceError, _: ReadWork) -> None:
             self._log.error("store.read_failed", error=str(error))
@@ -409,6 +408,7 @@ class QueryableStateServer:
                     holds_rows=False,
                 ),
                 begin=check,
+                size_of=lambda _: 0,
                 done=done,
                 failed=failed,
                 dropped=dropped,

@@ -177,7 +177,8 @@ def hold_reading(node: StateNode) -> threading.Event:
         LongRead(
             asked=asked,
             begin=hold,
-            done=lambda _: 0,
+            size_of=lambda _: 0,
+            done=lambda _: None,
             failed=lambda _, __: None,
             dropped=lambda _, __: None,
         )

@@ -61,6 +61,7 @@ class Reads:
         self.number = 0
         self.go = threading.Event()
         self.slices: list[int] = []
+        self.is_gone_at_once = False
 
     def begin(
         self,
@@ -70,6 +71,7 @@ class Reads:
         row_count: int = 1,
         until_ns: int = FOREVER_NS,
         error: Exception | None = None,
+        holds_rows: bool = False,
     ) -> ReadId:
         """Have something read that pauses so often, for as long as a slice takes."""
         self.number += 1
@@ -88,7 +90,7 @@ class Reads:
             _, count = yield from reader.count(1, [0], NOW_US, work)
             return count
 
-        return self.ask(steps, number, asker, until_ns)
+        return self.ask(steps, number, asker, until_ns, holds_rows=holds_rows)
 
     def hold(self) -> ReadId:
         """Keep the thread busy until `go` is set."""
@@ -105,12 +107,21 @@ class Reads:
         assert begun.wait(TIMEOUT_SECONDS)
         return read_id
 
-    def ask(self, steps: Any, number: int, asker: str, until_ns: int) -> ReadId:
+    def ask(
+        self,
+        steps: Any,
+        number: int,
+        asker: str,
+        until_ns: int,
+        *,
+        holds_rows: bool = False,
+    ) -> ReadId:
         """Have *steps* taken."""
 
-        def done(result: object) -> int:
+        def done(result: object) -> None:
+            if self.is_gone_at_once:
+                self.thread.gone((0, number))
             self.told.put((number, result, 0))
-            return 100
 
         def failed(error: NameServiceError, work: ReadWork) -> None:
             self.told.put((number, error, work.row_count))
@@ -120,11 +131,16 @@ class Reads:
 
         read_id = (0, number)
         asked = ReadAsked(
-            read_id=read_id, asker=asker, deadline_ns=until_ns, holds_rows=False
+            read_id=read_id, asker=asker, deadline_ns=until_ns, holds_rows=holds_rows
         )
         self.thread.read(
             LongRead(
-                asked=asked, begin=steps, done=done, failed=failed, dropped=dropped
+                asked=asked,
+                begin=steps,
+                size_of=lambda _: 100,
+                done=done,
+                failed=failed,
+                dropped=dropped,
             )
         )
         return read_id
@@ -226,7 +242,8 @@ class TestEnds:
             LongRead(
                 asked=asked,
                 begin=lambda reader, work: reader.count(1, [0], NOW_US, work),
-                done=lambda _: 0,
+                size_of=lambda _: 0,
+                done=lambda _: None,
                 failed=lambda _, __: None,
                 dropped=lambda _, __: ended.set(),
             )
@@ -252,6 +269,17 @@ class TestEnds:
         told = {reads.next()[:2] for _ in range(2)}
         assert told == {(3, DropReason.CANCELLED), (4, DropReason.CANCELLED)}
         assert len(reads.thread) == 0
+
+    @pytest.mark.proves("B1")
+    def test_an_answer_may_be_gone_at_once(self, store: StateStore) -> None:
+        """B1: the loop may have sent it before the thread looks again."""
+        reads = Reads(store, unsent_size_bytes_max=50)
+        reads.is_gone_at_once = True
+        for number in range(1, 4):
+            reads.begin(holds_rows=True)
+            assert reads.next() == (number, ROW_COUNT, 0)
+            assert reads.thread.held_size_bytes == 0
+        reads.thread.close()
 
     def test_what_waits_is_bounded(self, store: StateStore) -> None:
         """N3: a read that does not fit is refused, not queued without end."""

@@ -1,0 +1,174 @@
+"""
+What one caller's large reads cost the others, and a node (rules B1, B2).
+
+Workload: one node, one proxy, each a process of its own over loopback TCP.  A client
+asks for one small value every 2 ms; beside it another process asks, as fast as it can,
+for the largest answers there are (15 values of 1 MB, four questions at once), or scans
+the whole state (ten scans at once).  Rounds without and with the other process
+alternate.
+
+Bad: a p99 beside it above twice that without; more than 64 MiB of anonymous memory of
+the node above its rest.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks._harness import Figure, figure, report
+from benchmarks._state_cluster import JOB, STATE, StateCluster, keys_of
+from nameservice import NameServiceError
+from queryablestate import QueryableStateClient
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_SMALL_COUNT: Final = 200_000
+_LARGE: Final = [f"large-{number}" for number in range(15)]
+_LARGE_SIZE_BYTES: Final = 1_000_000
+_ROUND_COUNT: Final = 3
+_ROUND_SECONDS: Final = 4.0
+_PAUSE_SECONDS: Final = 0.002
+_SAMPLE_SECONDS: Final = 0.01
+_THREADS: Final = {"largest answers": 4, "scans": 10}
+
+
+def run() -> None:
+    """Measure and report."""
+    figures: list[Figure] = []
+    with StateCluster(node_count=1) as cluster:
+        keys = list(keys_of(_SMALL_COUNT))
+        cluster.write(keys, "v" * 100, rows_per_batch=50_000)
+        large = "l" * _LARGE_SIZE_BYTES
+        cluster.write(_LARGE, large, rows_per_batch=5, first_batch_id=100)
+        pid = cluster.node_pids[0]
+        with QueryableStateClient(cluster.url) as client:
+            _measure(client, keys[0], 1.0)
+            for manner in _THREADS:
+                figures += _beside(cluster.url, client, keys[0], pid, manner)
+    report("greedy_reads", figures)
+
+
+def _beside(
+    url: str, client: QueryableStateClient, key: str, pid: int, manner: str
+) -> list[Figure]:
+    """Return what is measured alone, and beside a greedy process."""
+    alone: list[float] = []
+    beside: list[float] = []
+    rest = _anonymous_mib(pid)
+    peaks: list[float] = []
+    for _ in range(_ROUND_COUNT):
+        alone += _measure(client, key, _ROUND_SECONDS)
+        with _greedy(url, manner), _watched(pid, peaks):
+            beside += _measure(client, key, _ROUND_SECONDS)
+    before = figure(f"get, alone ({manner})", "us", alone)
+    after = figure(f"get, beside {manner}", "us", beside)
+    return [
+        before,
+        after,
+        figure(f"p99 beside {manner} by p99 alone", "x", [after.p99 / before.p99]),
+        figure(f"RssAnon of the node above rest, {manner}", "MiB", [max(peaks) - rest]),
+    ]
+
+
+def _measure(client: QueryableStateClient, key: str, seconds: float) -> list[float]:
+    """Ask at a steady pace for so long; return how long each answer took, in us."""
+    pause = threading.Event()  # is never set: it waits
+    durations = []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        began = time.perf_counter_ns()
+        client.get(JOB, STATE, key)
+        durations.append((time.perf_counter_ns() - began) / 1_000)
+        pause.wait(_PAUSE_SECONDS)
+    return durations
+
+
+@contextmanager
+def _watched(pid: int, peaks: list[float]) -> Iterator[None]:
+    """Add the greatest anonymous memory of a process to *peaks*."""
+    done = threading.Event()
+    peak = 0.0
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(_SAMPLE_SECONDS):
+            peak = max(peak, _anonymous_mib(pid))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        peaks.append(peak)
+
+
+@contextmanager
+def _greedy(url: str, manner: str) -> Iterator[None]:
+    """Have another process ask for much, as long as the block runs."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.bench_greedy_reads", url, manner],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.stdin.close()
+            print("   ", manner, process.stdout.readline().strip())
+
+
+def _ask_for_much(url: str, manner: str) -> None:
+    """Ask until the input ends."""
+    is_over = threading.Event()
+    told = {"answered": 0}
+
+    def ask() -> None:
+        with QueryableStateClient(url) as client:
+            while not is_over.is_set():
+                try:
+                    if manner == "scans":
+                        for _ in client.scan(JOB, STATE, limit=20_000):
+                            pass
+                    else:
+                        client.get_many(JOB, STATE, _LARGE)
+                    told["answered"] += 1
+                except NameServiceError as error:
+                    name = type(error).__name__
+                    told[name] = told.get(name, 0) + 1
+
+    threads = [threading.Thread(target=ask) for _ in range(_THREADS[manner])]
+    for thread in threads:
+        thread.start()
+    print("ready", flush=True)
+    sys.stdin.read()
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    print(told, flush=True)
+
+
+def _anonymous_mib(pid: int) -> float:
+    """Return the anonymous memory of a process: what no file stands behind."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1_024
+    raise RuntimeError(f"process {pid} tells no RssAnon")
+
+
+if __name__ == "__main__":
+    _ask_for_much(*sys.argv[1:])
