@@ -22,7 +22,7 @@ from leaderserver.server.core.storage_queue import CleanupTask, CommitTask, Stor
 from leaderserver.server.core.store_watches import StoreWatches
 from leaderserver.server.core.turn import Turn
 from leaderserver.server.storage import UncertainWriteError
-from leaderserver.server.store_desk import StoreDesk
+from leaderserver.server.store_tasks import StoreTasks
 
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from leaderserver.server.core.storage_queue import StorageJob, StorageTask
     from leaderserver.server.storage_work import Outcome
-    from leaderserver.server.store_desk import StoreRequest
+    from leaderserver.server.store_tasks import StoreRequest
 
 
 __all__ = ["StoreRequests"]
@@ -65,7 +65,7 @@ class StoreRequests:
         # What names this server to its clients: the core's own moves on when somebody
         # reports an epoch above it.
         self._incarnation = core.incarnation
-        self._desk = StoreDesk(core)
+        self._tasks = StoreTasks(core)
         self.watches = StoreWatches(count_max=watch_count_max)
         # Who waits for which task of the storage; epochs wait by their component.
         self._asked: dict[int, tuple[ServedClient, int, AuditedRequest | None]] = {}
@@ -74,7 +74,7 @@ class StoreRequests:
         self, client: ServedClient, number: int, body: StoreRequest, turn: Turn
     ) -> bool:
         """Queue what a client asks of a store; return whether it was taken."""
-        task = self._desk.take(client, body)
+        task = self._tasks.take(client, body)
         if not isinstance(task, FailedReply) and not self._queue.admits(task):
             task = FailedReply(
                 reason=Failure.LIMIT_REACHED,
@@ -90,7 +90,7 @@ class StoreRequests:
 
     def done(self, job: StorageJob, outcome: Outcome, turn: Turn) -> None:
         """Answer who asked for *job*, and tell who watches what it changed."""
-        self._answer_asked(job.number, StoreDesk.answer(job.task, outcome), turn)
+        self._answer_asked(job.number, StoreTasks.answer(job.task, outcome), turn)
         self._changed(job.task, outcome, turn)
 
     def _changed(self, task: StorageTask, outcome: Outcome, turn: Turn) -> None:

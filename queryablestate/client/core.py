@@ -12,7 +12,7 @@ waits again.  Under one, requests go
 
 *   to the proxy itself (`Call`): one message, one answer;
 *   for keys (`KeysRead`): sorted by node and packed together, by a route that is asked
-    for once, and again when the proxy says that it is stale (`KeyDesk`);
+    for once, and again when the proxy says that it is stale (`KeyReads`);
 *   to one node, about all that it holds (`NodeRead`): by the caller's own route, whose
     staleness is the caller's business.
 
@@ -72,7 +72,7 @@ from queryablestate.client.events import (
     SendRequest,
     TimeWent,
 )
-from queryablestate.client.reads import KeyDesk
+from queryablestate.client.reads import KeyReads
 from queryablestate.client.requests import (
     Call,
     KeysRead,
@@ -171,7 +171,7 @@ class QueryCore:
             first_address=first_address,
             name_service=name_service,
         )
-        self._keys = KeyDesk(
+        self._keys = KeyReads(
             self._outbox,
             self._session,
             flight_count_max=self._config.flight_count_max,

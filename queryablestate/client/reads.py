@@ -1,5 +1,5 @@
 """
-`KeyDesk`: questions for keys and for routes, on their way out and back; pure.
+`KeyReads`: questions for keys and for routes, on their way out and back; pure.
 
 What leaves goes through a lane (`queryablestate.client.coalescing`), by the route to
 its state.  What comes back is an answer, or a refusal that says what to do next: ask by
@@ -41,7 +41,7 @@ from queryablestate.wire.questions import Ask, Reading, Refusal, Told
 from queryablestate.wire.refusals import STALE_ROUTE, error_of
 
 
-__all__ = ["KeyDesk"]
+__all__ = ["KeyReads"]
 
 _FIRST_PLACE: Final = [0]
 _OVERLOADED: Final = "did-not-happen"
@@ -51,7 +51,7 @@ _UNKNOWN: Final = frozenset({"unknown-job", "unknown-state"})
 
 
 @final
-class KeyDesk:
+class KeyReads:
     """
     Everything that is asked of states, by key.
 

@@ -1,5 +1,5 @@
 """
-`QuestionDesk`: answers what readers ask of a node.
+`QuestionAnswerer`: answers what readers ask of a node.
 
 A question is read first, and admitted after (`NodeCore.admit`): what the lease says is
 looked at when the rows are there already (rule Q4).  What takes a millisecond at most
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from queryablestate.wire.questions import Question
 
 
-__all__ = ["QuestionDesk"]
+__all__ = ["QuestionAnswerer"]
 
 _RETRY_AFTER_SECONDS: Final = 0.1
 _LOOP_PAUSE_COUNT_MAX: Final = 3
@@ -79,7 +79,7 @@ class _Asked:
 
 
 @final
-class QuestionDesk:
+class QuestionAnswerer:
     """
     Answers questions from a store.  Belongs to the thread of the node's loop.
 

@@ -1,10 +1,11 @@
 """
 `QueryableStateServer`: serves the key groups of one node.
 
-It has the store (`NodeStore`), answers questions about it (`QuestionDesk`), and listens
-on a ROUTER of its own.  Writers bring chunks of rows there, which go to the disk before
-they are acknowledged (rule W2); other nodes copy rows that they are to have (rule S2),
-and show that they are nodes: who may bring rows may not read them for that (rule C1).
+It has the store (`NodeStore`), answers questions about it (`QuestionAnswerer`), and
+listens on a ROUTER of its own.  Writers bring chunks of rows there, which go to the
+disk before they are acknowledged (rule W2); other nodes copy rows that they are to have
+(rule S2), and show that they are nodes: who may bring rows may not read them for that
+(rule C1).
 Whatever else comes in there is counted, logged within a budget, and answered.
 """
 
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from nameservice import RemoteProtocolError, StorageError, get_logger
 from nameservice.clock import NS_PER_SECOND, NS_PER_US
-from queryablestate.node.answering import QuestionDesk
+from queryablestate.node.answering import QuestionAnswerer
 from queryablestate.node.core.chunks import chunk_refused
 from queryablestate.node.core.effects import (
     CheckStages,
@@ -168,7 +169,7 @@ class QueryableStateServer:
                 send_page=self._send_page,
             )
             self._resources.callback(self._store.close)
-            self._desk = QuestionDesk(
+            self._answerer = QuestionAnswerer(
                 self._store,
                 answer_size_bytes_max=config.answer_size_bytes_max,
                 clock=clock,
@@ -242,8 +243,8 @@ class QueryableStateServer:
         """Return the figures of what was done here, by name."""
         return {
             **self._port.figures(),
-            "questions_answered_total": self._desk.answered_count,
-            "questions_refused_total": self._desk.refused_count,
+            "questions_answered_total": self._answerer.answered_count,
+            "questions_refused_total": self._answerer.refused_count,
             "copies_served": len(self._store.opened.copier),
             "reads_waiting": len(self._store.opened.reading),
             "reads_held_bytes": self._store.opened.reading.held_size_bytes,
@@ -252,16 +253,16 @@ class QueryableStateServer:
     def ask(
         self, question: Question, keys: bytes, *, asked_at_ns: int, link: int
     ) -> None:
-        """Answer a question; see `QuestionDesk.ask`."""
-        self._desk.ask(question, keys, asked_at_ns=asked_at_ns, link=link)
+        """Answer a question; see `QuestionAnswerer.ask`."""
+        self._answerer.ask(question, keys, asked_at_ns=asked_at_ns, link=link)
 
     def cancel(self, question_ids: Sequence[int], *, link: int) -> None:
-        """Read no more for these questions; see `QuestionDesk.cancel`."""
-        self._desk.cancel(question_ids, link=link)
+        """Read no more for these questions; see `QuestionAnswerer.cancel`."""
+        self._answerer.cancel(question_ids, link=link)
 
     def cancel_all(self) -> None:
-        """Read no more for anybody; see `QuestionDesk.cancel_all`."""
-        self._desk.cancel_all()
+        """Read no more for anybody; see `QuestionAnswerer.cancel_all`."""
+        self._answerer.cancel_all()
 
     def perform(self, effect: ServerEffect) -> None:
         """Do what the core wants done."""

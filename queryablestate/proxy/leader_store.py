@@ -1,5 +1,5 @@
 """
-`ControlDesk`: the thread in which a proxy reads and writes the leader store.
+`LeaderStoreThread`: the thread in which a proxy reads and writes the leader store.
 
 The store belongs to the name service, and a write may take as long as that does.  The
 proxy's own thread must not wait meanwhile: readers are asking.  So what is to be loaded
@@ -18,19 +18,19 @@ then everything is read anew, and what is there is what there is.
 
 from __future__ import annotations
 
-import queue
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, final
 
 from attrs import frozen
 
 from election import Put
+from haservices.event_loop import EventLoop
 from nameservice import (
     DidNotHappenError,
     MayHaveHappenedError,
     NameServiceError,
     StorageError,
+    SystemClock,
     VersionMismatchError,
     get_logger,
 )
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from queryablestate.wire.records import CountersRecord, NodeRecord
 
 
-__all__ = ["ControlDesk", "StoredControl", "load_control"]
+__all__ = ["LeaderStoreThread", "StoredControl", "load_control"]
 
 _READER_COUNT: Final = 8
 
@@ -156,24 +156,21 @@ def _check_whole(number: int, job: Job) -> None:
 
 
 @final
-class ControlDesk:
+class LeaderStoreThread:
     """
     Loads from and writes to one leader store, in a thread of its own, in order.
 
-    Thread-safe.  Callbacks are called in the desk's thread: they hand over.
+    Thread-safe.  Callbacks are called in its thread: they hand over.
     """
 
     def __init__(self, store: LeaderStore) -> None:
         self._store = store
-        self._log = get_logger(component="control-desk")
-        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._log = get_logger(component="leader-store")
         self._load_number = 0
         self._witness_version: int | None = None  # None before anything was read
         self._is_closed = False
-        self._thread = threading.Thread(
-            target=self._work, name="control-desk", daemon=True
-        )
-        self._thread.start()
+        self._loop = EventLoop("leader-store", SystemClock())
+        self._loop.start()
 
     def load(
         self,
@@ -205,7 +202,7 @@ class ControlDesk:
                 self._witness_version = 0 if witness is None else witness.version
                 on_loaded(stored)
 
-        self._tasks.put(load)
+        self._do(load)
 
     def cancel_load(self) -> None:
         """Let a load that is under way end soon: nobody wants it any more."""
@@ -250,7 +247,7 @@ class ControlDesk:
                     self._witness_version = version + 1
                 on_written()
 
-        self._tasks.put(write)
+        self._do(write)
 
     def close(self) -> None:
         """
@@ -259,16 +256,9 @@ class ControlDesk:
         What was asked for and has not begun is not done, and nobody is told.
         """
         self._is_closed = True
-        self._tasks.put(None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        if not self._loop.is_current:
+            self._loop.stop()
 
-    def _work(self) -> None:
-        while True:
-            task = self._tasks.get()
-            if task is None or self._is_closed:
-                return
-            try:
-                task()
-            except Exception as error:  # noqa: BLE001 (a callback's; the next task)
-                self._log.error("task.failed", exc_info=error)
+    def _do(self, task: Callable[[], None]) -> None:
+        """Do *task* on the thread, after what was asked for before."""
+        self._loop.call(lambda: None if self._is_closed else task())

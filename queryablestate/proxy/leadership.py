@@ -15,7 +15,7 @@ speak of the past (rule Q4).
 it is back.  So nodes that it has are heard meanwhile, and not sent away: what they say
 is true in any case.  But nothing is confirmed to them, and none is taken in.
 
-**The store** is read and written by a `ControlDesk`, in a thread of its own; what it
+**The store** is read and written by a `LeaderStoreThread`; what it
 says comes back as an event.  A store that cannot be read is tried again after a pause,
 as long as this proxy leads.
 """
@@ -55,7 +55,7 @@ from queryablestate.control.events import (
     WriterAsked,
 )
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record
-from queryablestate.proxy.leader_store import ControlDesk, StoredControl
+from queryablestate.proxy.leader_store import LeaderStoreThread, StoredControl
 from queryablestate.wire.node_messages import HeartbeatAcknowledged, NodeRegistered
 from queryablestate.wire.questions import Refusal
 from queryablestate.wire.records import CountersRecord
@@ -142,11 +142,11 @@ class ProxyControl:
         self.problem: NameServiceError | None = None
         self.waiting_count_max = waiting_count_max
         self._limits = limits
-        self._desk = ControlDesk(store)
+        self._store = LeaderStoreThread(store)
 
     def close(self) -> None:
-        """End the thread of the desk, and wait for it."""
-        self._desk.close()
+        """End the thread of the store, and wait for it."""
+        self._store.close()
 
     def limit(self, limits: ControlLimits, *, waiting_count_max: int) -> None:
         """Take on no more than that from now on."""
@@ -195,7 +195,7 @@ class ProxyControl:
         self._on_ready = None
         self._reload_at_ns = None
         self.problem = None
-        self._desk.cancel_load()
+        self._store.cancel_load()
         self._discard_core()
 
     def is_settled(self, *, now_ns: int) -> bool:
@@ -210,7 +210,7 @@ class ProxyControl:
             self._call(partial(self._not_loaded, session, error))
 
         self._reload_at_ns = None
-        self._desk.load(loaded, failed)
+        self._store.load(loaded, failed)
 
     def _loaded(self, session: LeaderSession, stored: StoredControl) -> None:
         if self._session is not session:
@@ -264,7 +264,7 @@ class ProxyControl:
         def failed(error: NameServiceError) -> None:
             self._call(partial(self._not_loaded, session, error))
 
-        self._desk.write(
+        self._store.write(
             [Put(COUNTERS, encode_record(counters), version=0)],
             session,
             lambda: self._call(written),
@@ -413,7 +413,7 @@ class ProxyControl:
             if self.core is core:
                 self.step(StoreFailed(error=error, is_certain=is_certain))
 
-        self._desk.write(
+        self._store.write(
             effect.operations,
             session,
             lambda: self._call(written),

@@ -7,8 +7,8 @@ writers and nodes.  A message goes to one of these, and what they return goes ou
 =================  ===================================================================
 `ProxyPort`        the socket: who may come in, what is no message, whose connection
                    is over
-`ReadDesk`         what readers ask, on its way to a node and back
-`RequestDesk`      what the proxy answers by itself, and who may ask for a change
+`ReadRouter`         what readers ask, on its way to a node and back
+`RequestHandler`      what the proxy answers by itself, and who may ask for a change
 `ProxyControl`     the control plane, and the leader store behind it
 `SessionTable`     who speaks
 =================  ===================================================================
@@ -45,8 +45,8 @@ from queryablestate.proxy.leadership import ProxyControl
 from queryablestate.proxy.port import ProxyPort
 from queryablestate.proxy.rate_limit import RateLimiter
 from queryablestate.proxy.read_answers import Outgoing
-from queryablestate.proxy.requests import ChangeRequest, LookupRequest, RequestDesk
-from queryablestate.proxy.router import ReadDesk, ReadLimits
+from queryablestate.proxy.requests import ChangeRequest, LookupRequest, RequestHandler
+from queryablestate.proxy.router import ReadLimits, ReadRouter
 from queryablestate.proxy.sessions import SESSION_SIZE_BYTES, ProxySession, SessionTable
 from queryablestate.wire.address import parse_address
 from queryablestate.wire.clients import (
@@ -161,13 +161,13 @@ class ProxyLoop:
         self._sessions = SessionTable(config.session_count_max)
         self._nodes: dict[Link, Caller] = {}
         self._epoch_last = 0
-        self._reads = ReadDesk(
+        self._reads = ReadRouter(
             access=config.access,
             limiter=self._limiter,
             cache=self._cache,
             limits=_read_limits(config),
         )
-        self._requests = RequestDesk(config.access)
+        self._requests = RequestHandler(config.access)
         self.loop = PollLoop(
             name="query-proxy", clock=self._clock, on_failure=on_failure
         )

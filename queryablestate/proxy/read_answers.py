@@ -1,4 +1,4 @@
-"""What a `ReadDesk` sends, and how it says that there is no answer; pure."""
+"""What a `ReadRouter` sends, and how it says that there is no answer; pure."""
 
 from __future__ import annotations
 

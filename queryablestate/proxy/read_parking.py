@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from queryablestate.wire.questions import Ask
 
 
-__all__ = ["AskedQuestion", "ParkedQuestions"]
+__all__ = ["ParkedQuestion", "ParkedQuestions"]
 
 
 @final
 @define(eq=False)
-class AskedQuestion:
+class ParkedQuestion:
     """
     A question as it came in.
 
@@ -66,7 +66,7 @@ class ParkedQuestions:
     """
 
     def __init__(self, *, count_max: int, size_bytes_max: int) -> None:
-        self._shares: Shares[AskedQuestion] = Shares(
+        self._shares: Shares[ParkedQuestion] = Shares(
             count_max=count_max, size_bytes_max=size_bytes_max
         )
         self._deadline_ns: int | None = None
@@ -78,7 +78,7 @@ class ParkedQuestions:
         """Return when `take_late` is worth calling: not after the first deadline."""
         return self._deadline_ns
 
-    def park(self, asked: AskedQuestion) -> list[AskedQuestion]:
+    def park(self, asked: ParkedQuestion) -> list[ParkedQuestion]:
         """Have *asked* wait; return what there is no room for, be it *asked* itself."""
         turned_away = self._shares.take(asked.owner, asked, len(asked.keys))
         if asked in self._shares and (
@@ -89,14 +89,14 @@ class ParkedQuestions:
             self._deadline_ns = None
         return turned_away
 
-    def take_all(self) -> list[AskedQuestion]:
+    def take_all(self) -> list[ParkedQuestion]:
         """Return and forget everything that waits."""
         waiting = list(self._shares)
         self._shares.clear()
         self._deadline_ns = None
         return waiting
 
-    def take_late(self, *, now_ns: int) -> list[AskedQuestion]:
+    def take_late(self, *, now_ns: int) -> list[ParkedQuestion]:
         """Return and forget what is past its deadline."""
         if self._deadline_ns is None or now_ns < self._deadline_ns:
             return []
@@ -107,7 +107,7 @@ class ParkedQuestions:
         if self._shares:
             self._take([one for one in self._shares if one.client == client])
 
-    def _take(self, taken: list[AskedQuestion]) -> list[AskedQuestion]:
+    def _take(self, taken: list[ParkedQuestion]) -> list[ParkedQuestion]:
         for asked in taken:
             self._shares.free(asked)
         self._deadline_ns = min((one.deadline_ns for one in self._shares), default=None)

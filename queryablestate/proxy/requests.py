@@ -1,5 +1,5 @@
 """
-`RequestDesk`: what a proxy answers by itself, and who may ask for a change; pure.
+`RequestHandler`: what a proxy answers by itself, and who may ask for a change; pure.
 
 Rights are looked at before anything else is: what a refused caller is told is made of
 its own words alone, and is the same whether the job and the state exist or not (rule
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from queryablestate.proxy.access import AccessList, Caller
 
 
-__all__ = ["ChangeRequest", "LookupRequest", "RequestDesk"]
+__all__ = ["ChangeRequest", "LookupRequest", "RequestHandler"]
 
 LookupRequest: TypeAlias = (
     DescribeState | ListJobs | ListStates | ListNodes | ListRescalings
@@ -73,7 +73,7 @@ _STATES_PER_REQUEST_MAX: Final = 1_000
 
 
 @final
-class RequestDesk:
+class RequestHandler:
     """
     Answers what is asked of the proxy itself.
 

@@ -1,5 +1,5 @@
 """
-`ReadDesk`: how a proxy routes what readers ask, without I/O.
+`ReadRouter`: how a proxy routes what readers ask, without I/O.
 
 Theory of operation.  A question passes, in this order: the route table (does the state
 exist, and is the client's route the present one?), the access list, the rate limit, the
@@ -48,7 +48,7 @@ from queryablestate.proxy.read_answers import (
     refused,
     unavailable,
 )
-from queryablestate.proxy.read_parking import AskedQuestion, ParkedQuestions
+from queryablestate.proxy.read_parking import ParkedQuestion, ParkedQuestions
 from queryablestate.wire.questions import (
     Answer,
     Ask,
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from queryablestate.proxy.rate_limit import RateLimiter
 
 
-__all__ = ["ReadDesk", "ReadLimits"]
+__all__ = ["ReadLimits", "ReadRouter"]
 
 _PARKED_COUNT_MAX: Final = 10_000
 _PARKED_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -96,7 +96,7 @@ _UNPAID_COUNT_MAX: Final = 100_000
 @frozen(kw_only=True)
 class ReadLimits:
     """
-    What a desk keeps to; durations in nanoseconds.
+    What a router keeps to; durations in nanoseconds.
 
     Attributes:
         deadline_ns_default: For questions that name no deadline.
@@ -148,7 +148,7 @@ class _Charge:
 
 
 @final
-class ReadDesk:
+class ReadRouter:
     """
     Routes questions to nodes and answers to clients; see the module docstring.
 
@@ -282,7 +282,7 @@ class ReadDesk:
             if ask.deadline_ms is None
             else min(ask.deadline_ms * NS_PER_MS, limits.deadline_ns_max)
         )
-        asked = AskedQuestion(client, caller, ask, keys, now_ns, deadline_ns)
+        asked = ParkedQuestion(client, caller, ask, keys, now_ns, deadline_ns)
         if location.batch_id is None:  # no node knows of it yet
             if ask.min_batch_id is not None:
                 return self._park(asked)
@@ -441,7 +441,7 @@ class ReadDesk:
 
     # -- parts ---------------------------------------------------------------------
 
-    def _park(self, asked: AskedQuestion) -> list[Outgoing]:
+    def _park(self, asked: ParkedQuestion) -> list[Outgoing]:
         """Have a question wait; refuse what there is no room for (rule B2)."""
         outgoing = []
         for turned_away in self._parked.park(asked):
@@ -532,7 +532,7 @@ class ReadDesk:
 
     def _from_cache(
         self,
-        asked: AskedQuestion,
+        asked: ParkedQuestion,
         location: KvStateLocation,
         cache_key: CacheKey,
         now_ns: int,
@@ -556,7 +556,7 @@ class ReadDesk:
 
     def _pass_on(
         self,
-        asked: AskedQuestion,
+        asked: ParkedQuestion,
         location: KvStateLocation,
         cache_key: CacheKey | None,
         now_ns: int,
@@ -659,7 +659,7 @@ def _charge_of(caller: Caller, ask: Ask, location: KvStateLocation) -> _Charge:
     )
 
 
-def _asker_of(asked: AskedQuestion) -> str:
+def _asker_of(asked: ParkedQuestion) -> str:
     """Return whose turn a question takes: a caller's, or a nameless connection's."""
     owner = asked.owner
     return f"caller {owner}" if isinstance(owner, str) else f"connection {owner}"

@@ -113,7 +113,7 @@ MUTATIONS: Final = (
     Mutation(
         name="uncertain-refused",
         rule="L4: what a failed sync leaves is uncertain",
-        module="leaderserver.server.store_desk",
+        module="leaderserver.server.store_tasks",
         before="return UncertainReply(detail=str(outcome))",
         after="return FailedReply(reason=Failure.STORAGE, detail=str(outcome))",
         seed=67,

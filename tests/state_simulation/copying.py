@@ -2,7 +2,7 @@
 What nodes copy from each other: the shipped parts, without threads and sockets.
 
 `queryablestate.node.copying.fetching`, `copy_collecting`, `copy_writing` and
-`copy_desk` are the shipped ones.  What is virtual is what lies around them: the thread
+`reading` are the shipped ones.  What is virtual is what lies around them: the thread
 that asks (`queryablestate.node.copying.thread`), the one that answers (`copy_serving`),
 and the sockets (`copy_calls`).  A call has a connection of its own, which carries pages
 one after the other until it breaks, or is closed; then either end may or may not
@@ -23,7 +23,7 @@ from queryablestate.node.copying.calls import COPY_ID, CopyCaller
 from queryablestate.node.copying.collecting import CollectedStages, RowsCollection
 from queryablestate.node.copying.fetching import FetchTotals, RowsFetch
 from queryablestate.node.copying.limits import CopyLimits
-from queryablestate.node.copying.reading import CopyDesk
+from queryablestate.node.copying.reading import CopySource
 from queryablestate.node.core.events import KeyGroupsFetched
 from queryablestate.wire.codec import decode_from_copy_source, encode
 from queryablestate.wire.copy_messages import (
@@ -349,7 +349,9 @@ class NodeCopying:
         self._store = cast("StateStore", _CopyStore(world, disk))
         clock = _Clock(world)
         self._caller = cast("CopyCaller", _Caller(self, clock))
-        self._desk = CopyDesk(disk.store, clock=clock, send=self._send, limits=_LIMITS)
+        self._source = CopySource(
+            disk.store, clock=clock, send=self._send, limits=_LIMITS
+        )
         self._inbox: deque[tuple[bytes, ToCopySource]] = deque()
         self._turn_at_ns: int | None = None
         # As in `CopyThread`.
@@ -368,7 +370,7 @@ class NodeCopying:
 
     def end(self) -> None:
         """End with the process: release what is read."""
-        self._desk.close()
+        self._source.close()
         for link in [
             one for one in self.world.copy_links.values() if self.node_id in one.ends
         ]:
@@ -502,11 +504,11 @@ class NodeCopying:
         """Notice that another node is not there."""
         self.peers.pop(peer, None)
         if self.is_alive:
-            self._desk.lose(peer)
+            self._source.lose(peer)
 
     def advance(self) -> None:
         """Take note that an entry was applied: a copy may wait for it."""
-        if self._desk.is_waiting:
+        if self._source.is_waiting:
             self._turn_soon()
 
     def _send(self, peer: bytes, frames: Sequence[bytes]) -> None:
@@ -528,9 +530,9 @@ class NodeCopying:
             return
         self._turn_at_ns = None
         while self._inbox:
-            self._desk.hear(*self._inbox.popleft())
-        self._desk.turn()
-        if self._desk.can_send:
+            self._source.hear(*self._inbox.popleft())
+        self._source.turn()
+        if self._source.can_send:
             self._turn_soon()
-        elif len(self._desk):
+        elif len(self._source):
             self._turn_at(_TICK_NS)

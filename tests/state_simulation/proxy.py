@@ -1,4 +1,4 @@
-"""A proxy process: the shipped `ControlCore` and `ReadDesk` in a virtual shell."""
+"""A proxy process: the shipped `ControlCore` and `ReadRouter` in a virtual shell."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from queryablestate.proxy.access import ANONYMOUS_CALLER, open_access
 from queryablestate.proxy.cache import CacheRule, ResultCache
 from queryablestate.proxy.rate_limit import RateLimiter
 from queryablestate.proxy.read_answers import Outgoing
-from queryablestate.proxy.router import ReadDesk, ReadLimits
+from queryablestate.proxy.router import ReadLimits, ReadRouter
 from queryablestate.wire.clients import (
     BatchCommitted,
     BindRun,
@@ -134,7 +134,7 @@ class Proxy:
         self._loaded_at_ns = 0
         self._registered: set[str] = set()
         rules = [CacheRule(ttl_seconds=_CACHE_TTL_SECONDS)]
-        self._reads = ReadDesk(
+        self._reads = ReadRouter(
             access=open_access(),
             limiter=RateLimiter(),
             cache=ResultCache(

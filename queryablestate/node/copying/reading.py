@@ -1,5 +1,5 @@
 """
-`CopyDesk`: what is read for other nodes, and how far each of them is (rule S2).
+`CopySource`: what is read for other nodes, and how far each of them is (rule S2).
 
 Each copy is one read transaction of the store, and a place in a round in which
 everybody has one page at a time.  It is read no further than it may be sent: a node
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from queryablestate.wire.copy_messages import ToCopySource
 
 
-__all__ = ["CopyDesk"]
+__all__ = ["CopySource"]
 
 _Key: TypeAlias = tuple[bytes, int]
 _Message: TypeAlias = "tuple[msgspec.Struct, bytes | None]"
@@ -65,7 +65,7 @@ class _Copy:
 
 
 @final
-class CopyDesk:
+class CopySource:
     """
     Reads what other nodes copy, turn by turn.  For one thread, and without waiting.
 

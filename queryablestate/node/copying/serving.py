@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, final
 from attrs import frozen
 
 from nameservice import get_logger
-from queryablestate.node.copying.reading import CopyDesk
+from queryablestate.node.copying.reading import CopySource
 
 
 if TYPE_CHECKING:
@@ -64,14 +64,14 @@ class CopyServer:
         self._has_advanced = False
         self._is_closing = False
         # Belongs to the thread.
-        self._desk = CopyDesk(store, clock=clock, send=send, limits=limits)
+        self._source = CopySource(store, clock=clock, send=send, limits=limits)
         self._thread = threading.Thread(
             target=self._run, name="state-node-copier", daemon=True
         )
         self._thread.start()
 
     def __len__(self) -> int:
-        return len(self._desk)
+        return len(self._source)
 
     def receive(self, peer: bytes, message: ToCopySource) -> bool:
         """Take what a node said; return whether there is room for it."""
@@ -90,7 +90,7 @@ class CopyServer:
 
     def advance(self) -> None:
         """Take note that an entry was applied: a copy may wait for it."""
-        if self._desk.is_waiting:
+        if self._source.is_waiting:
             with self._changed:
                 self._has_advanced = True
                 self._changed.notify()
@@ -112,14 +112,14 @@ class CopyServer:
                 except Exception as error:  # noqa: BLE001 (one turn, not the thread)
                     self._log.error("loop.failed", where="copier", exc_info=error)
         finally:
-            self._desk.close()
+            self._source.close()
 
     def _wait(self) -> bool:
         """Wait until there is something to do; return whether to go on."""
-        can_send = self._desk.can_send
+        can_send = self._source.can_send
         with self._changed:
             if not (can_send or self._inbox or self._is_closing or self._has_advanced):
-                self._changed.wait(_TICK_SECONDS if len(self._desk) else None)
+                self._changed.wait(_TICK_SECONDS if len(self._source) else None)
             self._has_advanced = False
             return not self._is_closing
 
@@ -128,7 +128,7 @@ class CopyServer:
         for _ in range(len(self._inbox)):
             peer, message = self._inbox.popleft()
             if isinstance(message, _Lost):
-                self._desk.lose(peer)
+                self._source.lose(peer)
             else:
-                self._desk.hear(peer, message)
-        self._desk.turn()
+                self._source.hear(peer, message)
+        self._source.turn()

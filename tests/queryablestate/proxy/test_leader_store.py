@@ -19,7 +19,11 @@ from nameservice import (
     VersionMismatchError,
 )
 from queryablestate.control.job.leader_paths import assignment_path
-from queryablestate.proxy.leader_store import ControlDesk, StoredControl, load_control
+from queryablestate.proxy.leader_store import (
+    LeaderStoreThread,
+    StoredControl,
+    load_control,
+)
 from tests.queryablestate.control_plane import APP, VALUE, Plane, commit
 from tests.queryablestate.stored_control import FakeStore, leader_session
 from tests.recording import WAIT_SECONDS, Record
@@ -120,7 +124,7 @@ class TestLoading:
 
 
 class Outcomes:
-    """What a desk has told, in order."""
+    """What a thread has told, in order."""
 
     def __init__(self) -> None:
         self.record: Record[object] = Record()
@@ -133,9 +137,9 @@ class Outcomes:
         """Take note of an error."""
         self.record.add(error)
 
-    def write(self, desk: ControlDesk, path: str) -> None:
-        """Let *desk* write, and take note of what comes of it."""
-        desk.write(
+    def write(self, thread: LeaderStoreThread, path: str) -> None:
+        """Let *thread* write, and take note of what comes of it."""
+        thread.write(
             [Put(path, b"value")],
             SESSION,
             lambda: self.record.add((path, "written")),
@@ -150,21 +154,21 @@ def outcomes() -> Outcomes:
     return Outcomes()
 
 
-class TestDesk:
+class TestLeaderStoreThread:
     def test_it_does_one_thing_after_the_other(
         self, filled: FakeStore, outcomes: Outcomes
     ) -> None:
         """What was written before is there when it is read."""
-        desk = ControlDesk(filled.store)
-        outcomes.write(desk, "x")
-        desk.load(outcomes.loaded, outcomes.failed)
-        outcomes.write(desk, "y")
+        thread = LeaderStoreThread(filled.store)
+        outcomes.write(thread, "x")
+        thread.load(outcomes.loaded, outcomes.failed)
+        outcomes.write(thread, "y")
         first, second, third = outcomes.record.wait_for_count(3)
         assert first == ("x", "written")
         assert isinstance(second, StoredControl)
         assert third == ("y", "written")
         assert filled.values["x"] == b"value"
-        desk.close()
+        thread.close()
 
     @pytest.mark.parametrize(
         ("error", "outcome"),
@@ -184,32 +188,32 @@ class TestDesk:
             raise error
 
         store.before_commit = fail
-        desk = ControlDesk(store.store)
-        outcomes.write(desk, "x")
+        thread = LeaderStoreThread(store.store)
+        outcomes.write(thread, "x")
         assert outcomes.record.wait_for_count(1) == (("x", outcome, type(error)),)
-        desk.close()
+        thread.close()
 
     def test_nothing_is_written_to_another_store(
         self, filled: FakeStore, outcomes: Outcomes
     ) -> None:
         """A store that was lost meanwhile must be read before anything goes there."""
-        desk = ControlDesk(filled.store)
-        desk.load(outcomes.loaded, outcomes.failed)
-        outcomes.write(desk, "x")
-        outcomes.write(desk, "y")
+        thread = LeaderStoreThread(filled.store)
+        thread.load(outcomes.loaded, outcomes.failed)
+        outcomes.write(thread, "x")
+        outcomes.write(thread, "y")
         _, *written = outcomes.record.wait_for_count(3)
         assert written == [("x", "written"), ("y", "written")]
         filled.values.clear()
-        outcomes.write(desk, "z")
+        outcomes.write(thread, "z")
         *_, refused = outcomes.record.wait_for_count(4)
         assert refused == ("z", "uncertain", VersionMismatchError)
         assert filled.values == {}
-        desk.load(outcomes.loaded, outcomes.failed)
-        outcomes.write(desk, "z")
+        thread.load(outcomes.loaded, outcomes.failed)
+        outcomes.write(thread, "z")
         *_, stored, again = outcomes.record.wait_for_count(6)
         assert stored == StoredControl(counters=None, jobs=[], nodes=[])
         assert again == ("z", "written")
-        desk.close()
+        thread.close()
 
     def test_a_mistake_of_ours_is_told_as_uncertain(self, outcomes: Outcomes) -> None:
         """Whoever waits is told something, and the next task has its turn."""
@@ -220,15 +224,15 @@ class TestDesk:
             raise ValueError("a mistake")
 
         store.before_commit = fail
-        desk = ControlDesk(store.store)
+        thread = LeaderStoreThread(store.store)
         with capture_logs() as logs:
-            outcomes.write(desk, "x")
-            outcomes.write(desk, "y")
+            outcomes.write(thread, "x")
+            outcomes.write(thread, "y")
             first, second = outcomes.record.wait_for_count(2)
         assert first == ("x", "uncertain", MayHaveHappenedError)
         assert second == ("y", "written")
         assert [line["event"] for line in logs] == ["write.failed"]
-        desk.close()
+        thread.close()
 
     @pytest.mark.parametrize("error", [UnreachableError("url", 1.0), ValueError("bug")])
     def test_a_store_that_cannot_be_read_is_told(
@@ -240,12 +244,12 @@ class TestDesk:
             raise error
 
         filled.before_get = fail
-        desk = ControlDesk(filled.store)
+        thread = LeaderStoreThread(filled.store)
         with capture_logs():
-            desk.load(outcomes.loaded, outcomes.failed)
+            thread.load(outcomes.loaded, outcomes.failed)
             (told,) = outcomes.record.wait_for_count(1)
         assert isinstance(told, NameServiceError)
-        desk.close()
+        thread.close()
 
     def test_only_the_newest_load_is_finished(
         self, filled: FakeStore, outcomes: Outcomes
@@ -258,15 +262,15 @@ class TestDesk:
             assert may_go_on.wait(WAIT_SECONDS)
 
         filled.before_get = wait
-        desk = ControlDesk(filled.store)
-        desk.load(outcomes.loaded, outcomes.failed)
+        thread = LeaderStoreThread(filled.store)
+        thread.load(outcomes.loaded, outcomes.failed)
         assert is_reading.wait(WAIT_SECONDS)
-        desk.load(outcomes.loaded, outcomes.failed)
+        thread.load(outcomes.loaded, outcomes.failed)
         may_go_on.set()
         first, second = outcomes.record.wait_for_count(2)
         assert isinstance(first, DidNotHappenError)
         assert isinstance(second, StoredControl)
-        desk.close()
+        thread.close()
 
     def test_a_load_can_be_cancelled(
         self, filled: FakeStore, outcomes: Outcomes
@@ -279,14 +283,14 @@ class TestDesk:
             assert may_go_on.wait(WAIT_SECONDS)
 
         filled.before_get = wait
-        desk = ControlDesk(filled.store)
-        desk.load(outcomes.loaded, outcomes.failed)
+        thread = LeaderStoreThread(filled.store)
+        thread.load(outcomes.loaded, outcomes.failed)
         assert is_reading.wait(WAIT_SECONDS)
-        desk.cancel_load()
+        thread.cancel_load()
         may_go_on.set()
         (told,) = outcomes.record.wait_for_count(1)
         assert isinstance(told, DidNotHappenError)
-        desk.close()
+        thread.close()
 
     def test_closing_waits_for_what_is_being_done_and_leaves_the_rest(
         self, outcomes: Outcomes
@@ -300,11 +304,11 @@ class TestDesk:
             assert may_go_on.wait(WAIT_SECONDS)
 
         store.before_commit = wait
-        desk = ControlDesk(store.store)
-        outcomes.write(desk, "x")
-        outcomes.write(desk, "y")
+        thread = LeaderStoreThread(store.store)
+        outcomes.write(thread, "x")
+        outcomes.write(thread, "y")
         assert is_writing.wait(WAIT_SECONDS)
-        closer = threading.Thread(target=desk.close)
+        closer = threading.Thread(target=thread.close)
         closer.start()
         closer.join(0.05)
         assert closer.is_alive()
@@ -313,7 +317,7 @@ class TestDesk:
         assert not closer.is_alive()
         assert outcomes.record.items == (("x", "written"),)
         assert store.values == {"x": b"value"}
-        desk.close()
+        thread.close()
 
     def test_a_callback_that_fails_ends_nothing(self, outcomes: Outcomes) -> None:
         """It is logged; the next task has its turn."""
@@ -324,10 +328,10 @@ class TestDesk:
         def fail_with(error: NameServiceError) -> None:
             raise AssertionError(error)
 
-        desk = ControlDesk(FakeStore().store)
+        thread = LeaderStoreThread(FakeStore().store)
         with capture_logs() as logs:
-            desk.write([Put("x", b"")], SESSION, fail, fail_with, fail_with)
-            outcomes.write(desk, "y")
+            thread.write([Put("x", b"")], SESSION, fail, fail_with, fail_with)
+            outcomes.write(thread, "y")
             outcomes.record.wait_for_count(1)
-        assert [line["event"] for line in logs] == ["task.failed"]
-        desk.close()
+        assert [line["event"] for line in logs] == ["loop.failed"]
+        thread.close()

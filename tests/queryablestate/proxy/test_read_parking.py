@@ -8,7 +8,7 @@ import pytest
 
 from queryablestate.control.events import Link
 from queryablestate.proxy.access import ANONYMOUS_CALLER, Caller
-from queryablestate.proxy.read_parking import AskedQuestion, ParkedQuestions
+from queryablestate.proxy.read_parking import ParkedQuestion, ParkedQuestions
 from queryablestate.wire.questions import Ask, GetValues
 
 
@@ -23,7 +23,7 @@ def asked(
     client: Link = CLIENT,
     size_bytes: int = 1,
     caller: Caller = ANONYMOUS_CALLER,
-) -> AskedQuestion:
+) -> ParkedQuestion:
     """Return a question."""
     ask = Ask(
         request_id=number,
@@ -35,7 +35,7 @@ def asked(
         key_count=1,
         deadline_ms=1,
     )
-    return AskedQuestion(client, caller, ask, bytes(size_bytes), 0, deadline_ns)
+    return ParkedQuestion(client, caller, ask, bytes(size_bytes), 0, deadline_ns)
 
 
 def parking(*, count_max: int = 10, size_bytes_max: int = 100) -> ParkedQuestions:
@@ -43,7 +43,7 @@ def parking(*, count_max: int = 10, size_bytes_max: int = 100) -> ParkedQuestion
     return ParkedQuestions(count_max=count_max, size_bytes_max=size_bytes_max)
 
 
-def refused(parked: ParkedQuestions, one: AskedQuestion) -> bool:
+def refused(parked: ParkedQuestions, one: ParkedQuestion) -> bool:
     """Return whether there is no room for *one*, at nobody else's cost."""
     return parked.park(one) == [one]
 

@@ -21,7 +21,7 @@ from queryablestate.proxy.access import (
     open_access,
     token_sha256,
 )
-from queryablestate.proxy.requests import ChangeRequest, LookupRequest, RequestDesk
+from queryablestate.proxy.requests import ChangeRequest, LookupRequest, RequestHandler
 from queryablestate.wire.clients import (
     DescribeState,
     JobsListed,
@@ -98,10 +98,10 @@ def answer(
     plane: Plane, who: str, request: LookupRequest, *, access: AccessList = ACCESS
 ) -> object:
     """Return what *who* is answered; an error as the refusal that it becomes."""
-    desk = RequestDesk(access)
+    handler = RequestHandler(access)
     speaker = caller(who) if access is ACCESS else ANONYMOUS_CALLER
     try:
-        return desk.answer(
+        return handler.answer(
             plane.core, speaker, request, now_ns=plane.now_ns, wall_clock_us=WALL_US
         )
     except NameServiceError as error:
@@ -111,7 +111,7 @@ def answer(
 def change(plane: Plane, who: str, request: ChangeRequest) -> NameServiceError | None:
     """Return why *who* may not ask for that change, or None."""
     try:
-        RequestDesk(ACCESS).check_change(plane.core, caller(who), request, now_ns=0)
+        RequestHandler(ACCESS).check_change(plane.core, caller(who), request, now_ns=0)
     except NameServiceError as error:
         return error
     return None
@@ -146,7 +146,7 @@ class TestLookups:
     def test_what_is_not_there_is_unknown_to_who_may_know(self, plane: Plane) -> None:
         """C1: the right comes first, then the truth."""
         open_to_all = open_access()
-        desk = RequestDesk(open_to_all)
+        handler = RequestHandler(open_to_all)
         for request, error in (
             (describe("none", "aircraft"), UnknownJobError("none")),
             (describe(APP, "none"), UnknownStateError(APP, "none")),
@@ -156,7 +156,7 @@ class TestLookups:
             ),
         ):
             with pytest.raises(type(error), match=str(error)):
-                desk.answer(
+                handler.answer(
                     plane.core,
                     ANONYMOUS_CALLER,
                     request,
@@ -309,14 +309,14 @@ class TestChanges:
     ) -> None:
         """C1: the id of a query is known to its readers, and is no right."""
         ticket = plane.draw()
-        desk = RequestDesk(ACCESS)
+        handler = RequestHandler(ACCESS)
         request = bind(ticket, run_id="run-9")
         assert change(plane, "writer", request) is None  # it may write that state
         asked = WriterAsked(
             link=DRIVER,
             request=request,
             wall_clock_us=WALL_US,
-            writable=desk.writable(plane.core, caller("writer"), request),
+            writable=handler.writable(plane.core, caller("writer"), request),
         )
         error = refusal(plane.step(asked))
         assert error.args == ("write as query query of flights",)
@@ -325,7 +325,7 @@ class TestChanges:
         )
         begun = replace(draw(), run=run)
         assert change(plane, "writer", begun) is None
-        writable = desk.writable(plane.core, caller("writer"), begun)
+        writable = handler.writable(plane.core, caller("writer"), begun)
         error = refusal(plane.settle(evolve(asked, request=begun, writable=writable)))
         assert error.args == ("write as query query of flights",)
         plane.decide(commit(1, 0, state_numbers=(1, 2)))
@@ -334,7 +334,7 @@ class TestChanges:
             asked, request=bind(ticket, query_id="mine", on_new_query="replace")
         )
         assert told(RunBound, plane.settle(mine)).run.writer_epoch == ticket
-        assert desk.writable(plane.core, caller("operator"), request) is None
+        assert handler.writable(plane.core, caller("operator"), request) is None
 
     @pytest.mark.proves("C1")
     def test_a_batch_for_a_state_one_may_not_know_is_for_none(

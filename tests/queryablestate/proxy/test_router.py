@@ -12,7 +12,7 @@ from nameservice import NS_PER_SECOND
 from queryablestate import RateLimitedError, StateUnavailableError
 from queryablestate.control.events import Link
 from queryablestate.control.routes import KvStateLocation
-from queryablestate.proxy import router
+from queryablestate.proxy import router as router_module
 from queryablestate.proxy.access import (
     ANONYMOUS_CALLER,
     AccessList,
@@ -23,7 +23,7 @@ from queryablestate.proxy.access import (
 from queryablestate.proxy.cache import CacheRule, ResultCache
 from queryablestate.proxy.rate_limit import RateLimiter, RateLimitRule, RateLimitScope
 from queryablestate.proxy.read_answers import Outgoing, element_count
-from queryablestate.proxy.router import ReadDesk, ReadLimits
+from queryablestate.proxy.router import ReadLimits, ReadRouter
 from queryablestate.wire.questions import (
     Answer,
     Ask,
@@ -112,8 +112,8 @@ def reading(*, batch_id: int | None = 3, age_ms: int = 40) -> Reading:
     return Reading(generation=1, batch_id=batch_id, age_ms=age_ms)
 
 
-class Desk:
-    """A desk whose route table a test may change."""
+class Reads:
+    """A reads whose route table a test may change."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Desk:
         pending_count_max: int = 100,
     ) -> None:
         self.locations = {5: location()}
-        self.desk = ReadDesk(
+        self.router = ReadRouter(
             access=open_access() if access is None else access,
             limiter=RateLimiter(rules),
             cache=ResultCache(cache_rules, size_bytes_max=1_000_000),
@@ -135,7 +135,7 @@ class Desk:
                 keys_per_request_max=1_000,
             ),
         )
-        self.desk.lead(self.locations, leader_epoch=EPOCH)
+        self.router.lead(self.locations, leader_epoch=EPOCH)
 
     def ask(
         self,
@@ -147,7 +147,7 @@ class Desk:
         client: Link = CLIENT,
     ) -> list[Outgoing]:
         """Ask as somebody who may do everything."""
-        return self.desk.ask(
+        return self.router.ask(
             client,
             ANONYMOUS_CALLER,
             question,
@@ -187,39 +187,39 @@ def refusal(outgoing: Sequence[Outgoing]) -> Refusal:
     return only.message
 
 
-class TestRouting:
+class TestReads:
     """What goes where."""
 
     def test_a_question_goes_to_its_node_and_the_answer_back(self) -> None:
         """Keys and values pass as they are, under ids of the proxy's own."""
-        desk = Desk()
-        assert desk.ask(ask(request_id=77, node_index=1)) == [
+        reads = Reads()
+        assert reads.ask(ask(request_id=77, node_index=1)) == [
             Outgoing(NODE_B, question(1), KEY)
         ]
         answer = Answer(question_id=1, reading=reading(), has_missing=False)
-        assert desk.desk.answered(NODE_B, answer, VALUES, now_ns=5) == [
+        assert reads.router.answered(NODE_B, answer, VALUES, now_ns=5) == [
             Outgoing(CLIENT, Told(request_id=77, reading=reading()), VALUES)
         ]
-        assert desk.desk.pending_count == 0
+        assert reads.router.pending_count == 0
 
     def test_an_answer_counts_once_and_from_the_node_that_was_asked(self) -> None:
         """A duplicate, and the answer of a node that was not asked, go nowhere."""
-        desk = Desk()
-        desk.ask(ask())
+        reads = Reads()
+        reads.ask(ask())
         answer = Answer(question_id=1, reading=reading(), has_missing=False)
-        assert desk.desk.answered(NODE_B, answer, VALUES, now_ns=1) == []
-        assert len(desk.desk.answered(NODE_A, answer, VALUES, now_ns=1)) == 1
-        assert desk.desk.answered(NODE_A, answer, VALUES, now_ns=1) == []
+        assert reads.router.answered(NODE_B, answer, VALUES, now_ns=1) == []
+        assert len(reads.router.answered(NODE_A, answer, VALUES, now_ns=1)) == 1
+        assert reads.router.answered(NODE_A, answer, VALUES, now_ns=1) == []
 
     def test_a_refusal_of_the_node_is_passed_on(self) -> None:
         """The client hears the node's own code and data."""
-        desk = Desk()
-        desk.ask(ask(request_id=9))
+        reads = Reads()
+        reads.ask(ask(request_id=9))
         from_node = Refusal(request_id=1, code="storage", data=("full",))
         passed = Refusal(request_id=9, code="storage", data=("full",))
-        refused = desk.desk.refused(NODE_A, from_node, now_ns=1)
+        refused = reads.router.refused(NODE_A, from_node, now_ns=1)
         assert refused == [Outgoing(CLIENT, passed)]
-        assert desk.desk.refused(NODE_A, from_node, now_ns=1) == []
+        assert reads.router.refused(NODE_A, from_node, now_ns=1) == []
 
     @pytest.mark.parametrize(
         "stale",
@@ -232,24 +232,24 @@ class TestRouting:
     )
     def test_a_route_that_is_not_the_present_one_is_stale(self, stale: Ask) -> None:
         """An unknown state, another assignment, a node that is none."""
-        assert refusal(Desk().ask(stale)).code == STALE_ROUTE
+        assert refusal(Reads().ask(stale)).code == STALE_ROUTE
 
     @pytest.mark.proves("Q4")
     def test_nothing_is_answered_after_leading(self) -> None:
         """What waits is refused, what comes later finds no route (Q4)."""
-        desk = Desk()
-        desk.ask(ask(request_id=1))
-        desk.locations[5] = location(links=(None, NODE_B))
-        desk.ask(ask(request_id=2), is_settled=False)
+        reads = Reads()
+        reads.ask(ask(request_id=1))
+        reads.locations[5] = location(links=(None, NODE_B))
+        reads.ask(ask(request_id=2), is_settled=False)
         refused = [
             Outgoing(CLIENT, Refusal(request_id=number, code=NOT_LEADER))
             for number in (1, 2)
         ]
-        assert desk.desk.stop_leading(NOT_LEADER) == refused
+        assert reads.router.stop_leading(NOT_LEADER) == refused
         answer = Answer(question_id=1, reading=reading(), has_missing=False)
-        assert desk.desk.answered(NODE_A, answer, VALUES, now_ns=1) == []
-        assert refusal(desk.ask(ask())).code == STALE_ROUTE
-        assert desk.desk.next_deadline_ns() is None
+        assert reads.router.answered(NODE_A, answer, VALUES, now_ns=1) == []
+        assert refusal(reads.ask(ask())).code == STALE_ROUTE
+        assert reads.router.next_deadline_ns() is None
 
 
 class TestRefusals:
@@ -270,20 +270,20 @@ class TestRefusals:
     )
     def test_a_count_that_lies_is_malformed(self, bad: Ask, keys: bytes) -> None:
         """C2: the rate limit counts keys, so their number must be true."""
-        assert refusal(Desk().ask(bad, keys)).code == "malformed"
+        assert refusal(Reads().ask(bad, keys)).code == "malformed"
 
     @pytest.mark.proves("Q3")
     def test_too_many_keys_are_refused(self) -> None:
         """Q3: a question is bounded."""
         keys = msgspec.msgpack.encode([b"k"] * 1_001)
-        assert refusal(Desk().ask(ask(key_count=1_001), keys)).code == "did-not-happen"
+        assert refusal(Reads().ask(ask(key_count=1_001), keys)).code == "did-not-happen"
 
     @pytest.mark.proves("Q3")
     def test_too_many_questions_are_refused(self) -> None:
         """Q3: what is outstanding is bounded."""
-        desk = Desk(pending_count_max=1)
-        desk.ask(ask())
-        assert refusal(desk.ask(ask())).code == "did-not-happen"
+        reads = Reads(pending_count_max=1)
+        reads.ask(ask())
+        assert refusal(reads.ask(ask())).code == "did-not-happen"
 
     @pytest.mark.proves("C1")
     def test_who_may_not_read_learns_nothing(self) -> None:
@@ -295,9 +295,9 @@ class TestRefusals:
         )
         caller = access.authenticate(token="t")
         assert caller is not None
-        desk = Desk(access=access).desk
+        reads = Reads(access=access).router
         answers = [
-            desk.ask(
+            reads.ask(
                 CLIENT, caller, ask(state_number=n), KEY, now_ns=0, is_settled=True
             )
             for n in (5, 6)
@@ -315,9 +315,9 @@ class TestRefusals:
         )
         caller = access.authenticate(token="t")
         assert caller is not None
-        desk = Desk(access=access).desk
+        reads = Reads(access=access).router
         refused = refusal(
-            desk.ask(CLIENT, caller, ask(), KEY, now_ns=0, is_settled=True)
+            reads.ask(CLIENT, caller, ask(), KEY, now_ns=0, is_settled=True)
         )
         assert (refused.code, refused.data) == ("access-denied", ("read job/state",))
 
@@ -325,12 +325,12 @@ class TestRefusals:
     def test_a_limited_caller_hears_when_to_come_again(self) -> None:
         """C2: at that time the same question passes, and not before."""
         rule = RateLimitRule(scope=RateLimitScope.CALLER, keys_per_second=10, burst=1)
-        desk = Desk(rules=(rule,))
-        assert len(desk.ask(ask())) == 1
-        limited = refusal(desk.ask(ask()))
+        reads = Reads(rules=(rule,))
+        assert len(reads.ask(ask())) == 1
+        limited = refusal(reads.ask(ask()))
         assert (limited.code, limited.data) == ("rate-limited", (0.1, "caller"))
-        assert isinstance(desk.ask(ask(), now_ns=SECOND // 10 - 1)[0].message, Refusal)
-        assert isinstance(desk.ask(ask(), now_ns=SECOND // 10)[0].message, Question)
+        assert isinstance(reads.ask(ask(), now_ns=SECOND // 10 - 1)[0].message, Refusal)
+        assert isinstance(reads.ask(ask(), now_ns=SECOND // 10)[0].message, Question)
 
 
 class TestAbsentNodes:
@@ -338,56 +338,56 @@ class TestAbsentNodes:
 
     def test_a_node_that_is_away_is_told_at_once(self) -> None:
         """Its key groups are named; the others' are answered."""
-        desk = Desk()
-        desk.locations[5] = location(links=(None, NODE_B))
-        refused = refusal(desk.ask(ask()))
+        reads = Reads()
+        reads.locations[5] = location(links=(None, NODE_B))
+        refused = refusal(reads.ask(ask()))
         assert refused.code == "state-unavailable"
         assert refused.data[:3] == ("job", "state", (0, 1))
-        assert desk.ask(ask(node_index=1))[0].link == NODE_B
+        assert reads.ask(ask(node_index=1))[0].link == NODE_B
 
     def test_what_waits_for_a_node_that_leaves_is_refused(self) -> None:
         """And what waits for another is not."""
-        desk = Desk()
-        desk.ask(ask(request_id=1, node_index=0))
-        desk.ask(ask(request_id=2, node_index=1))
-        refused = refusal(desk.desk.node_left(NODE_A))
+        reads = Reads()
+        reads.ask(ask(request_id=1, node_index=0))
+        reads.ask(ask(request_id=2, node_index=1))
+        refused = refusal(reads.router.node_left(NODE_A))
         assert (refused.request_id, refused.code) == (1, "state-unavailable")
-        assert desk.desk.node_left(NODE_A) == []
-        assert desk.desk.pending_count == 1
+        assert reads.router.node_left(NODE_A) == []
+        assert reads.router.pending_count == 1
 
     def test_while_settling_what_waits_for_a_node_that_leaves_asks_again(self) -> None:
         """S2: those who could answer in its place may be late only."""
-        desk = Desk()
-        desk.ask(ask())
-        assert refusal(desk.desk.node_left(NODE_A, is_settled=False)).code == (
+        reads = Reads()
+        reads.ask(ask())
+        assert refusal(reads.router.node_left(NODE_A, is_settled=False)).code == (
             STALE_ROUTE
         )
 
     def test_while_settling_a_question_waits_for_its_node(self) -> None:
         """S2: under a new leader an absent node is only late."""
-        desk = Desk()
-        desk.locations[5] = location(links=(None, NODE_B))
-        assert desk.ask(ask(request_id=4), is_settled=False) == []
-        assert desk.desk.look_again(now_ns=1, is_settled=False) == []
-        desk.locations[5] = location(links=(NODE_A, NODE_B))
-        came = desk.desk.look_again(now_ns=2 * SECOND, is_settled=False)
+        reads = Reads()
+        reads.locations[5] = location(links=(None, NODE_B))
+        assert reads.ask(ask(request_id=4), is_settled=False) == []
+        assert reads.router.look_again(now_ns=1, is_settled=False) == []
+        reads.locations[5] = location(links=(NODE_A, NODE_B))
+        came = reads.router.look_again(now_ns=2 * SECOND, is_settled=False)
         assert came == [Outgoing(NODE_A, question(1, deadline_ms=3_000), KEY)]
 
     def test_once_settled_a_late_node_is_away(self) -> None:
         """A question does not wait longer than the leader settles."""
-        desk = Desk()
-        desk.locations[5] = location(links=(None, NODE_B))
-        desk.ask(ask(), is_settled=False)
-        refused = refusal(desk.desk.look_again(now_ns=1, is_settled=True))
+        reads = Reads()
+        reads.locations[5] = location(links=(None, NODE_B))
+        reads.ask(ask(), is_settled=False)
+        refused = refusal(reads.router.look_again(now_ns=1, is_settled=True))
         assert refused.code == "state-unavailable"
 
     def test_a_parked_question_may_find_its_route_gone(self) -> None:
         """Another assignment, or no state at all, makes it stale."""
-        desk = Desk()
-        desk.locations[5] = location(links=(None, NODE_B))
-        desk.ask(ask(), is_settled=False)
-        desk.locations[5] = location(version=2)
-        assert refusal(desk.desk.look_again(now_ns=1, is_settled=False)).code == (
+        reads = Reads()
+        reads.locations[5] = location(links=(None, NODE_B))
+        reads.ask(ask(), is_settled=False)
+        reads.locations[5] = location(version=2)
+        assert refusal(reads.router.look_again(now_ns=1, is_settled=False)).code == (
             STALE_ROUTE
         )
 
@@ -399,87 +399,87 @@ class TestReplicas:
 
     def test_a_question_waits_for_the_promotion(self) -> None:
         """It is parked, and its route is stale as soon as another one is asked."""
-        desk = Desk()
-        desk.locations[5] = self.AWAY
-        assert desk.ask(ask(request_id=4)) == []
-        assert desk.desk.look_again(now_ns=1, is_settled=True) == []
-        assert desk.desk.parked_count == 1
-        desk.locations[5] = location(version=2)
-        refused = refusal(desk.desk.look_again(now_ns=2, is_settled=True))
+        reads = Reads()
+        reads.locations[5] = self.AWAY
+        assert reads.ask(ask(request_id=4)) == []
+        assert reads.router.look_again(now_ns=1, is_settled=True) == []
+        assert reads.router.parked_count == 1
+        reads.locations[5] = location(version=2)
+        refused = refusal(reads.router.look_again(now_ns=2, is_settled=True))
         assert (refused.request_id, refused.code) == (4, STALE_ROUTE)
-        assert desk.desk.parked_count == 0
+        assert reads.router.parked_count == 0
 
     @pytest.mark.proves("Q3")
     def test_a_question_waits_no_longer_than_its_deadline(self) -> None:
         """Q3: if no promotion comes, the error comes in bounded time."""
-        desk = Desk()
-        desk.locations[5] = self.AWAY
-        assert desk.ask(ask(deadline_ms=100)) == []
-        deadline_ns = desk.desk.next_deadline_ns()
+        reads = Reads()
+        reads.locations[5] = self.AWAY
+        assert reads.ask(ask(deadline_ms=100)) == []
+        deadline_ns = reads.router.next_deadline_ns()
         assert deadline_ns == SECOND // 10
-        assert desk.desk.expire(now_ns=deadline_ns - 1) == []
-        refused = refusal(desk.desk.expire(now_ns=deadline_ns))
+        assert reads.router.expire(now_ns=deadline_ns - 1) == []
+        refused = refusal(reads.router.expire(now_ns=deadline_ns))
         assert refused.code == "deadline-exceeded"
 
     def test_a_node_that_comes_back_is_asked(self) -> None:
         """Whoever is first: the node itself may be back before the promotion."""
-        desk = Desk()
-        desk.locations[5] = self.AWAY
-        desk.ask(ask())
-        desk.locations[5] = location()
-        (out,) = desk.desk.look_again(now_ns=SECOND, is_settled=True)
+        reads = Reads()
+        reads.locations[5] = self.AWAY
+        reads.ask(ask())
+        reads.locations[5] = location()
+        (out,) = reads.router.look_again(now_ns=SECOND, is_settled=True)
         assert out.link == NODE_A
 
     def test_who_waits_for_more_than_there_is_room_for_is_told(self) -> None:
         """What cannot be parked is refused at once, naming all that was asked for."""
-        desk = Desk()
-        desk.locations[5] = self.AWAY
+        reads = Reads()
+        reads.locations[5] = self.AWAY
         big = b"\x91\xc6" + bytes(64 * 1024 * 1024)
-        refused = refusal(desk.ask(ask(), big))
+        refused = refusal(reads.ask(ask(), big))
         assert refused.code == "state-unavailable"
         assert refused.data[2] == (0, 1)
 
     def test_what_nobody_else_has_is_unavailable(self) -> None:
         """W7: the others are not named, so that the client asks again for them."""
-        desk = Desk()
-        desk.locations[5] = location(links=(None, NODE_B), sole=((1,), (2, 3)))
-        refused = refusal(desk.ask(ask()))
+        reads = Reads()
+        reads.locations[5] = location(links=(None, NODE_B), sole=((1,), (2, 3)))
+        refused = refusal(reads.ask(ask()))
         assert refused.code == "state-unavailable"
         assert refused.data[2] == (1,)
 
     def test_a_parked_question_is_refused_when_the_last_copy_goes(self) -> None:
         """No promotion can come any more: waiting would help nobody."""
-        desk = Desk()
-        desk.locations[5] = self.AWAY
-        desk.ask(ask())
-        desk.locations[5] = location(links=(None, None))
-        refused = refusal(desk.desk.look_again(now_ns=1, is_settled=True))
+        reads = Reads()
+        reads.locations[5] = self.AWAY
+        reads.ask(ask())
+        reads.locations[5] = location(links=(None, None))
+        refused = refusal(reads.router.look_again(now_ns=1, is_settled=True))
         assert refused.code == "state-unavailable"
 
     def test_what_waits_for_a_node_that_leaves_asks_again(self) -> None:
         """The route is stale, or will be; who asks again by it is parked."""
-        desk = Desk()
-        desk.ask(ask(request_id=3))
-        desk.locations[5] = self.AWAY
-        refused = refusal(desk.desk.node_left(NODE_A))
+        reads = Reads()
+        reads.ask(ask(request_id=3))
+        reads.locations[5] = self.AWAY
+        refused = refusal(reads.router.node_left(NODE_A))
         assert (refused.request_id, refused.code) == (3, STALE_ROUTE)
 
     def test_what_waits_for_a_node_that_leaves_after_the_promotion(self) -> None:
         """What counts is the present route, not that by which was asked."""
-        desk = Desk()
-        desk.ask(ask())
-        desk.locations[5] = location(version=2)
-        assert refusal(desk.desk.node_left(NODE_A)).code == STALE_ROUTE
-        desk.ask(ask(version=2))
-        del desk.locations[5]
-        assert refusal(desk.desk.node_left(NODE_A)).code == STALE_ROUTE
+        reads = Reads()
+        reads.ask(ask())
+        reads.locations[5] = location(version=2)
+        assert refusal(reads.router.node_left(NODE_A)).code == STALE_ROUTE
+        reads.ask(ask(version=2))
+        del reads.locations[5]
+        assert refusal(reads.router.node_left(NODE_A)).code == STALE_ROUTE
 
     def test_what_waits_is_refused_for_what_only_that_node_had(self) -> None:
         """W7: for these key groups, and for no others."""
-        desk = Desk()
-        desk.ask(ask())
-        desk.locations[5] = location(links=(None, NODE_B), sole=((0,), (2, 3)))
-        refused = refusal(desk.desk.node_left(NODE_A))
+        reads = Reads()
+        reads.ask(ask())
+        reads.locations[5] = location(links=(None, NODE_B), sole=((0,), (2, 3)))
+        refused = refusal(reads.router.node_left(NODE_A))
         assert (refused.code, refused.data[2]) == ("state-unavailable", (0,))
 
     @pytest.mark.parametrize(
@@ -494,11 +494,11 @@ class TestReplicas:
         self, sole: tuple[int, ...], key_groups: tuple[int, ...], code: str
     ) -> None:
         """If others have all it answers for; what it names is lost, and is said so."""
-        desk = Desk()
-        desk.ask(ask(request_id=8))
-        desk.locations[5] = location(sole=(sole, (2, 3)))
+        reads = Reads()
+        reads.ask(ask(request_id=8))
+        reads.locations[5] = location(sole=(sole, (2, 3)))
         error = StateUnavailableError("job", None, key_groups, 0.1, "not confirmed")
-        out = desk.desk.refused(NODE_A, refusal_of(error, 1), now_ns=1)
+        out = reads.router.refused(NODE_A, refusal_of(error, 1), now_ns=1)
         refused = refusal(out)
         assert (refused.request_id, refused.code) == (8, code)
 
@@ -511,15 +511,15 @@ class TestRows:
     PAGE = ScanRows(start=b"", stop=None, limit=100)
     WALK = WalkRows(key_groups=((0, 1),), start=b"", limit=100)
 
-    def desk(self, burst: int = 10) -> Desk:
-        """Return a desk that lets so many rows through, and one more per second."""
+    def reads(self, burst: int = 10) -> Reads:
+        """Return a reads that lets so many rows through, and one more per second."""
         rule = RateLimitRule(scope="caller", keys_per_second=1, burst=burst)
-        return Desk(rules=(rule,))
+        return Reads(rules=(rule,))
 
-    def counting(self, desk: Desk, *, now_ns: int = 0) -> Sequence[Outgoing]:
+    def counting(self, reads: Reads, *, now_ns: int = 0) -> Sequence[Outgoing]:
         """Ask for a count."""
         question = ask(operation=self.COUNT)
-        return desk.ask(question, b"", now_ns=now_ns)
+        return reads.ask(question, b"", now_ns=now_ns)
 
     def answer(self, row_count: int, question_id: int = 1) -> Answer:
         """Return what a node answers."""
@@ -532,88 +532,88 @@ class TestRows:
 
     def test_a_count_is_charged_by_what_it_has_read(self) -> None:
         """B2, C2: one row lets it begin; then its caller waits for all the others."""
-        desk = self.desk()
-        assert isinstance(self.counting(desk)[0].message, Question)
-        desk.desk.answered(NODE_A, self.answer(30), VALUES, now_ns=0)
-        error = error_of(refusal(self.counting(desk)))
+        reads = self.reads()
+        assert isinstance(self.counting(reads)[0].message, Question)
+        reads.router.answered(NODE_A, self.answer(30), VALUES, now_ns=0)
+        error = error_of(refusal(self.counting(reads)))
         assert isinstance(error, RateLimitedError)
         assert error.retry_after_seconds == 21.0  # a debt of 20, and one row
-        assert len(self.counting(desk, now_ns=21 * SECOND)) == 1
+        assert len(self.counting(reads, now_ns=21 * SECOND)) == 1
 
     @pytest.mark.parametrize("operation", [PAGE, WALK])
     def test_a_page_costs_what_it_returns(self, operation: Operation) -> None:
         """B2, C2: not what it might have returned."""
-        desk = self.desk()
+        reads = self.reads()
         question = ask(operation=operation, key_count=100)
         for number in range(1, 6):
-            (out,) = desk.ask(question, b"")
+            (out,) = reads.ask(question, b"")
             assert isinstance(out.message, Question)
-            desk.desk.answered(NODE_A, self.answer(2, number), VALUES, now_ns=0)
-        assert refusal(desk.ask(question, b"")).code == "rate-limited"
+            reads.router.answered(NODE_A, self.answer(2, number), VALUES, now_ns=0)
+        assert refusal(reads.ask(question, b"")).code == "rate-limited"
 
     def test_points_are_paid_for_beforehand(self) -> None:
         """C2: whether they are there or not."""
-        desk = self.desk()
+        reads = self.reads()
         for number in range(1, 11):
-            desk.ask(ask())
-            desk.desk.answered(NODE_A, self.answer(1, number), VALUES, now_ns=0)
-        assert refusal(desk.ask(ask())).code == "rate-limited"
+            reads.ask(ask())
+            reads.router.answered(NODE_A, self.answer(1, number), VALUES, now_ns=0)
+        assert refusal(reads.ask(ask())).code == "rate-limited"
 
     def test_what_came_to_nothing_is_charged(self) -> None:
         """B2: a deadline just short of the answer is no way round the limit."""
-        desk = self.desk()
-        self.counting(desk)
+        reads = self.reads()
+        self.counting(reads)
         late = Refusal(request_id=1, code="deadline-exceeded", row_count=30)
-        assert len(desk.desk.refused(NODE_A, late, now_ns=0)) == 1
-        assert refusal(self.counting(desk)).code == "rate-limited"
+        assert len(reads.router.refused(NODE_A, late, now_ns=0)) == 1
+        assert refusal(self.counting(reads)).code == "rate-limited"
 
     def test_it_is_charged_though_nobody_waits_any_more(self) -> None:
         """B2: the deadline has come here first, or the client has gone."""
         for end in ("deadline", "client"):
-            desk = self.desk()
-            self.counting(desk)
+            reads = self.reads()
+            self.counting(reads)
             if end == "client":
-                desk.desk.client_left(CLIENT)
+                reads.router.client_left(CLIENT)
             else:
-                desk.desk.expire(now_ns=5 * SECOND)
+                reads.router.expire(now_ns=5 * SECOND)
             late = Refusal(request_id=1, code="did-not-happen", row_count=60)
-            assert desk.desk.refused(NODE_B, late, now_ns=5 * SECOND) == []
-            assert isinstance(self.counting(desk)[0].message, Question)
-            assert desk.desk.refused(NODE_A, late, now_ns=5 * SECOND) == []
-            assert desk.desk._unpaid == {}
-            out = self.counting(desk, now_ns=5 * SECOND)
+            assert reads.router.refused(NODE_B, late, now_ns=5 * SECOND) == []
+            assert isinstance(self.counting(reads)[0].message, Question)
+            assert reads.router.refused(NODE_A, late, now_ns=5 * SECOND) == []
+            assert reads.router._unpaid == {}
+            out = self.counting(reads, now_ns=5 * SECOND)
             assert refusal(out).code == "rate-limited"
 
     def test_only_the_node_that_was_asked_can_charge(self) -> None:
         """Another one, or one that answers twice, does not."""
-        desk = self.desk()
-        self.counting(desk)
-        desk.desk.answered(NODE_B, self.answer(99), VALUES, now_ns=0)
-        desk.desk.answered(NODE_A, self.answer(1), VALUES, now_ns=0)
-        desk.desk.answered(NODE_A, self.answer(99), VALUES, now_ns=0)
-        assert isinstance(self.counting(desk)[0].message, Question)
+        reads = self.reads()
+        self.counting(reads)
+        reads.router.answered(NODE_B, self.answer(99), VALUES, now_ns=0)
+        reads.router.answered(NODE_A, self.answer(1), VALUES, now_ns=0)
+        reads.router.answered(NODE_A, self.answer(99), VALUES, now_ns=0)
+        assert isinstance(self.counting(reads)[0].message, Question)
 
     def test_what_is_to_be_settled_ends_with_its_node(self) -> None:
         """Nothing is kept for an answer that cannot come."""
-        desk = self.desk()
-        self.counting(desk)
-        desk.desk.client_left(CLIENT)
-        assert len(desk.desk._unpaid) == 1
-        desk.desk.node_left(NODE_B)
-        assert len(desk.desk._unpaid) == 1
-        desk.desk.node_left(NODE_A)
-        assert desk.desk._unpaid == {}
+        reads = self.reads()
+        self.counting(reads)
+        reads.router.client_left(CLIENT)
+        assert len(reads.router._unpaid) == 1
+        reads.router.node_left(NODE_B)
+        assert len(reads.router._unpaid) == 1
+        reads.router.node_left(NODE_A)
+        assert reads.router._unpaid == {}
 
     def test_what_is_to_be_settled_is_bounded(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A node that never answers is no memory of ours."""
-        monkeypatch.setattr(router, "_UNPAID_COUNT_MAX", 3)
-        desk = Desk()
+        monkeypatch.setattr(router_module, "_UNPAID_COUNT_MAX", 3)
+        reads = Reads()
         for _ in range(5):
-            self.counting(desk)
-        desk.desk.client_left(CLIENT)
-        assert list(desk.desk._unpaid) == [3, 4, 5]
+            self.counting(reads)
+        reads.router.client_left(CLIENT)
+        assert list(reads.router._unpaid) == [3, 4, 5]
 
 
 class TestBeforeTheFirstBatch:
@@ -622,21 +622,21 @@ class TestBeforeTheFirstBatch:
     @pytest.mark.proves("Q3")
     def test_it_is_unavailable(self) -> None:
         """Nothing may be said to be missing from what was never written (Q3)."""
-        desk = Desk()
-        desk.locations[5] = location(batch_id=None)
-        refused = refusal(desk.ask(ask()))
+        reads = Reads()
+        reads.locations[5] = location(batch_id=None)
+        refused = refusal(reads.ask(ask()))
         assert refused.code == "state-unavailable"
         assert refused.data[-1] == "no batch has been committed to it yet"
 
     @pytest.mark.proves("Q2")
     def test_who_waits_for_a_batch_is_answered_when_it_comes(self) -> None:
         """Q2: ``min_batch_id`` waits for the first one, too."""
-        desk = Desk()
-        desk.locations[5] = location(batch_id=None)
-        assert desk.ask(ask(min_batch_id=0)) == []
-        assert desk.desk.look_again(now_ns=1, is_settled=True) == []
-        desk.locations[5] = location(batch_id=0)
-        (out,) = desk.desk.look_again(now_ns=2 * SECOND, is_settled=True)
+        reads = Reads()
+        reads.locations[5] = location(batch_id=None)
+        assert reads.ask(ask(min_batch_id=0)) == []
+        assert reads.router.look_again(now_ns=1, is_settled=True) == []
+        reads.locations[5] = location(batch_id=0)
+        (out,) = reads.router.look_again(now_ns=2 * SECOND, is_settled=True)
         assert out == Outgoing(
             NODE_A,
             question(1, deadline_ms=3_000, min_batch_id=0, min_generation=1),
@@ -646,12 +646,14 @@ class TestBeforeTheFirstBatch:
     @pytest.mark.proves("Q3")
     def test_who_waits_for_a_batch_waits_until_the_deadline(self) -> None:
         """Q3: and not longer."""
-        desk = Desk()
-        desk.locations[5] = location(batch_id=None)
-        desk.ask(ask(min_batch_id=0, deadline_ms=100))
-        deadline_ns = desk.desk.next_deadline_ns()
+        reads = Reads()
+        reads.locations[5] = location(batch_id=None)
+        reads.ask(ask(min_batch_id=0, deadline_ms=100))
+        deadline_ns = reads.router.next_deadline_ns()
         assert deadline_ns == SECOND // 10
-        assert refusal(desk.desk.expire(now_ns=deadline_ns)).code == "deadline-exceeded"
+        assert (
+            refusal(reads.router.expire(now_ns=deadline_ns)).code == "deadline-exceeded"
+        )
 
 
 class TestDeadlines:
@@ -659,222 +661,224 @@ class TestDeadlines:
 
     def test_a_question_ends_at_its_deadline_and_not_before(self) -> None:
         """The client is told which node did not answer."""
-        desk = Desk()
-        desk.ask(ask(deadline_ms=100))
-        deadline_ns = desk.desk.next_deadline_ns()
+        reads = Reads()
+        reads.ask(ask(deadline_ms=100))
+        deadline_ns = reads.router.next_deadline_ns()
         assert deadline_ns == SECOND // 10
-        assert desk.desk.expire(now_ns=deadline_ns - 1) == []
-        refused = refusal(desk.desk.expire(now_ns=deadline_ns))
+        assert reads.router.expire(now_ns=deadline_ns - 1) == []
+        refused = refusal(reads.router.expire(now_ns=deadline_ns))
         assert refused.code == "deadline-exceeded"
         assert refused.data == (0.1, "node a did not answer")
-        assert desk.desk.pending_count == 0
+        assert reads.router.pending_count == 0
 
     def test_a_parked_question_ends_at_its_deadline(self) -> None:
         """Settling makes nobody wait longer than asked for."""
-        desk = Desk()
-        desk.locations[5] = location(links=(None, None))
-        desk.ask(ask(deadline_ms=100), is_settled=False)
-        deadline_ns = desk.desk.next_deadline_ns()
+        reads = Reads()
+        reads.locations[5] = location(links=(None, None))
+        reads.ask(ask(deadline_ms=100), is_settled=False)
+        deadline_ns = reads.router.next_deadline_ns()
         assert deadline_ns == SECOND // 10
-        assert refusal(desk.desk.expire(now_ns=deadline_ns)).code == "deadline-exceeded"
+        assert (
+            refusal(reads.router.expire(now_ns=deadline_ns)).code == "deadline-exceeded"
+        )
 
     def test_a_question_without_a_deadline_gets_the_default(self) -> None:
         """The proxy's own setting counts for whoever names none."""
-        desk = Desk()
-        (out,) = desk.ask(ask(deadline_ms=None))
+        reads = Reads()
+        (out,) = reads.ask(ask(deadline_ms=None))
         assert out.message == question(1, deadline_ms=5_000)
 
     def test_a_deadline_is_shortened_to_the_limit(self) -> None:
         """A client cannot make the proxy remember it for hours."""
-        desk = Desk()
-        (out,) = desk.ask(ask(deadline_ms=10_000_000))
+        reads = Reads()
+        (out,) = reads.ask(ask(deadline_ms=10_000_000))
         assert out.message == question(1, deadline_ms=60_000)
 
     def test_deadlines_of_answered_questions_do_not_pile_up(self) -> None:
         """What is kept is bounded by what is outstanding."""
-        desk = Desk()
+        reads = Reads()
         for number in range(1, 5_001):
-            desk.ask(ask(request_id=number))
+            reads.ask(ask(request_id=number))
             answer = Answer(question_id=number, reading=reading(), has_missing=False)
-            desk.desk.answered(NODE_A, answer, VALUES, now_ns=0)
-        assert len(desk.desk._deadlines) <= 1_001
+            reads.router.answered(NODE_A, answer, VALUES, now_ns=0)
+        assert len(reads.router._deadlines) <= 1_001
 
     def test_a_client_that_leaves_is_forgotten(self) -> None:
         """Nothing is sent to it, and nothing is kept for it."""
-        desk = Desk()
-        desk.ask(ask(request_id=1))
-        desk.ask(ask(request_id=2), client=OTHER)
-        desk.locations[5] = location(links=(None, None))
-        desk.ask(ask(request_id=3), is_settled=False)
-        desk.locations[5] = location()
-        desk.ask(ask(request_id=4, node_index=1))
-        desk.ask(ask(request_id=5))
+        reads = Reads()
+        reads.ask(ask(request_id=1))
+        reads.ask(ask(request_id=2), client=OTHER)
+        reads.locations[5] = location(links=(None, None))
+        reads.ask(ask(request_id=3), is_settled=False)
+        reads.locations[5] = location()
+        reads.ask(ask(request_id=4, node_index=1))
+        reads.ask(ask(request_id=5))
         # B2: their nodes need not read on.
-        assert desk.desk.client_left(CLIENT) == [
+        assert reads.router.client_left(CLIENT) == [
             Outgoing(NODE_A, CancelQuestions(leader_epoch=EPOCH, question_ids=(1, 4))),
             Outgoing(NODE_B, CancelQuestions(leader_epoch=EPOCH, question_ids=(3,))),
         ]
-        assert (desk.desk.pending_count, desk.desk.parked_count) == (1, 0)
-        assert desk.desk.client_left(CLIENT) == []
+        assert (reads.router.pending_count, reads.router.parked_count) == (1, 0)
+        assert reads.router.client_left(CLIENT) == []
 
 
 class TestShares:
     @pytest.mark.proves("C2")
     def test_one_client_cannot_take_all_places(self) -> None:
         """C2: whoever waits for what does not come leaves room for the others."""
-        desk = Desk(pending_count_max=20_000)
+        reads = Reads(pending_count_max=20_000)
         for number in range(2_000):
-            (out,) = desk.ask(ask(request_id=number))
+            (out,) = reads.ask(ask(request_id=number))
             assert isinstance(out.message, Question)
-        assert refusal(desk.ask(ask(request_id=2_000))).code == "did-not-happen"
-        (out,) = desk.ask(ask(request_id=1), client=OTHER)
+        assert refusal(reads.ask(ask(request_id=2_000))).code == "did-not-happen"
+        (out,) = reads.ask(ask(request_id=1), client=OTHER)
         assert isinstance(out.message, Question)
 
     def test_a_place_is_free_again_after_each_end(self) -> None:
         """An answer, a deadline, and a node that leaves give it back."""
-        desk = Desk(pending_count_max=1_000)
+        reads = Reads(pending_count_max=1_000)
         for end in range(3):
             first = end * 1_000 + 1
             for number in range(first, first + 1_000):
-                desk.ask(ask(request_id=number, deadline_ms=100))
-            assert refusal(desk.ask(ask())).code == "did-not-happen"
+                reads.ask(ask(request_id=number, deadline_ms=100))
+            assert refusal(reads.ask(ask())).code == "did-not-happen"
             match end:
                 case 0:
                     for number in range(first, first + 1_000):
                         answer = Answer(
                             question_id=number, reading=reading(), has_missing=False
                         )
-                        desk.desk.answered(NODE_A, answer, VALUES, now_ns=0)
+                        reads.router.answered(NODE_A, answer, VALUES, now_ns=0)
                 case 1:
-                    assert len(desk.desk.expire(now_ns=SECOND)) == 1_000
+                    assert len(reads.router.expire(now_ns=SECOND)) == 1_000
                 case _:
-                    assert len(desk.desk.node_left(NODE_A)) == 1_000
-            assert desk.desk.pending_count == 0
-            assert desk.desk._of_client == {}
-            assert desk.desk._of_node == {}
+                    assert len(reads.router.node_left(NODE_A)) == 1_000
+            assert reads.router.pending_count == 0
+            assert reads.router._of_client == {}
+            assert reads.router._of_node == {}
 
     @pytest.mark.proves("B2", "Q2")
     def test_one_reader_does_not_keep_others_from_waiting(self) -> None:
         """B2, Q2: it has parked all there is room for; another one waits as well."""
-        desk = Desk()
-        desk.locations[5] = location(batch_id=None)
+        reads = Reads()
+        reads.locations[5] = location(batch_id=None)
         for number in range(10_000):
-            assert desk.ask(ask(request_id=number, min_batch_id=0)) == []
+            assert reads.ask(ask(request_id=number, min_batch_id=0)) == []
         waits = ask(request_id=3, min_batch_id=0)
-        (out,) = desk.ask(waits, client=OTHER)
+        (out,) = reads.ask(waits, client=OTHER)
         assert (out.link, refusal([out]).code) == (CLIENT, "state-unavailable")
         assert refusal([out]).request_id == 9_999
-        (out,) = desk.ask(ask(request_id=10_000, min_batch_id=0))
+        (out,) = reads.ask(ask(request_id=10_000, min_batch_id=0))
         assert (out.link, refusal([out]).request_id) == (CLIENT, 10_000)
 
     def test_parked_questions_have_a_size(self) -> None:
         """What waits for nodes takes so much memory and no more."""
-        desk = Desk()
-        desk.locations[5] = location(links=(None, None))
+        reads = Reads()
+        reads.locations[5] = location(links=(None, None))
         big = msgspec.msgpack.encode([bytes(8 * 1024 * 1024)])
         for number in range(7):
-            assert desk.ask(ask(request_id=number), big, is_settled=False) == []
-        refused = refusal(desk.ask(ask(request_id=7), big, is_settled=False))
+            assert reads.ask(ask(request_id=number), big, is_settled=False) == []
+        refused = refusal(reads.ask(ask(request_id=7), big, is_settled=False))
         assert refused.code == "state-unavailable"
-        desk.desk.client_left(CLIENT)
-        assert desk.ask(ask(request_id=8), big, is_settled=False) == []
+        reads.router.client_left(CLIENT)
+        assert reads.ask(ask(request_id=8), big, is_settled=False) == []
 
     @pytest.mark.proves("C1")
     def test_a_parked_question_needs_its_right_when_it_goes_on(self) -> None:
         """C1: a caller that was taken off the list meanwhile is told nothing."""
-        desk = Desk()
-        desk.locations[5] = location(links=(None, NODE_B))
-        desk.ask(ask(), is_settled=False)
-        desk.locations[5] = location()
-        desk.desk.access = AccessList(
+        reads = Reads()
+        reads.locations[5] = location(links=(None, NODE_B))
+        reads.ask(ask(), is_settled=False)
+        reads.locations[5] = location()
+        reads.router.access = AccessList(
             callers=[
                 CallerEntry(name="x", token_sha256=token_sha256("x"), read=["a/b"])
             ]
         )
-        refused = refusal(desk.desk.look_again(now_ns=1, is_settled=False))
+        refused = refusal(reads.router.look_again(now_ns=1, is_settled=False))
         assert refused.code == STALE_ROUTE
 
 
 class TestCaching:
-    """C3 and Q3, as far as the desk is concerned; the rest is the cache's own."""
+    """C3 and Q3, as far as the reads is concerned; the rest is the cache's own."""
 
-    def desk(self) -> Desk:
-        """Return a desk that may keep everything for ten seconds."""
-        return Desk(cache_rules=(CacheRule(ttl_seconds=10.0),))
+    def reads(self) -> Reads:
+        """Return a reads that may keep everything for ten seconds."""
+        return Reads(cache_rules=(CacheRule(ttl_seconds=10.0),))
 
-    def answered(self, desk: Desk, *, has_missing: bool = False) -> None:
+    def answered(self, reads: Reads, *, has_missing: bool = False) -> None:
         """Let one question be answered as of batch 3."""
-        desk.ask(ask())
+        reads.ask(ask())
         answer = Answer(question_id=1, reading=reading(), has_missing=has_missing)
-        desk.desk.answered(NODE_A, answer, VALUES, now_ns=0)
+        reads.router.answered(NODE_A, answer, VALUES, now_ns=0)
 
     @pytest.mark.proves("Q2", "C3")
     def test_the_same_question_is_answered_from_the_cache(self) -> None:
         """C3, Q2: marked as cached, and as old as it is by then."""
-        desk = self.desk()
-        self.answered(desk)
+        reads = self.reads()
+        self.answered(reads)
         told = Told(
             request_id=2,
             reading=Reading(generation=1, batch_id=3, age_ms=1_040, is_cached=True),
         )
-        assert desk.ask(ask(request_id=2), now_ns=SECOND) == [
+        assert reads.ask(ask(request_id=2), now_ns=SECOND) == [
             Outgoing(CLIENT, told, VALUES)
         ]
 
     @pytest.mark.proves("C3")
     def test_a_newer_commit_ends_what_is_kept(self) -> None:
         """C3: from the decision on, before the node has applied it."""
-        desk = self.desk()
-        self.answered(desk)
-        desk.locations[5] = location(batch_id=4)
-        assert isinstance(desk.ask(ask(), now_ns=1)[0].message, Question)
+        reads = self.reads()
+        self.answered(reads)
+        reads.locations[5] = location(batch_id=4)
+        assert isinstance(reads.ask(ask(), now_ns=1)[0].message, Question)
 
     def test_a_new_owner_ends_what_is_kept(self) -> None:
         """W5: batch ids of two generations do not compare."""
-        desk = self.desk()
-        self.answered(desk)
-        desk.locations[5] = location(generation=2, batch_id=0)
-        assert isinstance(desk.ask(ask(), now_ns=1)[0].message, Question)
+        reads = self.reads()
+        self.answered(reads)
+        reads.locations[5] = location(generation=2, batch_id=0)
+        assert isinstance(reads.ask(ask(), now_ns=1)[0].message, Question)
 
     @pytest.mark.proves("Q2")
     def test_a_batch_to_wait_for_is_not_answered_from_before_it(self) -> None:
         """Q2: ``min_batch_id`` holds for the cache, too."""
-        desk = self.desk()
-        self.answered(desk)
-        (out,) = desk.ask(ask(min_batch_id=4), now_ns=1)
+        reads = self.reads()
+        self.answered(reads)
+        (out,) = reads.ask(ask(min_batch_id=4), now_ns=1)
         waits = question(2, min_batch_id=4, min_generation=1)
         assert out == Outgoing(NODE_A, waits, KEY)
 
     @pytest.mark.proves("Q2")
     def test_a_batch_is_waited_for_in_a_generation(self) -> None:
         """Q2: the present one, as the control plane knows it, or the one named."""
-        desk = self.desk()
-        self.answered(desk)  # of generation 1, batch 3
+        reads = self.reads()
+        self.answered(reads)  # of generation 1, batch 3
         earlier = ask(min_batch_id=29, min_generation=0)
-        assert isinstance(desk.ask(earlier, now_ns=1)[0].message, Told)
+        assert isinstance(reads.ask(earlier, now_ns=1)[0].message, Told)
         later = ask(min_batch_id=0, min_generation=2)
-        (out,) = desk.ask(later, now_ns=1)
+        (out,) = reads.ask(later, now_ns=1)
         waits = question(2, min_batch_id=0, min_generation=2)
         assert out == Outgoing(NODE_A, waits, KEY)
-        desk.locations[5] = location(generation=2, batch_id=0)
-        (out,) = desk.ask(ask(min_batch_id=3), now_ns=1)
+        reads.locations[5] = location(generation=2, batch_id=0)
+        (out,) = reads.ask(ask(min_batch_id=3), now_ns=1)
         waits = question(3, min_batch_id=3, min_generation=2)
         assert out == Outgoing(NODE_A, waits, KEY)
 
     @pytest.mark.proves("Q3")
     def test_a_negative_answer_is_asked_again(self) -> None:
         """Q3: it is never kept."""
-        desk = self.desk()
-        self.answered(desk, has_missing=True)
-        assert isinstance(desk.ask(ask(), now_ns=1)[0].message, Question)
+        reads = self.reads()
+        self.answered(reads, has_missing=True)
+        assert isinstance(reads.ask(ask(), now_ns=1)[0].message, Question)
 
     @pytest.mark.proves("C2")
     def test_the_rate_limit_comes_before_the_cache(self) -> None:
         """C2: cached answers count as well."""
         rule = RateLimitRule(scope=RateLimitScope.STATE, keys_per_second=1, burst=1)
-        desk = Desk(rules=(rule,), cache_rules=(CacheRule(ttl_seconds=10.0),))
-        self.answered(desk)
-        assert refusal(desk.ask(ask(), now_ns=1)).code == "rate-limited"
+        reads = Reads(rules=(rule,), cache_rules=(CacheRule(ttl_seconds=10.0),))
+        self.answered(reads)
+        assert refusal(reads.ask(ask(), now_ns=1)).code == "rate-limited"
 
 
 class TestElementCount:

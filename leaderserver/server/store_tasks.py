@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from leaderserver.server.storage_work import Outcome
 
 
-__all__ = ["StoreDesk", "StoreRequest"]
+__all__ = ["StoreRequest", "StoreTasks"]
 
 
 StoreRequest: TypeAlias = GetRequest | ListRequest | CommitRequest | CleanupRequest
 
 
 @final
-class StoreDesk:
+class StoreTasks:
     """
     Takes what clients ask of the leader stores, and answers it.
 
