@@ -70,6 +70,7 @@ from queryablestate.wire.operation_messages import (
 from queryablestate.wire.questions import (
     Answer,
     Ask,
+    CancelQuestions,
     CountKeys,
     GetEntries,
     GetItems,
@@ -358,6 +359,7 @@ TO_CLIENT: list[Struct] = [
     Refusal(request_id=1, code="rate-limited", data=(0.5, "caller")),
 ]
 TO_NODE: list[Struct] = [
+    CancelQuestions(leader_epoch=1, question_ids=(2, 3)),
     CollectStages(
         leader_epoch=1,
         verify_id=2,
