@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from leaderserver.server.backup import back_up, restore_backup
 from lodestar.arguments import add_json_option, add_log_option
 from lodestar.exit_codes import ExitCode
-from lodestar.output import json_text, write
+from lodestar.output import write_answer
 
 
 if TYPE_CHECKING:
@@ -74,20 +74,15 @@ def _restore(arguments: Namespace) -> ExitCode:
 
 def _tell(arguments: Namespace, what: str, information: BackupInformation) -> None:
     taken = dt.datetime.fromtimestamp(information.taken_seconds, tz=dt.UTC).isoformat()
-    if arguments.json:
-        write(
-            json_text(
-                {
-                    "taken": taken,
-                    "jobs": information.component_count,
-                    "values": information.value_count,
-                    "value_size_bytes": information.value_size_bytes,
-                }
-            )
-        )
-    else:
-        write(
-            f"{what}: as of {taken}, {information.value_count:,} values of "
-            f"{information.component_count:,} jobs, "
-            f"{information.value_size_bytes:,} bytes"
-        )
+    write_answer(
+        {
+            "taken": taken,
+            "jobs": information.component_count,
+            "values": information.value_count,
+            "value_size_bytes": information.value_size_bytes,
+        },
+        f"{what}: as of {taken}, {information.value_count:,} values of "
+        f"{information.component_count:,} jobs, "
+        f"{information.value_size_bytes:,} bytes",
+        is_json=arguments.json,
+    )

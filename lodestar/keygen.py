@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lodestar.arguments import add_json_option, add_log_option
 from lodestar.exit_codes import ExitCode
-from lodestar.output import json_text, pairs_text, write
+from lodestar.output import json_text, pairs_text, write, write_answer
 from nameservice import ConfigurationError
 from queryablestate.connect.tokens import generate_token, write_token
 from queryablestate.proxy.access import token_sha256
@@ -62,26 +62,21 @@ def _keygen(arguments: Namespace) -> ExitCode:
         raise ConfigurationError(message)
     pair = CurveKeyPair.generate()
     files = write_key_pair(pair, base)
-    if arguments.json:
-        write(
-            json_text(
-                {
-                    "public_key": pair.public_key,
-                    "public_key_file": str(files.public_file),
-                    "secret_key_file": str(files.secret_file),
-                }
-            )
-        )
-    else:
-        write(
-            pairs_text(
-                [
-                    ("public key", pair.public_key),
-                    ("public key file", str(files.public_file)),
-                    ("secret key file", str(files.secret_file)),
-                ]
-            )
-        )
+    write_answer(
+        {
+            "public_key": pair.public_key,
+            "public_key_file": str(files.public_file),
+            "secret_key_file": str(files.secret_file),
+        },
+        pairs_text(
+            [
+                ("public key", pair.public_key),
+                ("public key file", str(files.public_file)),
+                ("secret key file", str(files.secret_file)),
+            ]
+        ),
+        is_json=arguments.json,
+    )
     return ExitCode.DONE
 
 

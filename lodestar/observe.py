@@ -32,6 +32,7 @@ from lodestar.output import (
     table_text,
     timestamp_text,
     write,
+    write_answer,
 )
 from lodestar.signals import stop_signals
 from lodestar.verbs import near_name
@@ -138,10 +139,11 @@ def add_verbs(verbs: Verbs) -> None:
 def _leaders(arguments: Namespace) -> ExitCode:
     with open_ha_services(load_config(arguments)) as ha:
         components = ha.operations.leaders()
-    if arguments.json:
-        write(json_text([component_document(each) for each in components]))
-    else:
-        write(leaders_text(components))
+    write_answer(
+        [component_document(each) for each in components],
+        leaders_text(components),
+        is_json=arguments.json,
+    )
     return ExitCode.DONE
 
 
@@ -318,10 +320,11 @@ def change_document(
 def _contenders(arguments: Namespace) -> ExitCode:
     with open_ha_services(load_config(arguments)) as ha:
         contenders = ha.operations.contenders(arguments.job)
-    if arguments.json:
-        write(json_text([contender_document(each) for each in contenders]))
-    else:
-        write(contenders_text(arguments.job, contenders))
+    write_answer(
+        [contender_document(each) for each in contenders],
+        contenders_text(arguments.job, contenders),
+        is_json=arguments.json,
+    )
     return ExitCode.DONE if contenders else ExitCode.NOT_FOUND
 
 

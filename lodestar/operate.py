@@ -25,6 +25,7 @@ from lodestar.output import (
     rounded_seconds,
     table_text,
     write,
+    write_answer,
 )
 
 
@@ -97,10 +98,11 @@ def add_verbs(verbs: Verbs) -> None:
 def _sessions(arguments: Namespace) -> ExitCode:
     with open_ha_services(load_config(arguments)) as ha:
         sessions = ha.operations.sessions()
-    if arguments.json:
-        write(json_text([session_document(each) for each in sessions]))
-    else:
-        write(sessions_text(sessions))
+    write_answer(
+        [session_document(each) for each in sessions],
+        sessions_text(sessions),
+        is_json=arguments.json,
+    )
     return ExitCode.DONE
 
 
@@ -153,31 +155,27 @@ def status_text(figures: Mapping[str, str | int | float]) -> str:
 def _revoke(arguments: Namespace) -> ExitCode:
     with open_ha_services(load_config(arguments)) as ha:
         session = ha.operations.revoke(arguments.job)
-    if arguments.json:
-        write(
-            json_text(
-                {
-                    "job": arguments.job,
-                    "epoch": session.epoch,
-                    "leader_session_id": str(session.leader_session_id),
-                }
-            )
-        )
-    else:
-        write(
-            f"ended the leadership of {arguments.job}: epoch {session.epoch}, "
-            f"session {session.leader_session_id}"
-        )
+    write_answer(
+        {
+            "job": arguments.job,
+            "epoch": session.epoch,
+            "leader_session_id": str(session.leader_session_id),
+        },
+        f"ended the leadership of {arguments.job}: epoch {session.epoch}, "
+        f"session {session.leader_session_id}",
+        is_json=arguments.json,
+    )
     return ExitCode.DONE
 
 
 def _expire(arguments: Namespace) -> ExitCode:
     with open_ha_services(load_config(arguments)) as ha:
         ha.operations.expire(arguments.session)
-    if arguments.json:
-        write(json_text({"session_id": arguments.session}))
-    else:
-        write(f"ended session {printable(arguments.session)}")
+    write_answer(
+        {"session_id": arguments.session},
+        f"ended session {printable(arguments.session)}",
+        is_json=arguments.json,
+    )
     return ExitCode.DONE
 
 

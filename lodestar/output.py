@@ -31,6 +31,7 @@ __all__ = [
     "table_text",
     "timestamp_text",
     "write",
+    "write_answer",
 ]
 
 ABSENT: Final = "-"
@@ -194,3 +195,8 @@ def write(text: str, file: TextIO | None = None) -> None:
         BrokenPipeError: If nobody reads any more.
     """
     print(text, file=sys.stdout if file is None else file, flush=True)
+
+
+def write_answer(document: Any, text: str, *, is_json: bool) -> None:
+    """Write *document* as JSON, or *text*, which tells people the same."""
+    write(json_text(document) if is_json else text)

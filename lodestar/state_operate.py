@@ -11,11 +11,10 @@ from lodestar.exit_codes import ExitCode
 from lodestar.output import (
     ABSENT,
     ago_text,
-    json_text,
     printable,
     rounded_seconds,
     table_text,
-    write,
+    write_answer,
 )
 from lodestar.state_access import add_state_options, open_operations
 from nameservice import ConfigurationError
@@ -63,10 +62,11 @@ def add_verbs(verbs: Verbs) -> None:
 def _nodes(arguments: Namespace) -> ExitCode:
     with open_operations(arguments) as operations:
         nodes = operations.nodes()
-    if arguments.json:
-        write(json_text([node_document(each) for each in nodes]))
-    else:
-        write(nodes_text(nodes))
+    write_answer(
+        [node_document(each) for each in nodes],
+        nodes_text(nodes),
+        is_json=arguments.json,
+    )
     return ExitCode.DONE
 
 
@@ -137,10 +137,11 @@ def _drop_state(arguments: Namespace) -> ExitCode:
         return ExitCode.FAILED
     with open_operations(arguments) as operations:
         operations.drop_state(arguments.job, arguments.state)
-    if arguments.json:
-        write(json_text({"job": arguments.job, "state": arguments.state}))
-    else:
-        write(f"dropped {printable(name)}")
+    write_answer(
+        {"job": arguments.job, "state": arguments.state},
+        f"dropped {printable(name)}",
+        is_json=arguments.json,
+    )
     return ExitCode.DONE
 
 

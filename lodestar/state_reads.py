@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lodestar.arguments import add_json_option, job_id, positive_count
 from lodestar.exit_codes import ExitCode
-from lodestar.output import json_line, json_text, printable, write
+from lodestar.output import json_line, json_text, printable, write, write_answer
 from lodestar.state_access import add_state_options, open_client
 from lodestar.state_output import (
     FoundKey,
@@ -280,10 +280,11 @@ def _states(arguments: Namespace) -> ExitCode:
             states = client.describe_all(arguments.job)
         else:
             states, failed = _states_of_all(client)
-    if arguments.json:
-        write(json_text([state_document(each) for each in states]))
-    else:
-        write(states_text(states))
+    write_answer(
+        [state_document(each) for each in states],
+        states_text(states),
+        is_json=arguments.json,
+    )
     for each in failed[:-1]:
         print(f"lodestar states: {printable(str(each))}", file=sys.stderr)
     if failed:
@@ -369,10 +370,9 @@ def _count(arguments: Namespace) -> ExitCode:
         count = client.count(
             arguments.job, arguments.state, min_batch_id=arguments.min_batch
         )
-    if arguments.json:
-        write(
-            json_text({"job": arguments.job, "state": arguments.state, "count": count})
-        )
-    else:
-        write(str(count))
+    write_answer(
+        {"job": arguments.job, "state": arguments.state, "count": count},
+        str(count),
+        is_json=arguments.json,
+    )
     return ExitCode.DONE

@@ -13,7 +13,7 @@ from lodestar.arguments import (
     positive_seconds,
 )
 from lodestar.exit_codes import ExitCode, exit_code_of
-from lodestar.output import json_text, printable, write
+from lodestar.output import printable, write, write_answer
 from lodestar.progress import move_report
 from lodestar.state_access import add_state_options, open_operations
 from lodestar.state_moves import (
@@ -135,10 +135,11 @@ def _rescale(arguments: Namespace) -> ExitCode:
                 return ExitCode.DONE
         elif not arguments.watch:
             found = operations.rescalings(job)
-            if arguments.json:
-                write(json_text([rescaling_document(each) for each in found]))
-            else:
-                write(rescalings_text(found, has_bars=sys.stdout.isatty()))
+            write_answer(
+                [rescaling_document(each) for each in found],
+                rescalings_text(found, has_bars=sys.stdout.isatty()),
+                is_json=arguments.json,
+            )
             return ExitCode.DONE
         return _wait_until_rescaled(operations, arguments, since)
 
@@ -193,10 +194,11 @@ def _wait_until_rescaled(
 
 
 def _write_rescaling(rescaling: RescalingInformation, *, is_json: bool) -> None:
-    if is_json:
-        write(json_text(rescaling_document(rescaling)))
-    else:
-        write(rescaling_sentence(rescaling))
+    write_answer(
+        rescaling_document(rescaling),
+        rescaling_sentence(rescaling),
+        is_json=is_json,
+    )
     _tell_shortage(rescaling)
 
 
@@ -213,10 +215,11 @@ def _drain(arguments: Namespace) -> ExitCode:
     with open_operations(arguments) as operations:
         begun = operations.drain(node, undo=arguments.undo)
         if arguments.undo or arguments.no_wait:
-            if arguments.json:
-                write(json_text(drain_document(begun)))
-            else:
-                write(drain_sentence(begun))
+            write_answer(
+                drain_document(begun),
+                drain_sentence(begun),
+                is_json=arguments.json,
+            )
             return ExitCode.DONE
         report = move_report(sys.stdout, is_json=arguments.json)
 

@@ -16,6 +16,7 @@ from lodestar.output import (
     size_text,
     timestamp_text,
     write,
+    write_answer,
 )
 from lodestar.state_access import add_state_options, open_operations
 from queryablestate.operations.snapshots import location_of
@@ -86,10 +87,11 @@ def _snapshot(arguments: Namespace) -> ExitCode:
         taken = operations.snapshot(
             arguments.job, uri, timeout_seconds=arguments.timeout
         )
-    if arguments.json:
-        write(json_text(snapshot_document(taken)))
-    else:
-        write(_snapshot_text(taken))
+    write_answer(
+        snapshot_document(taken),
+        _snapshot_text(taken),
+        is_json=arguments.json,
+    )
     return ExitCode.DONE
 
 

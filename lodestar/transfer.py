@@ -18,7 +18,7 @@ from lodestar.arguments import (
     positive_seconds,
 )
 from lodestar.exit_codes import ExitCode
-from lodestar.output import json_text, printable, write
+from lodestar.output import printable, write_answer
 from nameservice import MayHaveHappenedError
 
 
@@ -73,28 +73,23 @@ def _transfer(arguments: Namespace) -> ExitCode:
         leader = _wait_for(
             ha, arguments.job, arguments.contender, ended, arguments.wait
         )
-    if arguments.json:
-        write(
-            json_text(
-                {
-                    "job": arguments.job,
-                    "contender_id": arguments.contender,
-                    "address": leader.address,
-                    "epoch": leader.epoch,
-                    "leader_session_id": str(leader.leader_session_id),
-                    "ended_epoch": None if ended is None else ended.epoch,
-                    "ended_leader_session_id": None
-                    if ended is None
-                    else str(ended.leader_session_id),
-                }
-            )
-        )
-    else:
-        write(
-            f"{printable(arguments.contender)} leads {arguments.job} at "
-            f"{leader.address}: epoch {leader.epoch}, "
-            f"session {leader.leader_session_id}"
-        )
+    write_answer(
+        {
+            "job": arguments.job,
+            "contender_id": arguments.contender,
+            "address": leader.address,
+            "epoch": leader.epoch,
+            "leader_session_id": str(leader.leader_session_id),
+            "ended_epoch": None if ended is None else ended.epoch,
+            "ended_leader_session_id": None
+            if ended is None
+            else str(ended.leader_session_id),
+        },
+        f"{printable(arguments.contender)} leads {arguments.job} at "
+        f"{leader.address}: epoch {leader.epoch}, "
+        f"session {leader.leader_session_id}",
+        is_json=arguments.json,
+    )
     return ExitCode.DONE
 
 

@@ -85,11 +85,6 @@ class CallbackSchedule(Generic[LaneT]):
         """Return whether some lane waits for a thread."""
         return bool(self._ready)
 
-    @property
-    def running_count(self) -> int:
-        """Return how many lanes run."""
-        return self._running_count
-
     def state(self, lane: LaneT) -> LaneState | None:
         """Return what *lane* is about, or None if it is over or never was."""
         return self._states.get(lane)

@@ -154,16 +154,6 @@ class ZooKeeperEnsemble:
         for proxy in self._proxies_of(index):
             proxy.heal()
 
-    def cut_link(self, from_index: int, to_index: int) -> None:
-        """Cut the connections that one member has opened, or will, to another."""
-        for proxy in self._proxies[from_index, to_index]:
-            proxy.cut()
-
-    def heal_link(self, from_index: int, to_index: int) -> None:
-        """End what `cut_link` began."""
-        for proxy in self._proxies[from_index, to_index]:
-            proxy.heal()
-
     def close(self) -> None:
         """Stop every member, and remove what they stored.  Idempotent."""
         for member in self.members:

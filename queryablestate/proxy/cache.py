@@ -133,7 +133,6 @@ class ResultCache:
         self._rules = tuple(rules)
         self._ttls_ns: dict[tuple[str, str], int] = {}
         self._entries: OrderedDict[CacheKey, CachedResult] = OrderedDict()
-        self._keys_of_state: dict[int, set[CacheKey]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -245,19 +244,12 @@ class ResultCache:
             expires_ns=now_ns + lifetime_ns,
             values=values,
         )
-        self._keys_of_state.setdefault(key[0], set()).add(key)
         self.size_bytes += size_bytes
         return True
-
-    def invalidate_state(self, state_number: int) -> None:
-        """Throw away all answers about a dropped state; commits need no call."""
-        for key in list(self._keys_of_state.get(state_number, ())):
-            self._remove(key)  # in any order: what is left does not depend on it
 
     def clear(self) -> None:
         """Throw away everything; the counts go on."""
         self._entries.clear()
-        self._keys_of_state.clear()
         self.size_bytes = 0
 
     def _shrink(self, size_bytes_max: int) -> None:
@@ -268,7 +260,3 @@ class ResultCache:
     def _remove(self, key: CacheKey) -> None:
         found = self._entries.pop(key)
         self.size_bytes -= ENTRY_OVERHEAD_BYTES + len(key[4]) + len(found.values)
-        keys = self._keys_of_state[key[0]]
-        keys.remove(key)
-        if not keys:
-            del self._keys_of_state[key[0]]

@@ -176,10 +176,6 @@ class NodeCore:
         """Return whether the proxy leader has taken the node, as far as is known."""
         return self._registration.is_registered
 
-    def may_answer(self, *, now_ns: int) -> bool:
-        """Return whether the control plane has confirmed the node (rule Q4)."""
-        return now_ns < self._registration.lease_until_ns
-
     def next_deadline_ns(self) -> int:
         """Return when `step` must be called again."""
         return self._deadline_ns

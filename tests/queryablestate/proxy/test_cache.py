@@ -278,22 +278,6 @@ class TestRules:
             CacheRule(**{"ttl_seconds": 1, **settings})
 
 
-class TestDroppedStates:
-    @pytest.mark.proves("C3")
-    def test_their_answers_go_and_no_others(self) -> None:
-        """C3: a dropped state leaves nothing behind."""
-        kept = cache()
-        other: CacheKey = (2, 3, "node-1", GetValues(), b"keys")
-        assert put(kept)
-        assert put(kept, (*KEY[:4], b"more"))
-        assert put(kept, other)
-        kept.invalidate_state(1)
-        kept.invalidate_state(9)
-        assert get(kept) is None
-        assert get(kept, other) is not None
-        assert len(kept) == 1
-
-
 class TestSize:
     @pytest.mark.proves("C3")
     def test_the_least_recently_used_goes_first(self) -> None:
@@ -421,7 +405,6 @@ others = st.one_of(
     st.tuples(st.just("get"), st.integers(0, 3)),
     st.tuples(st.just("commit"), st.integers(1, 2)),
     st.tuples(st.just("wait"), st.integers(0, 5)),
-    st.tuples(st.just("drop"), st.integers(0, 1)),
 )
 
 
@@ -445,10 +428,6 @@ class TestAgainstADict:
                     known += count
                 case ("wait", duration_ns):
                     now_ns += duration_ns
-                case ("drop", number):
-                    kept.invalidate_state(number)
-                    for index in [i for i in model.entries if i % 2 == number]:
-                        del model.entries[index]
                 case ("get", index):
                     get_count += 1
                     found = get(kept, key_of(index), known=known, now_ns=now_ns)
