@@ -112,7 +112,8 @@ def _kept_text(nodes: Sequence[NodeInformation]) -> str:
     ]
     return (
         "The name service has lost what was stored of these jobs, and nodes keep their "
-        "rows aside:\n" + table_text(("JOB", "ROWS ON"), rows)
+        "rows aside;\n'lodestar adopt' takes them over:\n"
+        + table_text(("JOB", "ROWS ON"), rows)
     )
 
 

@@ -96,6 +96,9 @@ VERBS: Final = {
     ),
     "nodes": Verb("state_operate", "list the nodes that keep queryable state"),
     "drop-state": Verb("state_operate", "forget one state and everything in it"),
+    "adopt": Verb(
+        "state_adopt", "take over rows that nodes kept when the name service lost them"
+    ),
     "rescale": Verb(
         "state_rescale",
         "give a job more or fewer nodes, or copies; tell how far that is",

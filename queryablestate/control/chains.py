@@ -75,6 +75,8 @@ def catch_up(control: ControlState, job: Job, node: PresentNode) -> list[Control
     joined = assignment.since_sequences[index]
     is_as_assigned = assignment.store_ids[index] == node.store_id
     position = node.sequences.get(record.job_id)
+    if position is not None and position > record.sequence:
+        return []  # it is ahead, and keeps what it has: see `kept_jobs`
     if position is None and joined == 0 and is_as_assigned:
         position = 0  # an empty directory is all there ever was
     if position is None or position < joined:
@@ -87,9 +89,7 @@ def catch_up(control: ControlState, job: Job, node: PresentNode) -> list[Control
             return declare_lost(control, job, node)
         effects = [_reset(control, job, node, sequence=joined, lost=())]
     else:
-        # A node that is ahead has applied what this control plane knows nothing of.
-        is_ahead = position > record.sequence
-        entries = None if is_ahead else job.entries_after(position)
+        entries = job.entries_after(position)
         if entries is None:
             return declare_lost(control, job, node)
         node.sequences[record.job_id] = position

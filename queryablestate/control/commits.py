@@ -325,6 +325,9 @@ class Commits:
         """Check once more, now that nothing can come between, and write."""
         self._now_ns = now_ns
         request, verification = commit.request, commit.verification
+        problem = self._control.problem_of(request.job_id)
+        if problem is not None:
+            raise problem
         job = self._control.job(request.job_id)
         if not verification.is_valid(job):
             decided = _check_decidable(job, request)

@@ -16,6 +16,8 @@ follows from what another one has done:
 `Snapshots`       snapshots that are being taken
 `Restores`        jobs that are being restored from one
 `Draining`        nodes that are being emptied (rule O6)
+`JobPlans`        what nodes keep of their jobs besides rows (rule W7)
+`Adoptions`       what is taken over from nodes that have kept it (rule W7)
 `Moves`           who gets which key groups next (rules S1, S2, S4)
 ================  ==================================================================
 
@@ -33,6 +35,7 @@ from typing import TYPE_CHECKING, Final, assert_never, final
 
 from nameservice import DidNotHappenError, MayHaveHappenedError, NameServiceError
 from nameservice.clock import NS_PER_MS
+from queryablestate.control.adoption import Adoptions
 from queryablestate.control.assignment.assignment import (
     check_assignment,
     held_by,
@@ -63,6 +66,7 @@ from queryablestate.control.events import (
     TimePassed,
     WriterAsked,
 )
+from queryablestate.control.job_plans import JobPlans
 from queryablestate.control.limits import CONTROL_LIMITS, ControlLimits
 from queryablestate.control.membership import Membership
 from queryablestate.control.moves import Moves
@@ -70,6 +74,7 @@ from queryablestate.control.restore_control import Restores
 from queryablestate.control.snapshot_control import Snapshots
 from queryablestate.control.state import ControlState
 from queryablestate.control.tickets import TicketOffice
+from queryablestate.wire.adoption_messages import AdoptJob, TakeControl
 from queryablestate.wire.clients import (
     BindRun,
     CommitBatch,
@@ -83,6 +88,7 @@ from queryablestate.wire.node_messages import (
     KeyGroupsCopied,
     LeaveNode,
     NodeHeartbeat,
+    PlanTold,
     RegisterNode,
     StagesCollected,
     StagesVerified,
@@ -160,6 +166,8 @@ class ControlCore:
         self._tickets = TicketOffice(self._control)
         self._snapshots = Snapshots(self._control)
         self._restores = Restores(self._control)
+        self._plans = JobPlans(self._control)
+        self._adoptions = Adoptions(self._control)
         self._now_ns = now_ns
         self._queue: deque[Change] = deque()
         self._writing: tuple[Change, Write] | None = None
@@ -176,6 +184,11 @@ class ControlCore:
         self._is_deadline_known = False
 
     # -- questions -----------------------------------------------------------------
+
+    @property
+    def control_id(self) -> str:
+        """Return which control plane this is."""
+        return self._control.counters.control_id
 
     @property
     def locations(self) -> Mapping[int, KvStateLocation]:
@@ -263,7 +276,7 @@ class ControlCore:
             counts[job_id] = len(key_groups_of(assignment, node_id))
             copies[job_id] = len(held_by(assignment, node_id))
             applied = 0 if node is None else node.sequences.get(job_id, 0)
-            behind[job_id] = job.record.sequence - applied
+            behind[job_id] = max(0, job.record.sequence - applied)
         last_heard_ms = None
         if node is not None:
             last_heard_ms = (now_ns - node.heard_at_ns) // NS_PER_MS
@@ -301,6 +314,7 @@ class ControlCore:
             self._membership.next_deadline_ns(),
             self._snapshots.next_deadline_ns(),
             self._restores.next_deadline_ns(),
+            self._adoptions.next_deadline_ns(),
             self._moves.next_deadline_ns(),
             self._control.open_batches.next_deadline_ns(),
         )
@@ -361,6 +375,9 @@ class ControlCore:
         # Last: a node that has registered anew has left what it was doing.
         effects += self._snapshots.expire(now_ns=now_ns)
         effects += self._restores.expire(now_ns=now_ns)
+        effects += self._adoptions.expire(now_ns=now_ns)
+        if isinstance(event, StoreWritten) or _is_registration(event):
+            effects += self._plans.look()
         return tuple(effects)
 
     def _handle(self, event: ControlEvent, now_ns: int) -> Sequence[Outcome]:
@@ -374,12 +391,16 @@ class ControlCore:
                 self._control.open_batches.link_closed(link, now_ns=now_ns)
                 self._snapshots.link_closed(link)
                 self._restores.link_closed(link)
+                self._adoptions.link_closed(link)
                 return self._membership.link_closed(link)
             case StoreWritten():
                 assert self._writing is not None
                 _, write = self._writing
                 self._writing = None
-                return write.adopt(now_ns)
+                outcomes = write.adopt(now_ns)
+                if outcomes and isinstance(outcomes[-1], StartOver):
+                    return self._start_over(outcomes)
+                return outcomes
             case StoreFailed(error=error, is_certain=is_certain):
                 return self._store_failed(error, is_certain=is_certain)
             case TimePassed():
@@ -402,14 +423,16 @@ class ControlCore:
                 prepare = partial(self._moves.rescale, link, request)
             case DrainNode():
                 prepare = partial(self._draining.drain, link, request)
-            case CommitBatch() | TakeSnapshot() | RestoreJob():
+            case TakeControl():
+                prepare = partial(self._adoptions.take_control, link, request)
+            case CommitBatch() | TakeSnapshot() | RestoreJob() | AdoptJob():
                 try:
                     return self._ask(event, request, now_ns)
                 except NameServiceError as error:
                     return refuse(error)
             case _:
                 assert_never(request)
-        if not isinstance(request, DrainNode):
+        if not isinstance(request, DrainNode | TakeControl):
             prepare = self._if_known(request, prepare)
         return [Change(prepare=prepare, refuse=refuse)]
 
@@ -433,11 +456,13 @@ class ControlCore:
     def _ask(
         self,
         event: WriterAsked,
-        request: CommitBatch | TakeSnapshot | RestoreJob,
+        request: CommitBatch | TakeSnapshot | RestoreJob | AdoptJob,
         now_ns: int,
     ) -> Sequence[Outcome]:
         """Begin what takes more than one write, or waits for nodes."""
         link, wall_clock_us = event.link, event.wall_clock_us
+        if isinstance(request, AdoptJob):
+            return self._adoptions.ask(link, request, now_ns=now_ns)
         problem = self._control.problem_of(request.job_id)
         # A job that is restored from a snapshot needs no rows that nodes keep.
         if problem is not None and not isinstance(request, RestoreJob):
@@ -485,6 +510,8 @@ class ControlCore:
                 return self._snapshots.written(node, message)
             case SnapshotLoaded():
                 return self._restores.loaded(node, message)
+            case PlanTold():
+                return self._adoptions.told(node, message)
             case _:
                 assert_never(message)
 
@@ -549,17 +576,32 @@ class ControlCore:
         if is_certain:
             refusal = DidNotHappenError(f"the leader store took no write: {error}")
             return change.refuse(refusal)
-        # Everybody who waits asks again: whoever has the new core in hand knows nothing
-        # of them.
-        self._is_over = True
         doubt = MayHaveHappenedError(f"the leader store did not answer: {error}")
-        effects = [*change.refuse(doubt)]
+        return self._start_over([*change.refuse(doubt), StartOver(reason=error)], doubt)
+
+    def _start_over(
+        self, outcomes: Sequence[Outcome], error: NameServiceError | None = None
+    ) -> Sequence[Outcome]:
+        """
+        Be over: the last of *outcomes* is a `StartOver`.
+
+        Everybody who waits asks again: whoever has the new core in hand knows nothing
+        of them.
+        """
+        *effects, start_over = outcomes
+        self._is_over = True
+        doubt = error or DidNotHappenError("the control plane begins anew")
         while self._queue:
             effects += self._queue.popleft().refuse(doubt)
         effects += self._commits.refuse_all(doubt)
         effects += self._snapshots.refuse_all(doubt)
         effects += self._restores.refuse_all(doubt)
-        return [*effects, StartOver(reason=error)]
+        effects += self._adoptions.refuse_all(doubt)
+        return [*effects, start_over]
+
+
+def _is_registration(event: ControlEvent) -> bool:
+    return isinstance(event, NodeSpoke) and isinstance(event.message, RegisterNode)
 
 
 def _refuse_writer(

@@ -10,6 +10,7 @@ from attrs import frozen
 from election import StoreOperation
 from nameservice import NameServiceError
 from queryablestate.control.events import Link
+from queryablestate.wire.adoption_messages import AdoptionAnswer
 from queryablestate.wire.clients import (
     BatchCommitted,
     RunBound,
@@ -57,6 +58,7 @@ class AnswerWriter:
         | RescaleStarted
         | DrainStarted
         | SnapshotAnswer
+        | AdoptionAnswer
     )
 
 

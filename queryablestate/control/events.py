@@ -7,6 +7,7 @@ from typing import NewType, TypeAlias
 from attrs import frozen
 
 from nameservice import NameServiceError
+from queryablestate.wire.adoption_messages import AdoptionRequest
 from queryablestate.wire.clients import BindRun, CommitBatch, DrawTicket, DropState
 from queryablestate.wire.node_messages import FromNode
 from queryablestate.wire.operation_messages import DrainNode, RescaleJob
@@ -51,6 +52,7 @@ class WriterAsked:
         | RescaleJob
         | DrainNode
         | SnapshotRequest
+        | AdoptionRequest
     )
     wall_clock_us: int
     writable: frozenset[str] | None = None

@@ -6,8 +6,13 @@ the rows aside, and say so when they register.  Of such a job nobody may say tha
 is none, and nobody may begin it anew unasked: the rows of its next batch would be all
 that there is.
 
+**An older copy of the store** is another thing (a backup was restored).  The control
+plane is the same, and nodes have applied what it knows nothing of.  To go on from there
+would be to give numbers twice, and to have those rows thrown away.  So a node that is
+*ahead* keeps what it has, and nobody uses the job until somebody has decided.
+
 What nodes keep is written down with them (`NodeRecord.kept`), so that it is known while
-they are away, too.
+they are away, too; of a node that is ahead as rows of this control plane.
 """
 
 from __future__ import annotations
@@ -17,17 +22,19 @@ from typing import TYPE_CHECKING, Final, final
 from attrs import frozen
 
 from queryablestate.errors import StateUnavailableError
+from queryablestate.wire.job_plan import entry_digest
 from queryablestate.wire.kept_rows import KeptJob, KeptRows
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from queryablestate.wire.node_messages import RegisterNode
+    from queryablestate.control.job.job import Job
+    from queryablestate.wire.node_messages import JobPosition, RegisterNode
     from queryablestate.wire.records import NodeRecord
 
 
-__all__ = ["Keeping", "KeptJobs", "kept_by", "serves_another"]
+__all__ = ["Keeping", "KeptJobs", "is_ahead", "kept_by", "serves_another"]
 
 _RETRY_SECONDS: Final = 60.0
 """A person has to decide; whoever asks again at once learns nothing new."""
@@ -51,9 +58,11 @@ class KeptJobs:
 
     Args:
         records: The known nodes.
+        control_id: This control plane.
     """
 
-    def __init__(self, records: Iterable[NodeRecord]) -> None:
+    def __init__(self, records: Iterable[NodeRecord], control_id: str = "") -> None:
+        self._control_id = control_id
         self._by_node: dict[str, tuple[KeptRows, ...]] = {}
         self._by_job: dict[str, dict[str, list[Keeping]]] = {}
         for record in records:
@@ -63,6 +72,13 @@ class KeptJobs:
     def job_ids(self) -> Sequence[str]:
         """Return the jobs of which something is kept, sorted."""
         return sorted(self._by_job)
+
+    @property
+    def control_ids(self) -> frozenset[str]:
+        """Return the control planes of which something is kept."""
+        return frozenset(
+            rows.control_id for kept in self._by_node.values() for rows in kept
+        )
 
     def of_job(self, job_id: str) -> Sequence[Keeping]:
         """Return who keeps rows of a job, by node."""
@@ -96,22 +112,85 @@ class KeptJobs:
                 if not by_node:
                     self._by_job.pop(job.job_id, None)
 
+    def ahead_of(self, node_id: str) -> frozenset[str]:
+        """Return the jobs that a node is ahead with."""
+        return frozenset(
+            job.job_id
+            for rows in self.of_node(node_id)
+            if rows.control_id == self._control_id
+            for job in rows.jobs
+        )
+
+    def rolled_back(self, job_id: str) -> StateUnavailableError | None:
+        """Return what is said of a job that a node is ahead with; None if none is."""
+        if job_id not in self._by_job:
+            return None
+        keepings = [
+            one for one in self.of_job(job_id) if one.control_id == self._control_id
+        ]
+        if not keepings:
+            return None
+        sequence = max(one.job.sequence for one in keepings)
+        named = _named(keepings)
+        verb = "has" if len({one.node_id for one in keepings}) == 1 else "have"
+        detail = (
+            "what the name service holds of this job is older than what nodes have, "
+            f"as after the restore of a backup: {named} {verb} applied entry "
+            f"{sequence} of another history; 'lodestar adopt' takes that over"
+        )
+        return StateUnavailableError(job_id, None, (), _RETRY_SECONDS, detail)
+
     def problem(self, job_id: str) -> StateUnavailableError | None:
         """Return what is said of a job that has no state here; None if nobody knows."""
         keepings = self.of_job(job_id)
         if not keepings:
             return None
-        node_ids = sorted({one.node_id for one in keepings})
-        named = ", ".join(node_ids[:_NODES_NAMED_MAX])
-        if len(node_ids) > _NODES_NAMED_MAX:
-            named += f" and {len(node_ids) - _NODES_NAMED_MAX} more"
+        node_ids = {one.node_id for one in keepings}
+        named = _named(keepings)
         last = max((one.job.decided_at_us, one.job.batch_id or 0) for one in keepings)
         batch = "rows" if not last[0] else f"its rows as of batch {last[1]}"
         detail = (
             "the name service has lost what was stored of this job, and "
-            f"{named} {'keeps' if len(node_ids) == 1 else 'keep'} {batch} aside"
+            f"{named} {'keeps' if len(node_ids) == 1 else 'keep'} {batch} aside: "
+            "'lodestar adopt' takes them over"
         )
         return StateUnavailableError(job_id, None, (), _RETRY_SECONDS, detail)
+
+
+def _named(keepings: Sequence[Keeping]) -> str:
+    """Return the names of who keeps something, or of some of them."""
+    node_ids = sorted({one.node_id for one in keepings})
+    named = ", ".join(node_ids[:_NODES_NAMED_MAX])
+    if len(node_ids) > _NODES_NAMED_MAX:
+        named += f" and {len(node_ids) - _NODES_NAMED_MAX} more"
+    return named
+
+
+def is_ahead(position: JobPosition, job: Job | None) -> bool:
+    """
+    Return whether a node has applied what this control plane knows nothing of.
+
+    Args:
+        position: What the node says of a job, of this control plane.
+        job: What the leader store holds of it, or None.
+    """
+    if job is None:
+        return position.sequence > 0
+    origin, record = position.origin, job.record
+    if origin.job_number not in {0, record.job_number}:
+        return position.sequence > 0
+    if position.sequence > record.sequence:
+        return True
+    if job.assignment is not None and (
+        origin.assignment_version > job.assignment.version
+    ):
+        return True
+    entry = job.entries.get(position.sequence)
+    return (
+        entry is not None
+        and origin.entry_digest != b""
+        and origin.entry_digest != entry_digest(entry)
+    )
 
 
 def serves_another(message: RegisterNode, control_id: str) -> bool:
@@ -119,12 +198,15 @@ def serves_another(message: RegisterNode, control_id: str) -> bool:
     return message.control_id not in {None, control_id}
 
 
-def kept_by(message: RegisterNode, control_id: str) -> tuple[KeptRows, ...]:
-    """Return what a node that registers keeps, or is about to, of other ones."""
+def kept_by(
+    message: RegisterNode, control_id: str, jobs: Mapping[str, Job]
+) -> tuple[KeptRows, ...]:
+    """Return what a node that registers keeps, and does not or must not use."""
     kept = tuple(rows for rows in message.kept if rows.control_id != control_id)
-    if message.control_id is None or message.control_id == control_id:
+    if message.control_id is None:
         return kept
-    jobs = tuple(
+    is_own = message.control_id == control_id
+    kept_jobs = tuple(
         KeptJob(
             job_id=position.job_id,
             sequence=position.sequence,
@@ -133,11 +215,15 @@ def kept_by(message: RegisterNode, control_id: str) -> tuple[KeptRows, ...]:
             key_groups=(),
         )
         for position in message.positions
-        if position.sequence > 0
+        if (
+            is_ahead(position, jobs.get(position.job_id))
+            if is_own
+            else position.sequence > 0
+        )
     )
-    if not jobs:
+    if not kept_jobs:
         return kept
     serving = KeptRows(
-        control_id=message.control_id, store_id=message.store_id, jobs=jobs
+        control_id=message.control_id, store_id=message.store_id, jobs=kept_jobs
     )
     return (serving, *kept)

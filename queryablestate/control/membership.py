@@ -187,7 +187,7 @@ class Membership:
             node_id=message.node_id,
             store_id=message.store_id,
             draining_id=message.registration_id if is_draining else None,
-            kept=kept_by(message, control_id),
+            kept=kept_by(message, control_id, self._control.jobs),
         )
         operations: list[StoreOperation] = []
         if given_up is not None:
@@ -236,7 +236,12 @@ class Membership:
         control = self._control
         if given_up is not None:
             control.nodes.forget(given_up)
+        kept = control.nodes.kept
+        ahead = kept.ahead_of(record.node_id)
         control.nodes.record(record)
+        for job_id in ahead ^ kept.ahead_of(record.node_id):
+            if job_id in control.jobs:
+                control.routes.locate(control.jobs[job_id])
         control.touch()
         if self._registering.get(link) is not message:
             return []
@@ -251,11 +256,17 @@ class Membership:
                 effects.append(self._forget(earlier))
         if is_foreign:
             # It learns whose rows are wanted here, and comes again with those.
-            return [*effects, self._taken(link, ())]
+            return [*effects, self._taken(link, (), ())]
         node = control.nodes.register(message, link=link, now_ns=now_ns)
-        jobs = control.jobs_of(node.node_id)
+        # What it has more of than is known here stays as it is.
+        untouched = kept.ahead_of(node.node_id)
+        jobs = [
+            job
+            for job in control.jobs_of(node.node_id)
+            if job.record.job_id not in untouched
+        ]
         parts = tuple(job_assignment(job, node.node_id, control.nodes) for job in jobs)
-        effects.append(self._taken(link, parts))
+        effects.append(self._taken(link, parts, sorted(untouched)))
         for job in jobs:
             effects += catch_up(control, job, node)
             job_id = job.record.job_id
@@ -267,7 +278,9 @@ class Membership:
             control.routes.locate(job)
         return [*effects, NodeCame()]
 
-    def _taken(self, link: Link, jobs: tuple[JobAssignment, ...]) -> ControlEffect:
+    def _taken(
+        self, link: Link, jobs: tuple[JobAssignment, ...], untouched: Sequence[str]
+    ) -> ControlEffect:
         """Return what tells a node that it is registered, and what it answers for."""
         control = self._control
         registered = NodeRegistered(
@@ -276,6 +289,7 @@ class Membership:
             session_timeout_ms=control.session_timeout_ns // NS_PER_MS,
             jobs=jobs,
             copy_secret=control.copy_secret,
+            untouched=tuple(untouched),
         )
         return SendToNode(link=link, message=registered)
 

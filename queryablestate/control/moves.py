@@ -137,8 +137,18 @@ class Moves:
 
         Raises:
             UnknownJobError: If there is no state of such a job.
+            StateUnavailableError: If nodes are ahead with it, or with any: nothing
+                moves until that is mended.
         """
         control = self._control
+        if request.job_id is not None:
+            job_ids: Sequence[str] = [request.job_id]
+        else:
+            job_ids = control.nodes.kept.job_ids
+        for job_id in job_ids:
+            problem = control.nodes.kept.rolled_back(job_id)
+            if problem is not None:
+                raise problem
         if request.job_id is not None:
             jobs = [self._job_with_state(request.job_id)]
         else:
@@ -212,6 +222,8 @@ class Moves:
         del now_ns
         job = self._control.jobs[job_id]
         self._queued.discard(job_id)
+        if self._control.problem_of(job_id) is not None:
+            return []  # until somebody has decided what its rows are
         assignment = self._next_assignment(job)
         if assignment is not None:
             self._queued.add(job_id)

@@ -95,9 +95,9 @@ class NodeTable:
         kept: What they keep of other control planes.
     """
 
-    def __init__(self, records: Iterable[NodeRecord]) -> None:
+    def __init__(self, records: Iterable[NodeRecord], control_id: str = "") -> None:
         self._records = {record.node_id: record for record in records}
-        self.kept = KeptJobs(self._records.values())
+        self.kept = KeptJobs(self._records.values(), control_id)
         self._registration_ids: dict[str, str] = {}
         self._present: dict[str, PresentNode] = {}
         self._by_link: dict[Link, PresentNode] = {}

@@ -44,6 +44,7 @@ class KvStateLocation:
         sole_key_groups: For each node those of them that nobody else could answer for
             now: none that is there has another in-sync copy.  The others are about to
             get another primary when the node has gone (rule S4).
+        problem: Why nobody is asked, or None; then there are no links.
     """
 
     job_id: str
@@ -56,6 +57,7 @@ class KvStateLocation:
     links: tuple[Link | None, ...]
     key_groups: tuple[tuple[int, ...], ...]
     sole_key_groups: tuple[tuple[int, ...], ...]
+    problem: str | None = None
 
 
 @final
@@ -96,6 +98,9 @@ class RouteTable:
             None if node is None or not (usable or alone) else node.link
             for node, usable, alone in zip(present, are_usable, sole, strict=True)
         )
+        rolled_back = self._nodes.kept.rolled_back(job_id)
+        if rolled_back is not None:
+            sole, links = key_groups, (None,) * len(links)
         self._numbers[job_id] = tuple(sorted(job.states))
         for number in self._numbers[job_id]:
             progress = job.progress_of(number)
@@ -110,6 +115,7 @@ class RouteTable:
                 links=links,
                 key_groups=key_groups,
                 sole_key_groups=sole,
+                problem=None if rolled_back is None else rolled_back.detail,
             )
 
     def _key_groups_of(self, job_id: str, assignment: AssignmentRecord) -> _KeyGroups:

@@ -75,7 +75,7 @@ class ControlState:
         # Whatever an earlier leader may have given out is passed over.
         self.ticket_next = counters.ticket_limit
         self.jobs = {job.record.job_id: job for job in jobs}
-        self.nodes = NodeTable(nodes)
+        self.nodes = NodeTable(nodes, counters.control_id)
         self.routes = RouteTable(self.nodes)
         self.leader_epoch = leader_epoch
         self.session_timeout_ns = session_timeout_ns
@@ -107,6 +107,9 @@ class ControlState:
 
     def problem_of(self, job_id: str) -> StateUnavailableError | None:
         """Return why a job cannot be used though nodes have rows of it, or None."""
+        rolled_back = self.nodes.kept.rolled_back(job_id)
+        if rolled_back is not None:
+            return rolled_back
         job = self.jobs.get(job_id)
         if job is not None and job.states:
             return None

@@ -28,6 +28,7 @@ from queryablestate.node.core.effects import (
     KeepCopySecret,
     SendToWriter,
     StageRows,
+    TellJobPlan,
 )
 from queryablestate.node.core.events import ChunkReceived
 from queryablestate.node.core.read_schedule import DropReason, ReadAsked
@@ -44,6 +45,7 @@ from queryablestate.wire.codec import (
 from queryablestate.wire.copy_messages import CopyRefused, OpenCopy, ReadStages
 from queryablestate.wire.node_messages import (
     ChunkStaged,
+    PlanTold,
     StagesCollected,
     StagesVerified,
 )
@@ -89,6 +91,7 @@ ServerEffect: TypeAlias = (
     | CollectRows
     | KeepCopySecret
     | HandleSnapshot
+    | TellJobPlan
     | SendToWriter
 )
 """What of a node's effects concerns the store and the writers."""
@@ -282,6 +285,8 @@ class QueryableStateServer:
             case KeepCopySecret(secret=secret):
                 self._copy_secret = secret
                 self._store.show(secret)
+            case TellJobPlan(job_id=job_id):
+                self._tell_plan(job_id)
             case HandleSnapshot(command=command):
                 self._store.snapshots.handle(
                     command,
@@ -460,6 +465,32 @@ class QueryableStateServer:
             missing=missing,
         )
         self._reply(message, None, 0)
+
+    # -- plans ---------------------------------------------------------------------
+
+    def _tell_plan(self, job_id: str) -> None:
+        """Tell the proxy what is kept of a job, once all is written that was to be."""
+        opened = self._store.opened
+
+        def tell() -> None:
+            told, failure = None, None
+            try:
+                told = opened.store.told_plan(job_id)
+            except StorageError as error:
+                failure = str(error)
+            message = PlanTold(
+                registration_id=self._registration_id,
+                job_id=job_id,
+                sequence=0 if told is None else told.sequence,
+                plan=None if told is None else told.plan,
+                entries=() if told is None else told.entries,
+                failure=failure,
+            )
+            self._store.post(partial(self._reply, message, None, 0))
+
+        opened.writer.run(tell)
+
+    # -- what comes to nothing -----------------------------------------------------
 
     def _drop(self, reason: str, detail: str) -> None:
         self._port.drop(RemoteProtocolError(reason, detail))

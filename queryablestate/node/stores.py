@@ -34,6 +34,7 @@ from queryablestate.node.core.effects import (
     FetchKeyGroups,
     FinishCopy,
     HoldKeyGroups,
+    KeepJobPlan,
     RaiseFences,
     ResetJobRows,
     SwitchStore,
@@ -51,6 +52,7 @@ from queryablestate.node.directory import NodeDirectory
 from queryablestate.node.reading import ReadingThread
 from queryablestate.node.snapshots import NodeSnapshots
 from queryablestate.store.threads import StageTask, StoreWriter
+from queryablestate.wire.job_plan import entry_digest
 from queryablestate.wire.records import SnapshotMarked
 from zmqtransport import SocketLimits
 
@@ -82,6 +84,7 @@ StoreEffect: TypeAlias = (
     | BindStore
     | SwitchStore
     | DropOldStages
+    | KeepJobPlan
 )
 """What of a node's effects concerns the store."""
 
@@ -212,6 +215,7 @@ class NodeStore:
             fences=store.fences(),
             lost=store.lost_states(),
             kept=self._kept,
+            origins=store.origins(),
         )
 
     def close(self) -> None:
@@ -254,6 +258,9 @@ class NodeStore:
             case DropOldStages():
                 drop_old = partial(self._drop_old, opened)
                 opened.writer.run(partial(self._write, drop_old))
+            case KeepJobPlan(plan=plan):
+                keep_plan = partial(opened.store.keep_plan, plan)
+                opened.writer.run(partial(self._write, opened.bind, keep_plan))
             case SwitchStore(control_id=control_id):
                 self._switch(control_id)
             case _:
@@ -371,7 +378,12 @@ class NodeStore:
         failure = self._write(opened.bind, apply)
         if failure is None and isinstance(effect.entry, SnapshotMarked):
             self.snapshots.marked(opened.store, effect.job_id, effect.entry)
-        event = EntryFinished(job_id=effect.job_id, entry=effect.entry, failure=failure)
+        event = EntryFinished(
+            job_id=effect.job_id,
+            entry=effect.entry,
+            failure=failure,
+            digest=entry_digest(effect.entry) if failure is None else b"",
+        )
         self.post(partial(self._finished, opened, event))
         opened.copier.advance()
 

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from nameservice import (
     NS_PER_SECOND,
     Clock,
+    DidNotHappenError,
     LocalProtocolError,
     MayHaveHappenedError,
     NameServiceError,
@@ -24,7 +25,7 @@ from nameservice import (
 from queryablestate.errors import DeadlineExceededError, StateUnavailableError
 
 
-__all__ = ["ask_until_settled", "wait_for"]
+__all__ = ["ask_until_it_happens", "ask_until_settled", "wait_for"]
 
 _PAUSE_SECONDS: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 0.5
@@ -91,6 +92,31 @@ def wait_for(
             pause_seconds = min(pause_seconds, left_seconds)
         closed.wait(pause_seconds)
         pause_seconds = min(1.5 * pause_seconds, _PAUSE_SECONDS_MAX)
+
+
+def ask_until_it_happens(
+    ask: Callable[[], T],
+    *,
+    clock: Clock,
+    closed: threading.Event,
+    timeout_seconds: float,
+) -> T:
+    """
+    Return what *ask* returns; while nodes are only late, it is asked again.
+
+    Raises:
+        DidNotHappenError: If they are late after *timeout_seconds*; says which.
+        NameServiceError: Whatever else *ask* raises.
+    """
+    deadline_ns = clock.now_ns() + seconds_to_ns(timeout_seconds)
+    while True:
+        try:
+            return ask()
+        except DidNotHappenError:
+            left_seconds = (deadline_ns - clock.now_ns()) / NS_PER_SECOND
+            if left_seconds <= 0 or closed.is_set():
+                raise
+        closed.wait(min(_PAUSE_SECONDS, left_seconds))
 
 
 def ask_until_settled(

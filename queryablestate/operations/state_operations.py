@@ -12,14 +12,31 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, final
 
 from msgspec import Struct
 
-from nameservice import ConfigurationError, RemoteProtocolError, SystemClock
+from nameservice import (
+    ConfigurationError,
+    DidNotHappenError,
+    RemoteProtocolError,
+    SystemClock,
+)
 from nameservice.parameters import check_timeout_seconds
 from queryablestate.client.calls import ProxyConnection
 from queryablestate.errors import UnknownJobError
+from queryablestate.operations.adoption import (
+    AdoptionInformation,
+    KeptInformation,
+    adoption_information,
+    is_back,
+    keeper_ids,
+    kept_information,
+)
 from queryablestate.operations.move_progress import MoveFigures
 from queryablestate.operations.move_waiting import DrainWaiting, RescaleWaiting
 from queryablestate.operations.node_information import NodeInformation, node_information
-from queryablestate.operations.polling import ask_until_settled, wait_for
+from queryablestate.operations.polling import (
+    ask_until_it_happens,
+    ask_until_settled,
+    wait_for,
+)
 from queryablestate.operations.rescaling_information import (
     DrainInformation,
     RescalingInformation,
@@ -30,6 +47,12 @@ from queryablestate.operations.snapshots import (
     location_of,
     restore_snapshot,
     take_snapshot,
+)
+from queryablestate.wire.adoption_messages import (
+    AdoptJob,
+    ControlTaken,
+    JobAdopted,
+    TakeControl,
 )
 from queryablestate.wire.clients import DropState, ListNodes, NodesListed, StateDropDone
 from queryablestate.wire.operation_messages import (
@@ -61,8 +84,10 @@ __all__ = ["NodeInformation", "StateOperations"]
 _NODE_COUNT_MAX: Final = 32_768
 _REPLICA_COUNT_MAX: Final = 16
 _SNAPSHOT_TIMEOUT_SECONDS: Final = 3_600.0
+_ADOPTION_TIMEOUT_SECONDS: Final = 60.0
 
-T = TypeVar("T", bound=Struct)
+T = TypeVar("T")
+Reply = TypeVar("Reply", bound=Struct)
 
 
 @final
@@ -310,6 +335,129 @@ class StateOperations:
             ),
         )
 
+    # -- what nodes have kept ----------------------------------------------------------
+
+    def kept(self) -> Sequence[KeptInformation]:
+        """
+        Return the jobs of which nodes have rows that the control plane does not know.
+
+        They are unavailable: the name service has lost its store, or holds an older
+        copy of it.  By control plane and job.
+
+        Raises:
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+        return kept_information(self._listed_nodes())
+
+    def preview_adoption(self, job_id: str) -> AdoptionInformation:
+        """
+        Return what `adopt` would take over of a job that nodes are ahead with.
+
+        Raises:
+            UnknownJobError: If no node is ahead with such a job.
+            StorageError: If it cannot be taken over; says why.
+            DidNotHappenError: If nodes are late for longer than the deadline.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+        return self._adopt_job(
+            job_id, is_preview=True, timeout_seconds=self._deadline_seconds
+        )
+
+    def adopt(
+        self,
+        control_id: str | None = None,
+        *,
+        force: bool = False,
+        timeout_seconds: float = _ADOPTION_TIMEOUT_SECONDS,
+    ) -> Sequence[AdoptionInformation]:
+        """
+        Take over what nodes have kept, so that readers and writers go on from there.
+
+        Every job that nodes are ahead with is brought up to what they have.  Repeat it
+        after an error: what was taken over stays.
+
+        Args:
+            control_id: First be the control plane of that name, of which nodes keep
+                rows (`kept`); there must be no state yet.  None if the name service
+                holds an older copy of this one's store.
+            force: Do it though nodes of a job are away, and may have more.
+            timeout_seconds: How long to wait for nodes that are late.
+
+        Returns:
+            What was taken over, by job.
+
+        Raises:
+            ConfigurationError: If nobody keeps rows of *control_id*, or there is state.
+            StorageError: If a job cannot be taken over; says why.
+            DidNotHappenError: If nodes of a job are away; says which.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+        timeout_seconds = check_timeout_seconds(timeout_seconds) or 0.0
+        if control_id is not None:
+            self._take_control(control_id, timeout_seconds)
+        return [
+            self._adopt_job(
+                one.job_id, is_forced=force, timeout_seconds=timeout_seconds
+            )
+            for one in self.kept()
+            if one.is_ahead
+        ]
+
+    def _take_control(self, control_id: str, timeout_seconds: float) -> None:
+        """Be that control plane, and wait until the nodes are back with its rows."""
+        node_ids = keeper_ids(self._listed_nodes(), control_id)
+
+        def take() -> ControlTaken:
+            return self._call(
+                ControlTaken,
+                lambda request_id, session: TakeControl(
+                    request_id=request_id, session=session, control_id=control_id
+                ),
+            )
+
+        def check() -> None:
+            if not is_back(self._listed_nodes(), control_id, node_ids):
+                raise DidNotHappenError(
+                    "nodes are not back yet with the rows that they kept"
+                )
+
+        self._patiently(take, timeout_seconds)
+        self._patiently(check, timeout_seconds)
+
+    def _adopt_job(
+        self,
+        job_id: str,
+        *,
+        is_preview: bool = False,
+        is_forced: bool = False,
+        timeout_seconds: float,
+    ) -> AdoptionInformation:
+        def ask() -> JobAdopted:
+            return self._call(
+                JobAdopted,
+                lambda request_id, session: AdoptJob(
+                    request_id=request_id,
+                    session=session,
+                    job_id=job_id,
+                    is_preview=is_preview,
+                    is_forced=is_forced,
+                ),
+                timeout_seconds=max(_ADOPTION_TIMEOUT_SECONDS, self._deadline_seconds),
+            )
+
+        return adoption_information(self._patiently(ask, timeout_seconds))
+
+    def _patiently(self, ask: Callable[[], T], timeout_seconds: float) -> T:
+        return ask_until_it_happens(
+            ask,
+            clock=self._clock,
+            closed=self._closed,
+            timeout_seconds=timeout_seconds,
+        )
+
     # -- life --------------------------------------------------------------------------
 
     def snapshot(
@@ -425,8 +573,12 @@ class StateOperations:
         return found, listed.is_settled
 
     def _call(
-        self, expected: type[T], build: Build, *, timeout_seconds: float | None = None
-    ) -> T:
+        self,
+        expected: type[Reply],
+        build: Build,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> Reply:
         timeout_seconds = check_timeout_seconds(timeout_seconds)
         if timeout_seconds is None:
             timeout_seconds = self._deadline_seconds

@@ -64,6 +64,7 @@ from queryablestate.wire.node_messages import (
     LeaveNode,
     NodeHeartbeat,
     NodeRefused,
+    PlanTold,
     RegisterNode,
     StagesCollected,
     StagesVerified,
@@ -109,6 +110,7 @@ _NodeMessage = (
     | EntriesApplied
     | KeyGroupsCopied
     | LeaveNode
+    | PlanTold
     | SnapshotReport
 )
 
@@ -310,6 +312,7 @@ class ProxyLoop:
                 | EntriesApplied()
                 | KeyGroupsCopied()
                 | LeaveNode()
+                | PlanTold()
                 | SnapshotWritten()
                 | SnapshotLoaded()
             ):

@@ -101,13 +101,13 @@ def nothing_committed(
 def unavailable(
     client: Link, request_id: int, location: KvStateLocation, node_index: int
 ) -> Outgoing:
-    """Refuse a question to a node that is away, for what nobody else has."""
+    """Refuse a question to a node that is away, or that must not be asked."""
     node_id = location.node_ids[node_index]
     error = StateUnavailableError(
         location.job_id,
         location.state_name,
         location.sole_key_groups[node_index] or location.key_groups[node_index],
         _RETRY_SECONDS,
-        f"node {node_id} is away",
+        location.problem or f"node {node_id} is away",
     )
     return failed(client, request_id, error)

@@ -15,6 +15,11 @@ from msgspec.structs import replace
 from nameservice import ConfigurationError, check_component_id
 from queryablestate.errors import AccessDeniedError, UnknownJobError, UnknownStateError
 from queryablestate.proxy.access import Right
+from queryablestate.wire.adoption_messages import (
+    AdoptionRequest,
+    AdoptJob,
+    TakeControl,
+)
 from queryablestate.wire.clients import (
     BindRun,
     CommitBatch,
@@ -66,6 +71,7 @@ ChangeRequest: TypeAlias = (
     | RescaleJob
     | DrainNode
     | SnapshotRequest
+    | AdoptionRequest
 )
 """What the control plane answers, once it has changed something."""
 
@@ -122,7 +128,12 @@ class RequestHandler:
                 return StatesListed(request_id=request_id, states=states)
             case ListNodes():
                 nodes = self._nodes(core, caller, now_ns)
-                return NodesListed(request_id=request_id, nodes=nodes)
+                is_admin = self.access.may(caller, Right.ADMIN)
+                return NodesListed(
+                    request_id=request_id,
+                    nodes=nodes,
+                    control_id=core.control_id if is_admin else "",
+                )
             case ListRescalings():
                 if not self.access.may(caller, Right.ADMIN):
                     raise AccessDeniedError("list how jobs are rescaled")
@@ -162,6 +173,12 @@ class RequestHandler:
                 if not self.access.may(caller, Right.ADMIN):
                     raise AccessDeniedError(f"take or restore snapshots of {job_id}")
                 check_component_id(job_id, what="the id of a job")
+            case TakeControl():
+                if not self.access.may(caller, Right.ADMIN):
+                    raise AccessDeniedError("take over rows that nodes keep")
+            case AdoptJob(job_id=job_id):
+                if not self.access.may(caller, Right.ADMIN):
+                    raise AccessDeniedError(f"take over {job_id}")
             case CommitBatch():
                 self._check_batch(core, caller, request, now_ns)
             case DrawTicket(job_id=job_id, states=()):

@@ -283,6 +283,8 @@ class ReadRouter:
             else min(ask.deadline_ms * NS_PER_MS, limits.deadline_ns_max)
         )
         asked = ParkedQuestion(client, caller, ask, keys, now_ns, deadline_ns)
+        if location.problem is not None:
+            return [unavailable(client, ask.request_id, location, ask.node_index)]
         if location.batch_id is None:  # no node knows of it yet
             if ask.min_batch_id is not None:
                 return self._park(asked)
@@ -316,6 +318,10 @@ class ReadRouter:
             forbidden = self._forbidden(parked.client, parked.caller, ask, location)
             if forbidden is not None:
                 outgoing.append(forbidden)
+            elif location.problem is not None:
+                outgoing.append(
+                    unavailable(parked.client, ask.request_id, location, ask.node_index)
+                )
             elif location.batch_id is None:
                 # It waits for a batch, until its deadline.
                 outgoing += self._park(parked)

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from queryablestate.store.copies import CopyMaker
     from queryablestate.store.environment import StoreEnvironment
     from queryablestate.store.layout import HoldMark, Runs
+    from queryablestate.store.plans import PlanKeeper
     from queryablestate.store.restores import RestoreArea
     from queryablestate.store.staging import StagingArea
     from queryablestate.wire.records import Entry
@@ -96,12 +97,14 @@ class EntryApplier:
         staging: StagingArea,
         copies: CopyMaker,
         restores: RestoreArea,
+        plans: PlanKeeper,
     ) -> None:
         self._environment = environment
         self._meta = environment.meta
         self._staging = staging
         self._copies = copies
         self._restores = restores
+        self._plans = plans
 
     def apply(self, job_id: str, entry: Entry) -> None:
         """Apply the next entry; see `queryablestate.store.store.StateStore.apply`."""
@@ -141,7 +144,8 @@ class EntryApplier:
                     self._restores.adopt(transaction, job_id, entry, holding)
                 case _:
                     assert_never(entry)
-            move_position(transaction, self._meta, job_id, entry.sequence)
+            digest = self._plans.apply(transaction, job_id, entry)
+            move_position(transaction, self._meta, job_id, entry.sequence, digest)
 
     def reset(self, job_id: str, sequence: int, state_numbers: Sequence[int]) -> None:
         """Begin anew; see `queryablestate.store.store.StateStore.reset_job`."""
@@ -161,6 +165,7 @@ class EntryApplier:
             if holding is not None:
                 restarted = restart_copies(holding, sequence)
                 put_hold_mark(transaction, self._meta, restarted)
+            self._plans.reset(transaction, job_id, sequence)
             move_position(transaction, self._meta, job_id, sequence)
         self._copies.release(job_id, None)
 

@@ -173,10 +173,18 @@ class Identity(Struct, frozen=True, array_like=True):
 
 
 class JobMark(Struct, frozen=True, array_like=True):
-    """The last entry of a job's chain that was applied."""
+    """
+    The last entry of a job's chain that was applied.
+
+    Attributes:
+        job_id: The job.
+        sequence: Its number.
+        digest: What tells it from another one of that number; empty if nobody knows.
+    """
 
     job_id: str
     sequence: int
+    digest: bytes = b""
 
 
 class FenceMark(Struct, frozen=True, array_like=True):

@@ -106,10 +106,14 @@ def position_of(transaction: Transaction[bytes], meta: _Database, job_id: str) -
 
 
 def move_position(
-    transaction: Transaction[bytes], meta: _Database, job_id: str, sequence: int
+    transaction: Transaction[bytes],
+    meta: _Database,
+    job_id: str,
+    sequence: int,
+    digest: bytes = b"",
 ) -> None:
     """Note that entry *sequence* of the job was the last one applied."""
-    mark = JobMark(job_id=job_id, sequence=sequence)
+    mark = JobMark(job_id=job_id, sequence=sequence, digest=digest)
     transaction.put(job_key(job_id), encode_record(mark), db=meta)
 
 

@@ -59,6 +59,7 @@ from queryablestate.store.marks import (
     state_mark,
     state_marks,
 )
+from queryablestate.store.plans import PlanKeeper
 from queryablestate.store.reader import StateView, StoreReader, view_of
 from queryablestate.store.restores import RestoreArea
 from queryablestate.store.staging import StagingArea
@@ -70,7 +71,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from queryablestate.store.plans import ToldPlan
     from queryablestate.wire.copy_messages import CopiedRows, CopiedStates
+    from queryablestate.wire.job_plan import JobOrigin, JobPlan
     from queryablestate.wire.kept_rows import KeptRows
     from queryablestate.wire.node_messages import JoiningGroup, StageChunk, WriterFence
     from queryablestate.wire.records import Entry, StageRecord
@@ -88,7 +91,7 @@ class StateStore:
     The rows of one node; one thread writes, any thread reads through its `reader`.
 
     All methods block.  Methods that write (`bind_control`, `fence`, `stage`, `apply`,
-    `reset_job`, `hold`, `remove_unheld`, `put_copied`, `finish_copy`,
+    `reset_job`, `keep_plan`, `hold`, `remove_unheld`, `put_copied`, `finish_copy`,
     `drop_stages_older_than`, `sweep_expired`) are for one thread; the others may be
     called from any.  Every failure of the disk is a `StorageError`, and leaves
     everything as it was, or as what may be called again makes it.
@@ -105,8 +108,9 @@ class StateStore:
         self._copies = CopyMaker(environment, self._staging)
         self._holdings = HoldingKeeper(environment, self._copies)
         self._restores = RestoreArea(environment)
+        self._plans = PlanKeeper(environment)
         self._applier = EntryApplier(
-            environment, self._staging, self._copies, self._restores
+            environment, self._staging, self._copies, self._restores, self._plans
         )
         self._sweeper = ExpirySweeper(environment)
 
@@ -222,6 +226,18 @@ class StateStore:
                 if mark.lost:
                     lost.setdefault(mark.job_id, []).append(number)
         return lost
+
+    def origins(self) -> dict[str, JobOrigin]:
+        """Return what tells each job from others of its name, as `positions`."""
+        return self._plans.origins()
+
+    def told_plan(self, job_id: str) -> ToldPlan | None:
+        """Return what is kept of the plan of a job; None for one it knows not."""
+        return self._plans.told(job_id)
+
+    def keep_plan(self, plan: JobPlan) -> None:
+        """Keep what the leader store holds of a job, once its entry is applied."""
+        self._plans.keep(plan)
 
     def kept_rows(self) -> KeptRows | None:
         """Return which jobs have rows here; None if none has."""

@@ -18,6 +18,7 @@ from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, field
 
+from queryablestate.wire.adoption_messages import AdoptionAnswer, AdoptionRequest
 from queryablestate.wire.batch_digest import BatchDigest
 from queryablestate.wire.kept_rows import KeptRows
 from queryablestate.wire.node_messages import FromNode, ToNode
@@ -211,10 +212,18 @@ class NodeSummary(WireStruct, frozen=True, kw_only=True):
 
 
 class NodesListed(WireStruct, frozen=True, kw_only=True, tag="nodes-listed"):
-    """The answer, sorted by name."""
+    """
+    The answer.
+
+    Attributes:
+        request_id: Of the request.
+        nodes: Sorted by name.
+        control_id: Which control plane this is; empty for who is no ``admin``.
+    """
 
     request_id: int
     nodes: tuple[NodeSummary, ...]
+    control_id: str = ""
 
 
 class DropState(WireStruct, frozen=True, kw_only=True, tag="drop"):
@@ -451,6 +460,7 @@ ClientRequest: TypeAlias = (
     | CommitBatch
     | OperationRequest
     | SnapshotRequest
+    | AdoptionRequest
 )
 ToProxy: TypeAlias = ClientRequest | FromNode | Answer | Refusal
 """Everything that comes in at the proxy."""
@@ -469,6 +479,7 @@ ToClient: TypeAlias = (
     | BatchCommitted
     | OperationAnswer
     | SnapshotAnswer
+    | AdoptionAnswer
 )
 ToNodeFrame: TypeAlias = ToNode | Question
 """Everything that the proxy sends to a node."""

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from queryablestate.wire.job_plan import JobOrigin, JobPlan
 from queryablestate.wire.kept_rows import KeptRows
 from queryablestate.wire.questions import CancelQuestions
 from queryablestate.wire.records import CopySecret, Entry, StageId, StageRecord
@@ -36,18 +37,21 @@ __all__ = [
     "JobAssignment",
     "JobPosition",
     "JoiningGroup",
+    "KeepPlan",
     "KeyGroupsCopied",
     "LeaveNode",
     "NodeEmptied",
     "NodeHeartbeat",
     "NodeRefused",
     "NodeRegistered",
+    "PlanTold",
     "RegisterNode",
     "ResetJob",
     "StageChunk",
     "StagedRows",
     "StagesCollected",
     "StagesVerified",
+    "TellPlan",
     "ToNode",
     "VerifyStages",
     "WriterFence",
@@ -62,11 +66,13 @@ class JobPosition(WireStruct, frozen=True, kw_only=True):
         job_id: The job.
         sequence: The last entry applied.
         lost_state_numbers: The states whose rows it has lost, sorted (rule W7).
+        origin: What tells the job, and that entry, from others.
     """
 
     job_id: str
     sequence: int
     lost_state_numbers: tuple[int, ...] = ()
+    origin: JobOrigin = JobOrigin()
 
 
 class RegisterNode(WireStruct, frozen=True, kw_only=True, tag="register"):
@@ -169,6 +175,8 @@ class NodeRegistered(WireStruct, frozen=True, kw_only=True, tag="registered"):
         jobs: What it answers for.
         copy_secret: What nodes show each other that ask for rows: whoever has it was
             taken in by this proxy leader.  Without one nobody is sent any.
+        untouched: Jobs of which the node has more than this control plane knows: what
+            it has stays as it is, and nobody is asked for it.
     """
 
     leader_epoch: int
@@ -176,6 +184,7 @@ class NodeRegistered(WireStruct, frozen=True, kw_only=True, tag="registered"):
     session_timeout_ms: int
     jobs: tuple[JobAssignment, ...]
     copy_secret: CopySecret = b""
+    untouched: tuple[str, ...] = ()
 
 
 class NodeRefused(WireStruct, frozen=True, kw_only=True, tag="refused"):
@@ -464,6 +473,41 @@ class NodeEmptied(WireStruct, frozen=True, kw_only=True, tag="emptied"):
     reason: str
 
 
+class KeepPlan(WireStruct, frozen=True, kw_only=True, tag="keep-plan"):
+    """Keep what the leader store holds of a job, for a time when that is lost."""
+
+    leader_epoch: int
+    plan: JobPlan
+
+
+class TellPlan(WireStruct, frozen=True, kw_only=True, tag="tell-plan"):
+    """Tell what is kept of a job, and answer `PlanTold`."""
+
+    leader_epoch: int
+    job_id: str
+
+
+class PlanTold(WireStruct, frozen=True, kw_only=True, tag="plan"):
+    """
+    The answer.
+
+    Attributes:
+        registration_id: Who says so.
+        job_id: The job.
+        sequence: The last entry that was applied.
+        plan: As of that entry; None if the node was never told one.
+        entries: The newest entries that were applied, the last one being *sequence*.
+        failure: Why nothing can be told, or None.
+    """
+
+    registration_id: str
+    job_id: str
+    sequence: int
+    plan: JobPlan | None
+    entries: tuple[Entry, ...]
+    failure: str | None = None
+
+
 ToNode: TypeAlias = (
     NodeRegistered
     | NodeRefused
@@ -476,6 +520,8 @@ ToNode: TypeAlias = (
     | CollectStages
     | NodeEmptied
     | CancelQuestions
+    | KeepPlan
+    | TellPlan
     | SnapshotCommand
 )
 FromNode: TypeAlias = (
@@ -486,5 +532,6 @@ FromNode: TypeAlias = (
     | StagesCollected
     | KeyGroupsCopied
     | LeaveNode
+    | PlanTold
     | SnapshotReport
 )

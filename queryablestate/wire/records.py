@@ -107,6 +107,7 @@ class BatchState(WireStruct, frozen=True, kw_only=True):
         generation: The ownership that the batch belongs to.
         is_replaced: Whether the rows of this batch are all that is left (rule W6,
             complete mode, and the first batch of a query that replaces another).
+        digest: Of the rows of the batch; empty where it is not known.
     """
 
     state_number: int
@@ -114,6 +115,7 @@ class BatchState(WireStruct, frozen=True, kw_only=True):
     has_ttl: bool
     generation: int
     is_replaced: bool
+    digest: bytes = b""
 
 
 class BatchDecided(WireStruct, frozen=True, kw_only=True, tag="batch"):

@@ -39,6 +39,7 @@ VERBS = (
     "operator-state",
     "nodes",
     "drop-state",
+    "adopt",
     "rescale",
     "drain",
     "snapshot",
@@ -289,6 +290,7 @@ class TestBadUsage:
             ["count", "job", "state"],
             ["nodes"],
             ["drop-state", "job", "state", "--yes"],
+            ["adopt", "--control", "2f1c", "--force", "--yes"],
         ],
     )
     def test_an_embedded_service_is_refused_with_the_reason(

@@ -43,6 +43,7 @@ from queryablestate.wire.clients import (
 from queryablestate.wire.node_messages import (
     EntriesApplied,
     JobPosition,
+    KeepPlan,
     NodeHeartbeat,
     RegisterNode,
     StagesVerified,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from nameservice import NameServiceError
+    from queryablestate.wire.adoption_messages import AdoptionRequest
+    from queryablestate.wire.job_plan import JobPlan
     from queryablestate.wire.kept_rows import KeptRows
     from queryablestate.wire.node_messages import FromNode, ToNode
     from queryablestate.wire.operation_messages import DrainNode, RescaleJob
@@ -316,17 +319,26 @@ class Plane:
         core: The core.
         now_ns: The time.
         store: What was written.
+        plans: What each node was told to keep last, by job; it is no effect of `step`.
     """
 
     core: ControlCore = field(factory=lambda: load({}))
     now_ns: int = 0
     store: dict[str, bytes] = field(factory=dict)
+    plans: dict[tuple[Link, str], JobPlan] = field(factory=dict)
 
     def step(self, event: ControlEvent) -> tuple[ControlEffect, ...]:
         """Let *event* happen, and nothing else."""
         effects = self.core.step(event, now_ns=self.now_ns)
         self.core.check_invariants()
-        return effects
+        others = []
+        for effect in effects:
+            if isinstance(effect, SendToNode) and isinstance(effect.message, KeepPlan):
+                plan = effect.message.plan
+                self.plans[effect.link, plan.job_id] = plan
+            else:
+                others.append(effect)
+        return tuple(others)
 
     def settle(self, event: ControlEvent) -> list[ControlEffect]:
         """Let *event* happen, and what is to be written be written."""
@@ -362,7 +374,13 @@ class Plane:
     def ask(
         self,
         request: (
-            DrawTicket | BindRun | CommitBatch | DropState | RescaleJob | DrainNode
+            DrawTicket
+            | BindRun
+            | CommitBatch
+            | DropState
+            | RescaleJob
+            | DrainNode
+            | AdoptionRequest
         ),
     ) -> list[ControlEffect]:
         """Let a writer, or an operator, ask."""

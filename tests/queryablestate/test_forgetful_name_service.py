@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from haservices import HAConfig, open_ha_services
+from haservices import HAConfig, HAServices, open_ha_services
 from haservices.testing.reserved_port import ReservedPort
 from leaderserver import LeaderServer, ServerConfig
 from queryablestate import (
     QueryableStateClient,
+    StateOperations,
     StateUnavailableError,
     UnknownJobError,
 )
@@ -34,15 +36,16 @@ STATE: Final = ("flights", "aircraft")
 NAMES: Final = tuple(f"N{number:03}" for number in range(100))
 
 
-class ForgetfulServer:
-    """A LeaderServer without a data directory, on ports that stay its own."""
+class RestartedServer:
+    """A LeaderServer on ports that stay its own; without a directory it forgets."""
 
-    def __init__(self) -> None:
+    def __init__(self, data_dir: Path | None = None) -> None:
         self._resources = ExitStack()
         request, publish = (
             self._resources.enter_context(closing(ReservedPort())) for _ in range(2)
         )
         self._config = ServerConfig(
+            data_dir=data_dir,
             bind=f"tcp://127.0.0.1:{request.port}",
             publish_bind=f"tcp://127.0.0.1:{publish.port}",
             lease_seconds_max=0.5,
@@ -51,9 +54,10 @@ class ForgetfulServer:
         self.server = LeaderServer(self._config)
         self.server.start()
 
-    def restart(self) -> None:
-        """Come back where it was, knowing nothing."""
+    def restart(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Come back where it was; without a directory, knowing nothing."""
         self.server.close()
+        meanwhile()
         self.server = LeaderServer(self._config)
         self.server.start()
 
@@ -64,14 +68,14 @@ class ForgetfulServer:
 
 
 @pytest.fixture
-def server() -> Iterator[ForgetfulServer]:
+def server() -> Iterator[RestartedServer]:
     """Return a name service that forgets at each restart."""
-    with closing(ForgetfulServer()) as running:
+    with closing(RestartedServer()) as running:
         yield running
 
 
 @pytest.fixture
-def config(server: ForgetfulServer) -> HAConfig:
+def config(server: RestartedServer) -> HAConfig:
     """Return how to reach it."""
     return HAConfig(url=server.server.url, session_timeout_seconds=3.0)
 
@@ -89,7 +93,7 @@ def publish(
 class TestRowsThatNodesKeep:
     @pytest.mark.proves("W7")
     def test_a_job_is_unavailable_and_not_unknown(
-        self, server: ForgetfulServer, config: HAConfig, tmp_path: Path
+        self, server: RestartedServer, config: HAConfig, tmp_path: Path
     ) -> None:
         """Nodes have the rows: to say that there is no such job would be false."""
         with (
@@ -118,7 +122,7 @@ class TestRowsThatNodesKeep:
 
     @pytest.mark.proves("W7")
     def test_it_is_so_for_programs_that_were_there_all_the_time(
-        self, server: ForgetfulServer, config: HAConfig, tmp_path: Path
+        self, server: RestartedServer, config: HAConfig, tmp_path: Path
     ) -> None:
         """Proxy, nodes, writer and reader go on while the name service forgets."""
         with (
@@ -133,3 +137,89 @@ class TestRowsThatNodesKeep:
                 publish(config, 4, publisher)
             with pytest.raises(StateUnavailableError):
                 client.get(*STATE, "N001")
+
+
+class TestTakingOver:
+    @pytest.mark.proves("W7", "W4")
+    def test_what_nodes_kept_is_there_again(
+        self, server: RestartedServer, config: HAConfig, tmp_path: Path
+    ) -> None:
+        """Rows, batches and the checkpoint of the query go on as they were."""
+        with (
+            open_ha_services(config) as ha,
+            LocalStateCluster(ha, nodes=2, replicas=2, data_dir=tmp_path),
+        ):
+            publisher = publish(config, 3)
+            publish(config, 4, publisher)
+        server.restart()
+        with (
+            open_ha_services(config) as ha,
+            LocalStateCluster(ha, nodes=2, replicas=2, data_dir=tmp_path),
+            QueryableStateClient(config, deadline_seconds=WAIT_SECONDS) as client,
+            StateOperations(config, deadline_seconds=WAIT_SECONDS) as operations,
+        ):
+            (kept,) = operations.kept()
+            assert (kept.job_id, kept.batch_id, kept.is_ahead) == ("flights", 1, False)
+            assert kept.node_ids == ("node-1", "node-2")
+            (adopted,) = operations.adopt(kept.control_id)
+            assert adopted.batch_ids == {"aircraft": 1}
+            assert (adopted.away_ids, adopted.lost_ids) == ((), ())
+            assert operations.kept() == []
+            assert client.get(*STATE, "N001") == {"delay": 4}
+            assert len(client.get_many(*STATE, NAMES)) == len(NAMES)
+            # The query goes on from its checkpoint, and a repeated batch is repeated.
+            publish(config, 5, publisher)
+            assert client.lookup(*STATE, "N001", min_batch_id=2).value == {"delay": 5}
+
+
+class TestOlderCopy:
+    """The data of the name service were restored from a backup (W7)."""
+
+    @pytest.mark.proves("W7")
+    def test_it_is_found_out_and_mended(self, tmp_path: Path) -> None:
+        """Rows stay, every verb says what is wrong, and nodes know the rest."""
+        data_dir, backup = tmp_path / "names", tmp_path / "names.backup"
+        with closing(RestartedServer(data_dir)) as server:
+            config = HAConfig(url=server.server.url, session_timeout_seconds=3.0)
+
+            def cluster(ha: HAServices) -> LocalStateCluster:
+                return LocalStateCluster(
+                    ha, nodes=2, replicas=2, data_dir=tmp_path / "nodes"
+                )
+
+            with open_ha_services(config) as ha, cluster(ha):
+                publisher = publish(config, 3)
+            server.restart(lambda: shutil.copytree(data_dir, backup))
+            with open_ha_services(config) as ha, cluster(ha):
+                for delay in (4, 5):
+                    publish(config, delay, publisher)
+
+            def restore() -> None:
+                shutil.rmtree(data_dir)
+                shutil.copytree(backup, data_dir)
+
+            server.restart(restore)
+            with (
+                open_ha_services(config) as ha,
+                cluster(ha),
+                QueryableStateClient(config, deadline_seconds=WAIT_SECONDS) as client,
+                StateOperations(config, deadline_seconds=WAIT_SECONDS) as operations,
+            ):
+                for ask in (
+                    lambda: client.get(*STATE, "N001"),
+                    lambda: client.states("flights"),
+                    lambda: operations.rescalings("flights"),
+                    lambda: operations.drop_state(*STATE),
+                    lambda: publish(config, 6, publisher),
+                ):
+                    with pytest.raises(StateUnavailableError, match="older than what"):
+                        ask()
+                (kept,) = operations.kept()
+                assert kept.is_ahead
+                preview = operations.preview_adoption("flights")
+                assert (preview.known_sequence, preview.sequence) == (1, 3)
+                assert preview.batch_ids == {"aircraft": 2}
+                assert operations.adopt() == [preview]
+                assert client.get(*STATE, "N001") == {"delay": 5}
+                publish(config, 6, publisher)
+                assert client.lookup(*STATE, "N001", min_batch_id=3).batch_id == 3

@@ -27,6 +27,7 @@ from queryablestate.node.core.effects import (
     HandleSnapshot,
     HoldKeyGroups,
     KeepCopySecret,
+    KeepJobPlan,
     NodeEffect,
     RaiseFences,
     ReportBehind,
@@ -38,6 +39,7 @@ from queryablestate.node.core.effects import (
     SendToWriter,
     StageRows,
     SwitchStore,
+    TellJobPlan,
 )
 from queryablestate.node.core.events import (
     AskedQuestion,
@@ -72,8 +74,10 @@ from queryablestate.store.groups import groups_in
 from queryablestate.store.rows import check_chunk
 from queryablestate.store.steps import ReadWork
 from queryablestate.wire.codec import decode_rows
+from queryablestate.wire.job_plan import entry_digest
 from queryablestate.wire.node_messages import (
     ChunkStaged,
+    PlanTold,
     StagesCollected,
     StagesVerified,
 )
@@ -210,6 +214,7 @@ class Node:
                 positions=store.positions(),
                 fences=store.fences(),
                 lost=store.lost_states(),
+                origins=store.origins(),
             )
         )
 
@@ -518,6 +523,11 @@ class Node:
                 raise AssertionError("nobody takes snapshots")
             case RaiseFences(fences=fences):
                 self.write(partial(self._quietly, partial(self.disk.fence, fences)))
+            case KeepJobPlan(plan=plan):
+                keep_plan = partial(self.disk.store.keep_plan, plan)
+                self.write(partial(self._quietly, keep_plan))
+            case TellJobPlan(job_id=job_id):
+                self._tell_plan(job_id)
             case BindStore(control_id=control_id):
                 bind = partial(self.disk.store.bind_control, control_id)
                 self.write(partial(self._quietly, bind))
@@ -583,7 +593,12 @@ class Node:
             self.disk.apply(job_id, entry)
         except NameServiceError as error:
             failure = str(error)
-        event = EntryFinished(job_id=job_id, entry=entry, failure=failure)
+        event = EntryFinished(
+            job_id=job_id,
+            entry=entry,
+            failure=failure,
+            digest=entry_digest(entry) if failure is None else b"",
+        )
         self.copying.advance()
         return partial(self._step, event)
 
@@ -656,6 +671,22 @@ class Node:
         )
         event = ResetFinished(job_id=effect.job_id, failure=None)
         return partial(self._step, event)
+
+    def _tell_plan(self, job_id: str) -> None:
+        """Tell what is kept of a job, when all is written that was to be."""
+
+        def tell() -> Callable[[], None]:
+            told = self.disk.store.told_plan(job_id)
+            message = PlanTold(
+                registration_id=self._registration_id,
+                job_id=job_id,
+                sequence=0 if told is None else told.sequence,
+                plan=None if told is None else told.plan,
+                entries=() if told is None else told.entries,
+            )
+            return partial(self._send, message, b"", self._connection)
+
+        self.write(tell)
 
     def _quietly(self, action: Callable[[], object]) -> Callable[[], None]:
         action()

@@ -6,13 +6,14 @@ See `queryablestate.control.job.job` for what the numbers mean.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from nameservice import ConfigurationError, LocalProtocolError
 from queryablestate.errors import CheckpointRewoundError
 from queryablestate.wire.batch_digest import is_rewritten
+from queryablestate.wire.job_plan import QUERY_COUNT_MAX, remembered
 
 
 if TYPE_CHECKING:
@@ -33,10 +34,6 @@ __all__ = [
     "remembered_queries",
     "repetition_of",
 ]
-
-
-QUERY_COUNT_MAX: Final = 32
-"""Queries that may have rows in one state."""
 
 
 @frozen(kw_only=True)
@@ -110,23 +107,17 @@ def remembered_queries(
     """
     Return the queries of a state that are held to what they have written.
 
-    Beyond 32 those are forgotten that have written nothing since all rows were
-    replaced, the oldest first: nothing of theirs is left that could be there twice.
-
     Raises:
         ConfigurationError: If all of them have rows there.
     """
-    excess = len(queries) - QUERY_COUNT_MAX
-    if excess <= 0:
-        return tuple(queries)
-    gone = [one for one in queries if one.sequence < replaced_sequence][:excess]
-    if len(gone) < excess:
+    kept = remembered(queries, replaced_sequence)
+    if len(kept) > QUERY_COUNT_MAX:
         raise ConfigurationError(
             f"{QUERY_COUNT_MAX} queries have gone on with one state, and batches of "
             "one more could not be told from theirs: begin anew with "
             "on_new_query='replace', or drop the state"
         )
-    return tuple(one for one in queries if one not in gone)
+    return kept
 
 
 def check_rising(

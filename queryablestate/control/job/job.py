@@ -465,6 +465,7 @@ class Job:
                     has_ttl=schema.has_ttl,
                     generation=owned.generation,
                     is_replaced=is_replaced,
+                    digest=digests.get(state_number, b""),
                 )
             )
         entry = BatchDecided(

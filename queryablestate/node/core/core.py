@@ -43,12 +43,14 @@ from queryablestate.node.core.effects import (
     EndProcess,
     HandleSnapshot,
     KeepCopySecret,
+    KeepJobPlan,
     NodeEffect,
     RaiseFences,
     SendToProxy,
     SendToWriter,
     StageRows,
     SwitchStore,
+    TellJobPlan,
 )
 from queryablestate.node.core.events import (
     ChunkFinished,
@@ -88,12 +90,14 @@ from queryablestate.wire.node_messages import (
     FenceWriters,
     HeartbeatAcknowledged,
     JobAssignment,
+    KeepPlan,
     KeyGroupsCopied,
     LeaveNode,
     NodeEmptied,
     NodeRefused,
     NodeRegistered,
     ResetJob,
+    TellPlan,
     ToNode,
     VerifyStages,
 )
@@ -109,6 +113,8 @@ from queryablestate.wire.snapshot_messages import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from queryablestate.wire.job_plan import JobOrigin
 
 
 __all__ = ["Admission", "NodeCore", "NodeLimits", "check_command"]
@@ -154,7 +160,7 @@ class NodeCore:
             pause_ns_max=limits.pause_ns_max,
             answer_timeout_ns=limits.answer_timeout_ns,
         )
-        self._jobs = self._job_table({}, {})
+        self._jobs = self._job_table({}, {}, {})
         self._copies = CopyTable(identity, limits)
         self._waiting = WaitingQuestions(
             limits.questions_waiting_max, limits.questions_size_bytes_max
@@ -343,19 +349,23 @@ class NodeCore:
         self._registration.store_id = event.store_id
         self._registration.kept = event.kept
         self._registration.control_id = event.control_id
-        self._jobs = self._job_table(event.positions, event.lost)
+        self._jobs = self._job_table(event.positions, event.lost, event.origins)
         effects = self._copies.forget()
         self._gate.open(event.fences)
         self._is_switching = False
         return effects + self._registration.reconnect(now_ns=now_ns)
 
     def _job_table(
-        self, positions: Mapping[str, int], lost: Mapping[str, Sequence[int]]
+        self,
+        positions: Mapping[str, int],
+        lost: Mapping[str, Sequence[int]],
+        origins: Mapping[str, JobOrigin],
     ) -> JobTable:
         return JobTable(
             self._identity.registration_id,
             positions,
             lost,
+            origins=origins,
             entries_waiting_max=self._limits.entries_waiting_max,
             retry_ns=self._limits.retry_ns,
         )
@@ -402,11 +412,16 @@ class NodeCore:
                 return [HandleSnapshot(command=command)]
             case CancelQuestions(question_ids=question_ids):
                 return self._cancel(question_ids)
+            case TellPlan(job_id=job_id):
+                return [TellJobPlan(job_id=job_id)]
             case NodeEmptied(reason=reason):
                 self._is_leaving = False
                 return [EndProcess(reason=reason)]
             case _ if registration.is_asking:
                 return []  # the answer will say it again
+            case KeepPlan(plan=plan):
+                self._jobs.planned(plan)
+                return [KeepJobPlan(plan=plan)]
             case AssignJob(job=job):
                 self._jobs.assign(job)
                 registration.hasten(now_ns=now_ns)
@@ -444,7 +459,11 @@ class NodeCore:
         self._jobs.assign_all(message.jobs)
         for job in message.jobs:
             effects += self._fence(job)
-        known = [position.job_id for position in self._jobs.positions()]
+        known = [
+            position.job_id
+            for position in self._jobs.positions()
+            if position.job_id not in message.untouched
+        ]
         effects += self._copies.assign_all(message.jobs, known)
         return effects + self._leave() if self._is_leaving else effects
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from attrs import field, frozen
 
 from queryablestate.node.core.events import AskedQuestion
+from queryablestate.wire.job_plan import JobPlan
 from queryablestate.wire.node_messages import (
     ChunkRefused,
     CollectStages,
@@ -43,6 +44,7 @@ __all__ = [
     "HandleSnapshot",
     "HoldKeyGroups",
     "KeepCopySecret",
+    "KeepJobPlan",
     "NodeEffect",
     "RaiseFences",
     "ReportBehind",
@@ -54,6 +56,7 @@ __all__ = [
     "SendToWriter",
     "StageRows",
     "SwitchStore",
+    "TellJobPlan",
 ]
 
 
@@ -245,6 +248,20 @@ class CancelReads:
 
 
 @frozen(kw_only=True)
+class KeepJobPlan:
+    """Keep what the leader store holds of a job, once its entry is applied."""
+
+    plan: JobPlan
+
+
+@frozen(kw_only=True)
+class TellJobPlan:
+    """Tell the proxy what is kept of a job."""
+
+    job_id: str
+
+
+@frozen(kw_only=True)
 class AskAgain:
     """Look at a question that has waited, as if it had just come."""
 
@@ -308,6 +325,8 @@ NodeEffect: TypeAlias = (
     | CheckStages
     | BindStore
     | SwitchStore
+    | KeepJobPlan
+    | TellJobPlan
     | AskAgain
     | DropOldStages
     | ReportRegistered

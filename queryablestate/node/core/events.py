@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias, final
 
-from attrs import frozen
+from attrs import field, frozen
 
+from queryablestate.wire.job_plan import JobOrigin
 from queryablestate.wire.kept_rows import KeptRows
 from queryablestate.wire.node_messages import StageChunk, ToNode
 from queryablestate.wire.questions import Question
@@ -85,6 +86,7 @@ class StoreOpened:
         fences: The least writer epoch that may stage, for each job and query.
         lost: The states whose rows are lost, for each job that has some (rule W7).
         kept: What other stores of the node hold, of other control planes.
+        origins: What tells each job from others of its name; as *positions*.
     """
 
     store_id: str
@@ -93,6 +95,7 @@ class StoreOpened:
     fences: Mapping[tuple[str, str], int]
     lost: Mapping[str, Sequence[int]]
     kept: tuple[KeptRows, ...] = ()
+    origins: Mapping[str, JobOrigin] = field(factory=dict)
 
 
 @frozen(kw_only=True)
@@ -162,11 +165,13 @@ class EntryFinished:
         job_id: Whose chain.
         entry: What was to be applied.
         failure: Why it was not, or None.
+        digest: `queryablestate.wire.job_plan.entry_digest` of the entry, if it was.
     """
 
     job_id: str
     entry: Entry
     failure: str | None
+    digest: bytes = b""
 
 
 @frozen(kw_only=True)

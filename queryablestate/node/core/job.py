@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never, final
 from attrs import define, field, frozen
 
 from queryablestate.schema.key_groups import group_start
+from queryablestate.wire.job_plan import JobOrigin
 from queryablestate.wire.node_messages import ResetJob
 from queryablestate.wire.records import (
     BatchDecided,
@@ -87,6 +88,7 @@ class NodeJob:
         job_id: Its name.
         position: The last entry that the store has; None for a job it knows nothing of.
         lost: The states whose rows are lost (rule W7).
+        origin: What tells the job from others of its name, as of *position*.
         received: The last entry that has arrived.
         assigned: The entry after which the assignment was made.
         promised: The entry from which on the node answers.
@@ -104,6 +106,7 @@ class NodeJob:
     job_id: str
     position: int | None = None
     lost: frozenset[int] = frozenset()
+    origin: JobOrigin = field(factory=JobOrigin)
     received: int = 0
     assigned: int = 0
     promised: int = 0

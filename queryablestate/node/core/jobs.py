@@ -20,7 +20,11 @@ that one, and nobody goes back in time (rule S3).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, final
+
+from msgspec.structs import replace
 
 from queryablestate.node.core.effects import (
     ApplyEntry,
@@ -36,17 +40,21 @@ from queryablestate.node.core.job import (
     has_part,
     served_job,
 )
+from queryablestate.wire.job_plan import JobOrigin
 from queryablestate.wire.node_messages import EntriesApplied, JobPosition, ResetJob
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from queryablestate.node.core.events import EntryFinished, ResetFinished
+    from queryablestate.wire.job_plan import JobPlan
     from queryablestate.wire.node_messages import ApplyEntries, JobAssignment
 
 
 __all__ = ["JobTable", "ServedJob"]
+
+_NO_ORIGINS: Final[Mapping[str, JobOrigin]] = MappingProxyType({})
 
 
 @final
@@ -58,6 +66,7 @@ class JobTable:
         registration_id: For what is reported.
         positions: From the store.
         lost: From the store: states whose rows are lost.
+        origins: From the store: what tells jobs from others of their names.
         entries_waiting_max: Entries of one job that may wait.
         retry_ns: How long a job that has failed is left alone.
     """
@@ -68,6 +77,7 @@ class JobTable:
         positions: Mapping[str, int],
         lost: Mapping[str, Iterable[int]],
         *,
+        origins: Mapping[str, JobOrigin] = _NO_ORIGINS,
         entries_waiting_max: int,
         retry_ns: int,
     ) -> None:
@@ -79,6 +89,7 @@ class JobTable:
                 job_id=job_id,
                 position=position,
                 lost=frozenset(lost.get(job_id, ())),
+                origin=origins.get(job_id, JobOrigin()),
                 received=position,
             )
             for job_id, position in positions.items()
@@ -113,6 +124,7 @@ class JobTable:
                 job_id=job_id,
                 sequence=job.position,
                 lost_state_numbers=tuple(sorted(job.lost)),
+                origin=job.origin,
             )
             for job_id, job in sorted(self._jobs.items())
             if job.position is not None
@@ -177,6 +189,15 @@ class JobTable:
         job.assigned = assignment.sequence
         job.promised = max(job.promised, assignment.sequence)
 
+    def planned(self, plan: JobPlan) -> None:
+        """Take note of what is kept of a job from now on."""
+        job = self._job(plan.job_id)
+        job.origin = replace(
+            job.origin,
+            job_number=plan.job_number,
+            assignment_version=plan.assignment.version,
+        )
+
     def missed_came(self) -> bool:
         """Take note that nothing more was missed; return whether that is news."""
         coming = [job for job in self._jobs.values() if job.is_missed_coming]
@@ -237,6 +258,7 @@ class JobTable:
         job.current = None
         if event.failure is None:
             job.lost -= found_by(event.entry)
+            job.origin = replace(job.origin, entry_digest=event.digest)
             return self._moved(job, event.entry.sequence)
         if job.is_reset_waiting:
             return self._go_on(job)  # what failed does not matter any more
@@ -254,6 +276,7 @@ class JobTable:
             return self._failed(job, event.failure, now_ns)
         job.is_void = False
         job.lost = frozenset(reset.state_numbers)
+        job.origin = replace(job.origin, entry_digest=b"")
         return self._moved(job, reset.sequence)
 
     def wants_more(self, *, now_ns: int) -> bool:

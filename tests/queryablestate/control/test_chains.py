@@ -13,6 +13,7 @@ from queryablestate.control.chains import (
 )
 from queryablestate.control.events import Link, LinkClosed
 from queryablestate.control.job.leader_paths import encode_record, entry_path, job_path
+from queryablestate.errors import StateUnavailableError
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
@@ -32,6 +33,7 @@ from tests.queryablestate.control_plane import (
     commit,
     drop,
     node_register,
+    refusal,
     sent,
     stage,
 )
@@ -116,15 +118,17 @@ class TestCatchUp:
         assert sequences(message) == [3]
         assert isinstance(assigned, AssignJob)  # the directory is its own from now on
 
-    def test_that_its_rows_are_lost_if_it_is_ahead(self) -> None:
-        """A chain that this control plane never had is nothing to go on from."""
+    @pytest.mark.proves("W7")
+    def test_nothing_if_it_is_ahead(self) -> None:
+        """W7: what it has is all that there is of what this control plane forgot."""
         plane = Plane()
         batches(plane, 3)
-        assert back(plane, 4) == [reset(3, 1)]
-        # What it had said of itself counts no more: a commit waits for it.
-        assert plane.ask(commit(1, 2)) == []
-        assert plane.hear(AGAIN, applied("a", 4)) == []
-        assert len(plane.hear(AGAIN, applied("a", 3))) == 1
+        plane.settle(LinkClosed(link=LINK_A))
+        message = node_register("a", positions={APP: 4})
+        (registered,) = sent(plane.hear(AGAIN, message), AGAIN)
+        assert isinstance(registered, NodeRegistered)
+        assert (registered.jobs, registered.untouched) == ((), (APP,))
+        assert isinstance(refusal(plane.ask(commit(1, 2))), StateUnavailableError)
 
     @pytest.mark.proves("W7")
     def test_that_its_rows_are_lost_if_entries_are_not_kept(self) -> None:

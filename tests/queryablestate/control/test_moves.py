@@ -478,10 +478,11 @@ class TestReplicas:
     def test_rows_that_are_missing(self) -> None:
         """S1: what was lost of a decided batch is copied from who has it."""
         plane, epoch = start("ab", replica_count=2)
-        plane.decide(commit(epoch, 0))
+        for batch_id in range(103):
+            plane.decide(commit(epoch, batch_id))
         plane.settle(LinkClosed(link=LINK_B))
-        # It says that it is ahead: that is not this chain.
-        effects = plane.hear(LINK_B, node_register("b", positions={APP: 7}))
+        # It is further behind than entries are kept.
+        effects = plane.hear(LINK_B, node_register("b", positions={APP: 1}))
         assert owners(plane) == ["a"] * 4
         assert len(parts(effects, LINK_B)[-1].joining) == 4
 

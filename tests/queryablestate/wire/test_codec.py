@@ -11,6 +11,13 @@ from msgspec import Struct
 
 from nameservice import RemoteProtocolError
 from queryablestate.wire import codec
+from queryablestate.wire.adoption_messages import (
+    AdoptedState,
+    AdoptJob,
+    ControlTaken,
+    JobAdopted,
+    TakeControl,
+)
 from queryablestate.wire.clients import (
     BatchCommitted,
     BoundRun,
@@ -35,6 +42,7 @@ from queryablestate.wire.clients import (
     ToProxy,
     Welcome,
 )
+from queryablestate.wire.job_plan import JobPlan
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
@@ -45,15 +53,18 @@ from queryablestate.wire.node_messages import (
     FenceWriters,
     HeartbeatAcknowledged,
     JobAssignment,
+    KeepPlan,
     KeyGroupsCopied,
     LeaveNode,
     NodeEmptied,
     NodeRefused,
     NodeRegistered,
+    PlanTold,
     ResetJob,
     StageChunk,
     StagedRows,
     StagesCollected,
+    TellPlan,
     VerifyStages,
     WriterFence,
 )
@@ -83,6 +94,7 @@ from queryablestate.wire.questions import (
     Told,
 )
 from queryablestate.wire.records import (
+    AssignmentRecord,
     BatchDecided,
     BatchState,
     QueryProgress,
@@ -146,6 +158,23 @@ DESCRIPTION = StateDescription(
     assignment_version=1,
     node_ids=("a",),
     owners=(0, 0),
+)
+PLAN = JobPlan(
+    job_id=APP,
+    job_number=1,
+    max_parallelism=2,
+    sequence=3,
+    ticket_limit=1_001,
+    runs=(),
+    fence=0,
+    assignment=AssignmentRecord(
+        version=1,
+        node_ids=("a",),
+        store_ids=("s",),
+        since_sequences=(0,),
+        owners=((0,), (0,)),
+    ),
+    states=(),
 )
 ENTRIES = (
     BatchDecided(
@@ -246,6 +275,11 @@ TO_PROXY: list[Struct] = [
         size_bytes=4,
     ),
     LeaveNode(registration_id="p"),
+    PlanTold(
+        registration_id="p", job_id=APP, sequence=1, plan=PLAN, entries=(), failure="x"
+    ),
+    TakeControl(request_id=1, session=SESSION, control_id="c"),
+    AdoptJob(request_id=1, session=SESSION, job_id=APP, is_preview=True),
     TakeSnapshot(
         request_id=1,
         session=SESSION,
@@ -306,6 +340,17 @@ TO_CLIENT: list[Struct] = [
     RescaleStarted(request_id=1, rescaling=RESCALING),
     RescalingsListed(request_id=1, rescalings=(RESCALING,), is_settled=True),
     DrainStarted(request_id=1, node_id="a", job_ids=(APP,)),
+    ControlTaken(request_id=1),
+    JobAdopted(
+        request_id=1,
+        job_id=APP,
+        known_sequence=1,
+        sequence=3,
+        states=(AdoptedState(state_name="s", batch_id=2, decided_at_us=1),),
+        node_ids=("a", "b"),
+        away_ids=("b",),
+        lost_ids=(),
+    ),
     SnapshotTaken(
         request_id=1,
         manifest=SnapshotManifest(
@@ -359,7 +404,7 @@ TO_CLIENT: list[Struct] = [
     Refusal(request_id=1, code="rate-limited", data=(0.5, "caller")),
 ]
 TO_NODE: list[Struct] = [
-    CancelQuestions(leader_epoch=1, question_ids=(2, 3)),
+    CancelQuestions(leader_epoch=1, question_ids=(1, 2)),
     CollectStages(
         leader_epoch=1,
         verify_id=2,
@@ -373,6 +418,8 @@ TO_NODE: list[Struct] = [
         timeout_ms=6,
     ),
     NodeEmptied(leader_epoch=1, reason="empty"),
+    KeepPlan(leader_epoch=1, plan=PLAN),
+    TellPlan(leader_epoch=1, job_id=APP),
     WriteSnapshot(
         leader_epoch=1,
         snapshot_id=DRAWN_ID,
