@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         WrongMagicError,
         WrongVersionError,
     )
+    from zmqtransport.in_flight import BytesInFlight
     from zmqtransport.listeners import Listener
     from zmqtransport.log_budget import LogBudget
     from zmqtransport.loop import MessageHandler, PollLoop
@@ -101,6 +102,7 @@ __all__ = [
     "ZAP_DOMAIN_PUBLISHING",
     "AllowList",
     "Authenticator",
+    "BytesInFlight",
     "ConnectFailed",
     "ConnectionAccepted",
     "ConnectionClosed",
@@ -223,6 +225,7 @@ __getattr__, __dir__ = lazy_face(
             "WrongMagicError",
             "WrongVersionError",
         ),
+        "zmqtransport.in_flight": ("BytesInFlight",),
         "zmqtransport.listeners": ("Listener",),
         "zmqtransport.log_budget": ("LogBudget",),
         "zmqtransport.loop": (

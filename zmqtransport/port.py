@@ -131,7 +131,7 @@ class Port:
             **{f"{name}_total": count for name, count in sorted(self._counts.items())},
         }
 
-    def send(self, routing_id: bytes, *frames: bytes) -> SendOutcome:
+    def send(self, routing_id: bytes, *frames: bytes | zmq.Frame) -> SendOutcome:
         """Send one message now or not at all; return what became of it."""
         return send_now(self.socket, (routing_id, *frames))
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, assert_never, final
+from typing import TYPE_CHECKING, Final, Protocol, assert_never, final
 
+import zmq
 from attrs import frozen
 from msgspec.structs import replace
 
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from queryablestate.wire.questions import Question
 
 
-__all__ = ["QuestionAnswerer"]
+__all__ = ["QuestionAnswerer", "Reply"]
 
 _RETRY_AFTER_SECONDS: Final = 0.1
 _LOOP_PAUSE_COUNT_MAX: Final = 3
@@ -65,6 +66,20 @@ _LOOP_PAUSE_COUNT_MAX: Final = 3
 
 _LOOP_SIZE_BYTES_MAX: Final = 512 << 10
 """Of an answer that is read in the loop: a fraction of a millisecond to copy."""
+
+
+class Reply(Protocol):
+    """Sends a message and a payload over a connection to the proxy."""
+
+    def __call__(
+        self,
+        message: msgspec.Struct,
+        payload: bytes | zmq.Frame | None,
+        link: int,
+        on_gone: Callable[[], None] | None = None,
+        /,
+    ) -> None:
+        """Send; *on_gone* is called when that takes no memory any more."""
 
 
 @final
@@ -88,7 +103,9 @@ class QuestionAnswerer:
         answer_size_bytes_max: Of the second frame of an answer.
         clock: What deadlines are measured by.
         admit: Says whether a question about a state of that job may be answered now.
-        reply: Sends a message, and a payload, over that connection to the proxy.
+        reply: Sends a message, and a payload, over that connection to the proxy; tells
+            when these take no memory any more.
+        is_congested: Says whether too much waits to be sent.
         defer: Is told what cannot be answered yet.
 
     Attributes:
@@ -103,7 +120,8 @@ class QuestionAnswerer:
         answer_size_bytes_max: int,
         clock: Clock,
         admit: Callable[[Question, str | None], Admission],
-        reply: Callable[[msgspec.Struct, bytes | None, int], None],
+        reply: Reply,
+        is_congested: Callable[[], bool],
         defer: Callable[[QuestionDeferred], None],
     ) -> None:
         self._store = store
@@ -111,6 +129,7 @@ class QuestionAnswerer:
         self._clock = clock
         self._admit = admit
         self._reply = reply
+        self._is_congested = is_congested
         self._defer = defer
         self._reads: dict[tuple[int, int], ReadId] = {}
         self._read_number = 0
@@ -132,7 +151,7 @@ class QuestionAnswerer:
             link: The connection that it came over.
         """
         asked = _Asked(question, keys, asked_at_ns, link)
-        if is_long(question, keys):
+        if is_long(question, keys) or self._is_congested():
             self._read_later(asked)
             return
         now_us = time.time_ns() // NS_PER_US
@@ -144,7 +163,7 @@ class QuestionAnswerer:
         if found is None:
             self._read_later(asked)
         else:
-            self._finish(asked, found, now_us)
+            self._finish(asked, found, found.payload, now_us)
 
     def cancel(self, question_ids: Sequence[int], *, link: int) -> None:
         """Read no more of what is asked by these questions."""
@@ -223,10 +242,16 @@ class QuestionAnswerer:
             )
 
         def done(found: Found) -> None:
+            # Copied here once: the loop only hands it over.
+            payload = zmq.Frame(found.payload, copy=True)
+            found.payload = b""
+            gone = partial(opened.reading.gone, read_id)
+
             def finish() -> None:
                 if opened is self._store.opened:
-                    self._finish(asked, found, begun_at_us)
-                opened.reading.gone(read_id)
+                    self._finish(asked, found, payload, begun_at_us, gone)
+                else:
+                    gone()
 
             post(finish)
 
@@ -279,23 +304,33 @@ class QuestionAnswerer:
                 assert_never(reason)
         self._refuse(asked, error, row_count)
 
-    def _finish(self, asked: _Asked, found: Found, now_us: int) -> None:
+    def _finish(
+        self,
+        asked: _Asked,
+        found: Found,
+        payload: bytes | zmq.Frame,
+        now_us: int,
+        on_gone: Callable[[], None] | None = None,
+    ) -> None:
         """Answer with what was found, if the node may answer now."""
         question = asked.question
         job_id = None if found.view is None else found.view.job_id
         admitted = self._admit(question, job_id)
+        why: Refusal | Wait | None
         if not isinstance(admitted, ServedJob):
-            self._not_now(asked, admitted, job_id)
-            return
-        problem = problem_of(question, found, admitted)
-        if problem is not None:
-            self._not_now(asked, problem, job_id)
-        elif is_too_early(question, found):
-            self._not_now(asked, Wait.BATCH, job_id)
+            why = admitted
         else:
+            why = problem_of(question, found, admitted)
+            if why is None and is_too_early(question, found):
+                why = Wait.BATCH
+        if why is None:
             self.answered_count += 1
             answer = answer_of(question, found, now_us)
-            self._reply(answer, found.payload, asked.link)
+            self._reply(answer, payload, asked.link, on_gone)
+            return
+        if on_gone is not None:
+            on_gone()
+        self._not_now(asked, why, job_id)
 
     def _not_now(self, asked: _Asked, why: Refusal | Wait, job_id: str | None) -> None:
         if isinstance(why, Refusal):

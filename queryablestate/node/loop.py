@@ -42,7 +42,10 @@ from zmqtransport import Endpoint, LogBudget, PollLoop, ZMQContext, new_context
 
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import msgspec
+    import zmq
 
     from haservices import HAConfig, HAServices
     from nameservice import Clock
@@ -116,6 +119,7 @@ class NodeLoop:
             clock=self._clock,
             admit=self._admit,
             reply=self._reply,
+            is_congested=lambda: self.client.is_congested,
             on_event=self.step,
         )
         self._resources.callback(self._server.close)
@@ -143,7 +147,7 @@ class NodeLoop:
         )
         self._resources.callback(self.client.disconnect)
         self.step(self._server.store_opened())
-        self.loop.set_deadline(self._core.next_deadline_ns, self._advance)
+        self.loop.set_deadline(self._next_deadline_ns, self._advance)
 
     # -- for every thread ----------------------------------------------------------
 
@@ -268,12 +272,28 @@ class NodeLoop:
     def _admit(self, question: Question, job_id: str | None) -> Admission:
         return self._core.admit(question, job_id, now_ns=self._clock.now_ns())
 
-    def _reply(self, message: msgspec.Struct, payload: bytes | None, link: int) -> None:
-        self.client.send(message, payload, link=link)
+    def _reply(
+        self,
+        message: msgspec.Struct,
+        payload: bytes | zmq.Frame | None,
+        link: int,
+        on_gone: Callable[[], None] | None = None,
+        /,
+    ) -> None:
+        self.client.send(message, payload, link=link, on_gone=on_gone)
+
+    def _next_deadline_ns(self) -> int:
+        core_ns, client_ns = (
+            self._core.next_deadline_ns(),
+            self.client.next_deadline_ns(),
+        )
+        return core_ns if client_ns is None else min(core_ns, client_ns)
 
     def _advance(self) -> None:
         """Let time pass."""
-        self.step(TimePassed())
+        self.client.advance()
+        if self._clock.now_ns() >= self._core.next_deadline_ns():
+            self.step(TimePassed())
 
     def _end(self) -> None:
         """Let nobody wait any longer."""

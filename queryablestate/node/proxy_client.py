@@ -6,6 +6,10 @@ over which the node registers, is given commands, is asked, and answers.  What t
 connect to and what to say is `NodeCore`'s business; here are the socket, and what of it
 is nothing that the core should see: frames that are no messages.
 
+What is on its way is counted in bytes: ZeroMQ would hold thousands of answers of 16 MB
+for a proxy that does not read (rule B1).  Large answers tell when they are gone, and
+while too much is on its way, nothing more is read in the loop.
+
 libzmq connects again by itself, with the exceptions of `zmqtransport.connections`
 (*Finality*).  In these the core hears nothing for a while, and asks for a new
 connection.
@@ -13,6 +17,7 @@ connection.
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
@@ -25,6 +30,7 @@ from nameservice import (
     RemoteProtocolError,
     get_logger,
 )
+from nameservice.clock import NS_PER_MS
 from queryablestate.connect.credentials import Credentials, dealer_to, load_caller_keys
 from queryablestate.node.core.core import check_command
 from queryablestate.node.core.events import (
@@ -38,7 +44,9 @@ from queryablestate.wire.address import StateAddress, parse_address
 from queryablestate.wire.codec import FRAME_COUNT_MAX, decode_to_node, encode
 from queryablestate.wire.questions import Question
 from zmqtransport import (
+    BytesInFlight,
     ConnectionClosed,
+    ConnectionOpened,
     HandshakeFailed,
     HandshakeSucceeded,
     LogBudget,
@@ -59,7 +67,7 @@ if TYPE_CHECKING:
     from haservices import HAServices
     from nameservice import Clock
     from retrieval import LeaderInformation
-    from zmqtransport import ConnectionEvent, Dealer
+    from zmqtransport import ConnectionEvent, ConnectionId, Dealer
 
 
 __all__ = ["NODE_TO_PROXY_SOCKET_LIMITS", "QueryStateProxyClient"]
@@ -70,6 +78,9 @@ NODE_TO_PROXY_SOCKET_LIMITS: Final = SocketLimits(
     frame_size_bytes_max=64 * 1024 * 1024,
     silence_timeout_ms=10_000,
 )
+
+_IN_FLIGHT_SIZE_BYTES_MAX: Final = 4 << 20
+_LOOK_NS: Final = 5 * NS_PER_MS
 
 
 @final
@@ -117,6 +128,12 @@ class QueryStateProxyClient:
         self._retriever = ha.get_leader_retriever(QUERY_PROXY)
         self._dealer: Dealer | None = None
         self._address = ""
+        self._in_flight = BytesInFlight()
+        self._connection: ConnectionId | None = None
+        self._handed_bytes = 0
+        # Up to where what was handed over must be gone, and who is to be told then.
+        self._departures: deque[tuple[int, Callable[[], None]]] = deque()
+        self._look_due_ns: int | None = None
         self.link = 0
         self.problem: NameServiceError | None = None
         self.counts: dict[str, int] = {}
@@ -167,9 +184,15 @@ class QueryStateProxyClient:
         if self._dealer is not None:
             self._dealer.close()
             self._dealer = None
+        self._let_go()
 
     def send(
-        self, message: msgspec.Struct, payload: bytes | None = None, *, link: int = 0
+        self,
+        message: msgspec.Struct,
+        payload: bytes | zmq.Frame | None = None,
+        *,
+        link: int = 0,
+        on_gone: Callable[[], None] | None = None,
     ) -> bool:
         """
         Send now, or not at all.
@@ -178,19 +201,76 @@ class QueryStateProxyClient:
             message: The first frame.
             payload: The second.
             link: The connection that *message* answers over; 0 for the present one.
+            on_gone: Is called once, when the message takes no memory any more: the
+                kernel has it, or it was not sent, or its connection is over.
 
         Returns:
             False if the proxy takes no more; True if it has been sent, or if nobody is
             there to be told.
         """
         if self._dealer is None or link not in {0, self.link}:
+            if on_gone is not None:
+                on_gone()
             return True
-        frames = [encode(message)] if payload is None else [encode(message), payload]
+        envelope = encode(message)
+        frames = [envelope] if payload is None else [envelope, payload]
         outcome = send_now(self._dealer.socket, frames)
-        if outcome is SendOutcome.SENT:
+        is_sent = outcome is SendOutcome.SENT
+        if is_sent and self._connection is not None:
+            size_bytes = sum(map(len, frames))
+            self._handed_bytes += size_bytes
+            self._in_flight.add(self._connection, size_bytes)
+            if on_gone is not None:
+                self._departures.append((self._handed_bytes, on_gone))
+                self._look()
+        elif on_gone is not None:
+            on_gone()
+        if is_sent:
             return True
         self._drop(f"unsent-{outcome.value}", "the proxy takes no more")
         return False
+
+    @property
+    def is_congested(self) -> bool:
+        """Return whether more waits to be sent than may wait for long (rule B1)."""
+        connection = self._connection
+        return (
+            connection is not None
+            and self._in_flight.of(connection) > _IN_FLIGHT_SIZE_BYTES_MAX
+            and self._in_flight.look(connection) > _IN_FLIGHT_SIZE_BYTES_MAX
+        )
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `advance` is to be called, or None."""
+        return self._look_due_ns
+
+    def advance(self) -> None:
+        """Look what has gone meanwhile, if it is time."""
+        if self._look_due_ns is not None and self._clock.now_ns() >= self._look_due_ns:
+            self._look()
+
+    def _look(self) -> None:
+        """Tell of what the kernel has taken, and look again soon if that is not all."""
+        self._look_due_ns = None
+        if self._connection is None:
+            return
+        gone_bytes = self._handed_bytes - self._in_flight.look(self._connection)
+        while self._departures and self._departures[0][0] <= gone_bytes:
+            _, on_gone = self._departures.popleft()
+            on_gone()
+        if self._departures:
+            self._look_due_ns = self._clock.now_ns() + _LOOK_NS
+
+    def _let_go(self) -> None:
+        """Take note that nothing is on its way any more: the connection is over."""
+        self._look_due_ns = None
+        if self._connection is not None:
+            self._in_flight.forget(self._connection)
+            self._connection = None
+        self._handed_bytes = 0
+        departures, self._departures = self._departures, deque()
+        for _, on_gone in departures:
+            on_gone()
 
     def _open(self, address: StateAddress) -> None:
         key_pair = load_caller_keys(self._credentials, self._ha.config, address)
@@ -206,10 +286,14 @@ class QueryStateProxyClient:
 
     def _watch(self, event: ConnectionEvent) -> None:
         match event:
+            case ConnectionOpened(connection_id=connection_id):
+                self._let_go()
+                self._connection = connection_id
             case HandshakeSucceeded():
                 self.problem = None
                 self._on_event(ProxyConnected())
             case ConnectionClosed():
+                self._let_go()
                 self._on_event(ProxyDisconnected())
             case HandshakeFailed():
                 self.problem = handshake_error(event, target=self._address)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from nameservice import RemoteProtocolError, StorageError, get_logger
 from nameservice.clock import NS_PER_SECOND, NS_PER_US
-from queryablestate.node.answering import QuestionAnswerer
+from queryablestate.node.answering import QuestionAnswerer, Reply
 from queryablestate.node.core.chunks import chunk_refused
 from queryablestate.node.core.effects import (
     CheckStages,
@@ -122,6 +122,7 @@ class QueryableStateServer:
         admit: Says whether a question about a state of that job may be answered now.
         reply: Sends a message, and a payload, over that connection to the proxy; 0 is
             the present one.
+        is_congested: Says whether too much waits to be sent to it.
         on_event: Is told what happens.
 
     Attributes:
@@ -141,7 +142,8 @@ class QueryableStateServer:
         context: ZMQContext,
         clock: Clock,
         admit: Callable[[Question, str | None], Admission],
-        reply: Callable[[msgspec.Struct, bytes | None, int], None],
+        reply: Reply,
+        is_congested: Callable[[], bool],
         on_event: Callable[[NodeEvent], None],
     ) -> None:
         self._config = config
@@ -178,6 +180,7 @@ class QueryableStateServer:
                 clock=clock,
                 admit=admit,
                 reply=reply,
+                is_congested=is_congested,
                 defer=on_event,
             )
             self._listen(context, key_pair, allow_list)

@@ -76,6 +76,7 @@ from queryablestate.wire.questions import (
     CancelQuestions,
     Question,
     Refusal,
+    Told,
 )
 from queryablestate.wire.refusals import NOT_LEADER, UNKNOWN_SESSION, refusal_of
 from queryablestate.wire.snapshot_messages import (
@@ -273,10 +274,15 @@ class ProxyLoop:
     # -- in ----------------------------------------------------------------------------
 
     def _dispatch(
-        self, link: Link, message: ToProxy, payload: bytes, public_key: str | None
+        self,
+        link: Link,
+        message: ToProxy,
+        payload: bytes | memoryview,
+        public_key: str | None,
     ) -> None:
         match message:
             case Ask():
+                assert isinstance(payload, bytes)
                 caller = self._caller(link, message, public_key)
                 if caller is not None:
                     now_ns = self._clock.now_ns()
@@ -505,8 +511,16 @@ class ProxyLoop:
     def _send_all(self, outgoing: Iterable[Outgoing]) -> None:
         for item in outgoing:
             is_sent = self.port.send(item.link, item.message, item.payload)
-            if not is_sent and isinstance(item.message, Question):
+            if is_sent:
+                continue
+            if isinstance(item.message, Question):
                 self._not_asked(item.link, item.message.question_id)
+            elif isinstance(item.message, Told):
+                error = DidNotHappenError(
+                    "too much waits to be read over this connection: read it, and ask "
+                    "again"
+                )
+                self._send(item.link, refusal_of(error, item.message.request_id))
 
     def _not_asked(self, node: Link, question_id: int) -> None:
         """Answer whoever asked what a node could not be asked."""

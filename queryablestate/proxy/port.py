@@ -16,14 +16,18 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, final
 
+import zmq
+
 from nameservice import RemoteProtocolError, get_logger
 from nameservice.clock import NS_PER_MS
 from queryablestate.control.events import Link
 from queryablestate.wire import codec
 from queryablestate.wire.address import StateAddress
+from queryablestate.wire.questions import Answer
 from queryablestate.wire.refusals import refusal_of
 from zmqtransport import (
     Authenticator,
+    BytesInFlight,
     Endpoint,
     Port,
     SendOutcome,
@@ -40,12 +44,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import msgspec
-    import zmq
 
     from nameservice import Clock
     from queryablestate.proxy.config import ProxyConfig
     from queryablestate.wire.clients import ToProxy
-    from zmqtransport import CurveKeyPair, Peer, PollLoop
+    from zmqtransport import ConnectionId, CurveKeyPair, Peer, PollLoop
 
 
 __all__ = ["ProxyPort"]
@@ -57,6 +60,14 @@ _FRAME_SIZE_FACTOR: Final = 2
 _SEND_QUEUE_COUNT_MAX: Final = 10_000
 # What is said in the end (that this proxy leads no more) should still arrive.
 _LINGER_MS: Final = 200
+_COPIED_MAX: Final = 64 << 10
+"""Of a payload; a larger one is passed on as it came."""
+
+_LINK_SIZE_BYTES_MAX: Final = 64 << 20
+"""Of payloads that wait to be sent over one link; one always may."""
+
+_ALL_SIZE_BYTES_MAX: Final = 256 << 20
+"""Over all links; small payloads always may."""
 
 
 @final
@@ -86,13 +97,14 @@ class ProxyPort:
         *,
         loop: PollLoop,
         clock: Clock,
-        on_message: Callable[[Link, ToProxy, bytes, str | None], None],
+        on_message: Callable[[Link, ToProxy, bytes | memoryview, str | None], None],
         on_closed: Callable[[Sequence[Link]], None],
     ) -> None:
         self._frame_size_bytes_max = config.frame_size_bytes_max
         self._uses_curve = config.uses_curve
         self._on_message = on_message
         self._on_closed = on_closed
+        self._in_flight = BytesInFlight()
         self._resources = ExitStack()
         try:
             self._open(config, loop, clock)
@@ -160,7 +172,11 @@ class ProxyPort:
 
     def figures(self) -> Mapping[str, int]:
         """Return the figures of the port by name."""
-        return {"links": len(self._port.peers), **self._port.figures()}
+        return {
+            "links": len(self._port.peers),
+            "in_flight_bytes": self._in_flight.look_at_all(),
+            **self._port.figures(),
+        }
 
     def count(self, name: str) -> None:
         """Count something that has no other trace."""
@@ -180,7 +196,11 @@ class ProxyPort:
             self._port.drop(error)
             self._send(peer, refusal_of(error, 0), None)
             return
-        payload = frames[2].bytes if len(frames) > 2 else b""
+        payload: bytes | memoryview = b""
+        if len(frames) > 2:
+            # Large values are passed on as they are, and never copied.
+            is_opaque = isinstance(message, Answer) and len(frames[2]) > _COPIED_MAX
+            payload = frames[2].buffer if is_opaque else frames[2].bytes
         public_key = None
         if self._uses_curve:
             public_key = self._authenticator.public_key_of(frames[0])
@@ -201,28 +221,68 @@ class ProxyPort:
         return codec.decode_to_proxy(frames[1].bytes)
 
     def _closed(self, peers: Sequence[Peer]) -> None:
+        for peer in peers:
+            self._in_flight.forget(peer.connection)
         self._on_closed([Link(peer.number) for peer in peers])
 
     # -- out ---------------------------------------------------------------------------
 
     def send(
-        self, link: Link, message: msgspec.Struct, payload: bytes | None = None
+        self,
+        link: Link,
+        message: msgspec.Struct,
+        payload: bytes | memoryview | None = None,
     ) -> bool:
         """
         Send now or not at all; return whether ZeroMQ has taken it.
 
-        Whoever waits for an answer that was not taken asks again.
+        It does not take a payload while too many bytes wait for that link, or for all
+        of them (rule B1).  Whoever waits for an answer that was not taken asks again.
         """
         peer = self._port.peers.get(link)
         return peer is not None and self._send(peer, message, payload)
 
-    def _send(self, peer: Peer, message: msgspec.Struct, payload: bytes | None) -> bool:
-        frames = () if payload is None else (payload,)
-        outcome = self._port.send(peer.routing_id, codec.encode(message), *frames)
+    def _has_room(self, connection: ConnectionId, size_bytes: int) -> bool:
+        """Return whether so much more may wait for a connection."""
+        flight = self._in_flight
+        own_max, all_max = _LINK_SIZE_BYTES_MAX, _ALL_SIZE_BYTES_MAX
+        if (
+            flight.of(connection) + size_bytes > own_max
+            and flight.look(connection) + size_bytes > own_max
+            and flight.of(connection)
+        ):
+            return False
+        return (
+            size_bytes <= _COPIED_MAX
+            or flight.total_bytes + size_bytes <= all_max
+            or flight.look_at_all() + size_bytes <= all_max
+        )
+
+    def _send(
+        self,
+        peer: Peer,
+        message: msgspec.Struct,
+        payload: bytes | memoryview | None,
+    ) -> bool:
+        frames: list[bytes | zmq.Frame] = [codec.encode(message)]
+        if payload is not None:
+            if not self._has_room(peer.connection, len(payload)):
+                self.count("messages_held_back")
+                return False
+            frames.append(payload if isinstance(payload, bytes) else _frame_of(payload))
+        outcome = self._port.send(peer.routing_id, *frames)
         if outcome is SendOutcome.SENT:
+            self._in_flight.add(peer.connection, sum(map(len, frames)))
             return True
         self.count(f"messages_{outcome.value}")
         return False
+
+
+def _frame_of(payload: memoryview) -> zmq.Frame:
+    """Return the frame that *payload* is the buffer of: it is sent without a copy."""
+    frame = payload.obj
+    assert isinstance(frame, zmq.Frame)
+    return frame
 
 
 def _published_address(

@@ -48,7 +48,7 @@ class Outgoing:
 
     link: Link
     message: Question | CancelQuestions | Told | Refusal
-    payload: bytes | None = None
+    payload: bytes | memoryview | None = None
 
 
 def element_count(keys: bytes) -> int:

@@ -339,7 +339,7 @@ class ReadRouter:
     # -- answers -------------------------------------------------------------------
 
     def answered(
-        self, node: Link, answer: Answer, values: bytes, *, now_ns: int
+        self, node: Link, answer: Answer, values: bytes | memoryview, *, now_ns: int
     ) -> list[Outgoing]:
         """Pass a node's answer on to whoever asked; nothing if nobody waits."""
         self._settle(node, answer.question_id, answer.row_count, now_ns)
@@ -355,7 +355,7 @@ class ReadRouter:
                     generation=reading.generation,
                     batch_id=reading.batch_id,
                     age_ns=reading.age_ms * NS_PER_MS,
-                    values=values,
+                    values=bytes(values),
                     has_missing=answer.has_missing,
                     ttl_ns=self._cache.ttl_ns(location.job_id, location.state_name),
                     valid_ns=(

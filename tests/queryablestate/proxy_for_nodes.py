@@ -64,7 +64,8 @@ class NodeProxy:
     Leads, and talks to the one node that registers.
 
     Heartbeats are acknowledged by itself, unless *acknowledges* is false.  What it
-    publishes is made of its address by *published*.
+    publishes is made of its address by *published*.  It takes no more than so many
+    messages in ahead of `receive`; 0 is any number.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class NodeProxy:
         session_timeout_ms: int = 10_000,
         published: Callable[[str], str] = str,
         key_pair: CurveKeyPair | None = None,
+        receive_queue_count_max: int = 0,
     ) -> None:
         self.acknowledges = True
         self.control_id = control_id
@@ -90,6 +92,7 @@ class NodeProxy:
         if key_pair is not None:  # whoever has any keys may come in
             self._router.setsockopt(zmq.CURVE_SERVER, 1)
             self._router.setsockopt(zmq.CURVE_SECRETKEY, key_pair.secret_key.encode())
+        self._router.setsockopt(zmq.RCVHWM, receive_queue_count_max)
         self._router.bind("tcp://127.0.0.1:0")
         self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         if key_pair is not None:

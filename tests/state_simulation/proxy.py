@@ -483,13 +483,14 @@ class Proxy:
     def _send_reads(self, outgoing: list[Outgoing]) -> None:
         for item in outgoing:
             if isinstance(item.message, Question | CancelQuestions):
-                self._tell_node(item.link, item.message, item.payload or b"")
+                self._tell_node(item.link, item.message, bytes(item.payload or b""))
                 continue
             key = (item.link, item.message.request_id)
             reply = self._readers.pop(key, None)
             if reply is None:
                 continue
             if self.leads:
-                reply(item.message, item.payload)
+                payload = item.payload
+                reply(item.message, None if payload is None else bytes(payload))
             else:  # what it knows may be of the past
                 reply(Refusal(request_id=key[1], code=NOT_LEADER), None)

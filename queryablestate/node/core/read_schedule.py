@@ -182,7 +182,7 @@ class ReadLimits:
     begun_count_max: int = 64
     begun_per_asker_max: int = 8
     held_size_bytes_max: int = 4 << 20
-    unsent_size_bytes_max: int = 4 << 20
+    unsent_size_bytes_max: int = 1 << 20
 
 
 @final

@@ -125,9 +125,11 @@ def node(ha: HAServices, tmp_path: Path) -> Iterator[StateNode]:
         yield one
 
 
-def wait_until(condition: Callable[[], bool]) -> bool:
+def wait_until(
+    condition: Callable[[], bool], timeout_seconds: float = TIMEOUT_SECONDS
+) -> bool:
     """Return whether *condition* comes true in good time."""
-    deadline = time.monotonic() + TIMEOUT_SECONDS
+    deadline = time.monotonic() + timeout_seconds
     while not condition():
         if time.monotonic() > deadline:
             return False
@@ -844,6 +846,39 @@ class TestReading:
         refusal = job.proxy.answer()
         assert isinstance(refusal, Refusal)
         assert isinstance(error_of(refusal), DeadlineExceededError)
+
+    @pytest.mark.proves("B1")
+    def test_a_proxy_that_does_not_read_costs_little_memory(
+        self, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """B1: no more is read than may wait to be sent; all is answered in the end."""
+        size_bytes, question_count = 4 << 20, 40
+        with (
+            NodeProxy(ha, session_timeout_ms=120_000, receive_queue_count_max=1) as far,
+            StateNode(ha, config(tmp_path)) as one,
+        ):
+            job = Job(one, far)
+            job.serve()
+            job.write(rows(b=bytes(size_bytes)))
+            for _ in range(question_count):
+                question = job.question(None, deadline_ms=100_000)
+                far.put(question, [storage_key("b")])
+            held = []
+
+            def is_read() -> bool:
+                status = one.status()
+                held.append(int(status["reads_held_bytes"]))
+                return bool(held[-1]) and status["reads_waiting"] == 0
+
+            assert not wait_until(is_read, 1.0)
+            for _ in range(question_count):
+                answered = far.answer()
+                assert not isinstance(answered, Refusal)
+                assert decode_values(answered[1]) == [bytes(size_bytes)]
+                is_read()
+            # One answer beyond what may wait, and one that is read meanwhile.
+            assert size_bytes <= max(held) <= 4 * size_bytes
+            assert wait_until(lambda: one.status()["reads_held_bytes"] == 0)
 
     @pytest.mark.proves("B2")
     def test_what_is_cancelled_is_not_read(self, job: Job) -> None:

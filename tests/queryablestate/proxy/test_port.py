@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any, final
 
 import pytest
+import zmq
 from structlog.testing import capture_logs
 
 from nameservice import AuthenticationError, ConfigurationError, SystemClock
 from queryablestate.control.events import Link
+from queryablestate.proxy import port as proxy_port
 from queryablestate.proxy.access import AccessList, CallerEntry, token_sha256
 from queryablestate.proxy.config import ProxyConfig
 from queryablestate.proxy.port import ProxyPort
 from queryablestate.wire import codec
 from queryablestate.wire.address import parse_address
 from queryablestate.wire.clients import ListJobs, ToProxy, Welcome
-from queryablestate.wire.questions import Refusal
+from queryablestate.wire.questions import Answer, Reading, Refusal
 from tests.queryablestate.proxy_peers import ScriptedPeer, check_not_let_in
 from tests.recording import WAIT_SECONDS, Record, wait_until
 from zmqtransport import CurveKeyPair, PollLoop, write_key_pair
@@ -50,7 +52,9 @@ class Port:
     """
 
     def __init__(self, **settings: Any) -> None:
-        self.came: Record[tuple[Link, ToProxy, bytes, str | None]] = Record()
+        self.came: Record[tuple[Link, ToProxy, bytes | memoryview, str | None]] = (
+            Record()
+        )
         self.closed: Record[Link] = Record()
         self.loop = PollLoop(name="port")
         self.port = ProxyPort(
@@ -129,6 +133,82 @@ def with_key(name: str, keys: CurveKeyPair) -> CallerEntry:
 def with_token(name: str) -> CallerEntry:
     """Return a caller with a token."""
     return CallerEntry(name=name, token_sha256=token_sha256(name), read=["*/*"])
+
+
+@pytest.mark.proves("B1")
+class TestBytes:
+    """What waits for a peer that does not read is bounded in bytes."""
+
+    def test_a_peer_that_does_not_read_is_sent_no_more(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """B1: beyond its limit; small messages go on, and all that was taken comes."""
+        monkeypatch.setattr(proxy_port, "_LINK_SIZE_BYTES_MAX", 8 << 20)
+        payload = bytes(4 << 20)
+        sent: list[bool] = []
+        with (
+            opened(frame_size_bytes_max=16 << 20) as port,
+            zmq.Context() as context,
+            context.socket(zmq.DEALER) as peer,
+        ):
+            peer.setsockopt(zmq.RCVHWM, 1)
+            peer.setsockopt(zmq.LINGER, 0)
+            peer.connect(port.address)
+            peer.send(codec.encode(GREETING))
+            link = port.came.wait_for_count(1)[0][0]
+            for _ in range(40):
+                port.call(lambda: sent.append(port.port.send(link, WELCOME, payload)))
+            assert sent[0]
+            assert not sent[-1]
+            held_back = port.figure("messages_held_back_total")
+            assert held_back == sent.count(False)
+            told: list[bool] = []
+            port.call(lambda: told.append(port.port.send(link, WELCOME)))
+            assert told == [True]
+            for _ in range(sent.count(True)):
+                assert peer.recv_multipart() == [codec.encode(WELCOME), payload]
+            assert peer.recv_multipart() == [codec.encode(WELCOME)]
+            port.call(lambda: told.append(port.port.send(link, WELCOME, payload)))
+            assert told[-1]
+
+    def test_all_peers_together_have_a_limit(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """B1: beyond it large payloads wait for their turn; small ones do not."""
+        monkeypatch.setattr(proxy_port, "_ALL_SIZE_BYTES_MAX", 100_000)
+        with (
+            opened(frame_size_bytes_max=1 << 20) as port,
+            ScriptedPeer(port.address) as peer,
+        ):
+            peer.send(GREETING)
+            link = port.came.wait_for_count(1)[0][0]
+            sent: list[bool] = []
+            for size_bytes in (200_000, 1_000):
+                payload = bytes(size_bytes)
+                port.call(
+                    lambda one=payload: sent.append(  # type: ignore[misc]  # bound at once
+                        port.port.send(link, WELCOME, one)
+                    )
+                )
+            assert sent == [False, True]
+            assert peer.receive_frames() == [codec.encode(WELCOME), bytes(1_000)]
+
+    def test_large_values_are_passed_on_as_they_came(self) -> None:
+        """Without a copy: the buffer of what was received is what is sent."""
+        reading = Reading(generation=1, batch_id=1, age_ms=0)
+        answer = Answer(question_id=1, reading=reading, has_missing=False)
+        values = bytes(range(256)) * 1_000
+        with (
+            opened(frame_size_bytes_max=1 << 20) as port,
+            ScriptedPeer(port.address) as peer,
+        ):
+            peer.send(answer, values)
+            peer.send(GREETING, values)
+            (first, second) = port.came.wait_for_count(2)
+            assert isinstance(first[2], memoryview)
+            assert second[2] == values
+            port.call(lambda: port.port.send(first[0], WELCOME, first[2]))
+            assert peer.receive_frames() == [codec.encode(WELCOME), values]
 
 
 class TestMessages:
