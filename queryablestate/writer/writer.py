@@ -238,9 +238,14 @@ class StateWriter:
     ) -> TicketDrawn:
         """Return a ticket of which all rows can be brought to some node."""
         deadline_ns = self._clock.now_ns() + seconds_to_ns(timeout_seconds)
+        away: tuple[int, ...] = ()
         while True:
             try:
                 drawn = draw(self._left_seconds(deadline_ns))
+            except DeadlineExceededError as error:
+                if away:  # what was told before says more
+                    raise _stayed_away(job_id, away, timeout_seconds) from error
+                raise
             except StateUnavailableError as error:
                 # A new job needs nodes, and under a new leader they are still coming.
                 left_seconds = (deadline_ns - self._clock.now_ns()) / NS_PER_SECOND
@@ -252,14 +257,7 @@ class StateWriter:
             if not away or not waits_for_nodes:
                 return drawn
             if self._clock.now_ns() >= deadline_ns:
-                raise StateUnavailableError(
-                    job_id,
-                    None,
-                    away,
-                    _RETRY_AFTER_SECONDS,
-                    f"their nodes have been away for {timeout_seconds:.3g} s: start "
-                    "them again",
-                )
+                raise _stayed_away(job_id, away, timeout_seconds)
             # Nobody tells a writer when a node is back.
             threading.Event().wait(_REDRAW_PAUSE_SECONDS)
 
@@ -560,6 +558,15 @@ def _groups_away(drawn: TicketDrawn) -> tuple[int, ...]:
         return ()
     return tuple(
         group for group, holders in enumerate(drawn.owners) if away.issuperset(holders)
+    )
+
+
+def _stayed_away(
+    job_id: str, key_groups: Sequence[int], waited_seconds: float
+) -> StateUnavailableError:
+    detail = f"their nodes have been away for {waited_seconds:.3g} s: start them again"
+    return StateUnavailableError(
+        job_id, None, tuple(key_groups), _RETRY_AFTER_SECONDS, detail
     )
 
 

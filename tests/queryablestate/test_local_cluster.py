@@ -23,6 +23,7 @@ from queryablestate import (
     StateNode,
     StateOperations,
     StateUnavailableError,
+    UnknownJobError,
     UnknownKeyError,
 )
 from queryablestate.local_cluster import LocalStateCluster
@@ -318,6 +319,23 @@ class TestFaults:
             assert time.monotonic() - began < 20.0
             publish(config, 6, publisher)
             assert client.get(*STATE, "N007") == {"delay": 6}
+
+    def test_a_state_that_is_dropped_comes_back_with_the_next_batch(
+        self, config: HAConfig, ha: HAServices
+    ) -> None:
+        """Its run has declared it before, and declares it anew when it is asked to."""
+        with (
+            LocalStateCluster(ha),
+            QueryableStateClient(config, deadline_seconds=20.0) as client,
+            StateOperations(ha) as operations,
+        ):
+            publisher = publish(config, 5)
+            publish(config, 6, publisher)
+            operations.drop_state(*STATE)
+            with pytest.raises(UnknownJobError):
+                client.describe(*STATE)
+            publish(config, 7, publisher)
+            assert client.get(*STATE, "N007") == {"delay": 7}
 
     @pytest.mark.proves("Q3")
     def test_nothing_is_answered_without_a_proxy(

@@ -348,7 +348,7 @@ class TestPlanAndBind:
                 max_parallelism=4,
                 on_new_query="refuse",
                 waits_for_nodes=waits_for_nodes,
-                timeout_seconds=0.3,
+                timeout_seconds=1.0,
             )
             return tuple(node.address for node in found.nodes)
 
@@ -358,6 +358,27 @@ class TestPlanAndBind:
             assert caught.value.key_groups == (1, 3)
         else:
             assert plan() == (AT, None)
+
+    def test_a_node_that_stays_away_is_told_by_a_proxy_that_falls_silent(
+        self, writer: StateWriter, proxy: ScriptedProxy
+    ) -> None:
+        """Why the batch was not begun at first says more than that time is up."""
+
+        def handle(request: msgspec.Struct, payload: bytes) -> Reply:
+            if isinstance(request, DrawTicket):
+                proxy.is_silent = True
+                return drawn(request, AT, None)
+            return as_wanted(request, payload)
+
+        proxy.handle = handle
+        with pytest.raises(StateUnavailableError, match="start them again"):
+            writer.plan(
+                "flights",
+                {"aircraft": SCHEMA},
+                max_parallelism=4,
+                on_new_query="refuse",
+                timeout_seconds=4.0,
+            )
 
     def test_a_node_whose_rows_others_get_is_not_waited_for(
         self, writer: StateWriter, proxy: ScriptedProxy
