@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from queryablestate.control.adopted_job import AdoptedJob
     from queryablestate.control.changes import Outcome
     from queryablestate.control.effects import ControlEffect
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
     from queryablestate.control.node_table import PresentNode
     from queryablestate.control.state import ControlState
@@ -91,10 +91,10 @@ class _Adoption:
         told: What the others have told.
     """
 
-    link: Link
+    link: LinkId
     request: AdoptJob
     asked_at_ns: int
-    awaited: dict[str, Link] = field(factory=dict)
+    awaited: dict[str, LinkId] = field(factory=dict)
     told: dict[str, PlanTold] = field(factory=dict)
 
 
@@ -118,7 +118,7 @@ class Adoptions:
 
     # -- a control plane -----------------------------------------------------------
 
-    def take_control(self, link: Link, request: TakeControl, now_ns: int) -> Write:
+    def take_control(self, link: LinkId, request: TakeControl, now_ns: int) -> Write:
         """
         Be the control plane that rows are kept of.
 
@@ -154,7 +154,7 @@ class Adoptions:
         return Write(operations=operations, adopt=partial(self._taken, link, request))
 
     def _taken(
-        self, link: Link, request: TakeControl, now_ns: int
+        self, link: LinkId, request: TakeControl, now_ns: int
     ) -> list[ControlEffect]:
         del now_ns
         done = ControlTaken(request_id=request.request_id)
@@ -166,7 +166,7 @@ class Adoptions:
 
     # -- a job ---------------------------------------------------------------------
 
-    def ask(self, link: Link, request: AdoptJob, *, now_ns: int) -> list[Outcome]:
+    def ask(self, link: LinkId, request: AdoptJob, *, now_ns: int) -> list[Outcome]:
         """
         Ask nodes what they keep of a job.
 
@@ -221,7 +221,7 @@ class Adoptions:
             )
         return outcomes
 
-    def link_closed(self, link: Link) -> None:
+    def link_closed(self, link: LinkId) -> None:
         """Forget who waited over that connection."""
         self._running = [one for one in self._running if one.link != link]
 

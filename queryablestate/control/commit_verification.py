@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from queryablestate.control.effects import ControlEffect
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
     from queryablestate.control.node_table import PresentNode
     from queryablestate.control.state import ControlState
@@ -84,7 +84,7 @@ class _Collecting:
 
     key_groups: tuple[int, ...]
     command: CollectStages | None = None
-    link: Link | None = None
+    link: LinkId | None = None
     until_ns: int = 0
 
     def is_part_of(self, key_groups: tuple[int, ...]) -> bool:
@@ -120,7 +120,7 @@ class Verification:
     unverified: set[str] = Factory(set)
     _rows: BatchRows | None = None
     _assignment: AssignmentRecord | None = None
-    _asked: dict[str, Link] = Factory(dict)
+    _asked: dict[str, LinkId] = Factory(dict)
     _verified: set[str] = Factory(set)
     _lacking: set[str] = Factory(set)
     _collected: dict[str, list[CollectedRows]] = Factory(dict)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from nameservice import NameServiceError
     from queryablestate.control.changes import Outcome
     from queryablestate.control.effects import ControlEffect
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
     from queryablestate.control.job.job_changes import JobChange
     from queryablestate.control.node_table import PresentNode
@@ -74,7 +74,7 @@ class _Phase(Enum):
 class _Waiter:
     """A writer that waits for a commit."""
 
-    link: Link
+    link: LinkId
     request_id: int
     asked_at_ns: int
     deadline_ns: int
@@ -145,7 +145,7 @@ class Commits:
 
     def ask(
         self,
-        link: Link,
+        link: LinkId,
         request: CommitBatch,
         wall_clock_us: int,
         *,
@@ -252,7 +252,7 @@ class Commits:
                 effects += self._finish_if_applied(commit)
         return effects
 
-    def link_closed(self, link: Link) -> None:
+    def link_closed(self, link: LinkId) -> None:
         """Forget who waited over that connection."""
         for commit in list(self._commits.values()):
             commit.waiters = [

@@ -58,8 +58,8 @@ from queryablestate.control.effects import (
 )
 from queryablestate.control.events import (
     ControlEvent,
-    Link,
     LinkClosed,
+    LinkId,
     NodeSpoke,
     StoreFailed,
     StoreWritten,
@@ -296,7 +296,7 @@ class ControlCore:
         """Return how far jobs are from what is wanted; `UnknownJobError`."""
         return self._moves.rescalings(request, now_ns=now_ns)
 
-    def node_at(self, link: Link) -> str | None:
+    def node_at(self, link: LinkId) -> str | None:
         """Return which node is registered over *link*, or None."""
         node = self._control.nodes.at(link)
         return None if node is None else node.node_id
@@ -605,6 +605,6 @@ def _is_registration(event: ControlEvent) -> bool:
 
 
 def _refuse_writer(
-    link: Link, request_id: int, error: NameServiceError
+    link: LinkId, request_id: int, error: NameServiceError
 ) -> Sequence[ControlEffect]:
     return [RefuseWriter(link=link, request_id=request_id, error=error)]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nameservice import NameServiceError
     from queryablestate.control.changes import Outcome
     from queryablestate.control.effects import ControlEffect
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.control.node_table import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.wire.operation_messages import DrainNode
@@ -60,7 +60,7 @@ class Draining:
     def __init__(self, control: ControlState) -> None:
         self._control = control
 
-    def drain(self, link: Link, request: DrainNode, now_ns: int) -> Write:
+    def drain(self, link: LinkId, request: DrainNode, now_ns: int) -> Write:
         """
         Have a node emptied, or let it take part again.
 
@@ -141,7 +141,7 @@ class Draining:
         return []
 
     def _drained(
-        self, link: Link, request: DrainNode, record: NodeRecord, now_ns: int
+        self, link: LinkId, request: DrainNode, record: NodeRecord, now_ns: int
     ) -> list[ControlEffect]:
         effects = self._left(record, now_ns)
         jobs = self._control.jobs_of(request.node_id)

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from election import StoreOperation
 from nameservice import NameServiceError
-from queryablestate.control.events import Link
+from queryablestate.control.events import LinkId
 from queryablestate.wire.adoption_messages import AdoptionAnswer
 from queryablestate.wire.clients import (
     BatchCommitted,
@@ -49,7 +49,7 @@ class WriteStore:
 class AnswerWriter:
     """Tell a writer that what it asked for is done."""
 
-    link: Link
+    link: LinkId
     message: (
         TicketDrawn
         | RunBound
@@ -66,7 +66,7 @@ class AnswerWriter:
 class RefuseWriter:
     """Tell a writer why not."""
 
-    link: Link
+    link: LinkId
     request_id: int
     error: NameServiceError
 
@@ -81,7 +81,7 @@ class SendToNode:
     and the node will register again and be told what it lacks.
     """
 
-    link: Link
+    link: LinkId
     message: ToNode
 
 
@@ -95,7 +95,7 @@ class ForgetNode:
         node_id: Its name.
     """
 
-    link: Link
+    link: LinkId
     node_id: str
 
 

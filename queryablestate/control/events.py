@@ -16,8 +16,8 @@ from queryablestate.wire.snapshot_messages import SnapshotRequest
 
 __all__ = [
     "ControlEvent",
-    "Link",
     "LinkClosed",
+    "LinkId",
     "NodeSpoke",
     "StoreFailed",
     "StoreWritten",
@@ -25,8 +25,8 @@ __all__ = [
     "WriterAsked",
 ]
 
-Link = NewType("Link", int)
-"""One connection to the proxy, numbered by the shell; never used twice."""
+LinkId = NewType("LinkId", int)
+"""The number of a connection to the proxy, which the shell gives; never used twice."""
 
 
 @frozen(kw_only=True)
@@ -43,7 +43,7 @@ class WriterAsked:
             is not theirs to bind (rule C1).
     """
 
-    link: Link
+    link: LinkId
     request: (
         DrawTicket
         | BindRun
@@ -62,7 +62,7 @@ class WriterAsked:
 class NodeSpoke:
     """A node said something; its right to be a node is checked."""
 
-    link: Link
+    link: LinkId
     message: FromNode
 
 
@@ -70,7 +70,7 @@ class NodeSpoke:
 class LinkClosed:
     """A connection is over."""
 
-    link: Link
+    link: LinkId
 
 
 @frozen(kw_only=True)

@@ -18,7 +18,7 @@ from queryablestate.wire.node_messages import KeepPlan
 
 if TYPE_CHECKING:
     from queryablestate.control.effects import ControlEffect
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
     from queryablestate.control.node_table import PresentNode
     from queryablestate.control.state import ControlState
@@ -44,7 +44,7 @@ class JobPlans:
         self._control = control
         self._seen: dict[str, _Seen] = {}
         self._contents: dict[str, _Content] = {}
-        self._told: dict[Link, tuple[PresentNode, dict[str, _Content]]] = {}
+        self._told: dict[LinkId, tuple[PresentNode, dict[str, _Content]]] = {}
 
     def look(self) -> list[ControlEffect]:
         """Tell every node what it has not been told of its jobs."""
@@ -92,7 +92,7 @@ class JobPlans:
         self._contents[job_id] = content
         return True
 
-    def _tell(self, job: Job, link: Link) -> ControlEffect:
+    def _tell(self, job: Job, link: LinkId) -> ControlEffect:
         plan = job_plan(job, ticket_limit=self._control.counters.ticket_limit)
         message = KeepPlan(leader_epoch=self._control.leader_epoch, plan=plan)
         return SendToNode(link=link, message=message)

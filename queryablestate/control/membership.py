@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from nameservice import NameServiceError
     from queryablestate.control.changes import Outcome
     from queryablestate.control.effects import ControlEffect
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
     from queryablestate.control.node_table import PresentNode
     from queryablestate.control.state import ControlState
@@ -87,7 +87,7 @@ class Membership:
 
     def __init__(self, control: ControlState) -> None:
         self._control = control
-        self._registering: dict[Link, RegisterNode] = {}
+        self._registering: dict[LinkId, RegisterNode] = {}
         self._due_ns: int | None = None
 
     def next_deadline_ns(self) -> int | None:
@@ -99,14 +99,14 @@ class Membership:
 
     # -- what happens --------------------------------------------------------------
 
-    def register(self, link: Link, message: RegisterNode) -> Change:
+    def register(self, link: LinkId, message: RegisterNode) -> Change:
         """Return what takes a node in."""
         self._registering[link] = message
         prepare = partial(self._register, link, message)
         return Change(prepare=prepare, refuse=partial(self._refused, link))
 
     def hear(
-        self, link: Link, registration_id: str, *, now_ns: int
+        self, link: LinkId, registration_id: str, *, now_ns: int
     ) -> PresentNode | None:
         """Return the node that spoke, which is there; None if it is not taken in."""
         node = self._control.nodes.at(link)
@@ -115,7 +115,7 @@ class Membership:
         node.heard_at_ns = now_ns
         return node
 
-    def refuse(self, link: Link) -> list[ControlEffect]:
+    def refuse(self, link: LinkId) -> list[ControlEffect]:
         """Tell who spoke without being taken in to register first."""
         if link in self._registering:
             return []  # it will be told when that has had its turn
@@ -129,7 +129,7 @@ class Membership:
         )
         return SendToNode(link=node.link, message=acknowledged)
 
-    def link_closed(self, link: Link) -> list[ControlEffect]:
+    def link_closed(self, link: LinkId) -> list[ControlEffect]:
         """Take the node of that connection for away, if it is one's."""
         self._registering.pop(link, None)
         node = self._control.nodes.at(link)
@@ -159,7 +159,7 @@ class Membership:
     # -- registering ---------------------------------------------------------------
 
     def _register(
-        self, link: Link, message: RegisterNode, now_ns: int
+        self, link: LinkId, message: RegisterNode, now_ns: int
     ) -> Write | Sequence[Outcome]:
         """Take a node in; write down its name if that is new, or its disk is."""
         if self._registering.get(link) is not message:
@@ -227,7 +227,7 @@ class Membership:
 
     def _registered(
         self,
-        link: Link,
+        link: LinkId,
         message: RegisterNode,
         record: NodeRecord,
         given_up: str | None,
@@ -279,7 +279,7 @@ class Membership:
         return [*effects, NodeCame()]
 
     def _taken(
-        self, link: Link, jobs: tuple[JobAssignment, ...], untouched: Sequence[str]
+        self, link: LinkId, jobs: tuple[JobAssignment, ...], untouched: Sequence[str]
     ) -> ControlEffect:
         """Return what tells a node that it is registered, and what it answers for."""
         control = self._control
@@ -293,7 +293,9 @@ class Membership:
         )
         return SendToNode(link=link, message=registered)
 
-    def _refused(self, link: Link, error: NameServiceError) -> Sequence[ControlEffect]:
+    def _refused(
+        self, link: LinkId, error: NameServiceError
+    ) -> Sequence[ControlEffect]:
         """Have a node ask again in a moment, rather than wait for an answer."""
         if self._registering.pop(link, None) is None:
             return []  # the connection is closed

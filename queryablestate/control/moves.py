@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nameservice import NameServiceError
     from queryablestate.control.changes import Outcome
     from queryablestate.control.effects import ControlEffect
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
     from queryablestate.control.job.job_changes import JobChange
     from queryablestate.control.node_table import PresentNode
@@ -110,7 +110,7 @@ class Moves:
 
     # -- what operators ask ----------------------------------------------------------
 
-    def rescale(self, link: Link, request: RescaleJob, now_ns: int) -> Write:
+    def rescale(self, link: LinkId, request: RescaleJob, now_ns: int) -> Write:
         """
         Give a job another number of nodes, or of copies.
 
@@ -208,7 +208,9 @@ class Moves:
                 "copies, or for more nodes"
             )
 
-    def _rescaled(self, link: Link, request: RescaleJob, now_ns: int) -> list[Outcome]:
+    def _rescaled(
+        self, link: LinkId, request: RescaleJob, now_ns: int
+    ) -> list[Outcome]:
         job = self._control.job(request.job_id)
         started = RescaleStarted(
             request_id=request.request_id, rescaling=self._rescaling(job, now_ns)

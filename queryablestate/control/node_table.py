@@ -18,7 +18,7 @@ from queryablestate.control.kept_jobs import KeptJobs
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.wire.node_messages import RegisterNode
     from queryablestate.wire.records import NodeRecord
 
@@ -74,7 +74,7 @@ class PresentNode:
     node_id: str
     store_id: str
     registration_id: str
-    link: Link
+    link: LinkId
     address: str
     heard_at_ns: int
     sequences: dict[str, int] = field(factory=dict)
@@ -100,7 +100,7 @@ class NodeTable:
         self.kept = KeptJobs(self._records.values(), control_id)
         self._registration_ids: dict[str, str] = {}
         self._present: dict[str, PresentNode] = {}
-        self._by_link: dict[Link, PresentNode] = {}
+        self._by_link: dict[LinkId, PresentNode] = {}
         self._awaited = set(self._records)
 
     def __iter__(self) -> Iterator[PresentNode]:
@@ -147,11 +147,11 @@ class NodeTable:
         """Return that node if it is present, or None."""
         return self._present.get(node_id)
 
-    def at(self, link: Link) -> PresentNode | None:
+    def at(self, link: LinkId) -> PresentNode | None:
         """Return the node that is registered over *link*, or None."""
         return self._by_link.get(link)
 
-    def is_at(self, node_id: str, link: Link) -> bool:
+    def is_at(self, node_id: str, link: LinkId) -> bool:
         """Return whether a node is registered over the connection that it had."""
         node = self._present.get(node_id)
         return node is not None and node.link == link
@@ -169,7 +169,7 @@ class NodeTable:
         self._awaited.discard(node_id)
 
     def register(
-        self, message: RegisterNode, *, link: Link, now_ns: int
+        self, message: RegisterNode, *, link: LinkId, now_ns: int
     ) -> PresentNode:
         """Take a node for present; an earlier registration of it is over."""
         earlier = self._present.pop(message.node_id, None)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
 
 
@@ -48,7 +48,7 @@ class _Ticket:
     job_id: str
     version: int
     state_names: frozenset[str]
-    link: Link
+    link: LinkId
     closes_at_ns: int
     query_id: str | None = None
 
@@ -105,7 +105,7 @@ class OpenBatches:
         job_id: str,
         version: int,
         state_names: frozenset[str],
-        link: Link,
+        link: LinkId,
         now_ns: int,
     ) -> None:
         """Take note that a batch is planned."""
@@ -145,7 +145,7 @@ class OpenBatches:
         """Take note that the batch of a query is committed."""
         self._close(lambda one: (one.job_id, one.query_id) == (job_id, query_id))
 
-    def link_closed(self, link: Link, *, now_ns: int) -> None:
+    def link_closed(self, link: LinkId, *, now_ns: int) -> None:
         """Take note that a driver is gone, or is about to come back."""
         for ticket in self._tickets.values():
             if ticket.link == link:

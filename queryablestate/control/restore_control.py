@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from nameservice import NameServiceError
     from queryablestate.control.changes import Outcome
     from queryablestate.control.effects import ControlEffect
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.control.node_table import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.wire.records import AssignmentRecord, CountersRecord
@@ -116,7 +116,7 @@ class _Restore:
     phase: _Phase = _Phase.RESERVING
     load_id: str = ""
     numbers: dict[int, int] = field(factory=dict)
-    links: dict[str, Link] = field(factory=dict)
+    links: dict[str, LinkId] = field(factory=dict)
     assignment: AssignmentRecord | None = None
     awaited: set[str] = field(factory=set)
 
@@ -147,7 +147,7 @@ class Restores:
 
     # -- what happens --------------------------------------------------------------
 
-    def ask(self, link: Link, request: RestoreJob, *, now_ns: int) -> list[Outcome]:
+    def ask(self, link: LinkId, request: RestoreJob, *, now_ns: int) -> list[Outcome]:
         """
         Begin a restore, or wait for one that is under way, or tell that it is done.
 
@@ -205,7 +205,7 @@ class Restores:
             )
         ]
 
-    def link_closed(self, link: Link) -> None:
+    def link_closed(self, link: LinkId) -> None:
         """Forget who waited over that connection."""
         for restore in self._running.values():
             restore.waiters = [one for one in restore.waiters if one.link != link]

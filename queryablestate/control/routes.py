@@ -12,7 +12,7 @@ from queryablestate.control.assignment.assignment import key_groups_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
     from queryablestate.control.node_table import NodeTable
     from queryablestate.wire.records import AssignmentRecord
@@ -54,7 +54,7 @@ class KvStateLocation:
     batch_id: int | None
     assignment_version: int
     node_ids: tuple[str, ...]
-    links: tuple[Link | None, ...]
+    links: tuple[LinkId | None, ...]
     key_groups: tuple[tuple[int, ...], ...]
     sole_key_groups: tuple[tuple[int, ...], ...]
     problem: str | None = None

@@ -27,7 +27,7 @@ from queryablestate.control.assignment.assignment import key_groups_of
 from queryablestate.control.chains import extend_chain, prunable_entries
 from queryablestate.control.changes import Change, Write
 from queryablestate.control.effects import AnswerWriter, RefuseWriter, SendToNode
-from queryablestate.control.events import Link
+from queryablestate.control.events import LinkId
 from queryablestate.control.job.job_changes import JobChange
 from queryablestate.control.waiters import Waiter
 from queryablestate.errors import (
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["Snapshots"]
 
 _RUNNING_COUNT_MAX: Final = 4
-_NOWHERE: Final = Link(-1)
+_NOWHERE: Final = LinkId(-1)
 
 
 @final
@@ -86,7 +86,7 @@ class _Snapshot:
     deadline_ns: int
     wall_clock_us: int
     waiters: list[Waiter] = field(factory=list)
-    awaited: dict[str, Link] = field(factory=dict)
+    awaited: dict[str, LinkId] = field(factory=dict)
     manifest: SnapshotManifest | None = None
     files: list[SnapshotFile] = field(factory=list)
 
@@ -115,7 +115,7 @@ class Snapshots:
     # -- what happens --------------------------------------------------------------
 
     def ask(
-        self, link: Link, request: TakeSnapshot, wall_clock_us: int, *, now_ns: int
+        self, link: LinkId, request: TakeSnapshot, wall_clock_us: int, *, now_ns: int
     ) -> list[Outcome]:
         """
         Begin a snapshot, or wait for one that is being taken.
@@ -164,7 +164,7 @@ class Snapshots:
         snapshot.files += message.files
         return self._finish_if_done(snapshot)
 
-    def link_closed(self, link: Link) -> None:
+    def link_closed(self, link: LinkId) -> None:
         """Forget who waited over that connection."""
         for snapshot in self._running.values():
             snapshot.waiters = [one for one in snapshot.waiters if one.link != link]

@@ -45,7 +45,7 @@ from queryablestate.wire.schema_digest import DeclarationWantedError
 if TYPE_CHECKING:
     from election import StoreOperation
     from queryablestate.control.effects import ControlEffect
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.control.job.job_changes import JobChange
     from queryablestate.control.state import ControlState
     from queryablestate.wire.clients import DrawTicket, DropState, WriterRun
@@ -93,7 +93,7 @@ class TicketOffice:
 
     def draw(
         self,
-        link: Link,
+        link: LinkId,
         request: DrawTicket,
         writable: frozenset[str] | None,
         now_ns: int,
@@ -154,7 +154,7 @@ class TicketOffice:
         return Write(operations=operations, adopt=adopt)
 
     def _draw_epoch(
-        self, link: Link, request: DrawTicket, counters: CountersRecord
+        self, link: LinkId, request: DrawTicket, counters: CountersRecord
     ) -> Write:
         """Give out a ticket that belongs to no batch."""
         control = self._control
@@ -256,7 +256,7 @@ class TicketOffice:
 
     def _drawn(
         self,
-        link: Link,
+        link: LinkId,
         request: DrawTicket,
         job: Job,
         now_ns: int,
@@ -311,7 +311,7 @@ class TicketOffice:
 
     def bind(
         self,
-        link: Link,
+        link: LinkId,
         request: BindRun,
         writable: frozenset[str] | None,
         now_ns: int,
@@ -371,7 +371,7 @@ class TicketOffice:
 
     def _bound(
         self,
-        link: Link,
+        link: LinkId,
         request: BindRun,
         binding: _Binding,
         counters: CountersRecord,
@@ -407,7 +407,7 @@ class TicketOffice:
 
     # -- states --------------------------------------------------------------------
 
-    def drop(self, link: Link, request: DropState, now_ns: int) -> Write:
+    def drop(self, link: LinkId, request: DropState, now_ns: int) -> Write:
         """
         Forget a state.
 
@@ -421,7 +421,7 @@ class TicketOffice:
         return Write(operations=change.operations(), adopt=adopt)
 
     def _dropped(
-        self, link: Link, request: DropState, change: JobChange, now_ns: int
+        self, link: LinkId, request: DropState, change: JobChange, now_ns: int
     ) -> list[ControlEffect]:
         del now_ns
         job = self._control.job(request.job_id)

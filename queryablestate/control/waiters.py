@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from queryablestate.control.events import Link
+from queryablestate.control.events import LinkId
 
 
 __all__ = ["Waiter"]
@@ -14,5 +14,5 @@ __all__ = ["Waiter"]
 class Waiter:
     """An operator that waits for an answer."""
 
-    link: Link
+    link: LinkId
     request_id: int

@@ -47,8 +47,8 @@ from queryablestate.control.effects import (
 )
 from queryablestate.control.events import (
     ControlEvent,
-    Link,
     LinkClosed,
+    LinkId,
     StoreFailed,
     StoreWritten,
     TimePassed,
@@ -116,9 +116,9 @@ class ProxyControl:
         session_timeout_ns: int,
         clock: Clock,
         call: Callable[[Callable[[], None]], None],
-        send: Callable[[Link, msgspec.Struct], bool],
+        send: Callable[[LinkId, msgspec.Struct], bool],
         on_core: Callable[[ControlCore | None], None],
-        on_node_left: Callable[[Link], None],
+        on_node_left: Callable[[LinkId], None],
         on_routes: Callable[[], None],
         waiting_count_max: int,
         limits: ControlLimits,
@@ -136,7 +136,7 @@ class ProxyControl:
         self._on_ready: Callable[[], None] | None = None
         self._reload_at_ns: int | None = None
         self._settled_at_ns: int | None = None
-        self._waiting: dict[Link, dict[int, None]] = {}
+        self._waiting: dict[LinkId, dict[int, None]] = {}
         self._waiting_count = 0
         self.core: ControlCore | None = None
         self.problem: NameServiceError | None = None
@@ -320,7 +320,7 @@ class ProxyControl:
             self._waiting_count += 1
         self.step(event)
 
-    def link_closed(self, link: Link) -> None:
+    def link_closed(self, link: LinkId) -> None:
         """Take note that nobody waits there any more."""
         self._waiting_count -= len(self._waiting.pop(link, ()))
         self.step(LinkClosed(link=link))
@@ -387,7 +387,7 @@ class ProxyControl:
             left_count=note.left_count,
         )
 
-    def _answer(self, link: Link, request_id: int, message: msgspec.Struct) -> None:
+    def _answer(self, link: LinkId, request_id: int, message: msgspec.Struct) -> None:
         """Tell a writer what came of its request, unless that may be of the past."""
         request_ids = self._waiting.get(link)
         if request_ids is not None and request_id in request_ids:

@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     from election import LeaderElection, LeaderSession, LeaderStore
     from nameservice import Clock
     from queryablestate.control.core import ControlCore
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.proxy.access import Caller
     from queryablestate.proxy.config import ProxyConfig
     from queryablestate.wire.clients import ToProxy
@@ -162,7 +162,7 @@ class ProxyLoop:
         )
         self._limiter = RateLimiter(config.rate_limits)
         self._sessions = SessionTable(config.session_count_max)
-        self._nodes: dict[Link, Caller] = {}
+        self._nodes: dict[LinkId, Caller] = {}
         self._epoch_last = 0
         self._reads = ReadRouter(
             access=config.access,
@@ -275,7 +275,7 @@ class ProxyLoop:
 
     def _dispatch(
         self,
-        link: Link,
+        link: LinkId,
         message: ToProxy,
         payload: bytes | memoryview,
         public_key: str | None,
@@ -334,7 +334,7 @@ class ProxyLoop:
                 except NameServiceError as error:
                     self._send(link, refusal_of(error, message.request_id))
 
-    def _hello(self, link: Link, hello: Hello, public_key: str | None) -> None:
+    def _hello(self, link: LinkId, hello: Hello, public_key: str | None) -> None:
         """Open a session."""
         if not self.control.leads:
             # The leader may know other callers: this one's list need not be up to date.
@@ -364,7 +364,7 @@ class ProxyLoop:
 
     def _caller(
         self,
-        link: Link,
+        link: LinkId,
         message: Ask | LookupRequest | ChangeRequest,
         public_key: str | None,
     ) -> Caller | None:
@@ -380,7 +380,7 @@ class ProxyLoop:
         return session.caller
 
     def _request(
-        self, link: Link, caller: Caller, message: LookupRequest | ChangeRequest
+        self, link: LinkId, caller: Caller, message: LookupRequest | ChangeRequest
     ) -> None:
         """Answer what is known here, or let the control plane answer."""
         core = self.control.core
@@ -410,7 +410,7 @@ class ProxyLoop:
         )
 
     def _node_spoke(
-        self, link: Link, message: _NodeMessage, public_key: str | None
+        self, link: LinkId, message: _NodeMessage, public_key: str | None
     ) -> None:
         """Let the control plane hear a node, if it may be one."""
         is_joining = isinstance(message, RegisterNode)
@@ -432,7 +432,7 @@ class ProxyLoop:
         self.control.step(NodeSpoke(link=link, message=message))
 
     def _admit(
-        self, link: Link, message: RegisterNode, public_key: str | None
+        self, link: LinkId, message: RegisterNode, public_key: str | None
     ) -> NodeRefused | None:
         """Return why a node is not taken, whatever the control plane says, or None."""
         access = self._config.access
@@ -450,13 +450,13 @@ class ProxyLoop:
         self._nodes[link] = caller
         return None
 
-    def _dismiss(self, link: Link) -> None:
+    def _dismiss(self, link: LinkId) -> None:
         """Take a node for gone that may be none any more."""
         del self._nodes[link]
         self.control.link_closed(link)
         self._send(link, _NODE_NOT_ALLOWED)
 
-    def _links_closed(self, links: Sequence[Link]) -> None:
+    def _links_closed(self, links: Sequence[LinkId]) -> None:
         for link in links:
             self._nodes.pop(link, None)
             self._send_all(self._current(self._reads.client_left(link)))
@@ -488,7 +488,7 @@ class ProxyLoop:
             outgoing = self._reads.look_again(now_ns=now_ns, is_settled=is_settled)
             self._send_all(self._current(outgoing))
 
-    def _node_left(self, link: Link) -> None:
+    def _node_left(self, link: LinkId) -> None:
         """Answer whoever waits for a node that is gone."""
         is_settled = self.control.is_settled(now_ns=self._clock.now_ns())
         outgoing = self._reads.node_left(link, is_settled=is_settled)
@@ -505,7 +505,7 @@ class ProxyLoop:
             for item in outgoing
         ]
 
-    def _send(self, link: Link, message: msgspec.Struct) -> bool:
+    def _send(self, link: LinkId, message: msgspec.Struct) -> bool:
         return self.port.send(link, message)
 
     def _send_all(self, outgoing: Iterable[Outgoing]) -> None:
@@ -522,7 +522,7 @@ class ProxyLoop:
                 )
                 self._send(item.link, refusal_of(error, item.message.request_id))
 
-    def _not_asked(self, node: Link, question_id: int) -> None:
+    def _not_asked(self, node: LinkId, question_id: int) -> None:
         """Answer whoever asked what a node could not be asked."""
         error = DidNotHappenError("its node takes no more questions: ask again")
         refusal = refusal_of(error, question_id)

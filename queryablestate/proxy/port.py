@@ -20,7 +20,7 @@ import zmq
 
 from nameservice import RemoteProtocolError, get_logger
 from nameservice.clock import NS_PER_MS
-from queryablestate.control.events import Link
+from queryablestate.control.events import LinkId
 from queryablestate.wire import codec
 from queryablestate.wire.address import StateAddress
 from queryablestate.wire.questions import Answer
@@ -97,8 +97,8 @@ class ProxyPort:
         *,
         loop: PollLoop,
         clock: Clock,
-        on_message: Callable[[Link, ToProxy, bytes | memoryview, str | None], None],
-        on_closed: Callable[[Sequence[Link]], None],
+        on_message: Callable[[LinkId, ToProxy, bytes | memoryview, str | None], None],
+        on_closed: Callable[[Sequence[LinkId]], None],
     ) -> None:
         self._frame_size_bytes_max = config.frame_size_bytes_max
         self._uses_curve = config.uses_curve
@@ -204,7 +204,7 @@ class ProxyPort:
         public_key = None
         if self._uses_curve:
             public_key = self._authenticator.public_key_of(frames[0])
-        self._on_message(Link(peer.number), message, payload, public_key)
+        self._on_message(LinkId(peer.number), message, payload, public_key)
 
     def _decoded(self, frames: Sequence[zmq.Frame]) -> ToProxy:
         """Return the message, or raise `RemoteProtocolError`."""
@@ -223,13 +223,13 @@ class ProxyPort:
     def _closed(self, peers: Sequence[Peer]) -> None:
         for peer in peers:
             self._in_flight.forget(peer.connection)
-        self._on_closed([Link(peer.number) for peer in peers])
+        self._on_closed([LinkId(peer.number) for peer in peers])
 
     # -- out ---------------------------------------------------------------------------
 
     def send(
         self,
-        link: Link,
+        link: LinkId,
         message: msgspec.Struct,
         payload: bytes | memoryview | None = None,
     ) -> bool:

@@ -18,7 +18,7 @@ from queryablestate.wire.refusals import refusal_of
 
 
 if TYPE_CHECKING:
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.control.routes import KvStateLocation
 
 
@@ -46,7 +46,7 @@ class Outgoing:
         payload: The second frame, or None.
     """
 
-    link: Link
+    link: LinkId
     message: Question | CancelQuestions | Told | Refusal
     payload: bytes | memoryview | None = None
 
@@ -63,13 +63,13 @@ def element_count(keys: bytes) -> int:
     return -1
 
 
-def refused(client: Link, request_id: int, code: str) -> Outgoing:
+def refused(client: LinkId, request_id: int, code: str) -> Outgoing:
     """Return that a question is refused with a code that clients act on."""
     return Outgoing(client, Refusal(request_id=request_id, code=code))
 
 
 def failed(
-    client: Link,
+    client: LinkId,
     request_id: int,
     error: (
         AccessDeniedError
@@ -85,7 +85,7 @@ def failed(
 
 
 def nothing_committed(
-    client: Link, request_id: int, location: KvStateLocation, node_index: int
+    client: LinkId, request_id: int, location: KvStateLocation, node_index: int
 ) -> Outgoing:
     """Refuse a question about a state that a query has bound, and not written yet."""
     error = StateUnavailableError(
@@ -99,7 +99,7 @@ def nothing_committed(
 
 
 def unavailable(
-    client: Link, request_id: int, location: KvStateLocation, node_index: int
+    client: LinkId, request_id: int, location: KvStateLocation, node_index: int
 ) -> Outgoing:
     """Refuse a question to a node that is away, or that must not be asked."""
     node_id = location.node_ids[node_index]

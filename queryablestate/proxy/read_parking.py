@@ -17,7 +17,7 @@ from queryablestate.shares import Shares
 
 
 if TYPE_CHECKING:
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.proxy.access import Caller
     from queryablestate.wire.questions import Ask
 
@@ -40,7 +40,7 @@ class ParkedQuestion:
         deadline_ns: When an answer is worth nothing any more.
     """
 
-    client: Link
+    client: LinkId
     caller: Caller
     ask: Ask
     keys: bytes
@@ -48,7 +48,7 @@ class ParkedQuestion:
     deadline_ns: int
 
     @property
-    def owner(self) -> str | Link:
+    def owner(self) -> str | LinkId:
         """Return whose place it takes: the caller's, or a nameless connection's."""
         return self.client if self.caller.is_anonymous else self.caller.name
 
@@ -102,7 +102,7 @@ class ParkedQuestions:
             return []
         return self._take([one for one in self._shares if one.deadline_ns <= now_ns])
 
-    def forget(self, client: Link) -> None:
+    def forget(self, client: LinkId) -> None:
         """Forget what *client* waits for."""
         if self._shares:
             self._take([one for one in self._shares if one.client == client])

@@ -72,7 +72,7 @@ from queryablestate.wire.refusals import STALE_ROUTE, error_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.control.routes import KvStateLocation
     from queryablestate.proxy.cache import CacheKey, ResultCache
     from queryablestate.proxy.rate_limit import RateLimiter
@@ -126,9 +126,9 @@ _CacheableOperation: TypeAlias = GetValues | GetItems | GetEntries | HasRows
 class _Pending:
     """A question that a node was asked."""
 
-    client: Link
+    client: LinkId
     request_id: int
-    node: Link
+    node: LinkId
     node_index: int
     location: KvStateLocation
     asked_at_ns: int
@@ -177,10 +177,10 @@ class ReadRouter:
         self._leader_epoch = 0
         self._question_id = 0
         self._pending: dict[int, _Pending] = {}
-        self._of_node: dict[Link, set[int]] = {}
-        self._of_client: dict[Link, set[int]] = {}
+        self._of_node: dict[LinkId, set[int]] = {}
+        self._of_client: dict[LinkId, set[int]] = {}
         self._deadlines: list[tuple[int, int]] = []
-        self._unpaid: dict[int, tuple[Link, _Charge]] = {}
+        self._unpaid: dict[int, tuple[LinkId, _Charge]] = {}
         self._parked = ParkedQuestions(
             count_max=_PARKED_COUNT_MAX, size_bytes_max=_PARKED_SIZE_BYTES_MAX
         )
@@ -235,7 +235,7 @@ class ReadRouter:
 
     def ask(
         self,
-        client: Link,
+        client: LinkId,
         caller: Caller,
         ask: Ask,
         keys: bytes,
@@ -339,7 +339,7 @@ class ReadRouter:
     # -- answers -------------------------------------------------------------------
 
     def answered(
-        self, node: Link, answer: Answer, values: bytes | memoryview, *, now_ns: int
+        self, node: LinkId, answer: Answer, values: bytes | memoryview, *, now_ns: int
     ) -> list[Outgoing]:
         """Pass a node's answer on to whoever asked; nothing if nobody waits."""
         self._settle(node, answer.question_id, answer.row_count, now_ns)
@@ -371,7 +371,7 @@ class ReadRouter:
         )
         return [Outgoing(pending.client, told, values)]
 
-    def refused(self, node: Link, refusal: Refusal, *, now_ns: int) -> list[Outgoing]:
+    def refused(self, node: LinkId, refusal: Refusal, *, now_ns: int) -> list[Outgoing]:
         """Pass a node's refusal on to whoever asked; nothing if nobody waits."""
         self._settle(node, refusal.request_id, refusal.row_count, now_ns)
         pending = self._take(node, refusal.request_id)
@@ -382,7 +382,7 @@ class ReadRouter:
             return [self._answer_for(pending, refusal)]
         return [_passed_on(pending, refusal)]
 
-    def node_left(self, node: Link, *, is_settled: bool = True) -> list[Outgoing]:
+    def node_left(self, node: LinkId, *, is_settled: bool = True) -> list[Outgoing]:
         """
         Refuse what waits for a node that is gone.
 
@@ -403,9 +403,9 @@ class ReadRouter:
                 outgoing.append(refused(client, request_id, STALE_ROUTE))
         return outgoing
 
-    def client_left(self, client: Link) -> list[Outgoing]:
+    def client_left(self, client: LinkId) -> list[Outgoing]:
         """Forget what a client waits for, and have nodes do so, too (rule B2)."""
-        cancelled: dict[Link, list[int]] = {}
+        cancelled: dict[LinkId, list[int]] = {}
         for question_id in sorted(self._of_client.get(client, ())):
             node = self._pending[question_id].node
             self._abandon(node, question_id)
@@ -479,7 +479,7 @@ class ReadRouter:
         return unavailable(client, request_id, location, pending.node_index)
 
     def _forbidden(
-        self, client: Link, caller: Caller, ask: Ask, location: KvStateLocation
+        self, client: LinkId, caller: Caller, ask: Ask, location: KvStateLocation
     ) -> Outgoing | None:
         """Return how *caller* is refused, or None if it may read the state."""
         may = self.access.may
@@ -492,7 +492,7 @@ class ReadRouter:
         return refused(client, ask.request_id, STALE_ROUTE)
 
     def _problem_of(
-        self, client: Link, ask: Ask, keys: bytes
+        self, client: LinkId, ask: Ask, keys: bytes
     ) -> RemoteProtocolError | DidNotHappenError | None:
         """Return why a question is not passed on, or None."""
         if isinstance(ask.operation, ScanRows | WalkRows):
@@ -607,7 +607,7 @@ class ReadRouter:
         return Outgoing(node, question, asked.keys)
 
     def _settle(
-        self, node: Link, question_id: int, row_count: int, now_ns: int
+        self, node: LinkId, question_id: int, row_count: int, now_ns: int
     ) -> None:
         """Charge the rows that a node has read beyond those that are paid for."""
         pending = self._pending.get(question_id)
@@ -624,7 +624,7 @@ class ReadRouter:
         if count > 0:
             self._limiter.charge(charge.caller, charge.state, count, now_ns=now_ns)
 
-    def _abandon(self, node: Link, question_id: int) -> None:
+    def _abandon(self, node: LinkId, question_id: int) -> None:
         """Forget a question, but for who pays for it: its node will say how much."""
         pending = self._take(node, question_id)
         assert pending is not None
@@ -632,7 +632,7 @@ class ReadRouter:
         if len(self._unpaid) > _UNPAID_COUNT_MAX:
             del self._unpaid[next(iter(self._unpaid))]
 
-    def _take(self, node: Link, question_id: int) -> _Pending | None:
+    def _take(self, node: LinkId, question_id: int) -> _Pending | None:
         """Return and forget a question that *node* was asked, or None."""
         questions = self._of_node.get(node)
         if questions is None or question_id not in questions:

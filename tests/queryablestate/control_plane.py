@@ -17,7 +17,7 @@ from queryablestate.control.effects import (
 )
 from queryablestate.control.events import (
     ControlEvent,
-    Link,
+    LinkId,
     NodeSpoke,
     StoreWritten,
     WriterAsked,
@@ -96,10 +96,10 @@ __all__ = [
 
 T = TypeVar("T")
 
-LINK_A: Final = Link(1)
-LINK_B: Final = Link(2)
-DRIVER: Final = Link(10)
-OPERATOR: Final = Link(11)
+LINK_A: Final = LinkId(1)
+LINK_B: Final = LinkId(2)
+DRIVER: Final = LinkId(10)
+OPERATOR: Final = LinkId(11)
 EPOCH: Final = 7
 CONTROL_ID: Final = "control"
 SECOND: Final = 1_000_000_000
@@ -325,7 +325,7 @@ class Plane:
     core: ControlCore = field(factory=lambda: load({}))
     now_ns: int = 0
     store: dict[str, bytes] = field(factory=dict)
-    plans: dict[tuple[Link, str], JobPlan] = field(factory=dict)
+    plans: dict[tuple[LinkId, str], JobPlan] = field(factory=dict)
 
     def step(self, event: ControlEvent) -> tuple[ControlEffect, ...]:
         """Let *event* happen, and nothing else."""
@@ -388,7 +388,7 @@ class Plane:
             WriterAsked(link=DRIVER, request=request, wall_clock_us=WALL_US)
         )
 
-    def hear(self, link: Link, message: FromNode) -> list[ControlEffect]:
+    def hear(self, link: LinkId, message: FromNode) -> list[ControlEffect]:
         """Let a node speak."""
         return self.settle(NodeSpoke(link=link, message=message))
 
@@ -460,6 +460,6 @@ def refusal(effects: Iterable[ControlEffect]) -> NameServiceError:
     return error
 
 
-def sent(effects: Iterable[ControlEffect], link: Link) -> Sequence[ToNode | Struct]:
+def sent(effects: Iterable[ControlEffect], link: LinkId) -> Sequence[ToNode | Struct]:
     """Return what a node is told."""
     return [e.message for e in effects if isinstance(e, SendToNode) and e.link == link]

@@ -13,7 +13,7 @@ from queryablestate.control.changes import (
 )
 from queryablestate.control.commits import Commits
 from queryablestate.control.effects import RefuseWriter
-from queryablestate.control.events import Link
+from queryablestate.control.events import LinkId
 from queryablestate.wire.node_messages import StagesCollected
 from queryablestate.wire.records import (
     AssignmentRecord,
@@ -104,7 +104,7 @@ class MovingPlane:
         self.commits = Commits(self.control)
         self.now_ns = 0
         self.decided: list[BatchDecided] = []
-        self._link = Link(100)
+        self._link = LinkId(100)
 
     def told(self, kind: type[T], effects: Iterable[ControlEffect], node_id: str) -> T:
         """Return the one thing that a node is told, which is of that type."""
@@ -132,7 +132,7 @@ class MovingPlane:
         self,
         *stages: StageRecord,
         version: int = 1,
-        link: Link = DRIVER,
+        link: LinkId = DRIVER,
         batch_id: int = 0,
     ) -> list[ControlEffect]:
         """Ask for a commit."""
@@ -180,7 +180,7 @@ class MovingPlane:
     def come(self, node_id: str, *, store_id: str | None = None) -> list[ControlEffect]:
         """Let a node register; return what it, and others, are asked then."""
         message = node_register(node_id, store_id=store_id)
-        self._link = link = Link(self._link + 1)  # none is used twice
+        self._link = link = LinkId(self._link + 1)  # none is used twice
         node = self.control.nodes.register(message, link=link, now_ns=self.now_ns)
         self.control.nodes.record(NodeRecord(node_id=node_id, store_id=node.store_id))
         return self.perform(self.commits.node_came())

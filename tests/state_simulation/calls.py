@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from tests.state_simulation.proxy import WriterRequest
     from tests.state_simulation.world import World
 
@@ -50,7 +50,7 @@ class Call:
     def __init__(
         self,
         world: World,
-        link: Link,
+        link: LinkId,
         build: _Build,
         on_done: _Done,
         *,

@@ -40,7 +40,7 @@ from tests.state_simulation.network import Connection
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.node.core.effects import FetchKeyGroups
     from queryablestate.node.core.events import CopyAdvanced
     from queryablestate.store.store import StateStore
@@ -172,7 +172,7 @@ class CopyLink:
             self._world.timeline.after(delay_ns, self._open)
 
     @property
-    def link(self) -> Link | None:
+    def link(self) -> LinkId | None:
         """Return what names the connection, or None while there is none."""
         return None if self._connection is None else self._connection.link
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, final
 
-from queryablestate.control.events import Link
+from queryablestate.control.events import LinkId
 from tests.simulation.timeline import MS
 
 
@@ -51,10 +51,10 @@ class Network:
         self.storm_loss = 0.0
         self._link_count = 0
 
-    def new_link(self) -> Link:
+    def new_link(self) -> LinkId:
         """Return the number of a connection that was not there before."""
         self._link_count += 1
-        return Link(self._link_count)
+        return LinkId(self._link_count)
 
     def delay_ns(self) -> int:
         """Return how long one message takes."""

@@ -19,8 +19,8 @@ from queryablestate.control.effects import (
 )
 from queryablestate.control.events import (
     ControlEvent,
-    Link,
     LinkClosed,
+    LinkId,
     NodeSpoke,
     StoreFailed,
     StoreWritten,
@@ -124,11 +124,11 @@ class Proxy:
         self.is_suspended = False
         self.epoch = 0
         self.core: ControlCore | None = None
-        self._connections: dict[Link, Connection] = {}
-        self._replies: dict[tuple[Link, int], Callable[[Struct], None]] = {}
-        self._asked: dict[tuple[Link, int], WriterRequest] = {}
+        self._connections: dict[LinkId, Connection] = {}
+        self._replies: dict[tuple[LinkId, int], Callable[[Struct], None]] = {}
+        self._asked: dict[tuple[LinkId, int], WriterRequest] = {}
         self._readers: dict[
-            tuple[Link, int], Callable[[Told | Refusal, bytes | None], None]
+            tuple[LinkId, int], Callable[[Told | Refusal, bytes | None], None]
         ] = {}
         self._timer_ns: int | None = None
         self._loaded_at_ns = 0
@@ -222,7 +222,7 @@ class Proxy:
         """Take note of a connection."""
         self._connections[connection.link] = connection
 
-    def link_closed(self, link: Link) -> None:
+    def link_closed(self, link: LinkId) -> None:
         """Take note that a connection is over."""
         for key in [key for key in self._replies if key[0] == link]:
             del self._replies[key]
@@ -233,7 +233,7 @@ class Proxy:
             if self.core is not None:
                 self._step(LinkClosed(link=link))
 
-    def node_said(self, link: Link, message: NodeMessage, payload: bytes) -> None:
+    def node_said(self, link: LinkId, message: NodeMessage, payload: bytes) -> None:
         """Hear a node."""
         if not self.is_alive:
             return
@@ -267,7 +267,7 @@ class Proxy:
                 self._step(event)
 
     def writer_asked(
-        self, link: Link, request: WriterRequest, reply: Callable[[Struct], None]
+        self, link: LinkId, request: WriterRequest, reply: Callable[[Struct], None]
     ) -> None:
         """Hear a writer, or an operator."""
         if not self.is_alive:
@@ -293,7 +293,7 @@ class Proxy:
 
     def reader_asked(
         self,
-        link: Link,
+        link: LinkId,
         ask: Ask,
         keys: bytes,
         reply: Callable[[Told | Refusal, bytes | None], None],
@@ -388,7 +388,7 @@ class Proxy:
             case _:
                 assert_never(effect)
 
-    def _check_answer(self, link: Link, message: Struct) -> None:
+    def _check_answer(self, link: LinkId, message: Struct) -> None:
         """Let the books know what a writer is told, at the moment that it is said."""
         world = self._world
         match message:
@@ -461,7 +461,7 @@ class Proxy:
 
         timeline.after(world.leader_store_delay_ns(), arrive)
 
-    def _reply(self, link: Link, request_id: int, message: Struct) -> None:
+    def _reply(self, link: LinkId, request_id: int, message: Struct) -> None:
         if not self.leads:
             message = Refusal(request_id=request_id, code=NOT_LEADER)
         self._world.trace(self.name, ">", link, message)
@@ -469,7 +469,7 @@ class Proxy:
         if reply is not None:
             reply(message)
 
-    def _tell_node(self, link: Link, message: Struct, payload: bytes) -> bool:
+    def _tell_node(self, link: LinkId, message: Struct, payload: bytes) -> bool:
         """Send something; return whether there was room for it in the queue."""
         connection = self._connections.get(link)
         if connection is None:

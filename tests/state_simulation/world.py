@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from election import StoreOperation
-    from queryablestate.control.events import Link
+    from queryablestate.control.events import LinkId
     from queryablestate.wire.questions import Refusal
     from tests.state_simulation.copying import CopyLink, NodeCopying
     from tests.state_simulation.scenario import QueryPlan
@@ -158,9 +158,9 @@ class World:
             scenario.network, self.timeline, Random(f"{scenario.seed}/network")
         )
         self.names = NameService(self._committed)
-        self.connections: dict[Link, tuple[Node, Proxy]] = {}
+        self.connections: dict[LinkId, tuple[Node, Proxy]] = {}
         self.isolated: set[str] = set()
-        self.copy_links: dict[Link | None, CopyLink] = {}
+        self.copy_links: dict[LinkId | None, CopyLink] = {}
         self.cut_off: set[str] = set()
         self.copy_slowness = 1
         self.has_lost_disks = False
@@ -585,7 +585,7 @@ class World:
             when_ns = max(last_ns, self.timeline.now_ns) + self.notice_ns()
             self.timeline.at(when_ns, partial(proxy.link_closed, connection.link))
 
-    def link_closed(self, link: Link) -> None:
+    def link_closed(self, link: LinkId) -> None:
         """Let every proxy know that a writer is gone."""
         for proxy in self._proxies:
             proxy.link_closed(link)

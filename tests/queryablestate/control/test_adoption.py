@@ -14,7 +14,7 @@ from queryablestate.control.effects import (
     SendToNode,
     StartOver,
 )
-from queryablestate.control.events import Link, LinkClosed
+from queryablestate.control.events import LinkClosed, LinkId
 from queryablestate.control.job_plans import job_plan
 from queryablestate.errors import (
     DeadlineExceededError,
@@ -251,7 +251,7 @@ class TestOlderCopy:
         before = Before()
         plane = before.restored()
         plane.ask(adopt())
-        plane.settle(LinkClosed(link=Link(10)))
+        plane.settle(LinkClosed(link=LinkId(10)))
         assert plane.hear(LINK_A, before.tells("a")) == []
         assert plane.hear(LINK_B, before.tells("b")) == []
 

@@ -11,7 +11,7 @@ from queryablestate.control.chains import (
     lagging_nodes,
     prunable_entries,
 )
-from queryablestate.control.events import Link, LinkClosed
+from queryablestate.control.events import LinkClosed, LinkId
 from queryablestate.control.job.leader_paths import encode_record, entry_path, job_path
 from queryablestate.errors import StateUnavailableError
 from queryablestate.wire.node_messages import (
@@ -40,7 +40,7 @@ from tests.queryablestate.control_plane import (
 from tests.queryablestate.moving_plane import MovingPlane, assignment
 
 
-AGAIN = Link(20)
+AGAIN = LinkId(20)
 
 
 def reset(sequence: int, *lost: int) -> ResetJob:

@@ -7,7 +7,7 @@ import pytest
 from queryablestate import CommitTimeoutError, StagedDataMissingError
 from queryablestate.control.commit_verification import verify_id_of
 from queryablestate.control.effects import AnswerWriter
-from queryablestate.control.events import Link
+from queryablestate.control.events import LinkId
 from queryablestate.control.job.job_changes import JobChange
 from queryablestate.wire.clients import BatchCommitted
 from queryablestate.wire.node_messages import (
@@ -314,7 +314,7 @@ class TestAway:
         """The node is told again when the time that it was given is over."""
         plane, command = self.start()
         plane.now_ns = 20 * SECOND
-        plane.ask(stage(1, a=1, b=1), version=2, link=Link(20))
+        plane.ask(stage(1, a=1, b=1), version=2, link=LinkId(20))
         plane.now_ns = 60 * SECOND
         again = plane.told(CollectStages, plane.perform([]), "c")
         assert again.verify_id == command.verify_id

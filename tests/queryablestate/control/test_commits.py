@@ -21,8 +21,8 @@ from queryablestate.control.effects import (
     WriteStore,
 )
 from queryablestate.control.events import (
-    Link,
     LinkClosed,
+    LinkId,
     NodeSpoke,
     StoreFailed,
     StoreWritten,
@@ -60,7 +60,7 @@ from tests.queryablestate.control_plane import (
 )
 
 
-AGAIN = Link(20)
+AGAIN = LinkId(20)
 
 
 def verify_id(batch_id: int, *stages: StageRecord, epoch: int = 1) -> int:
@@ -99,14 +99,14 @@ def decided(sequence: int, batch_id: int, *stages: StageRecord) -> ApplyEntries:
 
 
 def committed(
-    batch_id: int, *, link: Link = DRIVER, is_repeated: bool = False
+    batch_id: int, *, link: LinkId = DRIVER, is_repeated: bool = False
 ) -> AnswerWriter:
     """Return the answer that every owner has applied a batch."""
     message = BatchCommitted(request_id=3, batch_id=batch_id, is_repeated=is_repeated)
     return AnswerWriter(link=link, message=message)
 
 
-def asked(request: CommitBatch, link: Link = DRIVER) -> WriterAsked:
+def asked(request: CommitBatch, link: LinkId = DRIVER) -> WriterAsked:
     """Return that a writer asked."""
     return WriterAsked(link=link, request=request, wall_clock_us=WALL_US)
 
@@ -374,12 +374,12 @@ class TestAgain:
         plane.ask(commit(1, 0, one))
         assert plane.step(asked(commit(1, 0, one), AGAIN)) == ()
         plane.hear(LINK_A, verified("a", verify_id(0, one)))
-        assert plane.step(asked(commit(1, 0, one), Link(21))) == ()
+        assert plane.step(asked(commit(1, 0, one), LinkId(21))) == ()
         plane.hear(LINK_A, applied("a", 1))
         assert plane.hear(LINK_B, applied("b", 1)) == [
             committed(0),
             committed(0, link=AGAIN),
-            committed(0, link=Link(21)),
+            committed(0, link=LinkId(21)),
         ]
 
     @pytest.mark.proves("W2")
@@ -566,5 +566,5 @@ class TestWaiting:
         assert plane.hear(AGAIN, applied("a", 1)) == [committed(0)]
 
 
-def _spoke(link: Link, message: object) -> NodeSpoke:
+def _spoke(link: LinkId, message: object) -> NodeSpoke:
     return NodeSpoke(link=link, message=message)  # type: ignore[arg-type]  # messages of nodes only

@@ -18,8 +18,8 @@ from queryablestate.control.effects import (
     WriteStore,
 )
 from queryablestate.control.events import (
-    Link,
     LinkClosed,
+    LinkId,
     NodeSpoke,
     StoreFailed,
     StoreWritten,
@@ -52,7 +52,7 @@ from tests.queryablestate.control_plane import (
 )
 
 
-def asked(link: Link, request: object) -> WriterAsked:
+def asked(link: LinkId, request: object) -> WriterAsked:
     """Return that somebody asked."""
     return WriterAsked(link=link, request=request, wall_clock_us=WALL_US)  # type: ignore[arg-type]  # requests of writers only
 
@@ -97,7 +97,7 @@ class TestTurns:
         plane.ask(commit(epoch, 0, stage(1, a=1)))
         plane.step(asked(DRIVER, draw(job_id="other", request_id=6)))
         plane.step(asked(OPERATOR, drop()))
-        plane.step(NodeSpoke(link=Link(9), message=node_register("c")))
+        plane.step(NodeSpoke(link=LinkId(9), message=node_register("c")))
         error = MayHaveHappenedError("no answer")
         effects = plane.step(StoreFailed(error=error, is_certain=False))
         refused = [e for e in effects if isinstance(e, RefuseWriter)]
@@ -108,7 +108,7 @@ class TestTurns:
         ]
         assert all(isinstance(e.error, MayHaveHappenedError) for e in refused)
         (told,) = [e for e in effects if isinstance(e, SendToNode)]
-        assert told.link == Link(9)
+        assert told.link == LinkId(9)
         assert isinstance(told.message, NodeRefused)
         assert effects[4:] == (StartOver(reason=error),)
         with pytest.raises(AssertionError):

@@ -16,8 +16,8 @@ from queryablestate.control.effects import (
     WriteStore,
 )
 from queryablestate.control.events import (
-    Link,
     LinkClosed,
+    LinkId,
     NodeSpoke,
     StoreFailed,
     StoreWritten,
@@ -61,11 +61,11 @@ from tests.queryablestate.control_plane import (
 )
 
 
-AGAIN = Link(20)
+AGAIN = LinkId(20)
 UNKNOWN = NodeRefused(reason="unknown", detail="register first")
 
 
-def spoke(link: Link, message: FromNode) -> NodeSpoke:
+def spoke(link: LinkId, message: FromNode) -> NodeSpoke:
     """Return that a node spoke."""
     return NodeSpoke(link=link, message=message)
 
@@ -268,7 +268,7 @@ class TestPresence:
         )
 
     @pytest.mark.parametrize("link", [LINK_A, AGAIN])
-    def test_who_is_not_registered_is_told(self, link: Link) -> None:
+    def test_who_is_not_registered_is_told(self, link: LinkId) -> None:
         """After a new connection, or in another process of the same name."""
         plane = Plane()
         plane.start_nodes()

@@ -16,8 +16,8 @@ from queryablestate.control.effects import (
     WriteStore,
 )
 from queryablestate.control.events import (
-    Link,
     LinkClosed,
+    LinkId,
     NodeSpoke,
     StoreFailed,
     StoreWritten,
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-LINK_C: Final = Link(3)
+LINK_C: Final = LinkId(3)
 LINKS: Final = {"a": LINK_A, "b": LINK_B, "c": LINK_C}
 GROUPS: Final = (0, 1, 2, 3)
 
@@ -142,7 +142,7 @@ def owners(plane: Plane) -> list[str]:
     ]
 
 
-def parts(effects: Iterable[ControlEffect], link: Link) -> list[JobAssignment]:
+def parts(effects: Iterable[ControlEffect], link: LinkId) -> list[JobAssignment]:
     """Return what a node is told of its part."""
     return [
         message.job for message in sent(effects, link) if isinstance(message, AssignJob)
@@ -316,7 +316,7 @@ class TestMove:
         plane.ask(rescale(2))
         plane.settle(LinkClosed(link=LINK_A))
         message = node_register("a", registration_id="later", positions={APP: 0})
-        effects = plane.hear(Link(9), message)
+        effects = plane.hear(LinkId(9), message)
         (part,) = parts(effects, LINK_B)
         assert part.sources[0].address == "tcp://a:1"
         assert part.assignment_version == 2
@@ -327,8 +327,8 @@ class TestMove:
         join(plane, "b")
         plane.ask(rescale(2))
         plane.settle(LinkClosed(link=LINK_A))
-        effects = plane.hear(Link(9), node_register("b", positions={APP: 0}))
-        registered = sent(effects, Link(9))[0]
+        effects = plane.hear(LinkId(9), node_register("b", positions={APP: 0}))
+        registered = sent(effects, LinkId(9))[0]
         assert isinstance(registered, NodeRegistered)
         (source,) = registered.jobs[0].sources
         assert (source.node_id, source.address) == ("a", None)
@@ -623,7 +623,7 @@ class TestRescale:
         """A fifth node would have nothing to do."""
         plane, _ = start("abc")
         for number in range(2):
-            plane.hear(Link(30 + number), node_register(f"more-{number}"))
+            plane.hear(LinkId(30 + number), node_register(f"more-{number}"))
         error = refusal(plane.ask(rescale(5)))
         assert "4 key groups" in str(error)
 
@@ -849,8 +849,8 @@ class TestDrain:
         plane, _ = start("a")
         join(plane, "b")
         plane.ask(drain("b"))
-        effects = plane.hear(Link(9), node_register("b"))
-        assert sent(effects, Link(9))[-1] == emptied("empty")
+        effects = plane.hear(LinkId(9), node_register("b"))
+        assert sent(effects, LinkId(9))[-1] == emptied("empty")
         plane.next_leader()
         plane.hear(LINK_A, node_register("a", positions={APP: 0}))
         effects = plane.hear(LINK_B, node_register("b"))

@@ -17,8 +17,8 @@ from queryablestate.control.effects import (
     WriteStore,
 )
 from queryablestate.control.events import (
-    Link,
     LinkClosed,
+    LinkId,
     NodeSpoke,
     StoreFailed,
     StoreWritten,
@@ -111,7 +111,7 @@ class Node:
 
     node_id: str
     disk: Disk
-    link: Link | None = None
+    link: LinkId | None = None
     process: int = 0
     inbox: deque[ToNode] = field(factory=deque)
     outbox: deque[FromNode] = field(factory=deque)
@@ -228,7 +228,7 @@ class World:
         self.nodes = {
             node_id: Node(node_id, Disk(f"disk-of-{node_id}")) for node_id in NODE_IDS
         }
-        self.by_link: dict[Link, Node] = {}
+        self.by_link: dict[LinkId, Node] = {}
         self.link_last = 100
         self.disk_last = 0
         self.writing: WriteStore | None = None
@@ -278,7 +278,7 @@ class World:
         if node.link is not None:
             return
         self.link_last += 1
-        node.link = Link(self.link_last)
+        node.link = LinkId(self.link_last)
         node.process += 1
         self.by_link[node.link] = node
         node.outbox.append(node.registration())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queryablestate.control.events import Link
+from queryablestate.control.events import LinkId
 from queryablestate.control.job.job import Job
 from queryablestate.control.open_batches import OpenBatches
 from queryablestate.wire.records import AssignmentRecord, JobRecord
@@ -12,7 +12,7 @@ from queryablestate.wire.records import AssignmentRecord, JobRecord
 
 SECOND = 1_000_000_000
 JOB = "job"
-DRIVER, OTHER = Link(1), Link(2)
+DRIVER, OTHER = LinkId(1), LinkId(2)
 
 
 def jobs() -> dict[str, Job]:
@@ -50,7 +50,7 @@ def draw(
     ticket: int,
     *,
     version: int = 1,
-    link: Link = DRIVER,
+    link: LinkId = DRIVER,
     name: str = "rows",
     now_ns: int = 10 * SECOND,
 ) -> None:

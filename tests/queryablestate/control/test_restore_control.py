@@ -21,8 +21,8 @@ from queryablestate import (
 )
 from queryablestate.control.effects import RefuseWriter, SendToNode, StartOver
 from queryablestate.control.events import (
-    Link,
     LinkClosed,
+    LinkId,
     NodeSpoke,
     StoreFailed,
     TimePassed,
@@ -113,7 +113,7 @@ def asked(
     *,
     restore_id: str = ID,
     job_id: str = APP,
-    link: Link = OPERATOR,
+    link: LinkId = OPERATOR,
 ) -> WriterAsked:
     """Return that an operator wants a job restored, within ten seconds."""
     request = RestoreJob(
@@ -306,7 +306,7 @@ class TestRestoring:
         """By another leader, too; under another id the job is simply there."""
         plane.settle(asked())
         plane.settle(LinkClosed(link=OPERATOR))
-        plane.settle(asked(link=Link(12)))
+        plane.settle(asked(link=LinkId(12)))
         plane.settle(loaded("a"))
         plane.settle(loaded("b"))
         assert told(JobRestored, plane.settle(asked())).node_ids == ("a", "b")
@@ -362,7 +362,7 @@ class TestFailing:
         """Another process of it may have begun with another disk."""
         plane.settle(asked())
         plane.settle(loaded("a"))
-        effects = plane.hear(Link(21), node_register("a", registration_id="other"))
+        effects = plane.hear(LinkId(21), node_register("a", registration_id="other"))
         assert isinstance(refusal(effects), StateUnavailableError)
 
     def test_time_that_is_up(self, plane: Plane) -> None:

@@ -20,8 +20,8 @@ from queryablestate.control.effects import (
     WriteStore,
 )
 from queryablestate.control.events import (
-    Link,
     LinkClosed,
+    LinkId,
     NodeSpoke,
     StoreFailed,
     TimePassed,
@@ -61,7 +61,7 @@ LINKS: Final = {"a": LINK_A, "b": LINK_B}
 
 
 def asked(
-    *, snapshot_id: str = ID, job_id: str = APP, link: Link = OPERATOR
+    *, snapshot_id: str = ID, job_id: str = APP, link: LinkId = OPERATOR
 ) -> WriterAsked:
     """Return that an operator wants a snapshot, within ten seconds."""
     request = TakeSnapshot(
@@ -107,7 +107,7 @@ def plane() -> Plane:
     return plane
 
 
-def told_nodes(effects: list[ControlEffect]) -> list[tuple[Link, type]]:
+def told_nodes(effects: list[ControlEffect]) -> list[tuple[LinkId, type]]:
     """Return which kinds of messages go where, in order."""
     return [
         (effect.link, type(effect.message))
@@ -169,7 +169,7 @@ class TestTaking:
         plane.settle(LinkClosed(link=OPERATOR))
         plane.settle(written("a", 2))
         plane.settle(written("b", 2))
-        effects = plane.settle(asked(link=Link(12)))
+        effects = plane.settle(asked(link=LinkId(12)))
         assert told(SnapshotTaken, effects).manifest.sequence == 2
 
     def test_a_later_attempt_has_files_of_its_own(self, plane: Plane) -> None:

@@ -17,7 +17,7 @@ from nameservice import (
     UnreachableError,
 )
 from queryablestate.control.core import ControlCore
-from queryablestate.control.events import Link, NodeSpoke, WriterAsked
+from queryablestate.control.events import LinkId, NodeSpoke, WriterAsked
 from queryablestate.control.limits import ControlLimits
 from queryablestate.proxy.leadership import ProxyControl
 from queryablestate.wire.clients import BindRun, CommitBatch, DrawTicket, TicketDrawn
@@ -75,10 +75,10 @@ class Proxy:
         self.store = store
         self.election = FakeElection()
         self.clock = ManualClock()
-        self.sent: list[tuple[Link, msgspec.Struct]] = []
-        self.full: set[Link] = set()
+        self.sent: list[tuple[LinkId, msgspec.Struct]] = []
+        self.full: set[LinkId] = set()
         self.cores: list[bool] = []
-        self.left: list[Link] = []
+        self.left: list[LinkId] = []
         self.look_count = 0
         self.ready_count = 0
         self._calls: deque[Callable[[], None]] = deque()
@@ -97,7 +97,7 @@ class Proxy:
             on_routes=self._look,
         )
 
-    def _send(self, link: Link, message: msgspec.Struct) -> bool:
+    def _send(self, link: LinkId, message: msgspec.Struct) -> bool:
         if link in self.full:
             return False
         self.sent.append((link, message))
@@ -134,28 +134,28 @@ class Proxy:
         self,
         request: DrawTicket | BindRun | CommitBatch,
         *,
-        link: Link = DRIVER,
+        link: LinkId = DRIVER,
     ) -> None:
         """Let a writer ask."""
         self.control.ask(WriterAsked(link=link, request=request, wall_clock_us=WALL_US))
 
-    def register(self, name: str = "a", link: Link = LINK_A) -> None:
+    def register(self, name: str = "a", link: LinkId = LINK_A) -> None:
         """Let a node register; a new one is written down first."""
         message = node_register(name)
         self.control.step(NodeSpoke(link=link, message=message))
 
-    def beat(self, name: str = "a", link: Link = LINK_A) -> None:
+    def beat(self, name: str = "a", link: LinkId = LINK_A) -> None:
         """Let a node send a heartbeat."""
         message = heartbeat(name, 1)
         self.control.step(NodeSpoke(link=link, message=message))
 
-    def answers(self, link: Link = DRIVER) -> list[msgspec.Struct]:
+    def answers(self, link: LinkId = DRIVER) -> list[msgspec.Struct]:
         """Return what was sent over *link*, and forget it."""
         found = [message for to, message in self.sent if to == link]
         self.sent = [(to, message) for to, message in self.sent if to != link]
         return found
 
-    def not_led(self, *request_ids: int, link: Link = DRIVER) -> bool:
+    def not_led(self, *request_ids: int, link: LinkId = DRIVER) -> bool:
         """Return whether exactly these requests were answered: ask elsewhere."""
         return self.answers(link) == [
             Refusal(request_id=request_id, code=NOT_LEADER)

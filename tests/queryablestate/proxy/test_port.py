@@ -13,7 +13,7 @@ import zmq
 from structlog.testing import capture_logs
 
 from nameservice import AuthenticationError, ConfigurationError, SystemClock
-from queryablestate.control.events import Link
+from queryablestate.control.events import LinkId
 from queryablestate.proxy import port as proxy_port
 from queryablestate.proxy.access import AccessList, CallerEntry, token_sha256
 from queryablestate.proxy.config import ProxyConfig
@@ -52,10 +52,10 @@ class Port:
     """
 
     def __init__(self, **settings: Any) -> None:
-        self.came: Record[tuple[Link, ToProxy, bytes | memoryview, str | None]] = (
+        self.came: Record[tuple[LinkId, ToProxy, bytes | memoryview, str | None]] = (
             Record()
         )
-        self.closed: Record[Link] = Record()
+        self.closed: Record[LinkId] = Record()
         self.loop = PollLoop(name="port")
         self.port = ProxyPort(
             ProxyConfig(**settings),
@@ -67,7 +67,7 @@ class Port:
         self.loop.at_end(self.port.close)
         self.loop.start()
 
-    def _closed(self, links: Sequence[Link]) -> None:
+    def _closed(self, links: Sequence[LinkId]) -> None:
         for link in links:
             self.closed.add(link)
 

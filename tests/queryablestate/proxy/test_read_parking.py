@@ -6,21 +6,21 @@ from typing import Final
 
 import pytest
 
-from queryablestate.control.events import Link
+from queryablestate.control.events import LinkId
 from queryablestate.proxy.access import ANONYMOUS_CALLER, Caller
 from queryablestate.proxy.read_parking import ParkedQuestion, ParkedQuestions
 from queryablestate.wire.questions import Ask, GetValues
 
 
-CLIENT: Final = Link(1)
-OTHER: Final = Link(2)
+CLIENT: Final = LinkId(1)
+OTHER: Final = LinkId(2)
 
 
 def asked(
     number: int,
     *,
     deadline_ns: int = 100,
-    client: Link = CLIENT,
+    client: LinkId = CLIENT,
     size_bytes: int = 1,
     caller: Caller = ANONYMOUS_CALLER,
 ) -> ParkedQuestion:
@@ -87,7 +87,7 @@ class TestRoom:
         parked = parking(size_bytes_max=90)
         named = Caller(name="greedy")
         for number in range(3):
-            link = Link(100 + number)
+            link = LinkId(100 + number)
             one = asked(number, size_bytes=30, client=link, caller=named)
             assert parked.park(one) == []
         other = asked(9, size_bytes=45)

@@ -10,7 +10,7 @@ import pytest
 
 from nameservice import NS_PER_SECOND
 from queryablestate import RateLimitedError, StateUnavailableError
-from queryablestate.control.events import Link
+from queryablestate.control.events import LinkId
 from queryablestate.control.routes import KvStateLocation
 from queryablestate.proxy import router as router_module
 from queryablestate.proxy.access import (
@@ -46,10 +46,10 @@ from queryablestate.wire.refusals import (
 )
 
 
-CLIENT: Final = Link(1)
-OTHER: Final = Link(2)
-NODE_A: Final = Link(10)
-NODE_B: Final = Link(11)
+CLIENT: Final = LinkId(1)
+OTHER: Final = LinkId(2)
+NODE_A: Final = LinkId(10)
+NODE_B: Final = LinkId(11)
 KEY: Final = msgspec.msgpack.encode([b"key"])
 KEYS: Final = msgspec.msgpack.encode([b"key", b"other"])
 VALUES: Final = msgspec.msgpack.encode([b"value"])
@@ -59,7 +59,7 @@ SECOND: Final = NS_PER_SECOND
 
 def location(
     *,
-    links: tuple[Link | None, ...] = (NODE_A, NODE_B),
+    links: tuple[LinkId | None, ...] = (NODE_A, NODE_B),
     batch_id: int | None = 3,
     version: int = 1,
     generation: int = 1,
@@ -144,7 +144,7 @@ class Reads:
         *,
         now_ns: int = 0,
         is_settled: bool = True,
-        client: Link = CLIENT,
+        client: LinkId = CLIENT,
     ) -> list[Outgoing]:
         """Ask as somebody who may do everything."""
         return self.router.ask(
