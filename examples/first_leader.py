@@ -43,6 +43,7 @@ if __name__ == "__main__":
     url, address = sys.argv[1:]
     with open_ha_services(url) as ha, ha.get_leader_election("flights") as election:
         election.start(Contender(election, address))
+        print("contending for flights", flush=True)
         try:
             threading.Event().wait()
         except KeyboardInterrupt:

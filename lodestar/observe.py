@@ -60,7 +60,7 @@ __all__ = [
     "leaders_text",
 ]
 
-_NOBODY: Final = "nobody"
+_NO_LEADER: Final = "none"
 
 # What `leader --field` prints, and how it is found in the JSON document.
 _FIELDS: Final = {
@@ -87,7 +87,7 @@ def add_verbs(verbs: Verbs) -> None:
         _leader,
         operands="JOB",
         description="Tell who leads JOB: address, epoch and leader session id. "
-        "Exit code 3 if nobody does.",
+        "Exit code 3 if it has no leader.",
         examples="lodestar leader flights --wait 30\n"
         "curl http://$(lodestar leader flights --field address)/totals",
     )
@@ -150,13 +150,13 @@ def _leaders(arguments: Namespace) -> ExitCode:
 def leaders_text(components: Sequence[ComponentInformation]) -> str:
     """Return *components* as a table for people."""
     if not components:
-        return "nobody contends for anything"
+        return "there are no contenders"
     return table_text(
         ("JOB", "LEADER", "EPOCH", "CONTENDERS"),
         [
             (
                 each.component_id,
-                _NOBODY if each.leader is None else each.leader.address,
+                _NO_LEADER if each.leader is None else each.leader.address,
                 _number_text(each.epoch),
                 str(each.contender_count),
             )
@@ -296,7 +296,7 @@ def change_text(job: str, leader: LeaderInformation | None, moment: datetime) ->
     """Return one change as a line for people."""
     when = timestamp_text(moment, is_for_people=True)
     if leader is None:
-        return f"{when}  nobody leads {job}"
+        return f"{when}  {job} has no leader"
     return (
         f"{when}  {printable(leader.address)} leads {job}"
         f"  epoch {leader.epoch}  session {leader.leader_session_id}"
@@ -331,7 +331,7 @@ def _contenders(arguments: Namespace) -> ExitCode:
 def contenders_text(job: str, contenders: Sequence[ContenderInformation]) -> str:
     """Return *contenders* as a table for people."""
     if not contenders:
-        return f"nobody contends for {job}"
+        return f"{job} has no contenders"
     return table_text(
         ("TURN", "CONTENDER", "ADDRESS", "SESSION", "SESSION AGE", "LAST HEARD"),
         [

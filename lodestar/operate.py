@@ -68,7 +68,7 @@ def add_verbs(verbs: Verbs) -> None:
         _revoke,
         operands="JOB",
         description="End the present leadership of JOB: its holder queues last, the "
-        "next contender leads. Exit code 3 if nobody leads.",
+        "next contender leads. Exit code 3 if it has no leader.",
         examples="lodestar revoke flights",
     )
     parser.add_argument("job", metavar="JOB", type=job_id, help="the job id")

@@ -352,7 +352,7 @@ class NoLeaderError(NameServiceError):
         self.waited_seconds = waited_seconds
 
     def __str__(self) -> str:
-        sentence = f"nobody leads {self.component_id!r}"
+        sentence = f"{self.component_id!r} has no leader"
         if not self.waited_seconds:
             return sentence
         return f"{sentence} (waited {self.waited_seconds:.3g} s)"

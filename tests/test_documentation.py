@@ -20,6 +20,10 @@ from urllib.parse import unquote
 
 import pytest
 
+import nameservice.errors
+import queryablestate.errors
+import rescaling.errors
+
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted(
@@ -150,3 +154,37 @@ class TestChecks:
         """Only consecutive, unchanged lines are part of a file."""
         source = "a = 1\nb = 2\nif b:\n    c = 3\n"
         assert is_part(code, source) is expected
+
+
+class TestTroubleshooting:
+    """The page with errors, their causes and cures."""
+
+    page = ROOT / "docs" / "howto" / "troubleshooting.md"
+
+    def test_every_public_error_has_a_cure(self) -> None:
+        """Each class of the tree stands there, most in a row of its own."""
+        named = set(re.findall(r"`([A-Z]\w+Error)`", prose(self.page)))
+        assert public_errors() - named == set()
+
+    def test_it_names_no_other_error(self) -> None:
+        """A class that is gone, or was never there, has no row."""
+        rows = re.findall(
+            r"^\| (`[A-Z]\w+Error`[^|]*) \|", prose(self.page), re.MULTILINE
+        )
+        named = {name for row in rows for name in re.findall(r"\w+Error", row)}
+        assert len(named) > 30
+        assert named - public_errors() == set()
+
+    def test_every_row_says_what_to_do(self) -> None:
+        """No cell of a cause or a cure is empty."""
+        rows = re.findall(r"^\| `.*\|$", prose(self.page), re.MULTILINE)
+        assert all(all(cell.strip() for cell in row.split("|")[1:-1]) for row in rows)
+
+
+def public_errors() -> set[str]:
+    """Return the names of all errors that users may catch."""
+    return {
+        name
+        for module in (nameservice.errors, queryablestate.errors, rescaling.errors)
+        for name in module.__all__
+    }

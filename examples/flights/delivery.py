@@ -72,7 +72,7 @@ def deliver(
     retries: list[Retry] = []
     while (remaining_seconds := deadline - time.monotonic()) > 0:
         if retriever.leader is None:
-            retries.append(Retry(address="", epoch=0, reason="nobody leads"))
+            retries.append(Retry(address="", epoch=0, reason="no leader"))
         try:
             leader = retriever.wait_for_leader(remaining_seconds)
         except NoLeaderError as error:

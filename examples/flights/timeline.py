@@ -139,7 +139,7 @@ class Timeline:
         at_ns = self._clock.now_ns()
         with self._lock:
             if leader is None:
-                self._say("retriever", "is told that nobody leads", at_ns)
+                self._say("retriever", "is told that there is no leader", at_ns)
                 return
             self._told_at_ns.setdefault(leader.epoch, at_ns)
             self._say(
@@ -246,9 +246,9 @@ class Timeline:
     def _failover_lines(self) -> list[str]:
         successor = self.successor
         if self._disrupted_at_ns is None:
-            return ["  nobody was killed or expired"]
+            return ["  no leader was killed or expired"]
         if successor is None:
-            return ["  nobody took over"]
+            return ["  no contender took over"]
         steps = [
             (
                 successor.confirmed_at_ns,

@@ -108,7 +108,7 @@ class Operators:
         leadership = None if component is None else component.leadership
         if leadership is None:
             self._answering.fail(
-                Failure.NO_LEADER, f"nobody leads {component_id}", turn
+                Failure.NO_LEADER, f"{component_id} has no leader", turn
             )
             return
         self._answering.answer(

@@ -93,6 +93,8 @@ _OPTIONS: Final = (
 )
 _SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "path", "queryname"})
 """What Spark puts there itself."""
+_TABLE_OPTION_PREFIX: Final = "option."
+"""How Spark's catalog gives options (Spark: ``TableCatalog.OPTION_PREFIX``)."""
 
 _FIND_TIMEOUT_SECONDS: Final = 2.0
 _QUERY_ID_LENGTH_MAX: Final = 255
@@ -125,6 +127,12 @@ class LodestarDataSource(DataSource):
         super().__init__(options)
         given = {name.lower(): value for name, value in options.items()}
         for name in sorted(given):
+            if name.startswith(_TABLE_OPTION_PREFIX):
+                raise ConfigurationError(
+                    "lodestar cannot be a table of Spark's catalog, because Spark does "
+                    "not keep the options of one for its readers: write CREATE "
+                    "TEMPORARY VIEW … USING lodestar OPTIONS (…)"
+                )
             if name not in _OPTIONS | _SPARK_OPTIONS:
                 raise ConfigurationError(
                     f"unknown option {name}; known are {', '.join(sorted(_OPTIONS))}"

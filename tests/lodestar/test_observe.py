@@ -43,16 +43,16 @@ class TestLeaders:
     )
 
     def test_a_line_for_each_job(self) -> None:
-        """N6: who leads what, in columns; "nobody" where nobody does."""
+        """N6: who leads what, in columns; "none" where there is no leader."""
         assert leaders_text(self.COMPONENTS).splitlines() == [
             "JOB      LEADER               EPOCH                CONTENDERS",
             "flights  tcp://10.0.0.7:8000  4065980255620300807  2",
-            "orders   nobody               -                    1",
+            "orders   none                 -                    1",
         ]
 
     def test_an_empty_name_service_says_so(self) -> None:
         """N6: a person is told that there is nothing, not shown a bare heading."""
-        assert leaders_text(()) == "nobody contends for anything"
+        assert leaders_text(()) == "there are no contenders"
 
     def test_the_document(self) -> None:
         """N6: --json has the same, null where there is nothing."""
@@ -94,7 +94,7 @@ class TestWatch:
 
     def test_a_change_to_nobody(self) -> None:
         """N6: that nobody leads is a change like any other."""
-        assert change_text("flights", None, MOMENT).endswith("  nobody leads flights")
+        assert change_text("flights", None, MOMENT).endswith("  flights has no leader")
 
     def test_an_address_stays_on_its_line(self) -> None:
         """N6: one change is one line, whatever the leader calls itself."""
@@ -142,7 +142,7 @@ class TestContenders:
 
     def test_nobody(self) -> None:
         """N6: no contenders are told in words."""
-        assert contenders_text("flights", ()) == "nobody contends for flights"
+        assert contenders_text("flights", ()) == "flights has no contenders"
 
     def test_the_document(self) -> None:
         """N6: --json has numbers of seconds."""

@@ -44,11 +44,11 @@ class TestNobody:
         assert run("sessions", *at).exit_code == 0
         assert run("status", *at).exit_code == 0
         with Running("watch", "flights", *at) as watch:
-            watch.out.until("nobody leads flights")
+            watch.out.until("flights has no leader")
             watch.end()
         result = run("leaders", *at)
         assert (result.exit_code, result.err) == (0, "")
-        assert result.out == "nobody contends for anything\n"
+        assert result.out == "there are no contenders\n"
         assert json.loads(run("leaders", "--json", *at).out) == []
 
     @pytest.mark.proves("N5")
@@ -59,13 +59,13 @@ class TestNobody:
             assert result.exit_code == 3
             assert result.out == ""
             assert len(result.err.splitlines()) == 1
-            assert "nobody leads 'flights'" in result.err
+            assert "'flights' has no leader" in result.err
 
     @pytest.mark.proves("N5")
     def test_no_contender_is_not_found(self, ask: Ask, at: tuple[str, ...]) -> None:
         """N5: an empty list is an answer to programs too."""
         result = ask("contenders", "flights", *at)
-        assert (result.exit_code, result.out) == (3, "nobody contends for flights\n")
+        assert (result.exit_code, result.out) == (3, "flights has no contenders\n")
         result = ask("contenders", "flights", "--json", *at)
         assert (result.exit_code, result.out) == (3, "[]\n")
 
@@ -154,12 +154,12 @@ class TestWatch:
         """N6: who leads now, then every change, as it comes; SIGTERM ends it with 0."""
         with Running("watch", "flights", *at) as watch:
             assert watch.out.next() == f"watching flights at {at[1]}"
-            assert watch.out.next().endswith("  nobody leads flights")
+            assert watch.out.next().endswith("  flights has no leader")
             with Running("elect", "flights", "a:1", *at, *LEAD) as elected:
                 epoch = elected.out.next().split()[1]
                 assert f"  a:1 leads flights  epoch {epoch}  " in watch.out.next()
                 elected.end()
-            assert watch.out.next().endswith("  nobody leads flights")
+            assert watch.out.next().endswith("  flights has no leader")
             result = watch.end()
         assert (result.exit_code, result.out) == (0, "")
         assert "Traceback" not in result.err
@@ -193,7 +193,7 @@ class TestWatch:
             poll = select.poll()
             poll.register(reader, select.POLLIN)
             seen = b""
-            while b"nobody leads" not in seen:
+            while b"has no leader" not in seen:
                 assert poll.poll(WAIT_SECONDS * 1000)
                 part = os.read(reader, 1000)
                 assert part, "the verb ended"

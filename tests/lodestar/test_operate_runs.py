@@ -69,7 +69,7 @@ class TestRevoke:
         """N5: exit code 3 and a line."""
         result = ask("revoke", "flights", *at)
         assert (result.exit_code, result.out) == (3, "")
-        assert "nobody leads 'flights'" in result.err
+        assert "'flights' has no leader" in result.err
         assert len(result.err.splitlines()) == 1
 
 

@@ -97,7 +97,7 @@ EXAMPLES = [
         "epoch 7 does not lead 'job' now: nothing was written",
     ),
     (StorageError("disk full"), "disk full"),
-    (NoLeaderError("job", 2.0), "nobody leads 'job' (waited 2 s)"),
+    (NoLeaderError("job", 2.0), "'job' has no leader (waited 2 s)"),
 ]
 
 

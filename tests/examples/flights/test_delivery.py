@@ -136,7 +136,7 @@ class TestDeliver:
         """The error says what was tried; nothing waits for ever."""
         with (
             retrieving(FakeRetrievalDriver()) as retriever,
-            pytest.raises(DeliveryError, match=r"batch 3 partition 1 .*nobody leads"),
+            pytest.raises(DeliveryError, match=r"batch 3 partition 1 .*no leader"),
         ):
             deliver(SUMMARY, retriever, timeout_seconds=0.05)
 

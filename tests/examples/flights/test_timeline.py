@@ -104,5 +104,5 @@ def test_what_happens_is_told_at_once() -> None:
         "batch 0         1,200 flights in 1 delivery",
         "collector a   leads no longer: epoch 1",
     ]
-    assert "nobody was killed or expired" in scene.timeline.summary()
+    assert "no leader was killed or expired" in scene.timeline.summary()
     assert "resigned" in scene.timeline.summary()

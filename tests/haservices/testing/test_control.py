@@ -91,7 +91,7 @@ class TestLeadershipControl:
         leader = Candidate(connect(), "leader:1")
         session = leader.wait_for_confirm()
         control = LeadershipControl(leader.ha)
-        with pytest.raises(NoLeaderError, match=r"nobody leads 'typo'$"):
+        with pytest.raises(NoLeaderError, match=r"'typo' has no leader$"):
             control.revoke("typo")
         with pytest.raises(UnknownContenderError):
             control.grant(JOB, "nobody")

@@ -313,6 +313,41 @@ class TestStreams:
             run_to_end(writer, tmp_path / "second")
 
 
+class TestSQL:
+    """States as views of Spark SQL."""
+
+    def test_a_view_is_read_and_written(
+        self, spark: SparkSession, cluster: StateCluster, job_id: str
+    ) -> None:
+        """INSERT INTO inserts and replaces by key, INSERT OVERWRITE replaces all."""
+        numbers = spark.range(5).selectExpr("id", "id * id as square")
+        names = {"job_id": job_id, "state_name": "squares", "key": "id"}
+        options = source_options(cluster.config) | names | {"order_by": "square"}
+        numbers.write.format("lodestar").mode("overwrite").options(**options).save()
+        told = ", ".join(f"{name} '{value}'" for name, value in options.items())
+        spark.sql(f"CREATE TEMPORARY VIEW squares USING lodestar OPTIONS ({told})")
+        select = "SELECT id, square FROM squares WHERE id > 2 ORDER BY id"
+        assert [tuple(row) for row in spark.sql(select).collect()] == [(3, 9), (4, 16)]
+        spark.sql("INSERT INTO squares VALUES (4, 0), (6, 36)")
+        assert [tuple(row) for row in spark.sql(select).collect()] == [
+            (3, 9),
+            (4, 0),
+            (6, 36),
+        ]
+        spark.sql("INSERT OVERWRITE squares VALUES (7, 49)")
+        assert [tuple(row) for row in spark.sql(select).collect()] == [(7, 49)]
+
+    def test_a_table_is_refused(
+        self, spark: SparkSession, cluster: StateCluster, job_id: str
+    ) -> None:
+        """Its options would not get to those who read it: the error says what does."""
+        with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+            spark.sql(
+                "CREATE TABLE squares USING lodestar OPTIONS "
+                f"(url '{cluster.config.url}', job_id '{job_id}', state_name 's')"
+            )
+
+
 class TestMistakes:
     def test_options(
         self, cluster: StateCluster, spark: SparkSession, job_id: str
