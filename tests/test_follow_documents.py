@@ -121,7 +121,7 @@ class TestFollower:
             tmp_path,
             page("every terminal", "$ export NAME=x")
             + page("terminal 1", "$ mkfifo pipe\n$ cat pipe &\n$ echo $NAME\nx")
-            + page("terminal 2", "$ echo hello >pipe\n$ sh -c 'echo on; cat'\non")
+            + page("terminal 2", "$ echo hello >pipe\n$ sh -c 'echo on; exec cat'\non")
             + page("terminal 1", "hello")
             + page("terminal 2", "^C")
             + page("terminal 1, typing yes", "$ read -p 'Sure? ' A\nSure? yes")
