@@ -66,11 +66,13 @@ class PeerTable:
 
     def heard(self, connection: ConnectionId, routing_id: bytes) -> Peer:
         """Return the peer that spoke, a new one if it is the first time."""
-        peers = self._by_connection.setdefault(connection, {})
-        peer = peers.get(routing_id)
-        if peer is None:
-            peer = Peer(next(self._numbers), connection, routing_id)
-            peers[routing_id] = self._by_number[peer.number] = peer
+        peers = self._by_connection.get(connection)
+        if peers is None:
+            peers = self._by_connection[connection] = {}
+        elif (peer := peers.get(routing_id)) is not None:
+            return peer
+        peer = Peer(next(self._numbers), connection, routing_id)
+        peers[routing_id] = self._by_number[peer.number] = peer
         return peer
 
     def get(self, number: int) -> Peer | None:
