@@ -425,7 +425,7 @@ class TestAsProcess:
     def test_no_proxy_is_exit_code_5(self, leader_server_url: str) -> None:
         """N5: a proxy that is away is no key that is not there."""
         result = run(
-            *("get", "flights", "aircraft", "N14228", "--deadline", "0.5"),
+            *("get", "flights", "aircraft", "N14228", "--deadline", "3"),
             *("--url", leader_server_url, "--cluster-id", "no-proxy-here"),
         )
         assert (result.exit_code, result.out) == (5, "")
