@@ -165,6 +165,13 @@ class QuestionAnswerer:
         else:
             self._finish(asked, found, found.payload, now_us)
 
+    def figures(self) -> dict[str, int]:
+        """Return the figures of questions by name."""
+        return {
+            "questions_answered_total": self.answered_count,
+            "questions_refused_total": self.refused_count,
+        }
+
     def cancel(self, question_ids: Sequence[int], *, link: int) -> None:
         """Read no more of what is asked by these questions."""
         reads = self._reads

@@ -2,9 +2,10 @@
 `NodeLoop`: the thread around a `NodeCore`, with its server and its proxy client.
 
 Nothing here decides.  Events come from `QueryStateProxyClient` (what the proxy says),
-from `QueryableStateServer` (what writers bring, what the store has done) and from the
-clock; effects go back to these two.  Questions alone go past the core, from the one to
-the other, and ask it only whether they may be answered.
+from `QueryableStateServer` (what writers bring), from `NodeStore` (what it has done)
+and from the clock; effects go back to these, each by one line of `_perform`.  Questions
+alone go past the core, from the client to `QuestionAnswerer`, and ask it only whether
+they may be answered.
 """
 
 from __future__ import annotations
@@ -15,44 +16,73 @@ from collections import deque
 from contextlib import ExitStack
 from functools import partial
 from threading import Condition
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, assert_never, final
 
 from attrs import evolve
 
 from haservices import Backend
 from nameservice import LocalProtocolError, get_logger
 from queryablestate.connect.credentials import Credentials, credentials_of
+from queryablestate.node.answering import QuestionAnswerer
 from queryablestate.node.core.core import NodeCore
 from queryablestate.node.core.effects import (
+    ApplyEntry,
     AskAgain,
+    BindStore,
+    CancelFetch,
     CancelReads,
+    CheckStages,
+    CollectRows,
     ConnectProxy,
+    DropOldStages,
     EndProcess,
+    FetchKeyGroups,
+    FinishCopy,
+    HandleSnapshot,
+    HoldKeyGroups,
+    KeepCopySecret,
+    KeepJobPlan,
+    RaiseFences,
     ReportBehind,
     ReportRefused,
     ReportRegistered,
     ReportStale,
+    ResetJobRows,
     SendToProxy,
+    SendToWriter,
+    StageRows,
+    SwitchStore,
+    TellJobPlan,
 )
 from queryablestate.node.core.events import LeaveAsked, ProxyDisconnected, TimePassed
 from queryablestate.node.core.registration import NodeIdentity
 from queryablestate.node.proxy_client import QueryStateProxyClient
 from queryablestate.node.server import QueryableStateServer
-from zmqtransport import Endpoint, LogBudget, PollLoop, ZMQContext, new_context
+from queryablestate.node.store_reports import StoreReports
+from queryablestate.node.stores import NodeStore
+from zmqtransport import (
+    Endpoint,
+    LogBudget,
+    PollLoop,
+    ZMQContext,
+    load_key_files,
+    new_context,
+)
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import msgspec
     import zmq
 
     from haservices import HAConfig, HAServices
-    from nameservice import Clock
+    from nameservice import Clock, NameServiceError
     from queryablestate.node.config import NodeConfig
     from queryablestate.node.core.core import Admission
     from queryablestate.node.core.effects import NodeEffect
     from queryablestate.node.core.events import NodeEvent
+    from queryablestate.store.threads import StageTask
     from queryablestate.wire.address import StateAddress
     from queryablestate.wire.questions import Question
 
@@ -111,19 +141,50 @@ class NodeLoop:
         registration_id = secrets.token_hex(_REGISTRATION_ID_SIZE_BYTES)
         context: ZMQContext = new_context()
         self._resources.callback(context.term)
-        self._server = QueryableStateServer(
+        key_pair, allow_list = load_key_files(
+            config.curve_secret_key_file,
+            config.curve_public_key_file,
+            config.allow_list_file,
+        )
+        self._store = NodeStore(
             config,
-            registration_id=registration_id,
             loop=self.loop,
             context=context,
+            key_pair=key_pair,
+            clock=self._clock,
+            on_event=self.step,
+            on_staged=self._staged,
+            send_page=self._send_page,
+        )
+        self._resources.callback(self._store.close)
+        self._server = QueryableStateServer(
+            config,
+            key_pair=key_pair,
+            allow_list=allow_list,
+            loop=self.loop,
+            context=context,
+            clock=self._clock,
+            on_event=self.step,
+            serve_copy=self._store.serve_copy,
+        )
+        self._resources.callback(self._server.close)
+        self._answerer = QuestionAnswerer(
+            self._store,
+            answer_size_bytes_max=config.answer_size_bytes_max,
             clock=self._clock,
             admit=self._admit,
             reply=self._reply,
             is_congested=lambda: self.client.is_congested,
-            on_event=self.step,
+            defer=self.step,
         )
-        self._resources.callback(self._server.close)
-        self.node_id = self._server.node_id
+        self._reports = StoreReports(
+            self._store,
+            registration_id=registration_id,
+            stage_retention_us=config.stage_retention_us,
+            clock=self._clock,
+            tell=lambda message: self._reply(message, None, 0),
+        )
+        self.node_id = self._store.opened.store.node_id
         self._log = self._log.bind(node_id=self.node_id)
         self.address = str(_advertised(self._server.address, config, ha.config))
         self._core = NodeCore(
@@ -146,7 +207,7 @@ class NodeLoop:
             on_question=self._asked,
         )
         self._resources.callback(self.client.disconnect)
-        self.step(self._server.store_opened())
+        self.step(self._store.store_opened())
         self.loop.set_deadline(self._next_deadline_ns, self._advance)
 
     # -- for every thread ----------------------------------------------------------
@@ -199,6 +260,8 @@ class NodeLoop:
             "address": self.address,
             **self._core.figures(now_ns=self._clock.now_ns()),
             **self._server.figures(),
+            **self._answerer.figures(),
+            **self._store.figures(),
             **{f"proxy_frames_{name}_total": n for name, n in sorted(counts.items())},
             "failures_total": self.loop.failure_count,
         }
@@ -218,12 +281,13 @@ class NodeLoop:
             self._is_stepping = False
         if self._is_registered != self._core.is_registered:
             if self._is_registered:
-                self._server.cancel_all()  # whoever asked is not there any more
+                self._answerer.cancel_all()  # whoever asked is not there any more
             with self._changed:
                 self._is_registered = self._core.is_registered
                 self._changed.notify_all()
 
     def _perform(self, effect: NodeEffect) -> None:
+        store, reports = self._store, self._reports
         match effect:
             case SendToProxy(message=message):
                 if not self.client.send(message):
@@ -233,14 +297,14 @@ class NodeLoop:
             case ConnectProxy(address=address):
                 self.client.connect(address)
             case AskAgain(asked=asked):
-                self._server.ask(
+                self._answerer.ask(
                     asked.question,
                     asked.keys,
                     asked_at_ns=asked.asked_at_ns,
                     link=self.client.link,
                 )
             case CancelReads(question_ids=question_ids):
-                self._server.cancel(question_ids, link=self.client.link)
+                self._answerer.cancel(question_ids, link=self.client.link)
             case EndProcess(reason=reason):
                 self._log.info("node.emptied", reason=reason)
                 with self._changed:
@@ -260,14 +324,57 @@ class NodeLoop:
             case ReportStale(leader_epoch=epoch, leader_epoch_max=epoch_max):
                 if self._budget.admits("stale", now_ns=self._clock.now_ns()):
                     self._log.warning("command.stale", epoch=epoch, epoch_max=epoch_max)
+            case SendToWriter(writer=writer, message=refused):
+                self._server.refuse(writer, refused)
+            case KeepCopySecret(secret=secret):
+                self._server.keep_secret(secret)
+                store.show(secret)
+            case StageRows():
+                store.stage(effect)
+            case ApplyEntry():
+                store.apply(effect)
+            case ResetJobRows():
+                store.reset(effect)
+            case HoldKeyGroups():
+                store.hold(effect)
+            case FetchKeyGroups():
+                store.fetch(effect)
+            case CancelFetch(job_id=job_id):
+                store.cancel_fetch(job_id)
+            case FinishCopy():
+                store.finish_copy(effect)
+            case BindStore(control_id=control_id):
+                store.bind(control_id)
+            case SwitchStore(control_id=control_id):
+                store.switch(control_id)
+            case RaiseFences(fences=fences):
+                store.raise_fences(fences)
+            case DropOldStages():
+                store.drop_old_stages()
+            case KeepJobPlan(plan=plan):
+                store.keep_plan(plan)
+            case CheckStages(command=verify):
+                reports.check(verify)
+            case CollectRows(command=collect):
+                reports.collect(collect)
+            case TellJobPlan(job_id=job_id):
+                reports.tell_plan(job_id)
+            case HandleSnapshot(command=snapshot):
+                reports.handle_snapshot(snapshot)
             case _:
-                self._server.perform(effect)
+                assert_never(effect)
 
     def _asked(self, question: Question, keys: bytes) -> None:
         """Answer a question: the hot path."""
-        self._server.ask(
+        self._answerer.ask(
             question, keys, asked_at_ns=self._clock.now_ns(), link=self.client.link
         )
+
+    def _staged(self, task: StageTask, error: NameServiceError | None) -> None:
+        self._server.staged(task, error)
+
+    def _send_page(self, peer: bytes, frames: Sequence[bytes]) -> bool:
+        return self._server.send_page(peer, frames)
 
     def _admit(self, question: Question, job_id: str | None) -> Admission:
         return self._core.admit(question, job_id, now_ns=self._clock.now_ns())

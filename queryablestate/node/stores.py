@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from attrs import evolve
 
@@ -28,16 +28,11 @@ from queryablestate.node.copying.serving import CopyServer
 from queryablestate.node.copying.thread import CopyThread
 from queryablestate.node.core.effects import (
     ApplyEntry,
-    BindStore,
-    CancelFetch,
-    DropOldStages,
     FetchKeyGroups,
     FinishCopy,
     HoldKeyGroups,
-    KeepJobPlan,
-    RaiseFences,
     ResetJobRows,
-    SwitchStore,
+    StageRows,
 )
 from queryablestate.node.core.events import (
     ChunkFinished,
@@ -66,27 +61,13 @@ if TYPE_CHECKING:
     from queryablestate.store.reader import StoreReader
     from queryablestate.store.store import StateStore
     from queryablestate.wire.copy_messages import ToCopySource
+    from queryablestate.wire.job_plan import JobPlan
     from queryablestate.wire.kept_rows import KeptRows
-    from queryablestate.wire.node_messages import CollectStages
+    from queryablestate.wire.node_messages import CollectStages, WriterFence
     from zmqtransport import CurveKeyPair, PollLoop, ZMQContext
 
 
-__all__ = ["NodeStore", "OpenStore", "StoreEffect"]
-
-StoreEffect: TypeAlias = (
-    ApplyEntry
-    | ResetJobRows
-    | HoldKeyGroups
-    | FetchKeyGroups
-    | CancelFetch
-    | FinishCopy
-    | RaiseFences
-    | BindStore
-    | SwitchStore
-    | DropOldStages
-    | KeepJobPlan
-)
-"""What of a node's effects concerns the store."""
+__all__ = ["NodeStore", "OpenStore"]
 
 _FRAME_SIZE_BYTES_MIN: Final = 8 << 20  # room for a page, and a row more than that
 
@@ -224,47 +205,81 @@ class NodeStore:
         self.snapshots.forget()
         self.opened.close()
 
-    def stage(self, task: StageTask) -> None:
-        """Stage a chunk."""
-        self.opened.writer.stage(task)
+    def figures(self) -> dict[str, int]:
+        """Return the figures of what reads the store by name."""
+        return {
+            "copies_served": len(self.opened.copier),
+            "reads_waiting": len(self.opened.reading),
+            "reads_held_bytes": self.opened.reading.held_size_bytes,
+        }
 
-    def perform(self, effect: StoreEffect) -> None:
-        """Have the writer do what the core wants done."""
+    # -- what the core wants done --------------------------------------------------
+
+    def stage(self, effect: StageRows) -> None:
+        """Stage a chunk."""
+        self.opened.writer.stage(
+            StageTask(writer=effect.writer, chunk=effect.chunk, rows=effect.rows)
+        )
+
+    def apply(self, effect: ApplyEntry) -> None:
+        """Apply an entry."""
         opened = self.opened
-        match effect:
-            case ApplyEntry():
-                opened.writer.run(partial(self._apply, opened, effect))
-            case ResetJobRows():
-                opened.writer.run(partial(self._reset, opened, effect))
-            case HoldKeyGroups():
-                opened.writer.run(partial(self._hold, opened, effect))
-            case FetchKeyGroups():
-                self._copying.fetch(
-                    effect,
-                    store=opened.store,
-                    writer=opened.writer,
-                    on_event=partial(self._finished, opened),
-                )
-            case CancelFetch(job_id=job_id):
-                self._copying.cancel(job_id)
-            case FinishCopy():
-                opened.writer.run(partial(self._finish_copy, opened, effect))
-            case BindStore(control_id=control_id):
-                opened.control_id = control_id
-                opened.writer.run(partial(self._write, opened.bind))
-            case RaiseFences(fences=fences):
-                raise_fences = partial(opened.store.fence, fences)
-                opened.writer.run(partial(self._write, raise_fences))
-            case DropOldStages():
-                drop_old = partial(self._drop_old, opened)
-                opened.writer.run(partial(self._write, drop_old))
-            case KeepJobPlan(plan=plan):
-                keep_plan = partial(opened.store.keep_plan, plan)
-                opened.writer.run(partial(self._write, opened.bind, keep_plan))
-            case SwitchStore(control_id=control_id):
-                self._switch(control_id)
-            case _:
-                assert_never(effect)
+        opened.writer.run(partial(self._apply, opened, effect))
+
+    def reset(self, effect: ResetJobRows) -> None:
+        """Begin a job anew."""
+        opened = self.opened
+        opened.writer.run(partial(self._reset, opened, effect))
+
+    def hold(self, effect: HoldKeyGroups) -> None:
+        """Hold some key groups of a job, and no others."""
+        opened = self.opened
+        opened.writer.run(partial(self._hold, opened, effect))
+
+    def fetch(self, effect: FetchKeyGroups) -> None:
+        """Fetch rows from another node."""
+        opened = self.opened
+        self._copying.fetch(
+            effect,
+            store=opened.store,
+            writer=opened.writer,
+            on_event=partial(self._finished, opened),
+        )
+
+    def cancel_fetch(self, job_id: str) -> None:
+        """Fetch no more for a job."""
+        self._copying.cancel(job_id)
+
+    def finish_copy(self, effect: FinishCopy) -> None:
+        """Bring copies as far as the rest of their job."""
+        opened = self.opened
+        opened.writer.run(partial(self._finish_copy, opened, effect))
+
+    def bind(self, control_id: str) -> None:
+        """Say in the store whose rows it holds."""
+        opened = self.opened
+        opened.control_id = control_id
+        opened.writer.run(partial(self._write, opened.bind))
+
+    def raise_fences(self, fences: Sequence[WriterFence]) -> None:
+        """Keep fences."""
+        opened = self.opened
+        raise_fences = partial(opened.store.fence, fences)
+        opened.writer.run(partial(self._write, raise_fences))
+
+    def drop_old_stages(self) -> None:
+        """Drop staged rows that no commit has named for long."""
+        opened = self.opened
+        drop_old = partial(self._drop_old, opened)
+        opened.writer.run(partial(self._write, drop_old))
+
+    def keep_plan(self, plan: JobPlan) -> None:
+        """Keep what is planned for a job."""
+        opened = self.opened
+        keep_plan = partial(opened.store.keep_plan, plan)
+        opened.writer.run(partial(self._write, opened.bind, keep_plan))
+
+    # -- for others ----------------------------------------------------------------
 
     def collect(
         self,
@@ -311,7 +326,7 @@ class NodeStore:
             copy_limits=self._copy_limits,
         )
 
-    def _switch(self, control_id: str) -> None:
+    def switch(self, control_id: str) -> None:
         """
         Go on with the store of another control plane.
 

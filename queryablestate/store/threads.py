@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, final
 
 from attrs import frozen
 
@@ -27,8 +27,6 @@ from queryablestate.wire.codec import decode_rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import zmq
-
     from queryablestate.store.store import StateStore
     from queryablestate.wire.node_messages import StageChunk
 
@@ -40,6 +38,20 @@ _GROUP_COUNT_MAX: Final = 1_000
 # About one part in a hundred of a processor, and a round of a million rows in minutes.
 _SWEEP_ROW_COUNT: Final = 2_000
 _SWEEP_PAUSE_SECONDS: Final = 0.25
+
+
+_Bytes: TypeAlias = bytes
+
+
+class ChunkPayload(Protocol):
+    """The second frame of a chunk."""
+
+    @property
+    def bytes(self) -> _Bytes:
+        """Return what it holds; a copy."""
+
+    def __len__(self) -> int:
+        """Return how many bytes that is."""
 
 
 @final
@@ -56,7 +68,7 @@ class StageTask:
 
     writer: bytes
     chunk: StageChunk
-    rows: zmq.Frame
+    rows: ChunkPayload
 
 
 def _check(chunk: StageChunk, payload: bytes) -> None:

@@ -116,7 +116,7 @@ class CopyingNode:
     def store(self) -> StateStore:
         """Return its store."""
         assert self.node._running is not None
-        return self.node._running._server._store.opened.store
+        return self.node._running._store.opened.store
 
     def begin_to_copy(self, source: CopyingNode) -> threading.Event:
         """Let it fetch everything, but write nothing until the event is set."""

@@ -6,7 +6,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never, cast, final
 
-from attrs import define
+import zmq
 
 from nameservice import NameServiceError, StorageError
 from queryablestate.node.core.chunks import chunk_refused
@@ -122,15 +122,6 @@ _LIMITS: Final = NodeLimits(
 )
 
 
-@define
-class _Arrived:
-    """A chunk, its rows, and how its writer hears of it."""
-
-    chunk: StageChunk
-    payload: bytes
-    reply: Callable[[Struct], None]
-
-
 @final
 class _Writer:
     """`StoreWriter.run` for those who copy."""
@@ -176,7 +167,6 @@ class Node:
         self._connection: Connection | None = None
         self._connect_count = 0
         self._proxy_address = ""
-        self._arrived: _Arrived | None = None
         self._replies: dict[bytes, Callable[[Struct], None]] = {}
         self._writer_count = 0
         self._tasks: deque[Callable[[], Callable[[], None]]] = deque()
@@ -432,10 +422,9 @@ class Node:
             return
         self._writer_count += 1
         writer = b"%d" % self._writer_count
-        self._arrived = _Arrived(chunk, payload, reply)
         self._replies[writer] = reply
-        self._step(ChunkReceived(writer=writer, chunk=chunk, size_bytes=len(payload)))
-        self._arrived = None
+        rows = zmq.Frame(payload)
+        self._step(ChunkReceived(writer=writer, chunk=chunk, rows=rows))
 
     # -- the machine -----------------------------------------------------------------
 
@@ -498,9 +487,8 @@ class Node:
                     self._send(message, b"", self._connection)
             case SendToWriter(writer=writer, message=message):
                 self._replies.pop(writer)(message)
-            case StageRows(writer=writer):
-                assert self._arrived is not None
-                self.write(partial(self._stage, writer, self._arrived))
+            case StageRows():
+                self.write(partial(self._stage, effect))
             case ApplyEntry():
                 self.write(partial(self._apply, effect))
             case ResetJobRows():
@@ -570,8 +558,8 @@ class Node:
         self._loop.post(self._tasks.popleft()())
         self._write_next()
 
-    def _stage(self, writer: bytes, arrived: _Arrived) -> Callable[[], None]:
-        chunk, payload = arrived.chunk, arrived.payload
+    def _stage(self, effect: StageRows) -> Callable[[], None]:
+        chunk, payload = effect.chunk, effect.rows.bytes
         message: Struct = ChunkStaged(request_id=chunk.request_id)
         try:
             check_chunk(chunk, decode_rows(payload))
@@ -580,9 +568,8 @@ class Node:
             message = chunk_refused(error, chunk.request_id)
 
         def tell() -> None:
-            del self._replies[writer]
-            arrived.reply(message)
-            self._step(ChunkFinished(writer=writer, size_bytes=len(payload)))
+            self._replies.pop(effect.writer)(message)
+            self._step(ChunkFinished(writer=effect.writer, size_bytes=len(payload)))
 
         return tell
 

@@ -524,7 +524,7 @@ class NodeCore:
     def _chunk(self, event: ChunkReceived) -> NodeEffect:
         error = self._gate.admit(event)
         if error is None:
-            return StageRows(writer=event.writer, chunk=event.chunk)
+            return StageRows(writer=event.writer, chunk=event.chunk, rows=event.rows)
         message = chunk_refused(error, event.chunk.request_id)
         return SendToWriter(writer=event.writer, message=message)
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from attrs import field, frozen
 
-from queryablestate.node.core.events import AskedQuestion
+from queryablestate.node.core.events import AskedQuestion, ChunkRows
 from queryablestate.wire.job_plan import JobPlan
 from queryablestate.wire.node_messages import (
     ChunkRefused,
@@ -88,10 +88,11 @@ class SendToWriter:
 
 @frozen(kw_only=True)
 class StageRows:
-    """Stage the chunk that was just received; `ChunkFinished` follows."""
+    """Stage a chunk that was received; `ChunkFinished` follows."""
 
     writer: bytes
     chunk: StageChunk
+    rows: ChunkRows
 
 
 @frozen(kw_only=True)

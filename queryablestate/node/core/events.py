@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import TypeAlias, final
+from typing import Protocol, TypeAlias, final
 
 from attrs import field, frozen
 
@@ -19,6 +19,7 @@ __all__ = [
     "AskedQuestion",
     "ChunkFinished",
     "ChunkReceived",
+    "ChunkRows",
     "CommandReceived",
     "CopyAdvanced",
     "CopyFinished",
@@ -36,6 +37,20 @@ __all__ = [
     "TimePassed",
     "Wait",
 ]
+
+
+_Bytes: TypeAlias = bytes
+
+
+class ChunkRows(Protocol):
+    """The second frame of a chunk: passed on unopened."""
+
+    @property
+    def bytes(self) -> _Bytes:
+        """Return what it holds; a copy."""
+
+    def __len__(self) -> int:
+        """Return how many bytes that is."""
 
 
 @final
@@ -139,13 +154,18 @@ class ChunkReceived:
 
     Attributes:
         writer: Its routing id.
-        chunk: The envelope; the shell keeps the rows.
-        size_bytes: Of the rows.
+        chunk: The envelope.
+        rows: Its second frame, not decoded yet.
     """
 
     writer: bytes
     chunk: StageChunk
-    size_bytes: int
+    rows: ChunkRows
+
+    @property
+    def size_bytes(self) -> int:
+        """Return how big the rows are."""
+        return len(self.rows)
 
 
 @frozen(kw_only=True)

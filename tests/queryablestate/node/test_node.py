@@ -175,7 +175,7 @@ def hold_reading(node: StateNode) -> threading.Event:
     asked = ReadAsked(
         read_id=(-7, 0), asker="hold", deadline_ns=1 << 62, holds_rows=False
     )
-    node._running._server._store.opened.reading.read(
+    node._running._store.opened.reading.read(
         LongRead(
             asked=asked,
             begin=hold,

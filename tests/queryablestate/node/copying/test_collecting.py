@@ -231,7 +231,7 @@ class TestCollecting:
         told = command(b, stage, sources=((a, (0,)),), timeout_ms=500)
         fenced = threading.Event()
         assert b.node._running is not None
-        writer = b.node._running._server._store.opened.writer
+        writer = b.node._running._store.opened.writer
 
         def fence() -> None:
             b.store.fence([WriterFence(job_id=JOB, query_id="q", writer_epoch=9)])

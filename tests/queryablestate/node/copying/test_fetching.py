@@ -99,14 +99,14 @@ def served(node: CopyingNode) -> int:
 def pages_received(node: CopyingNode) -> int:
     """Return how many pages have come in of the fetch that is under way."""
     assert node.node._running is not None
-    fetches = node.node._running._server._store._copying._fetches
+    fetches = node.node._running._store._copying._fetches
     return sum(fetch._page_count for fetch in fetches)
 
 
 def continued(node: CopyingNode) -> bool:
     """Return whether the newest that came in is a second newer than the first."""
     assert node.node._running is not None
-    (fetch,) = node.node._running._server._store._copying._fetches
+    (fetch,) = node.node._running._store._copying._fetches
     assert fetch._call is not None
     return fetch._call._heard_ns - fetch._began_ns > 1_000_000_000
 
@@ -369,7 +369,7 @@ class TestWhatGoesWrong:
             raise StorageError(f"no room for {control_id} on {node_id}")
 
         assert a.node._running is not None
-        directory = a.node._running._server._store._directory
+        directory = a.node._running._store._directory
         monkeypatch.setattr(store, "apply", apply_later)
         monkeypatch.setattr(directory, "open_for", is_full)
         entry = batch(2, stages=(a.stage(2, rows(x=b"2")),))

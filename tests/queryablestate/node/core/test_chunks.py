@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import zmq
 
 from nameservice import DidNotHappenError, NameServiceError
 from queryablestate import KeyTooLargeError, StaleWriterError, StateUnavailableError
@@ -25,7 +26,7 @@ def chunk(
             chunk_index=0,
             assignment_version=1,
         ),
-        size_bytes=size_bytes,
+        rows=zmq.Frame(bytes(size_bytes)),
     )
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+import zmq
 from msgspec import structs
 
 from queryablestate.node.core.core import Admission, NodeCore, NodeLimits
@@ -93,6 +94,7 @@ from tests.queryablestate.node_entries import (
 )
 
 
+ROWS = zmq.Frame(bytes(60))
 MS: Final = 1_000_000
 EPOCH: Final = 3
 SESSION_TIMEOUT_MS: Final = 10_000
@@ -1083,13 +1085,15 @@ class TestChunks:
                 chunk_index=0,
                 assignment_version=1,
             ),
-            size_bytes=60,
+            rows=ROWS,
         )
 
     def test_a_chunk_is_staged(self, node: Node) -> None:
         """Whether or not a proxy is there: rows count when they are decided."""
         event = self.chunk()
-        assert node.step(event) == (StageRows(writer=b"w", chunk=event.chunk),)
+        assert node.step(event) == (
+            StageRows(writer=b"w", chunk=event.chunk, rows=ROWS),
+        )
 
     @pytest.mark.proves("W1")
     def test_an_older_run_is_refused(self, node: Node) -> None:
