@@ -115,8 +115,8 @@ def add_verbs(verbs: Verbs) -> None:
 
     access = parser.add_argument_group(
         "access",
-        "Without CURVE whoever can connect may do everything, so only this machine is "
-        "let in.",
+        "Without CURVE, every client that connects may do everything. So only clients "
+        "of this machine are let in.",
     )
     _add(
         access,

@@ -145,8 +145,8 @@ def add_verbs(verbs: Verbs) -> None:
 
     access = parser.add_argument_group(
         "access",
-        "Without CURVE whoever can connect may bring rows, so only this machine is let "
-        "in.",
+        "Without CURVE, every client that connects may bring rows. So only clients of "
+        "this machine are let in.",
     )
     _add(
         access,

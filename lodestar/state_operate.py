@@ -151,10 +151,10 @@ def _is_confirmed(name: str) -> bool:
     Return whether the person at the terminal says yes.
 
     Raises:
-        ConfigurationError: If there is nobody to ask.
+        ConfigurationError: If standard input is not a terminal.
     """
     if not sys.stdin.isatty():
-        message = f"say --yes to drop {name}: there is nobody to ask"
+        message = f"say --yes to drop {name}: standard input is not a terminal"
         raise ConfigurationError(message)
     print(
         f"This forgets all that {printable(name)} holds, for ever. Type yes to go on: ",

@@ -54,9 +54,9 @@ def add_verbs(verbs: Verbs) -> None:
         "rescale",
         _rescale,
         operands="[JOB]",
-        description="Give JOB so many of the registered nodes (--nodes), and each of "
-        "its key groups so many copies (--replicas), and wait until its key groups are "
-        "where they shall be. Queries and readers go on meanwhile. Ctrl-C ends the "
+        description="Set how many of the registered nodes JOB uses (--nodes), and how "
+        "many copies it keeps of each key group (--replicas). Wait until the move is "
+        "done. Queries and readers go on meanwhile. Ctrl-C ends the "
         "waiting, not the move. With --status tell how far JOB is, or every job.",
         examples="lodestar rescale flights --nodes 4\n"
         "lodestar rescale flights --nodes 3 --replicas 2 --no-wait\n"

@@ -103,9 +103,7 @@ VERBS: Final = {
         "state_rescale",
         "give a job more or fewer nodes, or copies; tell how far that is",
     ),
-    "drain": Verb(
-        "state_rescale", "empty a node, so that it may end and nobody notices"
-    ),
+    "drain": Verb("state_rescale", "move everything off a node, so that it may end"),
     "snapshot": Verb(
         "state_snapshot", "write all state of a job, as of one moment, to a directory"
     ),

@@ -215,8 +215,8 @@ def _check_embedded(config: HAConfig, *, is_task: bool) -> None:
         raise ConfigurationError(message)
     if not config.embedded_name:
         message = (
-            "'embedded:' alone is private to whoever opens it, so nobody could ever "
-            "lead there: give it a name, as in 'embedded:flights'"
+            "'embedded:' alone is private to the program that opens it, so there "
+            "is never a leader: give it a name, as in 'embedded:flights'"
         )
         raise ConfigurationError(message)
 

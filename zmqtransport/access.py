@@ -313,7 +313,7 @@ def _parse_document(document: dict[str, object]) -> AllowList:
     clients = document.get("clients")
     if not isinstance(clients, dict) or not clients:
         raise ConfigurationError(
-            "it lists nobody: write a [clients.NAME] table for each client"
+            "it is empty: write a [clients.NAME] table for each client"
         )
     return AllowList(
         tuple(_parse_client(name, table) for name, table in clients.items())

@@ -346,7 +346,7 @@ def _write_new(path: Path, text: str, *, mode: int) -> None:
     except FileExistsError as exc:
         raise ConfigurationError(
             f"{path} exists and is not overwritten: choose another name, or remove it "
-            "if nobody needs it"
+            "if it is not in use"
         ) from exc
     except OSError as exc:
         raise ConfigurationError(f"{path} cannot be written: {exc.strerror}") from exc

@@ -56,6 +56,9 @@ __all__ = ["Demo", "DemoFailedError", "DemoSettings"]
 
 _STREAM_TIMEOUT_SECONDS: Final = 300
 _CHECK_SECONDS: Final = 1
+_GO_ON: Final = (
+    "\nTo go on asking by yourself, start each part by hand: docs/tutorial/ask-a-job.md"
+)
 
 
 class DemoFailedError(Exception):
@@ -132,6 +135,14 @@ class Demo:
             DemoFailedError: If totals or states are not what they should be, nobody
                 took over from a leader that was lost, or no node joined and left.
         """
+        self._timeline.introduce()
+        with self._timeline.never_silent():
+            core = self._show()
+        self._judge(core)
+        print(_GO_ON)
+
+    def _show(self) -> TotalsCore:
+        """Start everything, stream, and end everything; return the totals."""
         self._replay_directory.mkdir()
         flight_count = write_replay(
             self._replay_directory,
@@ -154,8 +165,7 @@ class Demo:
                 ):
                     self._stream(config, disruption, state_processes)
                 # The collectors have ended: what they had to report has come.
-                core = read_store(ha.get_leader_store(JOB_ID))
-        self._judge(core)
+                return read_store(ha.get_leader_store(JOB_ID))
 
     @contextlib.contextmanager
     def _state_processes(self, ha: HAServices) -> Iterator[StateProcesses | None]:
@@ -222,6 +232,7 @@ class Demo:
         with contextlib.ExitStack() as stack:
             # From here on we call the JVM, which no signal may interrupt.
             stack.enter_context(self._termination.deferred())
+            self._timeline.say("spark", "starts, which takes a while")
             # What `deliver_from_driver` finds the leader with.
             stack.callback(close_ha_services)
             spark = stack.enter_context(
@@ -309,6 +320,7 @@ class Demo:
                 self._directory / f"checkpoint-{state.name}",
             )
             stack.callback(query.stop)
+        self._timeline.say("spark", "publishes the state of aircraft and of routes")
         tail_numbers = sorted(compute_state(spark, self._replay_directory, AIRCRAFT))
         self._timeline.say(
             "asker", f"asks for {len(tail_numbers):,} aircraft, knowing {config.url}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, TextIO, assert_never, final
 
 from attrs import define
@@ -27,6 +28,21 @@ from retrieval import LeaderInformation
 __all__ = ["LeadershipRecord", "Timeline"]
 
 _WHO_WIDTH: Final = 14
+_SILENCE_SECONDS_MAX: Final = 10.0
+
+_INTRODUCTION: Final = """\
+Who speaks below, and when (seconds since the beginning):
+  data          writes a year of flights as files, which Spark reads as a stream
+  name service  knows who leads, and where
+  proxy         p and q contend to be the entry point to queryable state
+  node          1 to 3 keep the state: a row for each aircraft and each route
+  collector     a and b contend for the job "flights"; the leader counts the flights
+  retriever     tells the driver who leads
+  spark, batch  the stream: its tasks find the leader and deliver to it
+  asker         a reader that knows the URL of the name service and nothing else
+  DISRUPTION    what is done to the leader, RESCALED what is done to the nodes
+Epochs are numbered from the first one that is seen.
+"""
 
 
 @define(kw_only=True)
@@ -84,6 +100,32 @@ class Timeline:
         self._process_ids: set[int] = set()
         self._disrupted_at_ns: int | None = None
         self._disrupted_epoch: int | None = None
+        self._first_epoch: int | None = None
+        self._said_at_ns = self._began_at_ns
+
+    def introduce(self) -> None:
+        """Print who will speak."""
+        print(_INTRODUCTION, file=self._output, flush=True)
+
+    @contextlib.contextmanager
+    def never_silent(self, seconds_max: float = _SILENCE_SECONDS_MAX) -> Iterator[None]:
+        """Print that work goes on whenever nothing was said for *seconds_max*."""
+        ended = threading.Event()
+
+        def reassure() -> None:
+            while not ended.wait(seconds_max / 10):
+                with self._lock:
+                    silent_ns = self._clock.now_ns() - self._said_at_ns
+                    if silent_ns > seconds_max * NS_PER_SECOND:
+                        self._say("demo", "is still at work", None)
+
+        thread = threading.Thread(target=reassure, name="reassuring", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     # -- what happens --------------------------------------------------------------
 
@@ -103,7 +145,8 @@ class Timeline:
                     self._flight_counts[epoch] = count
                     self._say(
                         who,
-                        f"granted epoch {epoch}; the store holds {count:,} flights",
+                        f"granted epoch {self._short(epoch)}; "
+                        f"the store holds {count:,} flights",
                         report.at_ns,
                     )
                 case Confirmed(epoch=epoch, address=address):
@@ -114,7 +157,9 @@ class Timeline:
                         flight_count=self._flight_counts[epoch],
                         confirmed_at_ns=report.at_ns,
                     )
-                    self._say(who, f"LEADS under epoch {epoch}", report.at_ns)
+                    self._say(
+                        who, f"LEADS under epoch {self._short(epoch)}", report.at_ns
+                    )
                 case Held(batch_id=batch_id, partition_id=partition_id):
                     self._say(
                         who,
@@ -126,7 +171,11 @@ class Timeline:
                     record = self._leaderships.get(epoch)
                     if record is not None and not record.end:
                         record.end = "resigned" if is_resigned else "revoked"
-                    self._say(who, f"leads no longer: epoch {epoch}", report.at_ns)
+                    self._say(
+                        who,
+                        f"leads no longer: epoch {self._short(epoch)}",
+                        report.at_ns,
+                    )
                 case Failed(error=error):
                     self._say(who, f"failed: {error}", report.at_ns)
                 case Closed():
@@ -144,7 +193,7 @@ class Timeline:
             self._told_at_ns.setdefault(leader.epoch, at_ns)
             self._say(
                 "retriever",
-                f"is told of {leader.address}, epoch {leader.epoch}",
+                f"is told of {leader.address}, epoch {self._short(leader.epoch)}",
                 at_ns,
             )
 
@@ -231,14 +280,18 @@ class Timeline:
             f"{len(self._retried)} of them tried again, "
             f"{self._repeated_count} found counted already"
         )
-        lines += [_retried_line(delivery) for delivery in self._retried]
+        lines += [
+            _retried_line(delivery, self._short(delivery.receipt.epoch))
+            for delivery in self._retried
+        ]
         return "\n".join(lines)
 
     def _leadership_lines(self, record: LeadershipRecord) -> list[str]:
         seconds = self._seconds(record.confirmed_at_ns)
         count = record.flight_count
+        epoch = self._short(record.epoch)
         return [
-            f"  epoch {record.epoch}: collector {record.name} at {record.address}",
+            f"  epoch {epoch}: collector {record.name} at {record.address}",
             f"    confirmed at {seconds:.2f} s, {count:,} flights from the store",
             f"    {record.end or 'led until the end'}",
         ]
@@ -263,7 +316,14 @@ class Timeline:
             for at_ns, text in known
         ]
 
+    def _short(self, epoch: int) -> int:
+        """Return which epoch it is, from 1 for the first that is seen."""
+        if self._first_epoch is None:
+            self._first_epoch = epoch
+        return epoch - self._first_epoch + 1
+
     def _say(self, who: str, text: str, at_ns: int | None) -> None:
+        self._said_at_ns = self._clock.now_ns()
         seconds = self._seconds(self._clock.now_ns() if at_ns is None else at_ns)
         print(
             f"{seconds:8.2f} s  {who:<{_WHO_WIDTH}}{text}",
@@ -279,14 +339,14 @@ def _counted(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 
-def _retried_line(delivery: _Delivery) -> str:
+def _retried_line(delivery: _Delivery, epoch: int) -> str:
     receipt = delivery.receipt
     outcome = "found counted already" if receipt.is_repeated else "counted"
     attempts = _counted(len(receipt.retries), "attempt", "attempts")
     return (
         f"  batch {delivery.batch_id} partition {receipt.partition_id}: "
         f"{attempts} in vain ({_reasons(receipt)}), "
-        f"then {outcome} under epoch {receipt.epoch}"
+        f"then {outcome} under epoch {epoch}"
     )
 
 

@@ -138,7 +138,7 @@ class LeadershipControl:
     def _do(self, action: Callable[[], None]) -> None:
         """Run *action* on the hub's thread, and wait for it."""
         if not self._hub.is_running:
-            message = "all services of this name are closed: nobody is there to lead"
+            message = "all services of this name are closed: there is no contender"
             raise LocalProtocolError(message)
         done: Future[None] = Future()
 

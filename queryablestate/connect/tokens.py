@@ -47,7 +47,7 @@ def write_token(token: str, base: Path) -> Path:
     except FileExistsError as error:
         raise ConfigurationError(
             f"{path} exists and is not overwritten: choose another name, or remove it "
-            "if nobody needs it"
+            "if it is not in use"
         ) from error
     except OSError as error:
         raise ConfigurationError(

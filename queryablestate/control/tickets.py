@@ -208,8 +208,8 @@ class TicketOffice:
         if count and control.state_count + count > count_max:
             raise ConfigurationError(
                 f"this proxy keeps {control.state_count:,} states, and takes "
-                f"{count_max:,}: raise its state_count_max, or drop states that nobody "
-                "needs with 'lodestar drop-state'"
+                f"{count_max:,}: raise its state_count_max, or drop states that are "
+                "not in use with 'lodestar drop-state'"
             )
 
     def _check_may_assign(self, job_id: str, now_ns: int) -> None:

@@ -68,7 +68,7 @@ class Right(enum.Enum):
     """Publish a state."""
 
     ADMIN = "admin"
-    """Drop states; whoever may do that may do everything."""
+    """Drop states; this right includes all others."""
 
     NODE = "node"
     """Join as a node, and be given state to keep."""
@@ -229,8 +229,8 @@ class AccessList:
             return
         if not self.callers:
             raise ConfigurationError(
-                "callers lists nobody, so that nobody could ask anything: write a "
-                "[callers.NAME] table for each, or leave callers out to let everybody"
+                "callers is empty, so that no question would be answered: write a "
+                "[callers.NAME] table for each, or leave callers out to let all in"
             )
         if len(self.callers) > _CALLER_COUNT_MAX:
             raise ConfigurationError(

@@ -122,8 +122,8 @@ class ProxyConfig:
         default=False,
         validator=check_flag,
         metadata=_about(
-            "Let other machines in even without CURVE keys and callers. Whoever can "
-            "connect may then do everything, and tokens travel as they are."
+            "Let other machines in even without CURVE keys and callers. Every client "
+            "that connects may then do everything, and tokens travel as they are."
         ),
     )
     curve_public_key_file: str | None = field(
@@ -235,8 +235,8 @@ class ProxyConfig:
         default=1,
         validator=_CHECK_REPLICAS,
         metadata=_about(
-            "On how many nodes a new job keeps each key group, as far as there are so "
-            "many. With 2, the death of a node costs no read. 'lodestar rescale' "
+            "On how many nodes a new job keeps each key group, if there are that many "
+            "nodes. With 2, the death of a node costs no read. 'lodestar rescale' "
             "changes it for a job that is there.",
             is_reloadable=True,
         ),
@@ -264,10 +264,11 @@ class ProxyConfig:
     access: AccessList = field(
         factory=open_access,
         metadata=_about(
-            "Who may do what, a table for each caller. Without any, whoever may "
-            "connect may do everything. A caller has either a token, of which the "
-            "SHA-256 stands here, or a CURVE key. read and write are globs, JOB/STATE; "
-            "admin may drop states and do everything else; node may join as a node.",
+            "Who may do what, a table for each caller. Without any, every "
+            "client that connects may do everything. A caller has either a token, of "
+            "which the SHA-256 stands here, or a CURVE key. read and write are globs, "
+            "JOB/STATE; admin may drop states and do everything else; node may join as a "
+            "node.",
             is_reloadable=True,
         ),
     )
@@ -344,7 +345,7 @@ class ProxyConfig:
         ]
         if with_key and not self.uses_curve:
             raise ConfigurationError(
-                f"caller {with_key[0]!r} has a public_key, which nobody can prove to a "
+                f"caller {with_key[0]!r} has a public_key, which cannot be proved to a "
                 "proxy without CURVE: set curve_public_key_file and "
                 "curve_secret_key_file, or give it token_sha256 instead"
             )
@@ -366,8 +367,8 @@ class ProxyConfig:
                 ) from exc
         elif bind.is_wildcard:
             raise ConfigurationError(
-                f"bind {bind} is every interface, which nobody can connect to: set "
-                "advertised_host to how others reach this machine"
+                f"bind {bind} is every interface, which is no address to connect to: "
+                "set advertised_host to how others reach this machine"
             )
 
 

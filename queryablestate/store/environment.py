@@ -205,7 +205,7 @@ class StoreEnvironment:
             return StorageError(
                 f"the data directory {self._directory} holds all it may "
                 f"({self._size_bytes_max:,} bytes): start the node with a greater "
-                "size_bytes_max, or drop states that nobody reads"
+                "size_bytes_max, or drop states that are not in use"
             )
         return StorageError(
             f"cannot {what} the data directory {self._directory}: {error}"

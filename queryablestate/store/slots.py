@@ -29,7 +29,7 @@ def open_slots(environment: StoreEnvironment, state_count: int) -> None:
     if state_count > SLOT_COUNT_MAX:
         raise StorageError(
             f"a node keeps at most {SLOT_COUNT_MAX:,} states, this would be "
-            f"{state_count:,}: drop states that nobody reads"
+            f"{state_count:,}: drop states that are not in use"
         )
     environment.open_slots(state_count)
 

@@ -262,9 +262,9 @@ class TestParseAllowList:
     @pytest.mark.parametrize(
         ("text", "complaint"),
         [
-            ("", "lists nobody"),
-            ("clients = {}", "lists nobody"),
-            ("clients = 3", "lists nobody"),
+            ("", "is empty"),
+            ("clients = {}", "is empty"),
+            ("clients = 3", "is empty"),
             ("[clients", "not valid TOML"),
             ("[client.a]\nx = 1", "client is not known"),
             ("[clients]\na = 1", "must be a table"),

@@ -182,7 +182,7 @@ class CopySource:
             )
             if not reader.is_told:
                 # Its directory is new, as a rule: whoever asks means an earlier one.
-                self._refuse(key, "not-held", "nobody has told what is held here")
+                self._refuse(key, "not-held", "it has not been told what is held here")
                 return
             if reader.sequence < request.sequence_min:
                 if now_ns - copy.began_ns > self._limits.behind_ns:

@@ -317,7 +317,7 @@ class TestEntries:
     @pytest.mark.proves("C4")
     def test_a_list_that_lets_nobody_in_is_refused(self) -> None:
         """C4: an empty list is a mistake; no list at all lets everybody in."""
-        with pytest.raises(ConfigurationError, match="lists nobody"):
+        with pytest.raises(ConfigurationError, match="is empty"):
             access()
 
     @pytest.mark.proves("C1")

@@ -234,7 +234,7 @@ class TestParsing:
             ("access = 1", "there is no setting 'access' here"),
             ("callers = 1", "callers must be tables: [callers.NAME]"),
             ("callers.a = 1", "caller 'a' must be a table, not 1"),
-            ("[callers]", "callers lists nobody"),
+            ("[callers]", "callers is empty"),
             ("[callers.a]", "caller 'a': it must have either token_sha256 or public"),
             (
                 "[callers.a]\ntoken = 't'",
