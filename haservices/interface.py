@@ -44,7 +44,7 @@ class Guarantee(Enum):
     """The store and the epochs are there again after the name service restarts."""
 
     SURVIVES_SERVER_PAUSE = "survives-server-pause"
-    """A pause of the name service costs nobody a leadership."""
+    """A pause of the name service costs no leader its leadership."""
 
     FAILOVER_WITHIN_LEASE = "failover-within-lease"
     """A leader whose process dies is succeeded within about one lease."""

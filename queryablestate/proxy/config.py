@@ -267,8 +267,8 @@ class ProxyConfig:
             "Who may do what, a table for each caller. Without any, every "
             "client that connects may do everything. A caller has either a token, of "
             "which the SHA-256 stands here, or a CURVE key. read and write are globs, "
-            "JOB/STATE; admin may drop states and do everything else; node may join as a "
-            "node.",
+            "JOB/STATE; admin may drop states and do everything else; node may join as "
+            "a node.",
             is_reloadable=True,
         ),
     )
