@@ -223,3 +223,15 @@ class HAServices(Protocol):
         traceback: TracebackType | None,
     ) -> None:
         """Close itself."""
+
+
+def forgets_at_restart(services: HAServices) -> bool:
+    """
+    Return whether what leaders store is gone when the name service is started again.
+
+    That is so of a LeaderServer without a data directory.  An embedded name service is
+    none that is started again: it ends with everybody that uses it.
+    """
+    is_embedded = Guarantee.ACROSS_PROCESSES not in services.guarantees
+    is_durable = Guarantee.SURVIVES_SERVER_RESTART in services.guarantees
+    return not (is_embedded or is_durable)

@@ -62,11 +62,18 @@ def add_verbs(verbs: Verbs) -> None:
 def _nodes(arguments: Namespace) -> ExitCode:
     with open_operations(arguments) as operations:
         nodes = operations.nodes()
+        is_volatile = operations.is_volatile
     write_answer(
         [node_document(each) for each in nodes],
         nodes_text(nodes),
         is_json=arguments.json,
     )
+    if is_volatile:
+        print(
+            "lodestar nodes: the name service forgets what is stored when it is "
+            "restarted; give it a data directory ('lodestar server --data-dir')",
+            file=sys.stderr,
+        )
     return ExitCode.DONE
 
 

@@ -9,6 +9,7 @@ from signal import SIGHUP, Signals
 from typing import TYPE_CHECKING, Any, Final
 
 from haservices import open_ha_services
+from haservices.interface import forgets_at_restart
 from lodestar.arguments import (
     add_log_option,
     add_name_service_options,
@@ -17,7 +18,7 @@ from lodestar.arguments import (
 from lodestar.exit_codes import ExitCode
 from lodestar.output import write
 from lodestar.signals import stop_signals
-from nameservice import NameServiceError, get_logger
+from nameservice import ConfigurationError, NameServiceError, get_logger
 from queryablestate.proxy.config import ProxyConfig
 from queryablestate.proxy.config_file import ProxyConfigFile
 from queryablestate.proxy.config_toml import print_config
@@ -25,6 +26,7 @@ from queryablestate.proxy.server import QueryStateProxyServer
 
 
 if TYPE_CHECKING:
+    from haservices import HAServices
     from lodestar.verbs import Verbs
 
 
@@ -77,6 +79,12 @@ def add_verbs(verbs: Verbs) -> None:
         default=None,
         help="let other machines in without CURVE keys and callers",
     )
+    parser.add_argument(
+        "--allow-volatile",
+        action="store_true",
+        help="publish over a name service that forgets when it is restarted, e.g. a "
+        "LeaderServer without --data-dir",
+    )
     add_name_service_options(parser, contends=True)
     add_log_option(parser, "info")
 
@@ -94,7 +102,7 @@ def _proxy(arguments: Namespace) -> ExitCode:
     ended: queue.SimpleQueue[Signals | None] = queue.SimpleQueue()
     with (
         stop_signals(ended.put, takes_hangup=file is not None),
-        open_ha_services(load_config(arguments)) as ha,
+        _lasting_services(arguments) as ha,
         QueryStateProxyServer(ha, config) as proxy,
     ):
 
@@ -114,6 +122,25 @@ def _proxy(arguments: Namespace) -> ExitCode:
         message = f"{address} is served no more: {failure}"
         raise NameServiceError(message) from failure
     return ExitCode.DONE
+
+
+def _lasting_services(arguments: Namespace) -> HAServices:
+    """
+    Return the name service, open.
+
+    Raises:
+        ConfigurationError: If it forgets when it is restarted, unless that is accepted.
+    """
+    ha = open_ha_services(load_config(arguments))
+    if forgets_at_restart(ha) and not arguments.allow_volatile:
+        ha.close()
+        message = (
+            f"{ha.config.url} forgets what is stored when it is restarted, and state "
+            "would be unavailable then: give 'lodestar server' a data directory "
+            "(--data-dir), or accept it with --allow-volatile"
+        )
+        raise ConfigurationError(message)
+    return ha
 
 
 def _overrides(arguments: Namespace) -> dict[str, Any]:

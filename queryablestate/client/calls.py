@@ -86,6 +86,12 @@ class ProxyConnection:
         return f"{config.url} {config.cluster_id}"
 
     @property
+    def is_volatile(self) -> bool:
+        """Return whether the name service is known to forget when it is restarted."""
+        shell = self._shell
+        return shell is not None and shell.is_volatile
+
+    @property
     def leader_address(self) -> str | None:
         """Return where the last answer came from, or *first_address*, or None."""
         return self._leader_address

@@ -98,6 +98,11 @@ class QueryDriver(ABC):
         link = self._link
         return None if link is None else link.target
 
+    @property
+    def is_volatile(self) -> bool:
+        """Return whether the name service is known to forget when it is restarted."""
+        return self._finder.is_volatile
+
     # -- what a shell does its own way -------------------------------------------------
 
     @abstractmethod

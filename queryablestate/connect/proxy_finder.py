@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from haservices import HAConfig, open_ha_services
 from haservices.factory import as_name_service
+from haservices.interface import forgets_at_restart
 from nameservice import (
     QUERY_PROXY,
     ForkGuard,
@@ -67,6 +68,7 @@ class ProxyFinder:
         self._leader: LeaderInformation | None = None
         self._problem: NameServiceError | None = None
         self._has_heard = False
+        self._is_volatile = False
         self._is_started = False
         self._closed = threading.Event()
         self._close_retriever: Callable[[], None] | None = None
@@ -78,6 +80,11 @@ class ProxyFinder:
             return self._config
         assert self._services is not None
         return self._services.config
+
+    @property
+    def is_volatile(self) -> bool:
+        """Return whether the name service is known to forget when it is restarted."""
+        return self._is_volatile
 
     @property
     def is_started(self) -> bool:
@@ -171,6 +178,7 @@ class ProxyFinder:
 
     def _retrieve(self, services: HAServices, *, is_owner: bool = False) -> None:
         retriever = services.get_leader_retriever(QUERY_PROXY)
+        self._is_volatile = forgets_at_restart(services)
         with self._lock:
             is_wanted = not self._closed.is_set()
             if is_wanted:

@@ -124,6 +124,11 @@ class StateOperations:
         """
         return [node_information(node) for node in self._listed_nodes().nodes]
 
+    @property
+    def is_volatile(self) -> bool:
+        """Return whether the name service forgets at a restart; after a call."""
+        return self._proxy.is_volatile
+
     # -- rescaling ---------------------------------------------------------------------
 
     def rescale(

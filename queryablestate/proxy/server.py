@@ -11,6 +11,7 @@ from __future__ import annotations
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final, Self, TypeVar, final
 
+from haservices.interface import forgets_at_restart
 from nameservice import (
     QUERY_PROXY,
     DidNotHappenError,
@@ -106,6 +107,14 @@ class QueryStateProxyServer:
             )
             election.start(self._contender)
         self._log.info("proxy.started", address=running.port.address)
+        if forgets_at_restart(self._ha):
+            self._log.warning(
+                "name_service.volatile",
+                url=self._ha.config.url,
+                reason="state that is published is unavailable after a restart of the "
+                "name service, until 'lodestar adopt': give the LeaderServer a data "
+                "directory (--data-dir)",
+            )
 
     def close(self) -> None:
         """Resign, answer nobody any more, release everything.  Idempotent."""

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 import msgspec
@@ -40,6 +41,7 @@ from nameservice import (
     MayHaveHappenedError,
     RemoteProtocolError,
     SystemClock,
+    get_logger,
     seconds_to_ns,
 )
 from nameservice.clock import NS_PER_MS
@@ -242,6 +244,8 @@ class StateWriter:
         while True:
             try:
                 drawn = draw(self._left_seconds(deadline_ns))
+                if self._proxy.is_volatile:
+                    _warn_of_volatile(self._proxy.name_service)
             except DeadlineExceededError as error:
                 if away:  # what was told before says more
                     raise _stayed_away(job_id, away, timeout_seconds) from error
@@ -603,3 +607,14 @@ def _expect(expected: type[T], answer: ToClient) -> T:
             f"the proxy answered with {type(answer).__name__}, not {expected.__name__}",
         )
     return answer
+
+
+@lru_cache(maxsize=16)
+def _warn_of_volatile(name_service: str) -> None:
+    """Tell the log, once in a process, that state may have to be taken over again."""
+    get_logger(component="state-writer").warning(
+        "name_service.volatile",
+        name_service=name_service,
+        reason="state that is published is unavailable after a restart of the name "
+        "service, until 'lodestar adopt': give the LeaderServer a data directory",
+    )

@@ -130,7 +130,7 @@ class StateProcesses:
             *("--url", self.server.url),
             *("--session-timeout-seconds", str(SESSION_TIMEOUT_SECONDS)),
         ]
-        proxy_options = list(common)
+        proxy_options = [*common, "--allow-volatile"]
         if replica_count > 1:
             config_file = directory / "proxy.toml"
             config_file.write_text(f"replica_count = {replica_count}\n", "utf-8")

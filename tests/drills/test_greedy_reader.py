@@ -94,7 +94,7 @@ def be_greedy(
                 "proxy",
                 "proxy",
                 directory,
-                [*common, "--config-file", str(config_file)],
+                [*common, "--allow-volatile", "--config-file", str(config_file)],
             ),
             Service(
                 "node",

@@ -13,11 +13,12 @@ from tests.lodestar.running import Ask, Running, call
 
 
 @pytest.fixture(scope="session")
-def leader_server_url() -> Iterator[str]:
+def leader_server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the URL of a ``lodestar server`` that serves all tests."""
     options = (
         *("--bind", "tcp://127.0.0.1:0", "--lease-seconds-max", "3"),
         *("--lease-seconds-unrecorded-max", "3"),
+        *("--data-dir", str(tmp_path_factory.mktemp("server") / "data")),
     )
     with Running("server", *options) as server:
         yield server.out.next().removeprefix("serving ")

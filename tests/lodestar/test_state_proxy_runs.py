@@ -47,6 +47,18 @@ class TestServing:
         assert "Traceback" not in result.err
         assert all("event" in json.loads(line) for line in result.err.splitlines())
 
+    def test_a_name_service_that_forgets_is_refused(self) -> None:
+        """W7: state would be unavailable when that is restarted; unless accepted."""
+        with Running("server", "--bind", "tcp://127.0.0.1:0") as server:
+            url = server.out.next().removeprefix("serving ")
+            result = run("proxy", "--url", url)
+            assert (result.exit_code, result.out) == (2, "")
+            assert "--allow-volatile" in result.err
+            with Running("proxy", "--allow-volatile", "--url", url) as proxy:
+                assert proxy.out.next().startswith("serving tcp://")
+                assert proxy.end().exit_code == 0
+            server.end()
+
     def test_a_second_one_stands_by(self, at: tuple[str, ...]) -> None:
         """Whoever comes second leads when the first is gone; one class, one verb."""
         with Running("proxy", *at) as first, Running("proxy", *at) as second:

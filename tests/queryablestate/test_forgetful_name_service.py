@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from structlog.testing import capture_logs
 
 from haservices import HAConfig, HAServices, open_ha_services
+from haservices.interface import forgets_at_restart
 from haservices.testing.reserved_port import ReservedPort
 from leaderserver import LeaderServer, ServerConfig
 from queryablestate import (
@@ -223,3 +225,40 @@ class TestOlderCopy:
                 assert client.get(*STATE, "N001") == {"delay": 5}
                 publish(config, 6, publisher)
                 assert client.lookup(*STATE, "N001", min_batch_id=3).batch_id == 3
+
+
+class TestWarning:
+    """Who publishes over a name service that forgets is told (W7)."""
+
+    @pytest.mark.proves("W7")
+    def test_proxy_driver_and_operator_know_it(
+        self, server: RestartedServer, config: HAConfig
+    ) -> None:
+        """Once for each process, not for each batch."""
+        with (
+            capture_logs() as logs,
+            open_ha_services(config) as ha,
+            LocalStateCluster(ha, nodes=1),
+            StateOperations(config, deadline_seconds=WAIT_SECONDS) as operations,
+        ):
+            publish(config, 4, publish(config, 3))
+            operations.nodes()
+            assert operations.is_volatile
+        told = [log for log in logs if log["event"] == "name_service.volatile"]
+        assert sorted(log["component"] for log in told) == [
+            "query-proxy",
+            "state-writer",
+        ]
+        assert all("lodestar adopt" in log["reason"] for log in told)
+
+    def test_one_that_lasts_is_not_warned_of(self, tmp_path: Path) -> None:
+        """Nor is one that ends with everybody who uses it."""
+        with closing(RestartedServer(tmp_path)) as server:
+            for url in (server.server.url, "embedded:"):
+                with (
+                    capture_logs() as logs,
+                    open_ha_services(url) as ha,
+                    LocalStateCluster(ha, nodes=1),
+                ):
+                    assert not forgets_at_restart(ha)
+                assert "name_service.volatile" not in {log["event"] for log in logs}
