@@ -8,6 +8,7 @@ From a question to what the store holds, and from there to an answer.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, assert_never, final
 
@@ -23,7 +24,7 @@ from queryablestate.errors import StateUnavailableError
 from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_of
 from queryablestate.schema.keys import KeyCodec
 from queryablestate.schema.schema import parse_schema
-from queryablestate.store.groups import groups_in
+from queryablestate.store.groups import groups_in, row_ranges
 from queryablestate.store.reader import Page
 from queryablestate.wire.codec import decode_keys, encode_payload
 from queryablestate.wire.questions import (
@@ -84,7 +85,7 @@ class Found:
         has_missing: Whether something asked for is not there.
         valid_until_us: When the first of it expires, or None.
         next_start: Where a scan goes on, or None.
-        key_groups: Those that were walked over, if it was only some.
+        runs: The key groups that were walked over, if it was only some.
         is_elsewhere: Whether the node does not answer for all of these.
         row_count: How many rows were looked at.
     """
@@ -95,7 +96,7 @@ class Found:
     has_missing: bool
     valid_until_us: int | None = None
     next_start: bytes | None = None
-    key_groups: Sequence[int] = ()
+    runs: Runs = ()
     is_elsewhere: bool = False
     row_count: int = 0
 
@@ -193,14 +194,14 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
                 yield
             found = _page(page, size_bytes_max)
         case WalkRows(key_groups=runs, start=begin, limit=limit):
-            groups = _groups_of(runs)
+            _check_runs(runs)
             part = Page(begin, None, limit, size_bytes_max - _ARRAY_HEADER_SIZE_BYTES)
-            page = yield from reader.walk(number, groups, part, now_us, work)
+            page = yield from reader.walk(number, row_ranges(runs), part, now_us, work)
             if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
                 yield
             found = _page(page, size_bytes_max)
-            found.key_groups = groups
-            found.is_elsewhere = not frozenset(key_groups).issuperset(groups)
+            found.runs = runs
+            found.is_elsewhere = not all(_has_run(key_groups, *run) for run in runs)
         case CountKeys(schema=schema):
             key_size_of = None if schema is None else _key_sizer(schema)
             view, count = yield from reader.count(
@@ -224,7 +225,11 @@ def problem_of(question: Question, found: Found, served: ServedJob) -> Refusal |
         return Refusal(request_id=question.question_id, code=STALE_ROUTE)
     assert found.view is not None
     if found.view.lost:
-        asked = found.key_groups or served.key_groups
+        asked: Sequence[int] = served.key_groups
+        if found.runs:
+            asked = [
+                one for first, last in found.runs for one in range(first, last + 1)
+            ]
         if found.keys:
             asked = sorted({group_of(key) for key in found.keys})
         lost = groups_in(found.view.lost, asked)
@@ -302,16 +307,22 @@ def _page(page: ScanRead, size_bytes_max: int) -> Found:
     )
 
 
-def _groups_of(runs: Runs) -> list[int]:
-    """Return the key groups in *runs*, sorted."""
-    groups: list[int] = []
+def _check_runs(runs: Runs) -> None:
+    """Raise `RemoteProtocolError` unless *runs* of key groups are sorted."""
     beyond = 0
     for first, last in runs:
         if not beyond <= first <= last < _KEY_GROUP_COUNT_MAX:
             raise RemoteProtocolError("malformed", "key groups that are not sorted")
-        groups += range(first, last + 1)
         beyond = last + 1
-    return groups
+
+
+def _has_run(key_groups: Sequence[int], first: int, last: int) -> bool:
+    """Return whether all from *first* to *last* are in *key_groups*, sorted."""
+    begin = bisect_left(key_groups, first)
+    end = begin + last - first
+    return (
+        end < len(key_groups) and key_groups[begin] == first and key_groups[end] == last
+    )
 
 
 def _check_size(payload: bytes, size_bytes_max: int) -> None:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from lmdb import Transaction, _Database
 
     from queryablestate.store.environment import StoreEnvironment
+    from queryablestate.store.groups import RowRanges
     from queryablestate.store.layout import Runs
     from queryablestate.store.steps import ReadWork, Steps
 
@@ -405,7 +406,7 @@ class StoreReader:
     def walk(
         self,
         state_number: int,
-        groups: Sequence[int],
+        ranges: RowRanges,
         page: Page,
         now_us: int,
         work: ReadWork,
@@ -417,7 +418,7 @@ class StoreReader:
 
         Args:
             state_number: Of which state.
-            groups: Each at most once, sorted.
+            ranges: Of the key groups, sorted (`queryablestate.store.groups`).
             page: Where it begins and ends, by storage keys, as does `next_start`.
             now_us: What has expired by then is not there.
             work: Of this read.
@@ -430,7 +431,7 @@ class StoreReader:
             rows = _PageRows(view, page, now_us, work)
             cursor = transaction.cursor(database)
             start = page.start[: ROW_KEY_SIZE_BYTES_MAX + 1]
-            for _, last in occupied_ranges(cursor, joined_groups(groups), start):
+            for _, last in occupied_ranges(cursor, ranges, start):
                 if work.move():
                     yield
                 is_there = True

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, final
 
 from queryablestate.store.reader import Page, Read, ScanRead, StateView
+from queryablestate.store.rows import joined_groups
 from queryablestate.store.steps import ReadWork, Steps
 from queryablestate.store.store import StateStore
 
@@ -131,9 +132,8 @@ class WholeReader:
         """Return a page in the order of storage keys."""
         self.work = ReadWork()
         page = _page(start, stop, limit, size_bytes_max)
-        return finish(
-            self.reader.walk(state_number, sorted(groups), page, now_us, self.work)
-        )
+        ranges = joined_groups(groups)
+        return finish(self.reader.walk(state_number, ranges, page, now_us, self.work))
 
     def count(
         self,

@@ -109,3 +109,26 @@ def test_another_nodes_key_groups_are_not_missing() -> None:
     refusal = problem(GetValues(), ((3, 3),), 1, 3)
     assert refusal is not None
     assert refusal.code == "stale-route"
+
+
+@pytest.mark.proves("W7", "S1")
+def test_a_walk_needs_the_key_groups_that_it_goes_over() -> None:
+    """What is lost of others, also of the node's own, is no matter (W7, S1)."""
+    found = Found(
+        StateView(
+            job_id=JOB,
+            generation=1,
+            batch_id=3,
+            decided_at_us=1,
+            kind="value",
+            has_ttl=False,
+            lost=((2, 3),),
+        ),
+        [],
+        b"",
+        has_missing=False,
+        runs=((1, 1), (4, 4)),
+    )
+    assert problem_of(question(), found, SERVED) is None
+    found.runs = ((1, 2),)
+    assert unavailable(problem_of(question(), found, SERVED)) == (2,)

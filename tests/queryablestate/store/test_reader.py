@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nameservice import LocalProtocolError, StorageError
 from queryablestate.store import cursors as store_cursors
 from queryablestate.store import reader as store_reader
+from queryablestate.store.groups import row_ranges
 from queryablestate.store.reader import Page, ScanRead
 from queryablestate.store.steps import ReadWork
 from queryablestate.store.store import StateStore
@@ -650,8 +651,12 @@ class TestWalks:
         """B2: however many key groups there are; empty ones cost nothing."""
         write(store, [(key(group * 331, "x"), b"v") for group in range(99)])
         work = ReadWork()
-        read = reader.reader.scan if kind == "scan" else reader.reader.walk
-        steps = read(1, range(32_768), Page(b"", None, 10), NOW_US, work)
+        part = Page(b"", None, 10)
+        if kind == "scan":
+            steps = reader.reader.scan(1, range(32_768), part, NOW_US, work)
+        else:
+            ranges = row_ranges(((0, 32_767),))
+            steps = reader.reader.walk(1, ranges, part, NOW_US, work)
         with pytest.raises(StopIteration) as done:
             next(steps)  # it pauses when it has looked at 256 of anything
         page: ScanRead = done.value.value
