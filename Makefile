@@ -109,7 +109,8 @@ coverage: setup
 	$(python) -m coverage combine --quiet
 	$(python) -m scripts.report_coverage
 
-# Build the wheel and use it in an empty environment.
+# Build the wheel into dist, and follow README and tutorials with it in an empty
+# environment.
 wheel: setup
 	scripts/check_wheel
 

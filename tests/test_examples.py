@@ -15,6 +15,7 @@ import pytest
 
 from haservices import campaign, open_ha_services
 from haservices.testing import LeaderServer, ServerConfig, ZooKeeperServer
+from queryablestate import QueryableStateClient
 from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.proxy.server import QueryStateProxyServer
 from tests.tiers import nightly_after
@@ -162,6 +163,26 @@ class TestState:
         assert lines[2] == "N10156 has flown 145 times"
         assert len(lines) == 5
         assert missing.stdout.splitlines()[0] == "N0 has not flown"
+
+    def test_a_complete_application_publishes(self, tmp_path: Path) -> None:
+        """It needs the URL and a checkpoint; a reader finds what it publishes."""
+        with (
+            LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
+            open_ha_services(server.url) as ha,
+            LocalStateCluster(ha, nodes=1),
+            QueryableStateClient(server.url) as client,
+            subprocess.Popen(
+                [sys.executable, "examples/sensor_app.py", server.url, str(tmp_path)],
+                cwd=ROOT,
+                env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+            ) as process,
+        ):
+            try:
+                client.wait_for_state("weather", "sensors", TIMEOUT_SECONDS)
+                for _, row in client.scan("weather", "sensors", limit=1):
+                    assert set(row) == {"reading"}
+            finally:
+                process.kill()
 
     def test_nodes_run_beside_executors(self, tmp_path: Path) -> None:
         """One call starts them; Spark writes a state to them, and reads it back."""
