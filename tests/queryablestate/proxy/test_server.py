@@ -248,6 +248,7 @@ class ScriptedServices:
         self, ha: HAServices, election: ScriptedElection, store: FakeStore
     ) -> None:
         self.config = ha.config
+        self.guarantees = ha.guarantees
         self._election = election
         self._store = store
 
