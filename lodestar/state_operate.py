@@ -57,6 +57,39 @@ def add_verbs(verbs: Verbs) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_json_option(parser, "one JSON object")
     add_state_options(parser)
+    _add_forget_job(verbs)
+
+
+def _add_forget_job(verbs: Verbs) -> None:
+    parser = verbs.add_verb(
+        "forget-job",
+        _forget_job,
+        operands="JOB",
+        description="Forget JOB and everything in it, on every node, also what nodes "
+        "keep aside since the name service has lost its store. It cannot be taken "
+        "back. Asks on a terminal; elsewhere it wants --yes. Exit code 3 if nobody "
+        "knows of such a job.",
+        examples="lodestar forget-job flights --yes",
+    )
+    parser.add_argument("job", metavar="JOB", type=job_id, help="the job id")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_json_option(parser, "one JSON object")
+    add_state_options(parser)
+
+
+def _forget_job(arguments: Namespace) -> ExitCode:
+    name = arguments.job
+    if not (arguments.yes or _is_confirmed(name)):
+        print(f"lodestar forget-job: {printable(name)} stays", file=sys.stderr)
+        return ExitCode.FAILED
+    with open_operations(arguments) as operations:
+        node_ids = operations.forget_job(name)
+    write_answer(
+        {"job": name, "node_ids": list(node_ids)},
+        f"forgot {printable(name)}",
+        is_json=arguments.json,
+    )
+    return ExitCode.DONE
 
 
 def _nodes(arguments: Namespace) -> ExitCode:

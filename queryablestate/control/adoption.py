@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from queryablestate.wire.records import CountersRecord, NodeRecord
 
 
-__all__ = ["Adoptions"]
+__all__ = ["Adoptions", "deleted_job"]
 
 _TICKETS_PASSED_OVER: Final = 1_000_000
 _STATE_NUMBERS_PASSED_OVER: Final = 1_000
@@ -150,7 +150,7 @@ class Adoptions:
         )
         operations: list[StoreOperation] = [Put(COUNTERS, encode_record(counters))]
         for job in control.jobs.values():
-            operations += _deleted(job)
+            operations += deleted_job(job)
         return Write(operations=operations, adopt=partial(self._taken, link, request))
 
     def _taken(
@@ -335,7 +335,7 @@ class Adoptions:
         ]
         if stored is not None:
             operations += [
-                delete for delete in _deleted(stored) if delete.path not in puts
+                delete for delete in deleted_job(stored) if delete.path not in puts
             ]
         return operations
 
@@ -395,7 +395,7 @@ class Adoptions:
         return [RefuseWriter(link=adoption.link, request_id=request_id, error=error)]
 
 
-def _deleted(job: Job) -> list[Delete]:
+def deleted_job(job: Job) -> list[Delete]:
     """Return what removes all records of a job."""
     number = job.record.job_number
     paths = [job_path(number)]

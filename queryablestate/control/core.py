@@ -18,6 +18,7 @@ follows from what another one has done:
 `Draining`        nodes that are being emptied (rule O6)
 `JobPlans`        what nodes keep of their jobs besides rows (rule W7)
 `Adoptions`       what is taken over from nodes that have kept it (rule W7)
+`Forgetting`      jobs that are wanted no more (rule B4)
 `Moves`           who gets which key groups next (rules S1, S2, S4)
 ================  ==================================================================
 
@@ -66,6 +67,7 @@ from queryablestate.control.events import (
     TimePassed,
     WriterAsked,
 )
+from queryablestate.control.forgetting import Forgetting
 from queryablestate.control.job_plans import JobPlans
 from queryablestate.control.limits import CONTROL_LIMITS, ControlLimits
 from queryablestate.control.membership import Membership
@@ -93,7 +95,7 @@ from queryablestate.wire.node_messages import (
     StagesCollected,
     StagesVerified,
 )
-from queryablestate.wire.operation_messages import DrainNode, RescaleJob
+from queryablestate.wire.operation_messages import DrainNode, ForgetJob, RescaleJob
 from queryablestate.wire.snapshot_messages import (
     RestoreJob,
     SnapshotLoaded,
@@ -168,6 +170,7 @@ class ControlCore:
         self._restores = Restores(self._control)
         self._plans = JobPlans(self._control)
         self._adoptions = Adoptions(self._control)
+        self._forgetting = Forgetting(self._control)
         self._now_ns = now_ns
         self._queue: deque[Change] = deque()
         self._writing: tuple[Change, Write] | None = None
@@ -423,6 +426,8 @@ class ControlCore:
                 prepare = partial(self._moves.rescale, link, request)
             case DrainNode():
                 prepare = partial(self._draining.drain, link, request)
+            case ForgetJob():
+                prepare = partial(self._forgetting.forget, link, request)
             case TakeControl():
                 prepare = partial(self._adoptions.take_control, link, request)
             case CommitBatch() | TakeSnapshot() | RestoreJob() | AdoptJob():
@@ -432,7 +437,7 @@ class ControlCore:
                     return refuse(error)
             case _:
                 assert_never(request)
-        if not isinstance(request, DrainNode | TakeControl):
+        if not isinstance(request, DrainNode | ForgetJob | TakeControl):
             prepare = self._if_known(request, prepare)
         return [Change(prepare=prepare, refuse=refuse)]
 

@@ -18,7 +18,11 @@ from queryablestate.wire.clients import (
     TicketDrawn,
 )
 from queryablestate.wire.node_messages import ToNode
-from queryablestate.wire.operation_messages import DrainStarted, RescaleStarted
+from queryablestate.wire.operation_messages import (
+    DrainStarted,
+    JobForgotten,
+    RescaleStarted,
+)
 from queryablestate.wire.snapshot_messages import SnapshotAnswer
 
 
@@ -57,6 +61,7 @@ class AnswerWriter:
         | StateDropDone
         | RescaleStarted
         | DrainStarted
+        | JobForgotten
         | SnapshotAnswer
         | AdoptionAnswer
     )

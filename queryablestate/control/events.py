@@ -10,7 +10,7 @@ from nameservice import NameServiceError
 from queryablestate.wire.adoption_messages import AdoptionRequest
 from queryablestate.wire.clients import BindRun, CommitBatch, DrawTicket, DropState
 from queryablestate.wire.node_messages import FromNode
-from queryablestate.wire.operation_messages import DrainNode, RescaleJob
+from queryablestate.wire.operation_messages import DrainNode, ForgetJob, RescaleJob
 from queryablestate.wire.snapshot_messages import SnapshotRequest
 
 
@@ -51,6 +51,7 @@ class WriterAsked:
         | DropState
         | RescaleJob
         | DrainNode
+        | ForgetJob
         | SnapshotRequest
         | AdoptionRequest
     )

@@ -152,7 +152,7 @@ class KeptJobs:
         detail = (
             "the name service has lost what was stored of this job, and "
             f"{named} {'keeps' if len(node_ids) == 1 else 'keep'} {batch} aside: "
-            "'lodestar adopt' takes them over"
+            "'lodestar adopt' takes them over, 'lodestar forget-job' gives them up"
         )
         return StateUnavailableError(job_id, None, (), _RETRY_SECONDS, detail)
 

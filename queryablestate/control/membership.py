@@ -35,6 +35,7 @@ from queryablestate.control.chains import catch_up, declare_lost
 from queryablestate.control.changes import Change, NodeCame, Write
 from queryablestate.control.commit_verification import verify_id_of
 from queryablestate.control.effects import ForgetNode, SendToNode
+from queryablestate.control.forgetting import still_there, without
 from queryablestate.control.job.leader_paths import encode_record, node_path
 from queryablestate.control.kept_jobs import kept_by, serves_another
 from queryablestate.control.node_parts import job_assignment
@@ -183,11 +184,14 @@ class Membership:
                 return [SendToNode(link=link, message=self._too_many())]
         is_draining = known is not None and known.draining_id == message.registration_id
         control_id = self._control.counters.control_id
+        jobs = self._control.jobs
+        forgotten = still_there(message, () if known is None else known.forgotten, jobs)
         record = NodeRecord(
             node_id=message.node_id,
             store_id=message.store_id,
             draining_id=message.registration_id if is_draining else None,
-            kept=kept_by(message, control_id, self._control.jobs),
+            kept=kept_by(without(message, forgotten), control_id, jobs),
+            forgotten=forgotten,
         )
         operations: list[StoreOperation] = []
         if given_up is not None:
@@ -256,8 +260,9 @@ class Membership:
                 effects.append(self._forget(earlier))
         if is_foreign:
             # It learns whose rows are wanted here, and comes again with those.
-            return [*effects, self._taken(link, (), ())]
-        node = control.nodes.register(message, link=link, now_ns=now_ns)
+            return [*effects, self._taken(link, (), record)]
+        heard = without(message, record.forgotten)
+        node = control.nodes.register(heard, link=link, now_ns=now_ns)
         # What it has more of than is known here stays as it is.
         untouched = kept.ahead_of(node.node_id)
         jobs = [
@@ -266,7 +271,7 @@ class Membership:
             if job.record.job_id not in untouched
         ]
         parts = tuple(job_assignment(job, node.node_id, control.nodes) for job in jobs)
-        effects.append(self._taken(link, parts, sorted(untouched)))
+        effects.append(self._taken(link, parts, record))
         for job in jobs:
             effects += catch_up(control, job, node)
             job_id = job.record.job_id
@@ -279,7 +284,7 @@ class Membership:
         return [*effects, NodeCame()]
 
     def _taken(
-        self, link: LinkId, jobs: tuple[JobAssignment, ...], untouched: Sequence[str]
+        self, link: LinkId, jobs: tuple[JobAssignment, ...], record: NodeRecord
     ) -> ControlEffect:
         """Return what tells a node that it is registered, and what it answers for."""
         control = self._control
@@ -289,7 +294,8 @@ class Membership:
             session_timeout_ms=control.session_timeout_ns // NS_PER_MS,
             jobs=jobs,
             copy_secret=control.copy_secret,
-            untouched=tuple(untouched),
+            untouched=tuple(sorted(control.nodes.kept.ahead_of(record.node_id))),
+            forgotten=tuple(sorted({one.job_id for one in record.forgotten})),
         )
         return SendToNode(link=link, message=registered)
 

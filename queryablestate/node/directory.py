@@ -149,6 +149,21 @@ class NodeDirectory:
                 kept.append(rows)
         return tuple(kept)
 
+    def forget_kept(self, job_id: str, opened: StateStore) -> None:
+        """
+        Remove what the stores that are not in use hold of a job.
+
+        Raises:
+            StorageError: If one of them cannot be written to.
+        """
+        with self._translated():
+            names = [f"rows-{number}" for number in self._numbers()]
+            name_in_use = (self._path / _CURRENT).read_text("utf-8").strip()
+        for name in names:
+            if name != name_in_use:
+                with self._open(name, opened.node_id) as store:
+                    store.forget_job(job_id)
+
     def _numbers(self) -> list[int]:
         """Return the numbers of the stores that there are, sorted."""
         return sorted(

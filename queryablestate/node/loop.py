@@ -38,6 +38,7 @@ from queryablestate.node.core.effects import (
     EndProcess,
     FetchKeyGroups,
     FinishCopy,
+    ForgetJobRows,
     HandleSnapshot,
     HoldKeyGroups,
     KeepCopySecret,
@@ -351,6 +352,8 @@ class NodeLoop:
                 store.raise_fences(fences)
             case DropOldStages():
                 store.drop_old_stages()
+            case ForgetJobRows(job_id=job_id):
+                store.forget_job(job_id)
             case KeepJobPlan(plan=plan):
                 store.keep_plan(plan)
             case CheckStages(command=verify):

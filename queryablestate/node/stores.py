@@ -38,6 +38,7 @@ from queryablestate.node.core.events import (
     ChunkFinished,
     CopyFinished,
     EntryFinished,
+    KeptChanged,
     KeyGroupsHeld,
     ResetFinished,
     StoreOpened,
@@ -279,6 +280,11 @@ class NodeStore:
         keep_plan = partial(opened.store.keep_plan, plan)
         opened.writer.run(partial(self._write, opened.bind, keep_plan))
 
+    def forget_job(self, job_id: str) -> None:
+        """Remove all that there is of a job, here and in the stores not in use."""
+        opened = self.opened
+        opened.writer.run(partial(self._forget_job, opened, job_id))
+
     # -- for others ----------------------------------------------------------------
 
     def collect(
@@ -469,6 +475,19 @@ class NodeStore:
             failure=failure,
         )
         self.post(partial(self._finished, opened, event))
+
+    def _forget_job(self, opened: OpenStore, job_id: str) -> None:
+        """Remove a job; what fails is tried again when the node registers again."""
+        forget = partial(opened.store.forget_job, job_id)
+        forget_kept = partial(self._directory.forget_kept, job_id, opened.store)
+        if self._write(opened.bind, forget, forget_kept) is None:
+            self._log.info("job.forgotten", job_id=job_id)
+            self.post(partial(self._kept_changed, opened))
+
+    def _kept_changed(self, opened: OpenStore) -> None:
+        if opened is self.opened:
+            self._kept = self._kept_rows()
+            self._on_event(KeptChanged(kept=self._kept))
 
     def _drop_old(self, opened: OpenStore) -> None:
         before_us = time.time_ns() // NS_PER_US - self._config.stage_retention_us

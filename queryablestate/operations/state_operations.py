@@ -58,6 +58,8 @@ from queryablestate.wire.clients import DropState, ListNodes, NodesListed, State
 from queryablestate.wire.operation_messages import (
     DrainNode,
     DrainStarted,
+    ForgetJob,
+    JobForgotten,
     ListRescalings,
     RescaleJob,
     RescaleStarted,
@@ -339,6 +341,28 @@ class StateOperations:
                 state_name=state_name,
             ),
         )
+
+    def forget_job(self, job_id: str) -> Sequence[str]:
+        """
+        Forget a job and everything in it, on every node, also what nodes keep aside.
+
+        It is gone for every reader and writer then; nodes that are away forget it when
+        they are back.  A query that writes it begins a new job.
+
+        Returns:
+            The nodes that may have rows of it, sorted.
+
+        Raises:
+            UnknownJobError: If nobody knows of such a job.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+        return self._call(
+            JobForgotten,
+            lambda request_id, session: ForgetJob(
+                request_id=request_id, session=session, job_id=job_id
+            ),
+        ).node_ids
 
     # -- what nodes have kept ----------------------------------------------------------
 

@@ -38,6 +38,7 @@ from queryablestate.wire.clients import (
 )
 from queryablestate.wire.operation_messages import (
     DrainNode,
+    ForgetJob,
     ListRescalings,
     RescaleJob,
     RescalingsListed,
@@ -70,6 +71,7 @@ ChangeRequest: TypeAlias = (
     | DropState
     | RescaleJob
     | DrainNode
+    | ForgetJob
     | SnapshotRequest
     | AdoptionRequest
 )
@@ -173,6 +175,9 @@ class RequestHandler:
                 if not self.access.may(caller, Right.ADMIN):
                     raise AccessDeniedError(f"take or restore snapshots of {job_id}")
                 check_component_id(job_id, what="the id of a job")
+            case ForgetJob(job_id=job_id):
+                if not self.access.may(caller, Right.ADMIN):
+                    raise AccessDeniedError(f"forget {job_id}")
             case TakeControl():
                 if not self.access.may(caller, Right.ADMIN):
                     raise AccessDeniedError("take over rows that nodes keep")

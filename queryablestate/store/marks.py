@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from queryablestate.store.layout import (
+    FENCE_PREFIX,
     STATE_PREFIX,
     FenceMark,
     HoldMark,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "drop_state_mark",
     "fence_of",
+    "forget_marks",
     "hold_mark",
     "job_states",
     "move_position",
@@ -152,3 +154,14 @@ def raise_fence(
         mark = FenceMark(query_id=query_id, writer_epoch=writer_epoch, job_id=job_id)
         transaction.put(fence_key(job_id, query_id), encode_record(mark), db=meta)
         transaction.delete(former_fence_key(query_id), db=meta)
+
+
+def forget_marks(transaction: Transaction[bytes], meta: _Database, job_id: str) -> None:
+    """Forget the position of a job, which key groups are held, and all fences of it."""
+    fences = [
+        key
+        for key, stored in records(transaction, meta, FENCE_PREFIX)
+        if decode_fence(stored).job_id == job_id
+    ]
+    for key in (job_key(job_id), hold_key(job_id), *fences):
+        transaction.delete(key, db=meta)

@@ -54,6 +54,8 @@ from queryablestate.store.layout import (
 )
 from queryablestate.store.marks import (
     fence_of,
+    forget_marks,
+    job_states,
     raise_fence,
     records,
     state_mark,
@@ -62,6 +64,7 @@ from queryablestate.store.marks import (
 from queryablestate.store.plans import PlanKeeper
 from queryablestate.store.reader import StateView, StoreReader, view_of
 from queryablestate.store.restores import RestoreArea
+from queryablestate.store.slots import drop_state
 from queryablestate.store.staging import StagingArea
 
 
@@ -91,10 +94,10 @@ class StateStore:
     The rows of one node; one thread writes, any thread reads through its `reader`.
 
     All methods block.  Methods that write (`bind_control`, `fence`, `stage`, `apply`,
-    `reset_job`, `keep_plan`, `hold`, `remove_unheld`, `put_copied`, `finish_copy`,
-    `drop_stages_older_than`, `sweep_expired`) are for one thread; the others may be
-    called from any.  Every failure of the disk is a `StorageError`, and leaves
-    everything as it was, or as what may be called again makes it.
+    `reset_job`, `forget_job`, `keep_plan`, `hold`, `remove_unheld`, `put_copied`,
+    `finish_copy`, `drop_stages_older_than`, `sweep_expired`) are for one thread; the
+    others may be called from any.  Every failure of the disk is a `StorageError`, and
+    leaves everything as it was, or as what may be called again makes it.
     """
 
     def __init__(self, environment: StoreEnvironment) -> None:
@@ -335,6 +338,16 @@ class StateStore:
         key groups that are held.  Copies begin anew.
         """
         self._applier.reset(job_id, sequence, state_numbers)
+
+    def forget_job(self, job_id: str) -> None:
+        """Remove all that there is of a job: rows, stages, marks, fences, its plan."""
+        self._copies.release(job_id, None)
+        with self._environment.writing() as transaction:
+            for number in job_states(transaction, self._meta, job_id):
+                drop_state(transaction, self._environment, number)
+            self._staging.drop(transaction, lambda batch: batch.job_id == job_id)
+            self._plans.forget(transaction, job_id)
+            forget_marks(transaction, self._meta, job_id)
 
     def hold(
         self, job_id: str, key_groups: Iterable[int], joining: Sequence[JoiningGroup]

@@ -177,6 +177,8 @@ class NodeRegistered(WireStruct, frozen=True, kw_only=True, tag="registered"):
             taken in by this proxy leader.  Without one nobody is sent any.
         untouched: Jobs of which the node has more than this control plane knows: what
             it has stays as it is, and nobody is asked for it.
+        forgotten: Jobs of which the node removes all that it has, before anything
+            else (rule B4).
     """
 
     leader_epoch: int
@@ -185,6 +187,7 @@ class NodeRegistered(WireStruct, frozen=True, kw_only=True, tag="registered"):
     jobs: tuple[JobAssignment, ...]
     copy_secret: CopySecret = b""
     untouched: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()
 
 
 class NodeRefused(WireStruct, frozen=True, kw_only=True, tag="refused"):

@@ -17,6 +17,8 @@ from queryablestate.wire.wire_struct import WireStruct
 __all__ = [
     "DrainNode",
     "DrainStarted",
+    "ForgetJob",
+    "JobForgotten",
     "JobRescaling",
     "KeyGroupMoves",
     "ListRescalings",
@@ -171,8 +173,31 @@ class DrainStarted(WireStruct, frozen=True, kw_only=True, tag="drain-started"):
     job_ids: tuple[str, ...]
 
 
-OperationRequest: TypeAlias = RescaleJob | ListRescalings | DrainNode
+class ForgetJob(WireStruct, frozen=True, kw_only=True, tag="forget-job"):
+    """Forget a job and everything in it, also what nodes keep of it aside (B4)."""
+
+    request_id: int
+    session: bytes
+    job_id: Name
+
+
+class JobForgotten(WireStruct, frozen=True, kw_only=True, tag="job-forgotten"):
+    """
+    It is gone for every reader and writer; nodes that are away forget it when back.
+
+    Attributes:
+        request_id: Of the request.
+        node_ids: The nodes that may have rows of it, sorted.
+    """
+
+    request_id: int
+    node_ids: tuple[str, ...]
+
+
+OperationRequest: TypeAlias = RescaleJob | ListRescalings | DrainNode | ForgetJob
 """What operators ask."""
 
-OperationAnswer: TypeAlias = RescaleStarted | RescalingsListed | DrainStarted
+OperationAnswer: TypeAlias = (
+    RescaleStarted | RescalingsListed | DrainStarted | JobForgotten
+)
 """What they are told, but for refusals."""

@@ -34,6 +34,7 @@ __all__ = [
     "BatchState",
     "CountersRecord",
     "Entry",
+    "ForgottenJob",
     "JobRecord",
     "JoiningCopy",
     "NodeRecord",
@@ -356,6 +357,19 @@ class JobRecord(WireStruct, frozen=True, kw_only=True):
     fence: int = 0
 
 
+class ForgottenJob(WireStruct, frozen=True, kw_only=True):
+    """
+    A job that was forgotten.
+
+    Attributes:
+        job_id: What it was called.
+        job_number: What named it in the leader store; 0 if that knew nothing of it.
+    """
+
+    job_id: str
+    job_number: int
+
+
 class NodeRecord(WireStruct, frozen=True, kw_only=True):
     """
     A node that has been seen.
@@ -366,12 +380,14 @@ class NodeRecord(WireStruct, frozen=True, kw_only=True):
         draining_id: The registration (the process) that is to be emptied, or None: it
             gets no key groups, and gives away those that it has (rule O6).
         kept: What it said last that it keeps of other control planes (rule W7).
+        forgotten: Jobs of which it may have rows, and is to remove them (rule B4).
     """
 
     node_id: str
     store_id: str
     draining_id: str | None = None
     kept: tuple[KeptRows, ...] = ()
+    forgotten: tuple[ForgottenJob, ...] = ()
 
 
 class CountersRecord(WireStruct, frozen=True, kw_only=True):

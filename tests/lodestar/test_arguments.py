@@ -39,6 +39,7 @@ VERBS = (
     "operator-state",
     "nodes",
     "drop-state",
+    "forget-job",
     "adopt",
     "rescale",
     "drain",
@@ -290,6 +291,7 @@ class TestBadUsage:
             ["count", "job", "state"],
             ["nodes"],
             ["drop-state", "job", "state", "--yes"],
+            ["forget-job", "job", "--yes"],
             ["adopt", "--control", "2f1c", "--force", "--yes"],
         ],
     )

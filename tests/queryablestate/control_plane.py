@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from queryablestate.wire.job_plan import JobPlan
     from queryablestate.wire.kept_rows import KeptRows
     from queryablestate.wire.node_messages import FromNode, ToNode
-    from queryablestate.wire.operation_messages import DrainNode, RescaleJob
+    from queryablestate.wire.operation_messages import DrainNode, ForgetJob, RescaleJob
 
 
 __all__ = [
@@ -380,6 +380,7 @@ class Plane:
             | DropState
             | RescaleJob
             | DrainNode
+            | ForgetJob
             | AdoptionRequest
         ),
     ) -> list[ControlEffect]:

@@ -16,13 +16,16 @@ from haservices.interface import forgets_at_restart
 from haservices.testing.reserved_port import ReservedPort
 from leaderserver import LeaderServer, ServerConfig
 from queryablestate import (
+    NodeConfig,
     QueryableStateClient,
+    StateNode,
     StateOperations,
     StateUnavailableError,
     UnknownJobError,
 )
 from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.store.store import StateStore
 from tests.lodestar.publishing import Publisher
 from tests.recording import WAIT_SECONDS
 
@@ -262,3 +265,58 @@ class TestWarning:
                 ):
                     assert not forgets_at_restart(ha)
                 assert "name_service.volatile" not in {log["event"] for log in logs}
+
+
+class TestForgetting:
+    @pytest.mark.proves("B4")
+    def test_a_job_is_gone_and_can_be_begun_anew(
+        self, config: HAConfig, tmp_path: Path
+    ) -> None:
+        """B4: records, rows, marks and fences; also on a node that was away."""
+        with (
+            open_ha_services(config) as ha,
+            LocalStateCluster(ha, nodes=2, data_dir=tmp_path) as cluster,
+            QueryableStateClient(config, deadline_seconds=WAIT_SECONDS) as client,
+            StateOperations(config, deadline_seconds=WAIT_SECONDS) as operations,
+        ):
+            publish(config, 3)
+            cluster.node("node-2").close()
+            assert operations.forget_job("flights") == ("node-1", "node-2")
+            with pytest.raises(UnknownJobError):
+                client.states("flights")
+            with pytest.raises(UnknownJobError):
+                operations.forget_job("flights")
+            node = NodeConfig(data_dir=tmp_path / "node-2", node_id="node-2")
+            with StateNode(ha, node) as back:
+                back.wait_until_registered(WAIT_SECONDS)
+                publish(config, 4)
+                assert client.get(*STATE, "N001") == {"delay": 4}
+                assert operations.kept() == []
+        for name in ("node-1", "node-2"):
+            with StateStore.open(tmp_path / name / "rows-1") as store:
+                assert set(store.positions().values()) == {1}
+                assert len({query for _, query in store.fences()}) == 1
+
+    @pytest.mark.proves("B4", "W7")
+    def test_what_nodes_keep_aside_can_be_given_up(
+        self, server: RestartedServer, config: HAConfig, tmp_path: Path
+    ) -> None:
+        """B4: the job is unknown then, and a query may begin it anew."""
+        with (
+            open_ha_services(config) as ha,
+            LocalStateCluster(ha, nodes=1, data_dir=tmp_path),
+        ):
+            publish(config, 3)
+        server.restart()
+        with (
+            open_ha_services(config) as ha,
+            LocalStateCluster(ha, nodes=1, data_dir=tmp_path),
+            QueryableStateClient(config, deadline_seconds=WAIT_SECONDS) as client,
+            StateOperations(config, deadline_seconds=WAIT_SECONDS) as operations,
+        ):
+            assert operations.forget_job("flights") == ("node-1",)
+            assert operations.kept() == []
+            with pytest.raises(UnknownJobError):
+                client.states("flights")
+            publish(config, 4)
+            assert client.get(*STATE, "N001") == {"delay": 4}

@@ -24,6 +24,7 @@ from queryablestate.node.core.effects import (
     EndProcess,
     FetchKeyGroups,
     FinishCopy,
+    ForgetJobRows,
     HandleSnapshot,
     HoldKeyGroups,
     KeepCopySecret,
@@ -514,6 +515,8 @@ class Node:
             case KeepJobPlan(plan=plan):
                 keep_plan = partial(self.disk.store.keep_plan, plan)
                 self.write(partial(self._quietly, keep_plan))
+            case ForgetJobRows():
+                raise AssertionError  # nobody asks for it here
             case TellJobPlan(job_id=job_id):
                 self._tell_plan(job_id)
             case BindStore(control_id=control_id):

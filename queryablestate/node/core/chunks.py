@@ -85,6 +85,10 @@ class ChunkGate:
             self._fences[job_id, query_id] = writer_epoch
         return is_higher
 
+    def forget(self, job_id: str) -> None:
+        """Know of no fence of a job any more."""
+        self._fences = {key: at for key, at in self._fences.items() if key[0] != job_id}
+
     def admit(self, event: ChunkReceived) -> NameServiceError | None:
         """Let a chunk wait for the disk and return None, or return why not."""
         chunk = event.chunk

@@ -97,6 +97,12 @@ class CopyTable:
         copies = self._wake(job_id)
         return [] if copies is None else copies.reset()
 
+    def forget_job(self, job_id: str) -> list[NodeEffect]:
+        """Know nothing any more of one job."""
+        copies = self._jobs.pop(job_id, None)
+        self._busy.pop(job_id, None)
+        return [] if copies is None else copies.reset()
+
     def forget(self) -> list[NodeEffect]:
         """Know nothing any more: another store takes the place of this one."""
         effects: list[NodeEffect] = []

@@ -41,6 +41,7 @@ from queryablestate.node.core.effects import (
     CollectRows,
     DropOldStages,
     EndProcess,
+    ForgetJobRows,
     HandleSnapshot,
     KeepCopySecret,
     KeepJobPlan,
@@ -59,6 +60,7 @@ from queryablestate.node.core.events import (
     CopyAdvanced,
     CopyFinished,
     EntryFinished,
+    KeptChanged,
     KeyGroupsFetched,
     KeyGroupsHeld,
     LeaveAsked,
@@ -256,6 +258,10 @@ class NodeCore:
         match event:
             case StoreOpened():
                 return self._store_opened(event, now_ns)
+            case KeptChanged(kept=kept):
+                self._registration.kept = kept
+                registration.want()  # to say so
+                return []
             case ProxyFound(address=address, epoch=epoch):
                 return registration.found(address, epoch, now_ns=now_ns)
             case ProxyConnected():
@@ -456,6 +462,11 @@ class NodeCore:
         if message.copy_secret != self._copy_secret:
             self._copy_secret = message.copy_secret
             effects.append(KeepCopySecret(secret=message.copy_secret))
+        for job_id in message.forgotten:
+            self._jobs.forget(job_id)
+            self._gate.forget(job_id)
+            effects += self._copies.forget_job(job_id)
+            effects.append(ForgetJobRows(job_id=job_id))
         self._jobs.assign_all(message.jobs)
         for job in message.jobs:
             effects += self._fence(job)

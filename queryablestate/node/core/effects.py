@@ -41,6 +41,7 @@ __all__ = [
     "EndProcess",
     "FetchKeyGroups",
     "FinishCopy",
+    "ForgetJobRows",
     "HandleSnapshot",
     "HoldKeyGroups",
     "KeepCopySecret",
@@ -256,6 +257,13 @@ class KeepJobPlan:
 
 
 @frozen(kw_only=True)
+class ForgetJobRows:
+    """Remove all that there is of a job, here and aside; `KeptChanged` follows."""
+
+    job_id: str
+
+
+@frozen(kw_only=True)
 class TellJobPlan:
     """Tell the proxy what is kept of a job."""
 
@@ -326,6 +334,7 @@ NodeEffect: TypeAlias = (
     | CheckStages
     | BindStore
     | SwitchStore
+    | ForgetJobRows
     | KeepJobPlan
     | TellJobPlan
     | AskAgain

@@ -24,6 +24,7 @@ __all__ = [
     "CopyAdvanced",
     "CopyFinished",
     "EntryFinished",
+    "KeptChanged",
     "KeyGroupsFetched",
     "KeyGroupsHeld",
     "LeaveAsked",
@@ -111,6 +112,13 @@ class StoreOpened:
     lost: Mapping[str, Sequence[int]]
     kept: tuple[KeptRows, ...] = ()
     origins: Mapping[str, JobOrigin] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class KeptChanged:
+    """A `ForgetJobRows` is done: this is what other stores of the node still hold."""
+
+    kept: tuple[KeptRows, ...]
 
 
 @frozen(kw_only=True)
@@ -288,6 +296,7 @@ class TimePassed:
 
 NodeEvent: TypeAlias = (
     StoreOpened
+    | KeptChanged
     | ProxyFound
     | ProxyConnected
     | ProxyDisconnected

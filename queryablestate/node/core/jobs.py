@@ -205,6 +205,10 @@ class JobTable:
             job.is_missed_coming = False
         return bool(coming)
 
+    def forget(self, job_id: str) -> None:
+        """Know nothing any more of a job; what the store is at counts for nothing."""
+        self._jobs.pop(job_id, None)
+
     def dismiss(self) -> None:
         """Answer for nothing."""
         self.assign_all(())

@@ -15,6 +15,7 @@ from queryablestate.wire.job_plan import (
     PlannedState,
     entry_digest,
 )
+from queryablestate.wire.node_messages import StageChunk, WriterFence
 from queryablestate.wire.records import (
     AssignmentRecord,
     BatchDecided,
@@ -197,3 +198,34 @@ class TestEntries:
         told = store.told_plan("job")
         assert told is not None
         assert [entry.sequence for entry in told.entries] == [3, 4, 5]
+
+
+@pytest.mark.proves("B4")
+def test_of_a_forgotten_job_nothing_is_left(store: StateStore) -> None:
+    """B4: no rows, marks, fences, stages or plans; and what others have stays."""
+    for job_id, number in (("job", 1), ("other", 2)):
+        store.keep_plan(replace(plan(planned(number)), job_id=job_id))
+        store.fence([WriterFence(job_id=job_id, query_id="q", writer_epoch=1)])
+        chunk = StageChunk(
+            request_id=1,
+            job_id=job_id,
+            query_id="q",
+            writer_epoch=1,
+            batch_id=9,
+            stage_id=bytes(16),
+            chunk_index=0,
+            assignment_version=1,
+        )
+        store.stage([(chunk, b"rows")], 1)
+        store.apply(job_id, batch(1, number))
+        store.hold(job_id, [0], ())
+    store.forget_job("job")
+    assert store.told_plan("job") is None
+    assert set(store.positions()) == {"other"} == set(store.origins())
+    assert {job_id for job_id, _ in store.fences()} == {"other"}
+    assert store.state(1) is None
+    assert store.state(2) is not None
+    assert store.drop_stages_older_than(2) == 1  # the other one's
+    store.keep_plan(plan(planned(1)))
+    store.apply("job", batch(1, 1))
+    assert batches(store) == {1: 1}

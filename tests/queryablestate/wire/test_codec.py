@@ -71,6 +71,8 @@ from queryablestate.wire.node_messages import (
 from queryablestate.wire.operation_messages import (
     DrainNode,
     DrainStarted,
+    ForgetJob,
+    JobForgotten,
     JobRescaling,
     KeyGroupMoves,
     ListRescalings,
@@ -263,6 +265,7 @@ TO_PROXY: list[Struct] = [
     RescaleJob(request_id=1, session=SESSION, job_id=APP, node_count=2),
     ListRescalings(request_id=1, session=SESSION),
     DrainNode(request_id=1, session=SESSION, node_id="a"),
+    ForgetJob(request_id=1, session=SESSION, job_id=APP),
     StagesCollected(
         registration_id="p", verify_id=1, chunk_counts=(0, 2), missing=(bytes(16),)
     ),
@@ -340,6 +343,7 @@ TO_CLIENT: list[Struct] = [
     RescaleStarted(request_id=1, rescaling=RESCALING),
     RescalingsListed(request_id=1, rescalings=(RESCALING,), is_settled=True),
     DrainStarted(request_id=1, node_id="a", job_ids=(APP,)),
+    JobForgotten(request_id=1, node_ids=("a",)),
     ControlTaken(request_id=1),
     JobAdopted(
         request_id=1,

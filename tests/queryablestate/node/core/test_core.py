@@ -19,6 +19,7 @@ from queryablestate.node.core.effects import (
     EndProcess,
     FetchKeyGroups,
     FinishCopy,
+    ForgetJobRows,
     HoldKeyGroups,
     KeepCopySecret,
     NodeEffect,
@@ -40,6 +41,7 @@ from queryablestate.node.core.events import (
     CopyAdvanced,
     CopyFinished,
     EntryFinished,
+    KeptChanged,
     KeyGroupsFetched,
     KeyGroupsHeld,
     LeaveAsked,
@@ -459,6 +461,44 @@ class TestControlPlane:
         node.step(ProxyConnected())
         effects = node.wait(LIMITS.drop_stages_ns // MS)
         assert effects == (ConnectProxy(address=ADDRESS),)
+
+
+class TestForgetting:
+    @pytest.mark.proves("B4")
+    def test_a_job_is_forgotten_before_anything_else(self, node: Node) -> None:
+        """B4: what is assigned of that name is another job; and the node says so."""
+        node.connect()
+        registered = NodeRegistered(
+            leader_epoch=EPOCH,
+            control_id="c",
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            jobs=(),
+            forgotten=("job", "none"),
+        )
+        effects = node.tell(registered)
+        assert [one for one in effects if isinstance(one, ForgetJobRows)] == [
+            ForgetJobRows(job_id="job"),
+            ForgetJobRows(job_id="none"),
+        ]
+        assert not [one for one in effects if isinstance(one, HoldKeyGroups)]
+        # An entry that the store was at says nothing of the job any more.
+        assert node.applied(batch(8)) == ()
+        node.now_ns += 10_000 * MS // 100
+        assert asking() in node.step(KeptChanged(kept=()))
+
+    @pytest.mark.proves("W7")
+    def test_what_it_has_more_of_stays_as_it_is(self, node: Node) -> None:
+        """W7: neither rows nor copies of it are touched."""
+        node.connect()
+        registered = NodeRegistered(
+            leader_epoch=EPOCH,
+            control_id="c",
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            jobs=(),
+            untouched=("job",),
+        )
+        effects = node.tell(registered)
+        assert not [one for one in effects if isinstance(one, HoldKeyGroups)]
 
 
 class TestCommands:

@@ -1,0 +1,162 @@
+"""
+Forgetting a job: its states, its records, and what nodes have of it; pure (rule B4).
+
+Theory of operation.  One write removes all records of the job, and notes with each
+node that may have rows of it that these are to go (`NodeRecord.forgotten`).  Then the
+control plane starts over: whatever was under way for the job ends.  A node that
+registers, now or in a month, and says that it has the job, is told to forget it before
+anything else; once it does not say so any more, the note goes, too.
+
+The same job may be begun anew at once: it has another number, and a node that still has
+the former one begins with nothing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
+
+from msgspec.structs import replace
+
+from election import Put
+from nameservice import ConfigurationError, DidNotHappenError
+from queryablestate.control.adoption import deleted_job
+from queryablestate.control.changes import Write
+from queryablestate.control.effects import AnswerWriter, StartOver
+from queryablestate.control.job.leader_paths import encode_record, node_path
+from queryablestate.errors import UnknownJobError
+from queryablestate.wire.operation_messages import JobForgotten
+from queryablestate.wire.records import ForgottenJob
+
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from election import StoreOperation
+    from queryablestate.control.effects import ControlEffect
+    from queryablestate.control.events import LinkId
+    from queryablestate.control.job.job import Job
+    from queryablestate.control.state import ControlState
+    from queryablestate.wire.node_messages import RegisterNode
+    from queryablestate.wire.operation_messages import ForgetJob
+    from queryablestate.wire.records import NodeRecord
+
+
+__all__ = ["Forgetting", "still_there", "without"]
+
+_OPERATION_COUNT_MAX: Final = 1_000
+
+
+@final
+class Forgetting:
+    """
+    Forgets jobs.
+
+    Args:
+        control: What there is.
+    """
+
+    def __init__(self, control: ControlState) -> None:
+        self._control = control
+
+    def forget(self, link: LinkId, request: ForgetJob, now_ns: int) -> Write:
+        """
+        Forget a job, and have its nodes forget it.
+
+        Raises:
+            UnknownJobError: If nobody knows of such a job.
+            ConfigurationError: If it has too many states to be forgotten at once.
+        """
+        del now_ns
+        control, job_id = self._control, request.job_id
+        job = control.jobs.get(job_id)
+        if job is None and not control.nodes.kept.of_job(job_id):
+            raise UnknownJobError(job_id)
+        operations: list[StoreOperation] = []
+        if job is not None:
+            operations += deleted_job(job)
+        node_ids = []
+        for node_id in control.nodes.known_ids:
+            record = self._noted(node_id, job_id, job)
+            if record is not None:
+                operations.append(Put(node_path(node_id), encode_record(record)))
+                node_ids.append(node_id)
+        if len(operations) >= _OPERATION_COUNT_MAX:
+            raise ConfigurationError(
+                f"job {job_id!r} has too many states and nodes to be forgotten at "
+                "once: drop some of its states first"
+            )
+        done = JobForgotten(request_id=request.request_id, node_ids=tuple(node_ids))
+        return Write(operations=operations, adopt=partial(_forgotten, link, done))
+
+    def _noted(self, node_id: str, job_id: str, job: Job | None) -> NodeRecord | None:
+        """Return a node with the note that it forgets the job, or None."""
+        nodes = self._control.nodes
+        record, node = nodes.record_of(node_id), nodes.present(node_id)
+        keeps = any(one.node_id == node_id for one in nodes.kept.of_job(job_id))
+        has_part = job is not None and any(
+            node_id in assignment.node_ids for assignment in job.assignments.values()
+        )
+        says_so = node is not None and job_id in node.sequences
+        if record is None or not (keeps or has_part or says_so):
+            return None
+        number = 0 if job is None else job.record.job_number
+        note = ForgottenJob(job_id=job_id, job_number=number)
+        kept = tuple(
+            replace(rows, jobs=tuple(one for one in rows.jobs if one.job_id != job_id))
+            for rows in record.kept
+        )
+        others = tuple(one for one in record.forgotten if one != note)
+        return replace(
+            record,
+            kept=tuple(rows for rows in kept if rows.jobs),
+            forgotten=(*others, note),
+        )
+
+
+def _forgotten(link: LinkId, done: JobForgotten, now_ns: int) -> list[ControlEffect]:
+    del now_ns
+    reason = DidNotHappenError("a job was forgotten")
+    return [AnswerWriter(link=link, message=done), StartOver(reason=reason)]
+
+
+def still_there(
+    message: RegisterNode,
+    forgotten: Collection[ForgottenJob],
+    jobs: Mapping[str, Job],
+) -> tuple[ForgottenJob, ...]:
+    """
+    Return which of the forgotten jobs a node that registers still has.
+
+    Args:
+        message: What it says.
+        forgotten: What it was to forget.
+        jobs: Those that there are, be they called the same.
+    """
+    positions = {one.job_id: one.origin.job_number for one in message.positions}
+    kept = {job.job_id for rows in message.kept for job in rows.jobs}
+    there = []
+    for note in forgotten:
+        number = positions.get(note.job_id)
+        job = jobs.get(note.job_id)
+        # Of a job that is begun anew it may have rows already.
+        is_new = job is not None and number == job.record.job_number
+        if note.job_id in kept or (number is not None and not is_new):
+            there.append(note)
+    return tuple(there)
+
+
+def without(message: RegisterNode, forgotten: Collection[ForgottenJob]) -> RegisterNode:
+    """Return what a node says, but for what it is to forget."""
+    job_ids = {note.job_id for note in forgotten}
+    if not job_ids:
+        return message
+    kept = tuple(
+        replace(rows, jobs=tuple(one for one in rows.jobs if one.job_id not in job_ids))
+        for rows in message.kept
+    )
+    return replace(
+        message,
+        positions=tuple(p for p in message.positions if p.job_id not in job_ids),
+        kept=tuple(rows for rows in kept if rows.jobs),
+    )

@@ -1,0 +1,127 @@
+"""B4: a job is forgotten, with all that nodes have of it."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from queryablestate.control.effects import StartOver
+from queryablestate.control.events import LinkClosed
+from queryablestate.control.job.leader_paths import decode_node, node_path
+from queryablestate.errors import UnknownJobError
+from queryablestate.wire.job_plan import JobOrigin
+from queryablestate.wire.node_messages import NodeRegistered, RegisterNode
+from queryablestate.wire.operation_messages import ForgetJob, JobForgotten
+from queryablestate.wire.records import ForgottenJob
+from tests.queryablestate.control.test_kept_jobs import kept
+from tests.queryablestate.control_plane import (
+    APP,
+    LINK_A,
+    LINK_B,
+    SESSION,
+    Plane,
+    commit,
+    node_register,
+    refusal,
+    sent,
+    told,
+)
+
+
+def forget(job_id: str = APP) -> ForgetJob:
+    """Return what an operator asks."""
+    return ForgetJob(request_id=9, session=SESSION, job_id=job_id)
+
+
+def coming(node_id: str, sequence: int, job_number: int = 1) -> RegisterNode:
+    """Return the registration of a node that has rows of the job of that number."""
+    message = node_register(node_id, positions={APP: sequence})
+    origin = JobOrigin(job_number=job_number)
+    positions = tuple(replace(one, origin=origin) for one in message.positions)
+    return replace(message, positions=positions)
+
+
+def registered(plane: Plane, node_id: str, message: RegisterNode) -> NodeRegistered:
+    """Let a node register, and return what it is told first."""
+    link = {"a": LINK_A, "b": LINK_B}[node_id]
+    first = sent(plane.hear(link, message), link)[0]
+    assert isinstance(first, NodeRegistered)
+    return first
+
+
+def forgotten(plane: Plane, node_id: str) -> tuple[ForgottenJob, ...]:
+    """Return what is noted with a node."""
+    return decode_node(plane.store[node_path(node_id)]).forgotten
+
+
+@pytest.fixture
+def plane() -> Plane:
+    """Return a control plane that has just forgotten a job with a batch."""
+    plane = Plane()
+    epoch = plane.start_job()
+    plane.decide(commit(epoch, 0))
+    plane.settle(LinkClosed(link=LINK_B))
+    effects = plane.ask(forget())
+    assert told(JobForgotten, effects).node_ids == ("a", "b")
+    assert isinstance(effects[-1], StartOver)
+    plane.next_leader()
+    return plane
+
+
+class TestForgetting:
+    @pytest.mark.proves("B4")
+    def test_nothing_of_it_is_left(self, plane: Plane) -> None:
+        """B4: neither records, nor a job that nobody can use."""
+        assert not [path for path in plane.store if path.startswith("jobs/")]
+        assert plane.core.job_ids() == []
+        note = ForgottenJob(job_id=APP, job_number=1)
+        assert forgotten(plane, "a") == forgotten(plane, "b") == (note,)
+
+    @pytest.mark.proves("B4")
+    def test_nodes_forget_it_whenever_they_come(self, plane: Plane) -> None:
+        """B4: they are not ahead of anybody; and the note goes when they have."""
+        for _ in range(2):
+            first = registered(plane, "b", coming("b", 1))
+            assert (first.forgotten, first.untouched) == ((APP,), ())
+        assert plane.core.problem_of(APP, now_ns=plane.now_ns) is None
+        assert registered(plane, "b", node_register("b")).forgotten == ()
+        assert forgotten(plane, "b") == ()
+
+    @pytest.mark.proves("B4")
+    def test_it_may_be_begun_anew_at_once(self, plane: Plane) -> None:
+        """Rows of before are not taken for rows of the new one."""
+        registered(plane, "a", coming("a", 1))
+        registered(plane, "b", node_register("b"))
+        plane.draw()
+        first = registered(plane, "a", coming("a", 1))
+        assert first.forgotten == (APP,)
+        assert [job.job_id for job in first.jobs] == [APP]
+        assert plane.core._control.nodes.present("a").sequences == {APP: 0}  # type: ignore[union-attr]  # it is there
+        first = registered(plane, "a", coming("a", 0, job_number=2))
+        assert first.forgotten == ()
+
+    def test_what_is_kept_aside_goes_too(self) -> None:
+        """An operator wants neither to take it over nor to hear of it."""
+        plane = Plane()
+        message = node_register("a", kept=(kept(APP, "trains"),))
+        plane.hear(LINK_A, message)
+        assert told(JobForgotten, plane.ask(forget())).node_ids == ("a",)
+        plane.next_leader()
+        first = registered(plane, "a", message)
+        assert first.forgotten == (APP,)
+        assert plane.core.kept_job_ids() == ["trains"]
+
+    def test_what_nobody_knows_is_not_forgotten(self, plane: Plane) -> None:
+        """A slip of the keyboard is told."""
+        assert isinstance(refusal(plane.ask(forget("trains"))), UnknownJobError)
+
+    def test_others_stay(self) -> None:
+        """Their records, and their numbers."""
+        plane = Plane()
+        plane.start_job()
+        plane.draw(job_id="trains")
+        plane.ask(forget("trains"))
+        plane.next_leader()
+        assert plane.core.job_ids() == [APP]
+        assert "jobs/1" in plane.store
+        assert "jobs/2" not in plane.store
