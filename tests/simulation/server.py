@@ -343,9 +343,10 @@ class ServerProcess(Process):
         self._under_way: list[StorageWork] = []
         self._stepped_ns = -1
         self._spin_count = 0
-        self._heard: dict[str, tuple[int, int]] = {}
+        self._heard: dict[str, int] = {}
         self._paused_ns = 0
-        self._stalled_ns = 0
+        # When each of its pauses was over, and what it took.
+        self._stalls: list[tuple[int, int]] = []
 
     # -- the shell -----------------------------------------------------------------
 
@@ -355,7 +356,7 @@ class ServerProcess(Process):
         message = codec.decode_to_server(payload)
         if isinstance(message, Request):
             session_id = self._world.session_ids.get(message.secret, "")
-            self._heard[session_id] = (now_ns, self._stalled_ns)
+            self._heard[session_id] = now_ns
         waiting_count = self._waiting_count(now_ns)
         outgoing = self.service.receive(
             message, peer=peer, connection=peer, principal=ANONYMOUS, now_ns=now_ns
@@ -394,8 +395,13 @@ class ServerProcess(Process):
             # The disk goes on while the process is stopped.
             self.timeline.after(delay_ns, partial(self._disk_did, work))
 
+    def finish_writing(self) -> None:
+        """Let the disk be done with what it has begun: it is slow no more."""
+        for work in tuple(self._under_way):
+            self._disk_did(work)
+
     def _disk_did(self, work: StorageWork) -> None:
-        if self.is_alive:
+        if self.is_alive and work in self._under_way:
             self._under_way.remove(work)
             outcomes = perform_storage_work(self._host.storage, work)
             self._check_writes()
@@ -508,7 +514,7 @@ class ServerProcess(Process):
         """Go on, and take note of how long nobody was heard (E9)."""
         if self.is_paused:
             paused_ns = self._host.clock.now_ns() - self._paused_ns
-            self._stalled_ns += paused_ns + _WAKE_UP_NS
+            self._stalls.append((self._host.clock.now_ns(), paused_ns + _WAKE_UP_NS))
         super().resume()
 
     def _check_recorded(self, outgoing: Sequence[Outgoing]) -> None:
@@ -543,11 +549,14 @@ class ServerProcess(Process):
             if component.publication.epoch == message.affirmation.epoch:
                 continue  # reinstated: it may be silent (E9)
             now_ns = self._host.clock.now_ns()
-            heard_ns, stalled_ns = self._heard.get(
-                message.session_id, (session.opened_ns, 0)
-            )
+            heard_ns = self._heard.get(message.session_id, session.opened_ns)
             # What the server's own pauses took since, and as much again: a lease.
-            stalled_ns = self._stalled_ns - stalled_ns
+            # A heartbeat is as old as the acknowledgement that it answers, so that
+            # pauses of the lease before it count.
+            since_ns = heard_ns - session.lease_ns
+            stalled_ns = sum(
+                stalled_ns for at_ns, stalled_ns in self._stalls if at_ns >= since_ns
+            )
             excused_ns = stalled_ns + min(stalled_ns, session.lease_ns)
             self._world.checker.require(
                 "E1 the silent are passed over",

@@ -147,6 +147,7 @@ class World:
             self.host.process.dies_next = False
             self.host.process.resume()
             self.host.process.flush()
+            self.host.process.finish_writing()
         for client in self.clients:
             if client.is_alive and client.peer is None:
                 self._notice(client, None)
