@@ -691,11 +691,17 @@ class Reply(_Wire, frozen=True, kw_only=True, tag="reply"):
 
 
 class Published(_Wire, frozen=True, kw_only=True, tag="published"):
-    """The *revision*-th change of a component since somebody subscribed to it."""
+    """
+    The *revision*-th change of a component since somebody subscribed to it.
+
+    *incarnation* is of the server that numbers: what a former one has sent may come
+    late.  Servers of earlier versions leave it out.
+    """
 
     component_id: Name
     revision: Count
     publication: PublicationRecord
+    incarnation: Count | None = None
 
 
 ToClient: TypeAlias = (

@@ -252,6 +252,7 @@ class ElectionSteps:
                 component_id=effect.component_id,
                 revision=revision,
                 publication=publication_to_record(effect.publication),
+                incarnation=self._incarnation,
             )
             turn.outgoing.append(Broadcast(message=published))
             for session_id in self._subscriptions.subscribers(effect.component_id):

@@ -19,7 +19,7 @@ from nameservice import (
 from tests.conformance.candidates import JOB, Candidate
 from tests.conformance.harness import PATIENT
 from tests.conformance.selection import requires
-from tests.recording import RecordingContender, wait_until
+from tests.recording import WAIT_SECONDS, RecordingContender, wait_until
 
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.conformance.harness import Harness
 
 
-CONNECT_TIMEOUT_SECONDS = 0.5
+CONNECT_TIMEOUT_SECONDS = 1.0
 # Generous: it tells a call that is bounded from one that waits for something else.
 CALL_SECONDS_MAX = 15.0
 
@@ -41,12 +41,17 @@ WRITES: dict[str, Callable[[Scene], object]] = {}
 class Scene:
     """A leader behind a line that may be cut, with one who waits behind another."""
 
-    def __init__(self, harness: Harness) -> None:
+    def __init__(
+        self,
+        harness: Harness,
+        *,
+        connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
+    ) -> None:
         self.harness = harness
         settings: dict[str, Any] = (
             PATIENT
             | harness.backend.operator_settings()
-            | {"connect_timeout_seconds": CONNECT_TIMEOUT_SECONDS}
+            | {"connect_timeout_seconds": connect_timeout_seconds}
         )
         self.ha: HAServices = harness.open(cuttable=True, **settings)
         self.leader = Candidate(self.ha, "a:1")
@@ -179,7 +184,7 @@ class TestOutOfReach:
 
         The leadership that a confirm names is over, which comes first.
         """
-        scene = Scene(harness)
+        scene = Scene(harness, connect_timeout_seconds=WAIT_SECONDS)
         scene.ha.close()
         error = scene.call((READS | WRITES)[name])
         expected = LeadershipLostError if name == "confirm" else LocalProtocolError

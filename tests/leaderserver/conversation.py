@@ -254,5 +254,6 @@ def published(revision: int, affirmation: AffirmationRecord | None) -> Broadcast
                 if affirmation is None
                 else affirmation.leader_session_id,
             ),
+            incarnation=7,
         )
     )

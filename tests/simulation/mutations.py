@@ -197,6 +197,15 @@ MUTATIONS: Final = (
         after="if subscription is not None and revision < 0:",
     ),
     Mutation(
+        name="revisions-outlive-session",
+        rule="N1: a lost last message of the next server is noticed",
+        module="leaderserver.client.core.subscriptions",
+        before="            subscription.revision = 0\n",
+        after="",
+        is_rare=True,
+        seed=43145,
+    ),
+    Mutation(
         name="late-grant-revives",
         rule="E3: what is over stays over",
         module="election.holder",

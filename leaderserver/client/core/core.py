@@ -364,8 +364,12 @@ class ClientCore:
                     )
             case Reply(number=number, body=body):
                 self._take_reply(number, body)
-            case Published():
-                self._subscriptions.take_broadcast(message)
+            case Published(incarnation=incarnation):
+                session = self._session
+                is_numbered = session is not None and (
+                    incarnation is None or incarnation == session.incarnation
+                )
+                self._subscriptions.take_broadcast(message, is_numbered=is_numbered)
             case StoreChanged(session_id=session_id, component_id=component_id):
                 if self.session_id == session_id:
                     self._outbox.emit(DeliverStoreChange(component_id=component_id))

@@ -50,7 +50,7 @@ class _Subscription:
     Attributes:
         component_id: The component.
         retriever_ids: Who wants to hear of it.
-        revision: The newest change known.
+        revision: The newest change known, as this session's server numbers them.
         newest: The highest publication known.
         is_current: Whether the server has told of it since contact was restored.
         epoch_refused: The epoch of a leader that is older than what we know, as was
@@ -114,7 +114,9 @@ class ClientSubscriptions:
 
     def session_begins(self) -> None:
         """Listen for broadcasts where the new session has them."""
-        for component_id in self._subscriptions:
+        for component_id, subscription in self._subscriptions.items():
+            # Its server may be another, which numbers changes from the beginning.
+            subscription.revision = 0
             self._outbox.emit(JoinTopic(component_id=component_id))
 
     # -- contact -------------------------------------------------------------------
@@ -206,14 +208,23 @@ class ClientSubscriptions:
         for retriever_id in self._subscriptions[component_id].retriever_ids:
             self._outbox.emit(ReportToRetriever(retriever_id=retriever_id, error=error))
 
-    def take_broadcast(self, message: Published) -> None:
-        """Take a change; a gap in the revisions means that another was lost (N1)."""
+    def take_broadcast(self, message: Published, *, is_numbered: bool) -> None:
+        """
+        Take a change; a gap in the revisions means that another was lost (N1).
+
+        Args:
+            message: The change.
+            is_numbered: Whether our session's server has numbered it: what a former
+                one has sent may come late, and its number would hide later changes.
+        """
         subscription = self._subscriptions.get(message.component_id)
         if subscription is None:
             return
-        if subscription.is_current and message.revision > subscription.revision + 1:
-            self._begin_subscribe(subscription)
-        subscription.revision = max(subscription.revision, message.revision)
+        # The first answer says where numbers begin.
+        if subscription.is_current and is_numbered:
+            if message.revision > subscription.revision + 1:
+                self._begin_subscribe(subscription)
+            subscription.revision = max(subscription.revision, message.revision)
         publication = publication_from_record(message.publication)
         self._keep_newest(subscription, publication)
         self._tell_each(subscription, PublicationReceived(publication=publication))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from election import LeaderSession
@@ -1003,6 +1004,39 @@ class TestRetrieval:
         assert opened.answer(snapshot(4, NOBODY)) == [received(NOBODY)]
         opened.wait(40)
         assert opened.acknowledge(revisions={JOB: 4}) == []
+
+    @pytest.mark.proves("N1")
+    def test_the_next_server_counts_from_the_beginning(self, opened: Client) -> None:
+        """A change that overtook the first snapshot is asked about (N1)."""
+        opened.add_retriever()
+        opened.answer(snapshot(4, NOBODY))
+        opened.tell(SessionUnknown(number=opened.numbers[-1], incarnation=2))
+        opened.open(incarnation=2)
+        heartbeat, overtaken = opened.numbers[-2:]
+        # What the former server broadcast arrives late, and is numbered by it.
+        opened.tell(Published(component_id=JOB, revision=4, publication=NOBODY))
+        assert opened.acknowledge(number=heartbeat, revisions={JOB: 2}) == [
+            opened.sent(overtaken + 1, subscribe(7, is_ended_seen=True))
+        ]
+        assert opened.answer(snapshot(1, NOBODY), overtaken) == []
+        leads = msgspec.structs.replace(LEADS, epoch=8)
+        assert opened.answer(snapshot(2, leads)) == [restored(leads)]
+
+    @pytest.mark.proves("N1")
+    def test_a_former_server_numbers_nothing(self, opened: Client) -> None:
+        """What it has broadcast may come after the first snapshot (N1)."""
+        opened.add_retriever()
+        opened.answer(snapshot(4, NOBODY))
+        opened.tell(SessionUnknown(number=opened.numbers[-1], incarnation=2))
+        opened.open(incarnation=2)
+        heartbeat, asked = opened.numbers[-2:]
+        opened.answer(snapshot(1, NOBODY), asked)
+        opened.tell(
+            Published(component_id=JOB, revision=4, publication=NOBODY, incarnation=1)
+        )
+        assert opened.acknowledge(number=heartbeat, revisions={JOB: 2}) == [
+            opened.sent(asked + 1, subscribe(7, is_ended_seen=True))
+        ]
 
     @pytest.mark.proves("E9")
     def test_an_undecided_server_is_asked_again(self, opened: Client) -> None:

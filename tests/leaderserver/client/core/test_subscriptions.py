@@ -110,7 +110,7 @@ class Subscribed:
         return self.take()
 
     def publish(
-        self, revision: int, publication: Publication
+        self, revision: int, publication: Publication, *, is_numbered: bool = True
     ) -> Sequence[ClientEffect]:
         """Broadcast a change."""
         self.all.take_broadcast(
@@ -118,7 +118,8 @@ class Subscribed:
                 component_id=JOB,
                 revision=revision,
                 publication=publication_to_record(publication),
-            )
+            ),
+            is_numbered=is_numbered,
         )
         return self.take()
 
@@ -325,7 +326,8 @@ class TestBroadcasts:
                 component_id="c/job2",
                 revision=1,
                 publication=publication_to_record(leads(1)),
-            )
+            ),
+            is_numbered=True,
         )
         assert current.take() == []
 
@@ -346,6 +348,37 @@ class TestBroadcasts:
         current.all.take_revisions({component_id: revision})
         assert current.take() == []
         assert current.asked == asked
+
+    @pytest.mark.proves("N1")
+    def test_another_session_numbers_anew(self, current: Subscribed) -> None:
+        """What the former server counted says nothing of this one's changes (N1)."""
+        current.has_contact = False
+        current.all.contact_suspended()
+        current.all.session_begins()
+        current.take()
+        current.all.take_revisions({JOB: 2})
+        assert current.asked == ["subscribe"]
+
+    @pytest.mark.proves("N1")
+    def test_a_late_broadcast_does_not_count_before_the_first_snapshot(
+        self, subscribed: Subscribed
+    ) -> None:
+        """It may be the former server's, which numbered its own changes (N1)."""
+        subscribed.add()
+        assert subscribed.asked == ["subscribe"]
+        subscribed.publish(4, nobody(7))
+        subscribed.all.take_revisions({JOB: 2})
+        assert subscribed.asked == ["subscribe"]
+
+    @pytest.mark.proves("N1")
+    def test_a_late_broadcast_of_a_former_server_hides_nothing(
+        self, current: Subscribed
+    ) -> None:
+        """It is news, if it is; its number says nothing of this server (N1)."""
+        current.publish(40, nobody(7), is_numbered=False)
+        assert current.asked == []
+        current.all.take_revisions({JOB: 39})
+        assert current.asked == ["subscribe"]
 
 
 @pytest.mark.proves("R4")
