@@ -130,6 +130,13 @@ class ClientProcess(Process):
         for component_id in self.plan.retrieves:
             self.listen(component_id)
 
+    @property
+    def is_busy(self) -> bool:
+        """Return whether it waits for an answer, or closes an election."""
+        return bool(self._calls) or any(
+            election.is_closing for election in self.elections.values()
+        )
+
     # -- the application -----------------------------------------------------------
 
     def contend(self, component_id: str) -> None:

@@ -61,15 +61,6 @@ class Epilogues:
                 led[component_id] = leader.held.leader_session_id
         return led
 
-    def _is_any_unconfirmed(self) -> bool:
-        """Return whether some leadership waits for its confirmation."""
-        process = self._world.host.process
-        assert process is not None
-        return any(
-            component.leadership is not None and not component.leadership.is_confirmed
-            for component in process.service.core.components
-        )
-
     def _lease_ns(self) -> int:
         """Return one lease of whoever has the longest, on the slowest clock."""
         return self._world.scenario.lease_ns_max * 105 // 100
@@ -131,8 +122,6 @@ class Epilogues:
     def _stall_server(self) -> None:
         """Check E9: stalls that come again and again cost nobody a leadership."""
         world = self._world
-        if self._is_any_unconfirmed():
-            return  # who never confirms is revoked in time, stalls or not
         before = self._led()
         granted_count = world.counts["leaderships granted"]
         stalls = Stalls.drawn(world.rng)

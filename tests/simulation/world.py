@@ -108,6 +108,7 @@ class World:
         agreed_ns = self.run_until_agreed(
             bound_ns, settles=True, rule="everybody agrees in time"
         )
+        self._finish_what_began(bound_ns)
         Epilogues(self).play(scenario.epilogue)
         self.counts.update(self.network.counts)
         return Result(
@@ -208,6 +209,43 @@ class World:
             self.timeline.run_until(
                 min(next_ns, end_ns) if now_ns < end_ns else next_ns
             )
+
+    def _finish_what_began(self, bound_ns: int) -> None:
+        """
+        Run on until nothing is under way that began before faults stopped.
+
+        Everybody may agree meanwhile, but not for long: a leadership that is never
+        confirmed is revoked, and a contender that waits for a lost answer to its
+        withdrawal enters anew.  No epilogue is to blame for either.
+        """
+        if self._unfinished() is None:
+            return
+        timeout_ns = max(plan.session_timeout_ns for plan in self._plans)
+        # Two calls in turn, a confirmation and a withdrawal, take two timeouts each.
+        end_ns = self.timeline.now_ns + bound_ns + 4 * timeout_ns * 105 // 100
+        while (problem := self._unfinished()) is not None:
+            now_ns = self.timeline.now_ns
+            self.checker.require(
+                "what began before faults stopped ends", now_ns < end_ns, problem
+            )
+            self.timeline.run_until(now_ns + self.scenario.lease_ns_max // 4)
+        self.run_until_agreed(bound_ns, settles=True, rule="everybody agrees in time")
+
+    def _unfinished(self) -> str | None:
+        """Return what may yet change who leads though nothing else happens."""
+        process = self.host.process
+        assert process is not None
+        core = process.service.core
+        if core.is_undecided:
+            return f"{process.name} is undecided"
+        for component in core.components:
+            leadership = component.leadership
+            if leadership is not None and not leadership.is_confirmed:
+                return f"{leadership.contender_id} has not confirmed"
+        for client in self.living():
+            if client.is_busy:
+                return f"{client.name} waits for an answer or closes an election"
+        return None
 
     def _disagreement(self) -> str | None:
         for component_id in self.scenario.components:
