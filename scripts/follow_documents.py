@@ -173,6 +173,14 @@ def _settled(line: str, varies: str | None) -> str:
     return " ".join(line.split())
 
 
+def _take_terminal() -> None:
+    """In the shell to be: take the terminal, and heed Ctrl-C whatever started us."""
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        # What a script runs in the background ignores both, and so would its children.
+        signal.signal(number, signal.SIG_DFL)
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 @final
 class _Terminal:
     """A shell with a pseudo-terminal, and what it has printed so far."""
@@ -192,7 +200,7 @@ class _Terminal:
             env={**environment, "PS1": _PROMPT, "PS2": ""},
             # Its own session, with this terminal in control: Ctrl-C and %1 work.
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 (no thread runs here)
+            preexec_fn=_take_terminal,  # noqa: PLW1509 (no thread runs here)
         )
         os.close(inner)
         self.is_idle = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,16 @@ class TestFollower:
             + page("terminal 1", "$ echo $A; seq 5\nyes\n1\n…\n5"),
         )
 
+    def test_ctrl_c_is_heeded_whatever_started_it(self, tmp_path: Path) -> None:
+        """A script in the background ignores SIGINT, and its children would."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            self.follow(
+                tmp_path, page("terminal 1", "$ sleep 600 &\n$ kill -INT $!; wait")
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
+
     @pytest.mark.parametrize(
         ("code", "found"),
         [
@@ -148,7 +159,7 @@ class TestFollower:
         """A document that does not clean up is found, and is cleaned up after."""
         os.mkfifo(tmp_path / "pipe")
         with (
-            Follower(tmp_path, os.environ, deadline_seconds=1) as follower,
+            Follower(tmp_path, os.environ, deadline_seconds=10) as follower,
             pytest.raises(DocumentError, match="for all to end"),
         ):
             follower.follow(page("terminal 1", "$ cat pipe &"))

@@ -189,7 +189,8 @@ class SocketLink:
         frames = framing.encode(codec.encode(message))
         outcome = send_now(self._requests.dealer.socket, frames)
         if outcome is not SendOutcome.SENT:
-            self._warn("frame.unsent", "unsent", outcome.value)
+            # Mostly, the server is gone and its connection's end not told of yet.
+            self._say(self._log.info, "frame.unsent", "unsent", outcome.value)
 
     def connect_publisher(self, welcome: Welcome) -> None:
         """Listen for broadcasts where *welcome* says, unless that is done already."""
@@ -380,17 +381,18 @@ class SocketLink:
             )
             message = codec.decode_to_client(payload)
         except RemoteProtocolError as error:
-            self._warn("frame.dropped", error.reason, error.detail)
+            self._say(self._log.warning, "frame.dropped", error.reason, error.detail)
             if isinstance(error, WrongVersionError) and not self._was_refused:
                 self._was_refused = True
                 self._client.refused(error)
             return
         self._client.received(message)
 
-    def _warn(self, event: str, kind: str, detail: str) -> None:
-        now_ns = self._clock.now_ns()
-        if self._budget.admits(kind, now_ns=now_ns):
-            self._log.warning(event, reason=kind, detail=detail[:200])
+    def _say(
+        self, log: Callable[..., object], event: str, kind: str, detail: str
+    ) -> None:
+        if self._budget.admits(kind, now_ns=self._clock.now_ns()):
+            log(event, reason=kind, detail=detail[:200])
 
     def _next_deadline_ns(self) -> int | None:
         moments = (
