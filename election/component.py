@@ -123,7 +123,7 @@ class Component:
         leadership: The present one, or None.
         epoch_max: The highest epoch granted, recorded or reported; 0 for none.
         is_epoch_max_ended: Whether somebody was told that *epoch_max* is over.
-        barrier_ns: Nobody is granted before this, in real time.
+        barrier_ns: There is no grant before this, in real time.
         barrier_epoch: Which epoch's acknowledgement lets the barrier fall.
         barrier_contender_id: And whose: who held that epoch.
         publication: What was published last, or None.

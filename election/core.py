@@ -21,10 +21,10 @@ believe that it leads under the core's predecessor.  Claims are collected meanwh
 then the highest is reinstated, unless a higher epoch is known (E9).
 
 *A stall* is a step that comes later than `next_deadline_ns` asked for by more than a
-tick, the server's own setting: heartbeats may be waiting that nobody has read yet.  All
-patience with clients is counted on a clock that stands still meanwhile (`patience.py`);
-barriers are counted in real time.  While there are sessions the core asks to be stepped
-every tick, so that no stall goes unseen.
+tick, the server's own setting: heartbeats may wait unread.  All patience with clients
+is counted on a clock that stands still meanwhile (`patience.py`); barriers are counted
+in real time.  While there are sessions the core asks to be stepped every tick, so that
+no stall goes unseen.
 
 Easy to get wrong: acknowledgements that arrive in another order than they were sent,
 heartbeats that are older than they look, and a successor that expires in the same
@@ -348,7 +348,7 @@ class ElectionCore:
             wait_ns += now.excused_ns
             due_ns = wait_ns if due_ns is None else min(due_ns, wait_ns)
         if len(self._sessions) or self._is_undecided:
-            # While undecided, claims may be on their way that nobody could take so far.
+            # While undecided, claims may be on their way.
             tick_ns = self._now_ns + self._config.tick_ns
             due_ns = tick_ns if due_ns is None else min(due_ns, tick_ns)
         self._step_due_ns = due_ns
@@ -468,8 +468,8 @@ class ElectionCore:
                 vacant.append(component)
             elif leadership.session_id == session.session_id:
                 leadership.last_affirmed_ns = self._now_ns
-                # When it must be looked at has moved later; whoever looks too early
-                # sees that, and a thousand leaderships are not armed anew each time.
+                # Its deadline is later now. It is not armed anew, which would cost a
+                # step for each leadership: a look at the old deadline sees the new one.
                 affirmations.append(component.affirmation())
         effects.append(
             AcknowledgeHeartbeat(

@@ -96,7 +96,7 @@ class PatientClock:
 
         Args:
             now_ns: When it is.
-            due_ns: When the core should have been stepped, or None if nobody waited.
+            due_ns: When the core should have been stepped, or None if nothing waited.
         """
         self._real_ns = now_ns
         if due_ns is not None and now_ns - due_ns > self._tick_ns:

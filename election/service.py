@@ -333,8 +333,8 @@ class LeaderElection:
         Call *callback* once, as soon as the election begins to close, or has.
 
         A contender that waits for its turn is told nothing when it is closed (E7).
-        Whoever waits for that turn can stop by this.  It is called on the thread that
-        closes, which may be in a signal handler: it must not block, nor raise.
+        This callback tells the code that waits to stop.  It is called on the thread
+        that closes, which may be in a signal handler: it must not block, nor raise.
         """
         with self._lock:
             if not self._is_closing:

@@ -591,7 +591,7 @@ class ServerLoop:
             except LocalProtocolError:
                 return  # the loop has ended: there is nobody to tell any more
             except DidNotHappenError:
-                time.sleep(_OVERLOAD_PAUSE_SECONDS)  # noqa: TID251 (no event)
+                time.sleep(_OVERLOAD_PAUSE_SECONDS)  # noqa: TID251 (nothing tells of room)
             else:
                 return
 
