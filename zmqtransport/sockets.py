@@ -149,6 +149,7 @@ class SocketLimits:
         reconnect_interval_ms_max: Up to where the pause doubles; 0 keeps it constant.
         is_immediate: Queue only for peers that are connected.  Without it, what a
             client sent to a server that was away arrives, stale, when it is back.
+            With it, what the client has not read when the connection ends is lost.
     """
 
     linger_ms: int = _at_least(0, default=0)

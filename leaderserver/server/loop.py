@@ -124,8 +124,8 @@ _STALL_DIVISOR: Final = 5
 # Frames above our limit by no more than this are seen, counted and answered by us;
 # ZeroMQ ends the connection of a peer that sends a larger one.
 _FRAME_SIZE_MARGIN_BYTES: Final = 64 * 1024
-# How long the answers that say why the server stops may take to leave.
-_LAST_WORDS_MS: Final = 500
+# How long a server that has failed keeps its connections for its last words.
+_LAST_WORDS_SECONDS: Final = 0.5
 # How long to wait before the loop is told again what it had no room for.
 _OVERLOAD_PAUSE_SECONDS: Final = 0.05
 # The rest waits in the kernel, and then at the client.  libzmq takes up to a kilobyte
@@ -162,6 +162,7 @@ class ServerLoop:
         self._resources = ExitStack()
         self.loop = PollLoop(name="leaderserver", clock=clock)
         self.loop.at_end(self._resources.close)
+        self.loop.at_end(self._wait_for_readers)
         try:
             self._open()
         except BaseException:
@@ -602,14 +603,22 @@ class ServerLoop:
             self._perform(self._service.storage_done(work, outcomes, now_ns=now_ns))
             return
         if self.loop.failure is None:
-            # Who waits for an answer hears why, as far as the network takes it now.
-            self._port.socket.setsockopt(zmq.LINGER, _LAST_WORDS_MS)
             self.loop.fail(fatal_error)
         self._perform(self._service.storage_done(work, outcomes, now_ns=now_ns))
         refusal = StorageError(f"nothing more is written: {fatal_error}")
         while (refused := self._service.next_storage_work()) is not None:
             outcomes = [refusal] * len(refused.jobs)
             self._perform(self._service.storage_done(refused, outcomes, now_ns=now_ns))
+
+    def _wait_for_readers(self) -> None:
+        """
+        Give who waits for an answer the time to read why there is no other.
+
+        Clients set ``ZMQ_IMMEDIATE``: when a connection ends, libzmq drops what they
+        have not read of it (4.3.5, ``socket_base_t::hiccuped``).
+        """
+        if self.loop.failure is not None:
+            time.sleep(_LAST_WORDS_SECONDS)  # noqa: TID251 (nothing tells of readers)
 
     # -- out -----------------------------------------------------------------------
 

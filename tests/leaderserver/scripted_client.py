@@ -53,6 +53,8 @@ class ScriptedClient:
         server: Whom to talk to.
         keys: Our keys and the server's public key, for CURVE.
         routing_id: What to call ourselves; by default ZeroMQ's server names us.
+        is_immediate: Whether what is unread when a connection ends is lost with it, as
+            it is for the clients that we ship.
     """
 
     def __init__(
@@ -61,12 +63,15 @@ class ScriptedClient:
         *,
         keys: tuple[CurveKeyPair, str] | None = None,
         routing_id: bytes | None = None,
+        is_immediate: bool = False,
     ) -> None:
         endpoint = server if isinstance(server, str) else server.endpoint
         self.context: ZMQContext = new_context()
         self.socket: ZMQSocket = self.context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.SNDHWM, 0)
+        self.socket.setsockopt(zmq.SNDTIMEO, round(TIMEOUT_SECONDS * 1_000))
+        self.socket.setsockopt(zmq.IMMEDIATE, int(is_immediate))
         if routing_id is not None:
             self.socket.setsockopt(zmq.ROUTING_ID, routing_id)
         if keys is not None:
@@ -224,6 +229,7 @@ class ScriptedSubscriber:
         self.socket: ZMQSocket = self.context.socket(zmq.XSUB)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.SNDHWM, 0)
+        self.socket.setsockopt(zmq.SNDTIMEO, round(TIMEOUT_SECONDS * 1_000))
         host = server.endpoint.rpartition(":")[0]
         self.socket.connect(f"{host}:{server.publish_port}")
         for topic in topics:

@@ -7,6 +7,7 @@ import errno
 import sqlite3
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -15,6 +16,12 @@ import pytest
 
 from election import LeaderSession, Put
 from haservices import HAConfig, campaign, open_ha_services
+from leaderserver.messages import (
+    HeartbeatRequest,
+    Hindered,
+    RegisteredReply,
+    Welcome,
+)
 from leaderserver.server.storage import (
     DATABASE_FILE_NAME,
     SQLiteStorage,
@@ -23,6 +30,8 @@ from leaderserver.server.storage import (
 from nameservice import DidNotHappenError, MayHaveHappenedError, StorageError
 from tests.faults.disk import FaultyDisk
 from tests.faults.server import ServerOnFaultyDisk
+from tests.leaderserver.scripted_client import ScriptedClient
+from tests.recording import wait_until
 
 
 pytestmark = pytest.mark.shells
@@ -92,6 +101,26 @@ class TestFailedSync:
                 campaign(ha, JOB, "h:1", timeout_seconds=5),
             ):
                 pass
+            assert server.wait_for_end() == 1
+
+    def test_a_busy_client_still_reads_why(self, disk: FaultyDisk) -> None:
+        """The connections outlast the last words by more than a moment (E8)."""
+        with (
+            ServerOnFaultyDisk(disk) as server,
+            ScriptedClient(
+                server.url.replace("leaderserver", "tcp"), is_immediate=True
+            ) as client,
+        ):
+            assert isinstance(client.hello(lease_seconds=0.4), Welcome)
+            disk.fail("sync")
+            assert isinstance(client.register(WIRE_ID, "c-1"), RegisteredReply)
+            heartbeat = HeartbeatRequest(acknowledged=0)
+            wait_until(
+                lambda: client.say(heartbeat) > 0 and "epoch.unrecorded" in server.log
+            )
+            time.sleep(0.1)  # noqa: TID251 (the time for which a client is busy)
+            messages = iter(lambda: client.receive(timeout_seconds=1), None)
+            assert any(isinstance(message, Hindered) for message in messages)
             assert server.wait_for_end() == 1
 
 
