@@ -308,7 +308,10 @@ class StateOwnedError(QueryableStateError):
 
 class SchemaMismatchError(QueryableStateError):
     """
-    A state was registered with another key schema, kind or max parallelism.
+    A state was registered with another key schema, kind or max parallelism (rule W5).
+
+    Or with a value column of another name or type: they are added, and left out, at the
+    end only.
 
     Attributes:
         job_id: The job.

@@ -309,9 +309,11 @@ def check_compatible(registered: StateSchema, declared: StateSchema) -> str | No
     """
     Return None if a writer may go on with *declared*, else what differs (rule W5).
 
-    It may if kind, keys and the presence of a TTL are the same, and the value columns
-    are those that are registered, in their order, with any number of new ones after
-    them.  Rows that are already stored read as null in the new columns.
+    It may if kind, keys and the presence of a TTL are the same, and so are the value
+    columns that both have: one of the two may have more of them, at the end.  A row
+    reads as null in the columns that it was written without.  Columns that *declared*
+    leaves out stay registered: the application of before a column was added goes on,
+    and the one that added it may come back.
     """
     if declared.kind is not registered.kind:
         return f"it is a {registered.kind.value} state, not a {declared.kind.value}"
@@ -326,14 +328,19 @@ def check_compatible(registered: StateSchema, declared: StateSchema) -> str | No
         )
     if declared.has_ttl is not registered.has_ttl:
         return f"it was written {'with' if registered.has_ttl else 'without'} a ttl"
-    for index, column in enumerate(registered.value):
-        if index >= len(declared.value):
-            return f"its value column {column} is missing"
-        if declared.value[index] != column:
+    pairs = zip(registered.value, declared.value, strict=False)
+    for number, (column, other) in enumerate(pairs, start=1):
+        if column == other:
+            continue
+        if column.name == other.name:
             return (
-                f"its value column {index + 1} is {column}, not "
-                f"{declared.value[index]}; new columns go to the end"
+                f"its value column {column} cannot become {other}: cast it, or add a "
+                "column of another name at the end"
             )
+        return (
+            f"its value column {number} is {column}, not {other}: columns are added, "
+            "and left out, at the end only; under another name it is another column"
+        )
     return None
 
 

@@ -51,6 +51,11 @@ class Publisher:
         self._run_id = str(uuid.uuid4())
         self._batch_id = 0
 
+    def restart(self, states: Mapping[str, StateSchema]) -> None:
+        """Go on with the next batch as another run of the query, with these states."""
+        self._run_id = str(uuid.uuid4())
+        self._states = dict(states)
+
     def write(self, rows: Mapping[str, Sequence[tuple[Any, ...]]]) -> int:
         """
         Write a batch, and return its number once it is visible.

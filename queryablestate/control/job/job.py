@@ -67,7 +67,7 @@ from queryablestate.wire.records import (
     StateProgress,
     StateRecord,
 )
-from queryablestate.wire.schema_digest import DeclarationWantedError, schema_digest
+from queryablestate.wire.schema_digest import DeclarationWantedError, is_known_by
 
 
 if TYPE_CHECKING:
@@ -299,7 +299,8 @@ class Job:
         if state is None:
             is_wanted = is_registering
         else:
-            is_wanted = declaration.digest != schema_digest(state.schema)
+            digest = declaration.digest
+            is_wanted = digest is None or not is_known_by(digest, state.schema)
         if is_wanted:
             what = f"the schema of {declaration.state_name!r}"
             raise DeclarationWantedError(self.record.job_id, what)

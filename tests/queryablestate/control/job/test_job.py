@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from nameservice import (
     ConfigurationError,
@@ -21,7 +22,7 @@ from queryablestate.control.assignment.assignment import first_assignment
 from queryablestate.control.job.batch_order import Repeated
 from queryablestate.control.job.job import Job
 from queryablestate.control.job.job_changes import JobChange
-from queryablestate.wire.clients import BindRun, CommitBatch
+from queryablestate.wire.clients import BindRun, CommitBatch, StateDeclaration
 from queryablestate.wire.records import (
     BatchDecided,
     BatchState,
@@ -32,6 +33,7 @@ from queryablestate.wire.records import (
     StateProgress,
     StateRecord,
 )
+from queryablestate.wire.schema_digest import DeclarationWantedError, schema_digest
 from tests.queryablestate.control_plane import (
     APP,
     LIST,
@@ -189,13 +191,30 @@ class TestBind:
 
     @pytest.mark.proves("W5")
     def test_added_columns_are_taken_over(self) -> None:
-        """W5: nullable value columns may be added; fewer are no change."""
+        """W5: nullable value columns may be added; those known are no change."""
         job = new_job()
         bound(job, bind(5, states={"log": LIST}))
         bound(job, bind(6, states={"log": LIST_WIDER}))
         assert job.states[1].schema == LIST_WIDER
         change = job.bind(bind(6, states={"log": LIST_WIDER}), state_number_next=9)
         assert change.states == ()
+
+    @pytest.mark.proves("W5")
+    def test_columns_that_are_left_out_stay_registered(self) -> None:
+        """W5: a version of before goes on, by its digest too; readers lose nothing."""
+        job = new_job()
+        bound(job, bind(5, states={"log": LIST_WIDER}))
+        request = bind(6, states={"log": LIST})
+        known = replace(
+            request, states=tuple(state.as_registered() for state in request.states)
+        )
+        for one in (request, known):
+            change = job.bind(one, state_number_next=9)
+            assert change.states == ()
+            assert change.record.progress == job.record.progress
+        other = StateDeclaration(state_name="log", digest=schema_digest(VALUE))
+        with pytest.raises(DeclarationWantedError):
+            job.bind(replace(request, states=(other,)), state_number_next=9)
 
     @pytest.mark.proves("W5")
     def test_another_schema_is_refused(self) -> None:
