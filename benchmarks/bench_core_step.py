@@ -13,7 +13,8 @@ import uuid
 from typing import TYPE_CHECKING
 
 from benchmarks._harness import Figure, figure, report, rounds, timed_ns
-from election.core import ElectionConfig, ElectionCore
+from election.config import ElectionConfig
+from election.core import ElectionCore
 from election.effects import GrantLeadership
 from election.epochs import IncarnationEpochs
 from election.events import (

@@ -3,9 +3,9 @@
 
 Theory of operation
 -------------------
-Only this file sequences.  It owns a table of sessions (`sessions.py`), the components
-(`component.py`) and their deadlines; every step first lets time do its work, then
-takes the event, and returns what to do, in order.
+Only this file sequences.  It owns the table of sessions (`sessions.py`), the components
+and who leads them (`leaderships.py`, `component.py`) and the deadlines; every step
+first lets time do its work, then takes the event, and returns what to do, in order.
 
 *A leadership begins* when a component has no leadership, its barrier has passed, the
 core is decided, and some contender has been heard from within its lease: the first
@@ -34,29 +34,21 @@ instant as its predecessor.  The simulation looks for all three.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never, final
-from uuid import UUID, uuid5
 
-from attrs import evolve, field, frozen, validators
+from attrs import evolve
 
-from election.component import Component, Contender, Leadership
 from election.deadlines import Deadlines
 from election.effects import (
-    AcceptConfirmation,
     AcceptRegistration,
     AcknowledgeHeartbeat,
     CloseSession,
     ElectionEffect,
-    GrantLeadership,
     OpenSession,
-    RecordEpoch,
-    RefuseConfirmation,
-    RefuseEpoch,
     RefuseRegistration,
     RefuseSession,
     RegistrationRefusal,
     SessionEnd,
 )
-from election.epochs import EVERY_COMPONENT
 from election.events import (
     ConnectionClosed,
     ContenderPreferred,
@@ -75,57 +67,25 @@ from election.events import (
     TimePassed,
     TransferRequested,
 )
+from election.leaderships import Leaderships
 from election.patience import PatientClock
 from election.sessions import Session, SessionTable
-from retrieval.information import Publication
 
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from uuid import UUID
 
+    from election.component import Component
+    from election.config import ElectionConfig
     from election.epochs import EpochSource
-    from election.events import ClaimReported
+    from retrieval.information import Publication
 
 
-__all__ = ["ElectionConfig", "ElectionCore"]
+__all__ = ["ElectionCore"]
 
-_TICK_NS: Final = 10_000_000
-_COMPONENT: Final = "component"
 _DECISION: Final = "decision"
 _SESSION: Final = "session"
-
-
-@frozen(kw_only=True)
-class ElectionConfig:
-    """
-    The limits of an `ElectionCore`.
-
-    Attributes:
-        namespace: Random; what the core's leader session ids are derived from.
-        undecided_ns: How long after its start the core neither grants nor affirms:
-            the longest lease that it or its predecessor admits.
-        session_count_max: How many sessions there may be.
-        contender_count_max: How many contenders one component may have.
-        contender_count_per_session_max: How many contenders one session may have: the
-            answer to its heartbeats names every leadership.
-        component_count_max: How many components may have contenders.
-        is_durable: Whether all epochs that were granted are on record: then no report
-            of a higher one ends a leadership, it only raises the next epoch (E9).
-        tick_ns: How often the core asks to be stepped while anybody could suffer from
-            a stall, and what is later by more than that is one: a fifth of the
-            shortest lease that the server admits, whichever leases its clients have.
-    """
-
-    namespace: UUID
-    undecided_ns: int = field(validator=validators.ge(0))
-    session_count_max: int = field(default=10_000, validator=validators.ge(1))
-    contender_count_max: int = field(default=1_000, validator=validators.ge(1))
-    contender_count_per_session_max: int = field(
-        default=1_000, validator=validators.ge(1)
-    )
-    component_count_max: int = field(default=100_000, validator=validators.ge(1))
-    is_durable: bool = False
-    tick_ns: int = field(default=_TICK_NS, validator=validators.ge(1))
 
 
 @final
@@ -156,23 +116,23 @@ class ElectionCore:
         self._config = config
         self._epochs = epochs
         self._now_ns = now_ns
-        self._sessions = SessionTable()
-        self._components: dict[str, Component] = {}
-        self._recorded_epochs = dict(recorded_epochs)
-        self._epoch_floor = self._recorded_epochs.pop(EVERY_COMPONENT, 0)
         # The barriers are in real time, all that is waited for on the patient clock.
-        self._barriers = Deadlines()
         self._waits = Deadlines()
         self._clock = PatientClock(now_ns, tick_ns=config.tick_ns)
         self._started = self._clock.now
-        self._ticket = 0
-        self._is_undecided = config.undecided_ns > 0
+        self._sessions = SessionTable()
+        self._leaderships = Leaderships(
+            config,
+            epochs=epochs,
+            recorded_epochs=recorded_epochs,
+            sessions=self._sessions,
+            clock=self._clock,
+            waits=self._waits,
+        )
+        self._components = self._leaderships.components  # the same table
         self._step_due_ns: int | None = None
-        self._grant_count = 0
-        if self._is_undecided:
+        if self._leaderships.is_undecided:
             self._waits.set((_DECISION, ""), self._decision_ns())
-        for epoch in (self._epoch_floor, *self._recorded_epochs.values()):
-            epochs.observe(epoch)
         self._arm()
 
     # -- queries -------------------------------------------------------------------
@@ -180,7 +140,7 @@ class ElectionCore:
     @property
     def is_undecided(self) -> bool:
         """Return whether claims are still being collected (E9)."""
-        return self._is_undecided
+        return self._leaderships.is_undecided
 
     @property
     def incarnation(self) -> int:
@@ -190,7 +150,7 @@ class ElectionCore:
     @property
     def grant_count(self) -> int:
         """Return how many leaderships were granted or reinstated."""
-        return self._grant_count
+        return self._leaderships.grant_count
 
     @property
     def stall_count(self) -> int:
@@ -205,7 +165,7 @@ class ElectionCore:
     @property
     def components(self) -> Sequence[Component]:
         """Return the components, sorted by id; to be read, never changed."""
-        return [self._components[name] for name in sorted(self._components)]
+        return self._leaderships.in_order()
 
     @property
     def sessions(self) -> Sequence[Session]:
@@ -222,7 +182,7 @@ class ElectionCore:
 
     def admits(self, epoch: int) -> bool:
         """Return whether some clock can have made *epoch*, as of the last step."""
-        return self._is_possible(epoch)
+        return self._leaderships.admits(epoch)
 
     def may_be_granted(self, session_id: str) -> bool:
         """Return whether a session was heard from lately, as of the last step."""
@@ -281,21 +241,21 @@ class ElectionCore:
             case ContenderRegistered():
                 self._register(event, effects)
             case ContenderWithdrawn():
-                self._withdraw(event, effects)
+                effects += self._leaderships.withdraw(event)
             case LeadershipConfirmed():
-                self._confirm(event, effects)
+                effects += self._leaderships.confirm(event)
             case RevocationAcknowledged():
-                self._acknowledge_revocation(event, effects)
+                effects += self._leaderships.acknowledge_revocation(event)
             case EpochReported():
-                self._take_report(event, effects)
+                effects += self._leaderships.take_report(event)
             case RevokeRequested(component_id=component_id):
-                self._revoke(component_id, effects)
+                effects += self._leaderships.revoke(component_id)
             case ContenderPreferred():
-                self._prefer(event, effects)
+                effects += self._leaderships.prefer(event)
             case TransferRequested():
-                self._transfer(event, effects)
+                effects += self._leaderships.transfer(event)
             case LimitsChanged():
-                self._config = evolve(
+                self._config = self._leaderships.config = evolve(
                     self._config,
                     session_count_max=event.session_count_max,
                     contender_count_max=event.contender_count_max,
@@ -322,10 +282,10 @@ class ElectionCore:
                 assert (component.component_id, contender.contender_id) in (
                     owner.contenders
                 )
-                assert self._is_undecided or contender.claim is None
+                assert self.is_undecided or contender.claim is None
             leadership = component.leadership
             if leadership is not None:
-                assert not self._is_undecided
+                assert not self.is_undecided
                 holder = component.contenders[leadership.contender_id]
                 assert holder.session_id == leadership.session_id
                 assert leadership.epoch == component.epoch_max
@@ -342,12 +302,12 @@ class ElectionCore:
     def _arm(self) -> None:
         """Work out when to be called again."""
         now = self._clock.now
-        due_ns = self._barriers.earliest_ns()
+        due_ns = self._leaderships.barriers.earliest_ns()
         wait_ns = self._waits.earliest_ns()
         if wait_ns is not None:
             wait_ns += now.excused_ns
             due_ns = wait_ns if due_ns is None else min(due_ns, wait_ns)
-        if len(self._sessions) or self._is_undecided:
+        if len(self._sessions) or self.is_undecided:
             # While undecided, claims may be on their way.
             tick_ns = self._now_ns + self._config.tick_ns
             due_ns = tick_ns if due_ns is None else min(due_ns, tick_ns)
@@ -360,14 +320,13 @@ class ElectionCore:
             kind, name = key
             if kind == _SESSION:
                 self._review_session(name, effects)
-            elif kind == _COMPONENT:
-                self._review(self._components[name], effects)
+            elif kind != _DECISION:
+                effects += self._leaderships.review(name)
             elif now.patient_ns < self._decision_ns():
                 self._waits.set(key, self._decision_ns())
             else:
-                self._decide(effects)
-        while (key := self._barriers.pop_due(self._now_ns)) is not None:
-            self._grant(self._components[key[1]], effects)
+                effects += self._leaderships.decide()
+        effects += self._leaderships.pass_barriers()
 
     def _decision_ns(self) -> int:
         """Return when, on the patient clock, it must be settled who leads."""
@@ -379,40 +338,6 @@ class ElectionCore:
     def _arm_session(self, session: Session) -> None:
         deadline_ns = session.deadline_ns(self._clock.now)
         self._waits.set((_SESSION, session.session_id), deadline_ns)
-
-    def _arm_component(self, component: Component) -> None:
-        """Set when this component must be looked at, apart from events."""
-        key = (_COMPONENT, component.component_id)
-        wait_ns: int | None = None
-        barrier_ns: int | None = None
-        leadership = component.leadership
-        if leadership is not None:
-            if not leadership.is_confirmed:
-                holder = self._sessions.get(leadership.session_id)
-                assert holder is not None
-                now = self._clock.now
-                wait_ns = min(
-                    leadership.confirm_deadline_ns(now), holder.silent_ns(now)
-                )
-        elif component.contenders and component.barrier_ns > self._now_ns:
-            barrier_ns = component.barrier_ns
-        self._waits.set(key, wait_ns)
-        self._barriers.set(key, barrier_ns)
-
-    def _review(self, component: Component, effects: list[ElectionEffect]) -> None:
-        """End what is overdue in *component*, whose leadership is not confirmed."""
-        leadership = component.leadership
-        if leadership is not None and not leadership.is_confirmed:
-            holder = self._sessions.get(leadership.session_id)
-            assert holder is not None
-            now = self._clock.now
-            if leadership.confirm_deadline_ns(now) <= now.patient_ns:
-                effects += component.end(has_stopped=False, is_told=True)
-                self._queue_last(component, leadership.contender_id)
-            elif not holder.is_heard(now):
-                # It was silent for a lease, and keeps its place (E1).
-                effects += component.end(has_stopped=False, is_told=True)
-        self._grant(component, effects)
 
     def _review_session(self, session_id: str, effects: list[ElectionEffect]) -> None:
         """End a session that nothing was heard of for too long."""
@@ -476,11 +401,11 @@ class ElectionCore:
                 session_id=session.session_id,
                 number=event.number,
                 affirmations=tuple(affirmations),
-                is_undecided=self._is_undecided,
+                is_undecided=self.is_undecided,
             )
         )
         for component in vacant:
-            self._grant(component, effects)
+            effects += self._leaderships.grant(component)
 
     def _suspect(self, session_id: str) -> None:
         session = self._sessions.get(session_id)
@@ -506,7 +431,7 @@ class ElectionCore:
         self._waits.set((_SESSION, session_id), None)
         effects.append(CloseSession(session_id=session_id, reason=reason))
         for component in left:
-            self._grant(component, effects)
+            effects += self._leaderships.grant(component)
 
     # -- contenders ----------------------------------------------------------------
 
@@ -537,8 +462,8 @@ class ElectionCore:
             return
         assert session is not None
         if component is None:
-            component = self._component(event.component_id)
-        contender = known or self._enter(session, component, event)
+            component = self._leaderships.open(event.component_id)
+        contender = known or self._leaderships.enter(session, component, event)
         effects.append(
             AcceptRegistration(
                 session_id=event.session_id,
@@ -547,18 +472,17 @@ class ElectionCore:
                 ticket=contender.ticket,
             )
         )
-        if known is None and event.claim is not None and not self._is_undecided:
+        if known is None and event.claim is not None and not self.is_undecided:
             # Too late: taken as the report that it is.
             effects.append(component.refuse(contender, event.claim))
-            self._take_report(
+            effects += self._leaderships.take_report(
                 EpochReported(
                     component_id=event.component_id,
                     epoch=event.claim.epoch,
                     is_ended=True,
-                ),
-                effects,
+                )
             )
-        self._grant(component, effects)
+        effects += self._leaderships.grant(component)
 
     def _refusal_of_another(
         self, session: Session, component: Component | None
@@ -569,304 +493,6 @@ class ElectionCore:
             if len(component.contenders) >= self._config.contender_count_max:
                 return RegistrationRefusal.TOO_MANY_CONTENDERS
             return None
-        self._forget_idle()
-        if len(self._components) >= self._config.component_count_max:
+        if not self._leaderships.has_room():
             return RegistrationRefusal.TOO_MANY_COMPONENTS
         return None
-
-    def _enter(
-        self, session: Session, component: Component, event: ContenderRegistered
-    ) -> Contender:
-        keeps_place = self._is_undecided and event.ticket is not None
-        if keeps_place and event.ticket is not None:
-            ticket = event.ticket
-        else:
-            ticket = self._next_ticket()
-        contender = Contender(
-            contender_id=event.contender_id,
-            session_id=session.session_id,
-            ticket=ticket,
-            confirm_timeout_ns=event.confirm_timeout_ns,
-            claim=event.claim if self._is_undecided else None,
-        )
-        component.contenders[event.contender_id] = contender
-        session.contenders[event.component_id, event.contender_id] = None
-        return contender
-
-    def _next_ticket(self) -> int:
-        """Return a ticket after all of this incarnation and of every earlier one."""
-        self._ticket += 1
-        return self._epochs.incarnation << 32 | self._ticket
-
-    def _withdraw(
-        self, event: ContenderWithdrawn, effects: list[ElectionEffect]
-    ) -> None:
-        component = self._components.get(event.component_id)
-        if component is None:
-            return
-        contender = component.contenders.get(event.contender_id)
-        if contender is None or contender.session_id != event.session_id:
-            return
-        leadership = component.leadership
-        if leadership is not None and leadership.contender_id == event.contender_id:
-            effects += component.end(has_stopped=True, is_told=False)
-        del component.contenders[event.contender_id]
-        session = self._sessions.get(event.session_id)
-        assert session is not None
-        del session.contenders[event.component_id, event.contender_id]
-        self._grant(component, effects)
-
-    def _queue_last(self, component: Component, contender_id: str) -> None:
-        component.contenders[contender_id].ticket = self._next_ticket()
-
-    # -- leaderships ---------------------------------------------------------------
-
-    def _grant(self, component: Component, effects: list[ElectionEffect]) -> None:
-        """Grant leadership if nobody has it, may believe so, and somebody is there."""
-        if (
-            component.leadership is None
-            and not self._is_undecided
-            and self._now_ns >= component.barrier_ns
-        ):
-            for contender in component.in_order():
-                session = self._sessions.get(contender.session_id)
-                assert session is not None
-                if session.may_be_granted(self._clock.now):
-                    self._grant_to(component, contender, session, effects)
-                    break
-        self._arm_component(component)
-
-    def _grant_to(
-        self,
-        component: Component,
-        contender: Contender,
-        session: Session,
-        effects: list[ElectionEffect],
-    ) -> None:
-        epoch = self._epochs.draw(above=component.epoch_max)
-        name = f"{component.component_id}/{epoch}"
-        component.begin(
-            contender,
-            session,
-            leader_session_id=uuid5(self._config.namespace, name),
-            epoch=epoch,
-            now=self._clock.now,
-        )
-        self._tell_grant(component, session, effects)
-
-    def _tell_grant(
-        self, component: Component, session: Session, effects: list[ElectionEffect]
-    ) -> None:
-        affirmation = component.affirmation()
-        self._grant_count += 1
-        effects += (
-            RecordEpoch(component_id=component.component_id, epoch=affirmation.epoch),
-            GrantLeadership(
-                session_id=session.session_id,
-                affirmation=affirmation,
-                heartbeat_number=session.heartbeat_number,
-            ),
-        )
-
-    def _confirm(
-        self, event: LeadershipConfirmed, effects: list[ElectionEffect]
-    ) -> None:
-        component = self._components.get(event.component_id)
-        published = None if component is None else component.confirm(event)
-        if component is None or published is None:
-            effects.append(
-                RefuseConfirmation(
-                    session_id=event.session_id,
-                    component_id=event.component_id,
-                    is_undecided=self._is_undecided,
-                )
-            )
-            return
-        self._arm_component(component)
-        effects += published
-        effects.append(
-            AcceptConfirmation(
-                session_id=event.session_id, component_id=event.component_id
-            )
-        )
-
-    def _acknowledge_revocation(
-        self, event: RevocationAcknowledged, effects: list[ElectionEffect]
-    ) -> None:
-        component = self._components.get(event.component_id)
-        if component is None:
-            return
-        contender = component.contenders.get(event.contender_id)
-        if (
-            contender is not None
-            and contender.session_id == event.session_id
-            and component.leadership is None
-            and component.barrier_epoch == event.epoch
-            and component.barrier_contender_id == event.contender_id
-        ):
-            component.barrier_ns = 0
-            self._grant(component, effects)
-
-    def _revoke(self, component_id: str, effects: list[ElectionEffect]) -> None:
-        component = self._components.get(component_id)
-        if component is None or component.leadership is None:
-            return
-        contender_id = component.leadership.contender_id
-        effects += component.end(has_stopped=False, is_told=True)
-        self._queue_last(component, contender_id)
-        self._grant(component, effects)
-
-    def _prefer(self, event: ContenderPreferred, effects: list[ElectionEffect]) -> None:
-        component = self._components.get(event.component_id)
-        if component is None or event.contender_id not in component.contenders:
-            return
-        leadership = component.leadership
-        if leadership is not None and leadership.contender_id == event.contender_id:
-            return
-        first = component.in_order()[0]
-        component.contenders[event.contender_id].ticket = first.ticket - 1
-        if leadership is not None:
-            effects += component.end(has_stopped=False, is_told=True)
-        self._grant(component, effects)
-
-    def _transfer(
-        self, event: TransferRequested, effects: list[ElectionEffect]
-    ) -> None:
-        component = self._components.get(event.component_id)
-        if component is None or event.contender_id not in component.contenders:
-            return
-        leadership = component.leadership
-        if leadership is not None:
-            if leadership.contender_id == event.contender_id:
-                return
-            effects += component.end(has_stopped=False, is_told=True)
-            self._queue_last(component, leadership.contender_id)
-        first = component.in_order()[0]
-        if first.contender_id != event.contender_id:
-            component.contenders[event.contender_id].ticket = first.ticket - 1
-        self._grant(component, effects)
-
-    # -- what was before us --------------------------------------------------------
-
-    def _decide(self, effects: list[ElectionEffect]) -> None:
-        """Settle who leads: whoever may believe has had time to say so (E9)."""
-        self._is_undecided = False
-        for component in self.components:
-            claims = component.take_claims()
-            # max() keeps the first of equals: the earliest in the queue.
-            best = max(
-                (pair for pair in claims if self._is_possible(pair[1].epoch)),
-                key=lambda pair: pair[1].epoch,
-                default=None,
-            )
-            if best is not None and not component.is_outranked(best[1]):
-                claims.remove(best)
-                self._reinstate(component, *best, effects)
-            elif component.epoch_max:
-                component.is_epoch_max_ended = True
-                effects += component.publish_nobody()
-            effects += (component.refuse(*pair) for pair in claims)
-            self._grant(component, effects)
-        self._recorded_epochs.clear()
-
-    def _is_possible(self, epoch: int) -> bool:
-        """Return whether some clock can have made *epoch*: others hide no claim."""
-        return self._epochs.admits(epoch, now_ns=self._now_ns)
-
-    def _reinstate(
-        self,
-        component: Component,
-        contender: Contender,
-        claim: ClaimReported,
-        effects: list[ElectionEffect],
-    ) -> None:
-        session = self._sessions.get(contender.session_id)
-        assert session is not None
-        self._epochs.observe(claim.epoch)
-        component.begin(
-            contender,
-            session,
-            leader_session_id=claim.leader_session_id,
-            epoch=claim.epoch,
-            is_reinstated=True,
-            is_recorded=self._recorded_epochs.get(component.component_id)
-            == claim.epoch,
-            now=self._clock.now,
-        )
-        self._tell_grant(component, session, effects)
-        if claim.address is not None:
-            effects += component.publish(
-                confirm_count=claim.confirm_count, address=claim.address
-            )
-
-    def _take_report(self, event: EpochReported, effects: list[ElectionEffect]) -> None:
-        if not self._is_possible(event.epoch):
-            effects.append(
-                RefuseEpoch(component_id=event.component_id, epoch=event.epoch)
-            )
-            return
-        component = self._components.get(event.component_id)
-        if component is None:
-            self._forget_idle()
-            if len(self._components) >= self._config.component_count_max:
-                return  # the epochs that we draw are above it all the same
-            component = self._component(event.component_id)
-        self._epochs.observe(event.epoch)
-        known = (component.epoch_max, component.is_epoch_max_ended)
-        if (event.epoch, event.is_ended) > known:
-            leadership = component.leadership
-            is_ending = leadership is not None and self._ends(leadership, event)
-            if is_ending:
-                # Somebody has seen a higher epoch than the present one, or has been
-                # told that the present one is over: neither would take our news.  The
-                # holder keeps its place and is granted afresh.
-                effects += component.end(has_stopped=False, is_told=True)
-            if leadership is None or is_ending:
-                component.epoch_max = event.epoch
-                component.is_epoch_max_ended = event.is_ended or not self._is_undecided
-        if not self._is_undecided:
-            published = component.publication
-            if published is None or published.epoch < event.epoch:
-                # Whoever reports holds a leader of an earlier server's time, whose
-                # end we have not published, and hears of no other.
-                effects += component.publish_nobody()
-            self._grant(component, effects)
-
-    def _ends(self, leadership: Leadership, event: EpochReported) -> bool:
-        """
-        Return whether a report that outranks the present *leadership* ends it.
-
-        Where all epochs are on record there is no higher one.  What was reinstated and
-        is not on record is no proof of that: the data directory of an earlier server
-        was lost, and a later claimant may not have come in time.  What we have granted
-        ourselves is over when we say so; of what an earlier server granted, others may
-        have heard the end.
-        """
-        if event.epoch > leadership.epoch:
-            return not (self._config.is_durable and leadership.is_recorded)
-        return leadership.is_reinstated
-
-    def _component(self, component_id: str) -> Component:
-        """Return a new component, with what is on record of it."""
-        component = Component(
-            component_id=component_id,
-            contenders={},
-            epoch_max=max(
-                self._recorded_epochs.get(component_id, 0), self._epoch_floor
-            ),
-        )
-        self._components[component_id] = component
-        return component
-
-    def _forget_idle(self) -> None:
-        """Forget components that nobody contends for once there are too many."""
-        if len(self._components) < self._config.component_count_max:
-            return
-        for component_id in list(self._components):
-            component = self._components[component_id]
-            if component.is_idle(self._now_ns):
-                # Epochs are drawn from one counter for all components, so what is
-                # granted later is above the epoch that we forget here.
-                del self._components[component_id]
-                self._waits.set((_COMPONENT, component_id), None)
-                self._barriers.set((_COMPONENT, component_id), None)

@@ -18,7 +18,7 @@ import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
-from election.core import ElectionConfig
+from election.config import ElectionConfig
 from leaderserver.server.core.turn import Broadcast, Outgoing
 from leaderserver.server.service import LeaderService
 from leaderserver.server.service_config import ServiceConfig

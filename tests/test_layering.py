@@ -138,6 +138,7 @@ PURE_FILES = frozenset(
         "key_codec",
         "key_columns",
         "key_text",
+        "leaderships",
         "log_budget",
         "messages",
         "parameters",

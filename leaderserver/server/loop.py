@@ -40,7 +40,7 @@ from uuid import uuid4
 import msgspec
 import zmq
 
-from election.core import ElectionConfig
+from election.config import ElectionConfig
 from election.epochs import IncarnationEpochs
 from election.events import LimitsChanged
 from leaderserver import codec

@@ -33,7 +33,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from election.core import ElectionConfig, ElectionCore
+from election.config import ElectionConfig
+from election.core import ElectionCore
 from election.events import (
     ConnectionClosed,
     ElectionEvent,

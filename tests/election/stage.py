@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID, uuid5
 
-from election.core import ElectionConfig, ElectionCore
+from election.config import ElectionConfig
+from election.core import ElectionCore
 from election.effects import (
     AcceptConfirmation,
     AcceptRegistration,

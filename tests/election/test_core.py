@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from election.core import ElectionConfig
+from election.config import ElectionConfig
 from election.effects import (
     Affirmation,
     OpenSession,

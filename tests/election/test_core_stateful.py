@@ -15,7 +15,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from election.core import ElectionConfig, ElectionCore
+from election.config import ElectionConfig
+from election.core import ElectionCore
 from election.effects import (
     AcceptConfirmation,
     AcceptRegistration,

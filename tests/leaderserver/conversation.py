@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from uuid import UUID
 
-from election.core import ElectionConfig
+from election.config import ElectionConfig
 from election.epochs import IncarnationEpochs
 from leaderserver.messages import (
     AffirmationRecord,

@@ -151,9 +151,9 @@ MUTATIONS: Final = (
     Mutation(
         name="undecided-time-skipped",
         rule="E9: after a start nothing is granted for the longest lease",
-        module="election.core",
-        before="self._is_undecided = config.undecided_ns > 0",
-        after="self._is_undecided = False",
+        module="election.leaderships",
+        before="self.is_undecided = config.undecided_ns > 0",
+        after="self.is_undecided = False",
     ),
     Mutation(
         name="old-claim-reinstated",
@@ -177,7 +177,7 @@ MUTATIONS: Final = (
     Mutation(
         name="epochs-unrecorded",
         rule="E2: an epoch is on record before its grant is sent",
-        module="election.core",
+        module="election.leaderships",
         before="            RecordEpoch(component_id=component.component_id, "
         "epoch=affirmation.epoch),\n",
         after="",
@@ -261,8 +261,8 @@ MUTATIONS: Final = (
     Mutation(
         name="dead-contender-granted",
         rule="E1: only those heard from within their lease are granted",
-        module="election.core",
-        before="if session.may_be_granted(self._clock.now):",
+        module="election.leaderships",
+        before="if session.may_be_granted(now):",
         after="if session is not None:",
     ),
     Mutation(
@@ -324,7 +324,7 @@ MUTATIONS: Final = (
     Mutation(
         name="unconfirmed-end-unpublished",
         rule="R2: a retriever is told that nobody leads, whoever led before",
-        module="election.core",
+        module="election.leaderships",
         before="if published is None or published.epoch < event.epoch:",
         after="if published is not None and published.epoch < event.epoch:",
         is_rare=True,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 from uuid import UUID
 
 from election import Put
-from election.core import ElectionConfig
+from election.config import ElectionConfig
 from election.epochs import COUNTER_BITS, IncarnationEpochs, incarnation_after
 from leaderserver import codec
 from leaderserver.messages import (

@@ -39,7 +39,8 @@ from uuid import UUID
 import attrs
 from attrs import define
 
-from election.core import ElectionConfig, ElectionCore
+from election.config import ElectionConfig
+from election.core import ElectionCore
 from election.effects import (
     AcceptRegistration,
     AcknowledgeHeartbeat,

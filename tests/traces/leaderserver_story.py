@@ -37,7 +37,7 @@ from uuid import UUID
 
 import msgspec
 
-from election.core import ElectionConfig
+from election.config import ElectionConfig
 from election.epochs import IncarnationEpochs
 from election.events import RevokeRequested
 from election.holder import DeliverGrant, DeliverRevoke
