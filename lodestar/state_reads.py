@@ -31,7 +31,7 @@ from queryablestate.schema.schema import StateKind
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lodestar.verbs import Verbs
     from queryablestate import StateInformation
@@ -117,9 +117,16 @@ def add_verbs(verbs: Verbs) -> None:
         "nodes: a row for each key, each map entry, each list item. It is read page by "
         "page, each as of its own moment.",
         examples="lodestar scan flights aircraft --prefix N1 --limit 20\n"
+        "lodestar scan flights delays --key N14228 --start JFK\n"
         "lodestar scan flights aircraft --json | gzip >aircraft.jsonl.gz",
     )
     _add_state_operands(parser)
+    parser.add_argument(
+        "--key",
+        metavar="KEY",
+        help="of a map state, only the entries under this key; --start and --stop are "
+        "map keys then",
+    )
     parser.add_argument(
         "--prefix",
         metavar="P",
@@ -129,7 +136,7 @@ def add_verbs(verbs: Verbs) -> None:
     parser.add_argument("--start", metavar="KEY", help="only from this key on")
     parser.add_argument("--stop", metavar="KEY", help="only up to this key, excluded")
     parser.add_argument(
-        "--json-key", action="store_true", help="--start and --stop are JSON"
+        "--json-key", action="store_true", help="--key, --start and --stop are JSON"
     )
     parser.add_argument(
         "--limit",
@@ -231,11 +238,7 @@ def _asked_keys(schema: StateSchema, arguments: Namespace) -> list[_AskedKey]:
         ("--start and --stop", has_slice, StateKind.LIST),
     ):
         if is_given and schema.kind is not kind:
-            message = (
-                f"{option} is for a {kind.value} state; "
-                f"{arguments.job}/{arguments.state} is a {schema.kind.value} state"
-            )
-            raise ConfigurationError(message)
+            raise _wrong_kind(option, kind, schema, arguments)
     if not arguments.map_keys:
         return [_AskedKey(text, key, ()) for text, key in keys]
     map_keys = [(text, parse(schema.map_key, text)) for text in arguments.map_keys]
@@ -244,6 +247,15 @@ def _asked_keys(schema: StateSchema, arguments: Namespace) -> list[_AskedKey]:
         for text, key in keys
         for map_text, map_key in map_keys
     ]
+
+
+def _wrong_kind(
+    option: str, needed: StateKind, schema: StateSchema, arguments: Namespace
+) -> ConfigurationError:
+    return ConfigurationError(
+        f"{option} is for a {needed.value} state; "
+        f"{arguments.job}/{arguments.state} is a {schema.kind.value} state"
+    )
 
 
 def _ask(
@@ -315,21 +327,12 @@ def _scan(arguments: Namespace) -> ExitCode:
     limit: int | None = arguments.limit
     if limit is None and not arguments.json:
         limit = _SCAN_LIMIT + 1  # to know whether there are more
-    parse = parse_json_key if arguments.json_key else parse_key
+    if arguments.key is not None and arguments.prefix is not None:
+        message = "--prefix is for keys, not for the entries of --key: use --start"
+        raise ConfigurationError(message)
     with open_client(arguments) as client:
         schema = client.describe(arguments.job, arguments.state).registered_schema
-        rows = (
-            _scanned(schema, key, value)
-            for key, value in client.scan(
-                arguments.job,
-                arguments.state,
-                prefix=_parsed(parse_prefix, schema, arguments.prefix),
-                start=_parsed(parse, schema, arguments.start),
-                stop=_parsed(parse, schema, arguments.stop),
-                limit=limit,
-                min_batch_id=arguments.min_batch,
-            )
-        )
+        rows = _rows(client, arguments, schema, limit)
         if arguments.json:
             for row in rows:
                 write(json_line(row_document(schema, *row)))
@@ -346,20 +349,50 @@ def _scan(arguments: Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
+def _rows(
+    client: QueryableStateClient,
+    arguments: Namespace,
+    schema: StateSchema,
+    limit: int | None,
+) -> Iterator[tuple[Any, tuple[Any, ...], Mapping[str, Any]]]:
+    """Yield key, map key (or none) and value of what is asked for."""
+    state = (arguments.job, arguments.state)
+    parse = parse_json_key if arguments.json_key else parse_key
+    min_batch_id: int | None = arguments.min_batch
+    if arguments.key is not None:
+        if schema.kind is not StateKind.MAP:
+            raise _wrong_kind("--key", StateKind.MAP, schema, arguments)
+        key = parse(schema.key, arguments.key)
+        for map_key, value in client.scan_map(
+            *state,
+            key,
+            start=_parsed(parse, schema.map_key, arguments.start),
+            stop=_parsed(parse, schema.map_key, arguments.stop),
+            limit=limit,
+            min_batch_id=min_batch_id,
+        ):
+            yield key, (map_key,), value
+        return
+    for key, value in client.scan(
+        *state,
+        prefix=_parsed(parse_prefix, schema.key, arguments.prefix),
+        start=_parsed(parse, schema.key, arguments.start),
+        stop=_parsed(parse, schema.key, arguments.stop),
+        limit=limit,
+        min_batch_id=min_batch_id,
+    ):
+        if schema.kind is StateKind.MAP:
+            yield key[0], key[1:], value
+        else:
+            yield key, (), value
+
+
 def _parsed(
-    parse: Callable[[Sequence[Field], str], Any], schema: StateSchema, text: str | None
+    parse: Callable[[Sequence[Field], str], Any],
+    fields: Sequence[Field],
+    text: str | None,
 ) -> Any:
-    return None if text is None else parse(schema.key, text)
-
-
-def _scanned(
-    schema: StateSchema, key: Any, value: Mapping[str, Any]
-) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
-    """Return a row of a scan with its key and its map key apart."""
-    if schema.kind is StateKind.MAP:
-        key, map_key = key
-        return key, (map_key,), value
-    return key, (), value
+    return None if text is None else parse(fields, text)
 
 
 # -- count -----------------------------------------------------------------------------

@@ -35,7 +35,12 @@ from queryablestate.client.routes import (
     Route,
     information_of,
 )
-from queryablestate.client.scanning import Scan, bounds_of
+from queryablestate.client.scanning import (
+    Scan,
+    ScanBounds,
+    bounds_of,
+    map_bounds_of,
+)
 from queryablestate.client.threads import QueryShell
 from queryablestate.errors import (
     StateUnavailableError,
@@ -140,6 +145,8 @@ class QueryableStateClient:
             UnknownJobError: If there is no state of this job.
             WrongKeyTypeError: If *key* does not fit the key columns.
             KeyTooLargeError: If no key is as long.
+            LocalProtocolError: If it is more than 16 MiB: read a long list with
+                `get_list`, a large map with `scan_map`.
             StateUnavailableError: If nobody can answer for its key group now; says when
                 to ask again.
             RateLimitedError: If this is asked too often; likewise.
@@ -367,25 +374,84 @@ class QueryableStateClient:
             NameServiceError: As `get`, while iterating.
             ConfigurationError: If *limit* is negative.
         """
-        # Not the generator itself: what is wrong with the arguments is told at once.
-        check_limit(limit)
-        check_min_batch_id(min_batch_id)
-        self._builder.route(
-            job_id, state_name, self._builder.deadline_ns(deadline_seconds)
-        )
 
-        def bounds(route: Route) -> tuple[bytes, bytes | None]:
+        def bounds(route: Route) -> ScanBounds:
             return bounds_of(route, prefix=prefix, start=start, stop=stop)
 
         return self._scan(
             job_id, state_name, bounds, limit, deadline_seconds, min_batch_id
         )
 
+    def scan_map(
+        self,
+        job_id: str,
+        state_name: str,
+        key: object,
+        *,
+        start: object | None = None,
+        stop: object | None = None,
+        limit: int | None = None,
+        deadline_seconds: float | None = None,
+        min_batch_id: int | None = None,
+    ) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """
+        Iterate over the map under *key* in the order of its map keys, page by page.
+
+        A map of any size can be read so; `get` gives one of at most 16 MiB.  Pages are
+        those of a `scan`, each as of its own moment, and come from the one node that
+        has the map.
+
+        Args:
+            job_id: The job.
+            state_name: The state.
+            key: The key.
+            start: The first map key, included.
+            stop: The map key to end at, not included.
+            limit: How many entries at most.
+            deadline_seconds: How long each page may take.
+            min_batch_id: Wait until this batch is visible.
+
+        Yields:
+            Map key and value; nothing if there is no such map.
+
+        Raises:
+            LocalProtocolError: If it is no map state, while iterating.
+            NameServiceError: As `get`, while iterating.
+            ConfigurationError: If *limit* is negative.
+        """
+
+        def bounds(route: Route) -> ScanBounds:
+            return map_bounds_of(route, key, start=start, stop=stop)
+
+        entries = self._scan(
+            job_id, state_name, bounds, limit, deadline_seconds, min_batch_id
+        )
+        return ((map_key, value) for (_, map_key), value in entries)
+
     def _scan(  # noqa: PLR0917 (only called from here)
         self,
         job_id: str,
         state_name: str,
-        bounds: Callable[[Route], tuple[bytes, bytes | None]],
+        bounds: Callable[[Route], ScanBounds],
+        limit: int | None,
+        deadline_seconds: float | None,
+        min_batch_id: int | None,
+    ) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Return the rows within *bounds*; raise at once if an argument is wrong."""
+        check_limit(limit)
+        check_min_batch_id(min_batch_id)
+        self._builder.route(
+            job_id, state_name, self._builder.deadline_ns(deadline_seconds)
+        )
+        return self._pages(
+            job_id, state_name, bounds, limit, deadline_seconds, min_batch_id
+        )
+
+    def _pages(  # noqa: PLR0917 (only called from here)
+        self,
+        job_id: str,
+        state_name: str,
+        bounds: Callable[[Route], ScanBounds],
         limit: int | None,
         deadline_seconds: float | None,
         min_batch_id: int | None,
@@ -393,7 +459,7 @@ class QueryableStateClient:
         deadline_ns = self._builder.deadline_ns(deadline_seconds)
         route = self._route(job_id, state_name, deadline_ns)
         scan = Scan(
-            *bounds(route), limit=limit, page_row_count_max=self._shell.key_count_max
+            bounds(route), limit=limit, page_row_count_max=self._shell.key_count_max
         )
         scan.begin(route)
         while not scan.is_over:

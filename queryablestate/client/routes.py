@@ -174,12 +174,25 @@ class Route:
             case (_Wanted.ITEMS, StateKind.LIST):
                 return GetItems(start=asking.start, stop=asking.stop)
             case _:
-                needed = "map" if asking.wanted is _Wanted.ENTRY else "list"
-                raise LocalProtocolError(
-                    f"{self.description.job_id}/{self.description.state_name} is a "
-                    f"{kind.value} state, and this is a question to a {needed} state: "
-                    "use get, which answers for every kind"
-                )
+                is_map = asking.wanted is _Wanted.ENTRY
+                raise self._wrong_kind(StateKind.MAP if is_map else StateKind.LIST)
+
+    def check_map(self) -> None:
+        """
+        Return if it is the route to a map state.
+
+        Raises:
+            LocalProtocolError: If it is not.
+        """
+        if self.schema.kind is not StateKind.MAP:
+            raise self._wrong_kind(StateKind.MAP)
+
+    def _wrong_kind(self, needed: StateKind) -> LocalProtocolError:
+        return LocalProtocolError(
+            f"{self.description.job_id}/{self.description.state_name} is a "
+            f"{self.schema.kind.value} state, and this is a question to a "
+            f"{needed.value} state: use get, which answers for every kind"
+        )
 
     def counting(self) -> CountKeys:
         """Return what a node is asked for the number of its keys."""

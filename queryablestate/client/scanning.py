@@ -17,20 +17,46 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias, final
 
-from attrs import define
+from attrs import define, frozen
 
 from nameservice.errors import RemoteProtocolError
 from queryablestate.client.routes import Route
+from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_of
 from queryablestate.wire.questions import ScanRows
 
 
-__all__ = ["PAGE_ROW_COUNT_MAX", "Scan", "ScannedRow", "bounds_of", "prefix_end"]
+__all__ = [
+    "PAGE_ROW_COUNT_MAX",
+    "Scan",
+    "ScanBounds",
+    "ScannedRow",
+    "bounds_of",
+    "map_bounds_of",
+    "prefix_end",
+]
 
 PAGE_ROW_COUNT_MAX: Final = 1_000
 """Rows of one page; `ScanRows` allows more, but pages are held in memory."""
 
 ScannedRow: TypeAlias = tuple[bytes, Any, dict[str, Any]]
 """The encoded key, the key for the user, the value."""
+
+
+@final
+@frozen
+class ScanBounds:
+    """
+    What part of a state is scanned.
+
+    Attributes:
+        start: The least encoded key, included.
+        stop: The end, not included; None for no end.
+        key_group: The only one that has such rows, or None for any.
+    """
+
+    start: bytes
+    stop: bytes | None
+    key_group: int | None = None
 
 
 def prefix_end(prefix: bytes) -> bytes | None:
@@ -45,9 +71,9 @@ def bounds_of(
     prefix: object | None,
     start: object | None,
     stop: object | None,
-) -> tuple[bytes, bytes | None]:
+) -> ScanBounds:
     """
-    Return where a scan begins, and where it ends: not included, None for no end.
+    Return where a scan begins, and where it ends.
 
     Args:
         route: Whose keys they are.
@@ -69,7 +95,37 @@ def bounds_of(
     if stop is not None:
         encoded = route.key_codec.encode(stop)
         end = encoded if end is None else min(end, encoded)
-    return first, end
+    return ScanBounds(first, end)
+
+
+def map_bounds_of(
+    route: Route, key: object, *, start: object | None, stop: object | None
+) -> ScanBounds:
+    """
+    Return where a scan of one map begins, and where it ends.
+
+    Args:
+        route: To the state.
+        key: Of the map.
+        start: The first map key, included; None is the beginning.
+        stop: The end, not included; None is the end of the map.
+
+    Raises:
+        LocalProtocolError: If it is no map state.
+        WrongKeyTypeError: If one of them does not fit its columns.
+        KeyTooLargeError: If one is too long.
+    """
+    route.check_map()
+    codec = route.key_codec
+    whole = codec.storage_key(key)
+    # No key begins with another one, so what begins with this one are its entries.
+    encoded = whole[GROUP_SIZE_BYTES:]
+    first, end = encoded, prefix_end(encoded)
+    if start is not None:
+        first = codec.map_entry_key(key, start)[GROUP_SIZE_BYTES:]
+    if stop is not None:
+        end = codec.map_entry_key(key, stop)[GROUP_SIZE_BYTES:]
+    return ScanBounds(first, end, group_of(whole))
 
 
 @final
@@ -90,22 +146,21 @@ class Scan:
     hand in the pages with `take`, and tell the rows that `pop` returns.
 
     Args:
-        start: The least encoded key, included.
-        stop: The end, not included; None for no end.
+        bounds: What part of the state.
         limit: How many rows at most, or None.
         page_row_count_max: How many rows a page may have.
     """
 
     def __init__(
         self,
-        start: bytes,
-        stop: bytes | None,
+        bounds: ScanBounds,
         *,
         limit: int | None,
         page_row_count_max: int,
     ) -> None:
-        self._position = start
-        self._stop = stop
+        self._position = bounds.start
+        self._stop = bounds.stop
+        self._key_group = bounds.key_group
         self._left = limit
         self._page_row_count_max = min(page_row_count_max, PAGE_ROW_COUNT_MAX)
         self._cursors: dict[int, _Cursor] = {}
@@ -121,10 +176,10 @@ class Scan:
         )
 
     def begin(self, route: Route) -> None:
-        """Ask all nodes of *route*, from behind the last row that was told."""
-        self._cursors = {
-            index: _Cursor([], self._position) for index in route.node_indexes
-        }
+        """Ask the nodes of *route*, from behind the last row that was told."""
+        group = self._key_group
+        indexes = route.node_indexes if group is None else (route.owners[group],)
+        self._cursors = {index: _Cursor([], self._position) for index in indexes}
         if self._stop is not None and self._position >= self._stop:
             self._cursors = {}
 

@@ -24,6 +24,7 @@ from queryablestate.errors import StateUnavailableError
 from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_of
 from queryablestate.schema.keys import KeyCodec
 from queryablestate.schema.schema import parse_schema
+from queryablestate.store.bounded_answer import Advice, fewer_than
 from queryablestate.store.groups import groups_in, row_ranges
 from queryablestate.store.reader import Page
 from queryablestate.wire.codec import decode_keys, encode_payload
@@ -155,7 +156,7 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
             )
             if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
                 yield
-            found = _found(keys, values, size_bytes_max)
+            found = _found(keys, values, size_bytes_max, fewer_than(keys))
         case GetItems(start=start, stop=stop):
             keys = decode_keys(keys_payload)
             items = yield from reader.get_items(
@@ -168,7 +169,7 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
             )
             if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
                 yield
-            found = _found(keys, items, size_bytes_max)
+            found = _found(keys, items, size_bytes_max, Advice.LIST_SLICE)
         case GetEntries():
             keys = decode_keys(keys_payload)
             entries = yield from reader.get_entries(
@@ -176,7 +177,7 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
             )
             if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
                 yield
-            found = _found(keys, entries, size_bytes_max)
+            found = _found(keys, entries, size_bytes_max, Advice.MAP_PAGES)
         case HasRows():
             keys = decode_keys(keys_payload)
             has = yield from reader.has_rows(number, keys, now_us, work)
@@ -285,18 +286,17 @@ def _found(
     keys: list[bytes],
     read_values: Read[bytes] | Read[list[bytes]],
     size_bytes_max: int,
+    advice: Advice,
 ) -> Found:
     values = read_values.values
-    payload = encode_payload(values)
-    _check_size(payload, size_bytes_max)
+    payload = _encoded(values, size_bytes_max, advice)
     return Found(
         read_values.view, keys, payload, None in values, read_values.valid_until_us
     )
 
 
 def _page(page: ScanRead, size_bytes_max: int) -> Found:
-    payload = encode_payload(page.rows)
-    _check_size(payload, size_bytes_max)
+    payload = _encoded(page.rows, size_bytes_max, Advice.LARGER_ANSWERS)
     return Found(
         page.view,
         [],
@@ -305,6 +305,16 @@ def _page(page: ScanRead, size_bytes_max: int) -> Found:
         valid_until_us=page.valid_until_us,
         next_start=page.next_start,
     )
+
+
+def _encoded(values: object, size_bytes_max: int, advice: Advice) -> bytes:
+    payload = encode_payload(values)
+    if len(payload) > size_bytes_max:
+        raise LocalProtocolError(
+            f"the answer takes {len(payload):,} bytes, and {size_bytes_max:,} are sent "
+            f"at most: {advice.value}"
+        )
+    return payload
 
 
 def _check_runs(runs: Runs) -> None:
@@ -323,14 +333,6 @@ def _has_run(key_groups: Sequence[int], first: int, last: int) -> bool:
     return (
         end < len(key_groups) and key_groups[begin] == first and key_groups[end] == last
     )
-
-
-def _check_size(payload: bytes, size_bytes_max: int) -> None:
-    if len(payload) > size_bytes_max:
-        raise LocalProtocolError(
-            f"the answer takes {len(payload):,} bytes, at most {size_bytes_max:,} are "
-            "sent: ask for fewer keys at once, or for a slice of the list"
-        )
 
 
 @lru_cache(maxsize=256)

@@ -9,6 +9,7 @@ key that is named twice is read once, and counts twice: it is sent twice.
 from __future__ import annotations
 
 import sys
+from enum import Enum
 from typing import TYPE_CHECKING, Final, final
 
 from nameservice import LocalProtocolError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from queryablestate.store.steps import ReadWork, Steps
 
 
-__all__ = ["ROW_OVERHEAD_SIZE_BYTES", "BoundedAnswer"]
+__all__ = ["ROW_OVERHEAD_SIZE_BYTES", "Advice", "BoundedAnswer", "fewer_than"]
 
 ROW_OVERHEAD_SIZE_BYTES: Final = 10
 """What MessagePack adds to a key and a value, at most."""
@@ -36,6 +37,24 @@ _OBJECT_SIZE_BYTES: Final = 50
 
 
 @final
+class Advice(Enum):
+    """What to ask where an answer would be too large."""
+
+    FEWER_KEYS = "ask for fewer keys at once"
+    LARGER_ANSWERS = "it is one row: raise answer_size_bytes_max of the node"
+    LIST_SLICE = "ask for a slice of the list: get_list with start and stop"
+    MAP_PAGES = (
+        "read the map in pages (scan_map, or lodestar scan --key), or single entries "
+        "of it (get_map_entry, or lodestar get --map-key)"
+    )
+
+
+def fewer_than(keys: Sequence[bytes]) -> Advice:
+    """Return what to ask where the values under *keys* are too much."""
+    return Advice.FEWER_KEYS if len(keys) > 1 else Advice.LARGER_ANSWERS
+
+
+@final
 class BoundedAnswer:
     """
     What is read for one answer.
@@ -44,16 +63,24 @@ class BoundedAnswer:
         live: Takes expiries off.
         size_bytes_max: How much it may be.
         work: Is told what was read, and says when to pause.
+        advice: What is advised if it would be more.
 
     Every method raises `LocalProtocolError` if it would be more.
     """
 
-    def __init__(self, live: LiveValues, size_bytes_max: int, work: ReadWork) -> None:
+    def __init__(
+        self,
+        live: LiveValues,
+        size_bytes_max: int,
+        work: ReadWork,
+        advice: Advice,
+    ) -> None:
         self._live = live
         self._size_bytes_max = size_bytes_max
         self._size_left = size_bytes_max
         self._parts_left = _PART_COUNT_MAX
         self._work = work
+        self._advice = advice
 
     @property
     def valid_until_us(self) -> int | None:
@@ -195,6 +222,5 @@ class BoundedAnswer:
         if self._size_left < 0 or self._parts_left < 0:
             raise LocalProtocolError(
                 f"the answer takes more than {self._size_bytes_max:,} bytes, or has "
-                f"more than {_PART_COUNT_MAX:,} values: ask for fewer keys at once, "
-                "for a slice of the list, or for single entries of the map"
+                f"more than {_PART_COUNT_MAX:,} values: {self._advice.value}"
             )

@@ -19,7 +19,9 @@ from attrs import frozen
 from queryablestate.schema.key_groups import GROUP_SIZE_BYTES
 from queryablestate.store.bounded_answer import (
     ROW_OVERHEAD_SIZE_BYTES,
+    Advice,
     BoundedAnswer,
+    fewer_than,
 )
 from queryablestate.store.cursors import (
     GroupMerge,
@@ -261,7 +263,9 @@ class StoreReader:
                 if found is None:
                     return _nothing(keys)
                 view, database = found
-                answer = self._answer(view, now_us, work, size_bytes_max)
+                answer = self._answer(
+                    view, now_us, work, size_bytes_max, fewer_than(keys)
+                )
                 get = transaction.get
                 values = yield from answer.values(
                     lambda key: get(key, None, database), keys
@@ -295,7 +299,7 @@ class StoreReader:
             if found is None:
                 return _nothing(keys)
             view, database = found
-            answer = self._answer(view, now_us, work, size_bytes_max)
+            answer = self._answer(view, now_us, work, size_bytes_max, Advice.LIST_SLICE)
             cursor = transaction.cursor(database)
             values = yield from answer.lists(
                 lambda key: answer.items(cursor, key, *part), keys
@@ -322,7 +326,7 @@ class StoreReader:
             if found is None:
                 return _nothing(keys)
             view, database = found
-            answer = self._answer(view, now_us, work, size_bytes_max)
+            answer = self._answer(view, now_us, work, size_bytes_max, Advice.MAP_PAGES)
             cursor = transaction.cursor(database)
             values = yield from answer.lists(
                 lambda key: answer.entries(cursor, key), keys
@@ -501,12 +505,17 @@ class StoreReader:
 
     @staticmethod
     def _answer(
-        view: StateView, now_us: int, work: ReadWork, size_bytes_max: int | None
+        view: StateView,
+        now_us: int,
+        work: ReadWork,
+        size_bytes_max: int | None,
+        advice: Advice,
     ) -> BoundedAnswer:
         return BoundedAnswer(
             LiveValues(has_ttl=view.has_ttl, now_us=now_us),
             ANSWER_SIZE_BYTES_MAX if size_bytes_max is None else size_bytes_max,
             work,
+            advice,
         )
 
     @contextmanager

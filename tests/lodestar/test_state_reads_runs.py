@@ -343,6 +343,40 @@ class TestScan:
         assert code == 0, err
         assert [json.loads(line)["key"] for line in out.splitlines()] == first_keys
 
+    @pytest.mark.parametrize(
+        ("options", "map_keys"),
+        [
+            (["--key", "N14228"], ["EWR", "JFK"]),
+            (["--key", "N14228", "--start", "F"], ["JFK"]),
+            (["--key", '"N14228"', "--json-key", "--stop", '"F"'], ["EWR"]),
+            (["--key", "N1"], []),
+        ],
+    )
+    def test_one_map(
+        self, answer: Answer, options: list[str], map_keys: list[str]
+    ) -> None:
+        """The entries of one key, and of them those from one map key to another."""
+        code, out, err = answer("scan", "flights", "delays", "--json", *options)
+        assert code == 0, err
+        found = [json.loads(line) for line in out.splitlines()]
+        assert [one["map_key"] for one in found] == map_keys
+        assert all(one["key"] == "N14228" for one in found)
+
+    @pytest.mark.parametrize(
+        ("state", "options", "saying"),
+        [
+            ("log", ["--key", "7"], "--key is for a map state; flights/log is a list"),
+            ("delays", ["--key", "N1", "--prefix", "N"], "--prefix"),
+        ],
+    )
+    def test_no_map(
+        self, answer: Answer, state: str, options: list[str], saying: str
+    ) -> None:
+        """Exit code 2 for what has no entries, and for a prefix within a map."""
+        code, _, err = answer("scan", "flights", state, *options)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert saying in err
+
     def test_nothing_there(self, answer: Answer) -> None:
         """An empty part is no error: a person is told so."""
         code, out, _ = answer("scan", "flights", "aircraft", "--prefix", "X")

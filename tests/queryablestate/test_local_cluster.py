@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from attrs import evolve
 
 from haservices import HAConfig, HAServices, open_ha_services
 from nameservice import (
@@ -116,6 +117,26 @@ class TestLife:
                 }
             )
             assert client.count("flights", "delays") == 3
+
+    @pytest.mark.proves("B1")
+    def test_a_map_larger_than_any_answer(
+        self, config: HAConfig, ha: HAServices
+    ) -> None:
+        """B1: `get` says what works, and that works."""
+        schema = evolve(DELAYS, value=(Field("text", AtomicType.STRING),))
+        names = [f"A{number:02}" for number in range(20)]
+        with LocalStateCluster(ha), QueryableStateClient(config) as client:
+            publisher = Publisher(config, "flights", {"texts": schema})
+            text = "x" * (1 << 20)
+            publisher.write({"texts": [("N1", name, text) for name in names]})
+            with pytest.raises(LocalProtocolError, match="scan_map"):
+                client.get("flights", "texts", "N1")
+            found = client.scan_map("flights", "texts", "N1")
+            assert [(key, len(value["text"])) for key, value in found] == [
+                (name, len(text)) for name in names
+            ]
+            entry = client.get_map_entry("flights", "texts", "N1", names[-1])
+            assert entry == {"text": text}
 
     def test_nothing_is_left_of_it(self, ha: HAServices) -> None:
         """No thread, no directory; it starts once, and closing twice is nothing."""

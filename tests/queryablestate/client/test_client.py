@@ -36,7 +36,7 @@ from queryablestate import (
 from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from queryablestate.wire.clients import Hello
 from queryablestate.wire.codec import encode, encode_payload
-from queryablestate.wire.questions import Ask, Reading, Told
+from queryablestate.wire.questions import Ask, Reading, ScanRows, Told
 from tests.queryablestate.scripted_proxy import Lead, Reply, ScriptedProxy, error_frame
 from tests.queryablestate.scripted_state import (
     LIST_SCHEMA,
@@ -170,6 +170,66 @@ class TestKeys:
                     (("N1", "LAX"), row(2)),
                 ]
                 assert client.exists(*STATE, "N1")
+
+    def test_a_map_page_by_page(self, services: HAServices) -> None:
+        """Only the node that has the map is asked, and only for its entries."""
+        entries = {f"A{n:02}": (f"A{n}", n) for n in range(30)}
+        state = ScriptedState(
+            MAP_SCHEMA, {"N1": entries, "N": entries, "N10": entries, "N2": {}}
+        )
+        asked: list[tuple[int, type]] = []
+
+        def note(ask: Ask, _: bytes) -> Reply:
+            asked.append((ask.node_index, type(ask.operation)))
+            return None
+
+        state.on_ask = note
+        with ScriptedProxy(state) as proxy, Lead(services, proxy.address):
+            proxy.keys_per_request_max = 10
+            with QueryableStateClient(services) as client:
+                found = list(client.scan_map(*STATE, "N1"))
+                assert found == [(f"A{n:02}", row(n)) for n in range(30)]
+                owner = state.owners[state.keys.key_group("N1")]
+                assert asked == [(owner, ScanRows)] * 3
+
+                def keys(**bounds: Any) -> list[str]:
+                    scanned = client.scan_map(*STATE, "N1", **bounds)
+                    return [key for key, _ in scanned]
+
+                assert keys(start="A28") == ["A28", "A29"]
+                assert keys(stop="A02") == ["A00", "A01"]
+                assert keys(start="A11", stop="A20", limit=2) == ["A11", "A12"]
+                assert keys(limit=0) == []
+                assert list(client.scan_map(*STATE, "N2")) == []
+                for bounds in ({"start": 7}, {"stop": 7}):
+                    with pytest.raises(WrongKeyTypeError):
+                        keys(**bounds)
+                with pytest.raises(ConfigurationError):
+                    client.scan_map(*STATE, "N1", limit=-1)
+
+    def test_a_map_that_moves_is_read_on(self, services: HAServices) -> None:
+        """Its pages go on with its new node, from the entry where they were."""
+        entries = {f"A{n:02}": (f"A{n}", n) for n in range(30)}
+        state = ScriptedState(MAP_SCHEMA, {"N1": entries})
+        with ScriptedProxy(state) as proxy, Lead(services, proxy.address):
+            proxy.keys_per_request_max = 8
+
+            def move() -> None:
+                state.version += 1
+                state.owners = tuple(1 - owner for owner in state.owners)
+
+            found: list[str] = []
+            with QueryableStateClient(services) as client:
+                for key, _ in client.scan_map(*STATE, "N1"):
+                    if len(found) in {5, 20}:
+                        proxy.call(move)
+                    found.append(key)
+            assert found == list(entries)
+
+    def test_what_is_no_map(self, client: QueryableStateClient) -> None:
+        """A value state has no entries to go through."""
+        with pytest.raises(LocalProtocolError, match="question to a map state"):
+            next(client.scan_map(*STATE, "N1"))
 
 
 class TestWholeStates:

@@ -9,14 +9,26 @@ from hypothesis import strategies as st
 from nameservice import RemoteProtocolError
 from queryablestate import KeyTooLargeError, WrongKeyTypeError
 from queryablestate.client.routes import Route
-from queryablestate.client.scanning import Scan, ScannedRow, bounds_of, prefix_end
+from queryablestate.client.scanning import (
+    Scan,
+    ScanBounds,
+    ScannedRow,
+    bounds_of,
+    map_bounds_of,
+    prefix_end,
+)
 from queryablestate.wire.questions import ScanRows
-from tests.queryablestate.scripted_state import ScriptedState
+from tests.queryablestate.scripted_state import MAP_SCHEMA, ScriptedState
 
 
 def route_of(*, node_count: int = 2) -> Route:
     """Return a route to a state with one string key."""
     return Route(ScriptedState(node_count=node_count).description, None)
+
+
+def is_within(bounds: ScanBounds, encoded: bytes) -> bool:
+    """Return whether a scan within *bounds* comes to that key."""
+    return bounds.start <= encoded and (bounds.stop is None or encoded < bounds.stop)
 
 
 def row(key: bytes) -> ScannedRow:
@@ -27,36 +39,36 @@ def row(key: bytes) -> ScannedRow:
 class TestBounds:
     def test_nothing_is_everything(self) -> None:
         """Without bounds a scan begins at the beginning, and has no end."""
-        assert bounds_of(route_of(), prefix=None, start=None, stop=None) == (b"", None)
+        assert bounds_of(route_of(), prefix=None, start=None, stop=None) == ScanBounds(
+            b"", None
+        )
 
     def test_start_and_stop(self) -> None:
         """The first is included, the last is not."""
         route = route_of()
         encode = route.key_codec.encode
         found = bounds_of(route, prefix=None, start="b", stop="d")
-        assert found == (encode("b"), encode("d"))
+        assert found == ScanBounds(encode("b"), encode("d"))
 
     def test_a_prefix_is_an_interval(self) -> None:
         """All keys that begin with it, and no others."""
         route = route_of()
-        start, stop = bounds_of(route, prefix="N1", start=None, stop=None)
-        assert stop is not None
+        found = bounds_of(route, prefix="N1", start=None, stop=None)
         encode = route.key_codec.encode
         inside = ["N1", "N10", "N1\U0010ffff", "N1\0"]
         outside = ["N", "N0", "N0\U0010ffff", "N2", "", "n1"]
-        assert all(start <= encode(key) < stop for key in inside)
-        assert not any(start <= encode(key) < stop for key in outside)
+        assert all(is_within(found, encode(key)) for key in inside)
+        assert not any(is_within(found, encode(key)) for key in outside)
 
     def test_both_together(self) -> None:
         """A prefix and a range leave what is in both."""
         route = route_of()
         encode = route.key_codec.encode
-        first, end = bounds_of(route, prefix="N", start="N5", stop="Z")
-        assert first == encode("N5")
-        assert end == bounds_of(route, prefix="N", start=None, stop=None)[1]
-        first, end = bounds_of(route, prefix="N", start="A", stop="N5")
-        assert first == bounds_of(route, prefix="N", start=None, stop=None)[0]
-        assert end == encode("N5")
+        whole = bounds_of(route, prefix="N", start=None, stop=None)
+        found = bounds_of(route, prefix="N", start="N5", stop="Z")
+        assert found == ScanBounds(encode("N5"), whole.stop)
+        found = bounds_of(route, prefix="N", start="A", stop="N5")
+        assert found == ScanBounds(whole.start, encode("N5"))
 
     def test_what_is_no_key(self) -> None:
         """Bounds are keys, and are checked as such."""
@@ -67,6 +79,35 @@ class TestBounds:
                 bounds_of(route, **arguments)
         with pytest.raises(KeyTooLargeError):
             bounds_of(route, prefix=None, start="x" * 500, stop=None)
+
+    @given(
+        key=st.text(max_size=3),
+        other=st.text(max_size=3),
+        map_key=st.none() | st.text(max_size=3),
+        start=st.none() | st.text(max_size=3),
+        stop=st.none() | st.text(max_size=3),
+    )
+    def test_a_map_is_an_interval(
+        self,
+        key: str,
+        other: str,
+        map_key: str | None,
+        start: str | None,
+        stop: str | None,
+    ) -> None:
+        """All entries of the map within the bounds, and none of another one."""
+        route = Route(ScriptedState(MAP_SCHEMA).description, None)
+        codec = route.key_codec
+        found = map_bounds_of(route, key, start=start, stop=stop)
+        assert found.key_group == codec.key_group(key)
+        row_key = codec.map_entry_key(other, map_key)[2:]
+        encode = codec.encode_map_key
+        is_inside = (
+            key == other
+            and (start is None or encode(start) <= encode(map_key))
+            and (stop is None or encode(map_key) < encode(stop))
+        )
+        assert is_within(found, row_key) == is_inside
 
     @given(st.binary(), st.binary())
     def test_the_end_of_a_prefix(self, prefix: bytes, key: bytes) -> None:
@@ -99,7 +140,7 @@ class TestScan:
             key for key in placed if key >= start and (stop is None or key < stop)
         )[:limit]
         route = route_of(node_count=3)
-        scan = Scan(start, stop, limit=limit, page_row_count_max=4)
+        scan = Scan(ScanBounds(start, stop), limit=limit, page_row_count_max=4)
         scan.begin(route)
         told: list[bytes] = []
         moves = iter(data.draw(st.lists(st.booleans(), max_size=12)))
@@ -135,30 +176,30 @@ class TestScan:
     def test_an_interval_without_keys(self) -> None:
         """Where the end is not behind the beginning, nobody is asked."""
         for stop in (b"a", b"b"):
-            scan = Scan(b"b", stop, limit=None, page_row_count_max=10)
+            scan = Scan(ScanBounds(b"b", stop), limit=None, page_row_count_max=10)
             scan.begin(route_of())
             assert scan.is_over
 
     def test_no_rows_are_no_question(self) -> None:
         """A limit of zero is over before it begins."""
-        scan = Scan(b"", None, limit=0, page_row_count_max=10)
+        scan = Scan(ScanBounds(b"", None), limit=0, page_row_count_max=10)
         scan.begin(route_of())
         assert scan.is_over
 
     def test_pages_are_no_larger_than_needed(self) -> None:
         """Neither than the limit leaves, nor than the proxy allows."""
-        scan = Scan(b"", None, limit=3, page_row_count_max=10)
+        scan = Scan(ScanBounds(b"", None), limit=3, page_row_count_max=10)
         scan.begin(route_of())
         assert scan.wanted() == [
             (index, ScanRows(start=b"", stop=None, limit=3)) for index in (0, 1)
         ]
-        scan = Scan(b"", None, limit=None, page_row_count_max=10_000)
+        scan = Scan(ScanBounds(b"", None), limit=None, page_row_count_max=10_000)
         scan.begin(route_of())
         assert [operation.limit for _, operation in scan.wanted()] == [1_000] * 2
 
     def test_nodes_that_have_enough_are_not_asked(self) -> None:
         """Only who has less than half a page left is asked for more."""
-        scan = Scan(b"", None, limit=None, page_row_count_max=4)
+        scan = Scan(ScanBounds(b"", None), limit=None, page_row_count_max=4)
         scan.begin(route_of())
         scan.take(0, [row(b"p"), row(b"q"), row(b"r"), row(b"s")], b"t")
         scan.take(1, [row(b"a"), row(b"b")], b"c")
@@ -168,7 +209,7 @@ class TestScan:
     @pytest.mark.parametrize("next_start", [b"", b"a"])
     def test_a_node_that_goes_round_in_circles(self, next_start: bytes) -> None:
         """A page that does not get on is an error, not a scan without end."""
-        scan = Scan(b"a", None, limit=None, page_row_count_max=4)
+        scan = Scan(ScanBounds(b"a", None), limit=None, page_row_count_max=4)
         scan.begin(route_of())
         with pytest.raises(RemoteProtocolError):
             scan.take(0, [], next_start)
