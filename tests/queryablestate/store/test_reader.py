@@ -319,7 +319,7 @@ class TestItems:
                 reader.get_items(1, keys, 0, None, NOW_US)
         with pytest.raises(LocalProtocolError, match="slice"):
             reader.get_items(1, [key(0)] * 2, 0, 6, NOW_US)
-        with pytest.raises(LocalProtocolError, match="fewer keys"):
+        with pytest.raises(LocalProtocolError, match="scan_map"):
             reader.get_entries(1, [key(0)], NOW_US)
 
 
