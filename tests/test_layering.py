@@ -163,6 +163,8 @@ PURE_ROOM_FILES = frozenset(
         "haservices/zookeeper/contact.py",
         "haservices/zookeeper/feed_core.py",
         "haservices/zookeeper/holding_core.py",
+        "haservices/zookeeper/holding_effects.py",
+        "haservices/zookeeper/holding_events.py",
         "haservices/zookeeper/operations_core.py",
         "haservices/zookeeper/packing.py",
         "haservices/zookeeper/queue_core.py",

@@ -11,34 +11,36 @@ import itertools
 from typing import TYPE_CHECKING, Final, TypeVar, assert_never, final
 
 from haservices.zookeeper.entry import Commit, Confirm, Entry, HolderRequest
-from haservices.zookeeper.holding_core import (
+from haservices.zookeeper.holding_core import HoldingCore
+from haservices.zookeeper.holding_effects import (
     AnswerRequest,
-    CommitAsked,
-    ConfirmAsked,
-    ConnectionRestored,
     EndEntry,
     FailRequest,
     ForgetVersion,
-    HoldingClosed,
-    HoldingCore,
     KnowVersion,
-    LeaderNodeChanged,
-    LeaderNodeWatched,
     NoteWrite,
-    QuestionAnswered,
-    QuestionFailed,
     ReadLeaderNode,
     RefuseRequest,
-    RequestWithdrawn,
     SendSync,
-    SessionEnded,
     Stumble,
     Tell,
-    TimePassed,
     Transact,
-    TurnCame,
     WatchLeaderNode,
     WriteNode,
+)
+from haservices.zookeeper.holding_events import (
+    CommitAsked,
+    ConfirmAsked,
+    ConnectionRestored,
+    HoldingClosed,
+    LeaderNodeChanged,
+    LeaderNodeWatched,
+    QuestionAnswered,
+    QuestionFailed,
+    RequestWithdrawn,
+    SessionEnded,
+    TimePassed,
+    TurnCame,
 )
 from haservices.zookeeper.nodes import TransactionFailedError
 from haservices.zookeeper.queue_events import (
@@ -59,7 +61,8 @@ if TYPE_CHECKING:
 
     from haservices.event_loop import Timer
     from haservices.zookeeper.channel import ZooKeeperChannel
-    from haservices.zookeeper.holding_core import HoldingEffect, HoldingEvent
+    from haservices.zookeeper.holding_effects import HoldingEffect
+    from haservices.zookeeper.holding_events import HoldingEvent
     from haservices.zookeeper.nodes import NodeStat
     from haservices.zookeeper.paths import ComponentPaths
     from haservices.zookeeper.queue_events import QueueEvent

@@ -23,13 +23,43 @@ version, and so fails once the node is gone or marked (L2).
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
+from typing import TYPE_CHECKING, Final, assert_never, final
 
 import attrs
 import msgspec
 from attrs import frozen
 
-from election.holder import Affirmed, HolderEvent, Lost, Suspended
+from election.holder import Affirmed, Lost, Suspended
+from haservices.zookeeper.holding_effects import (
+    AnswerRequest,
+    EndEntry,
+    FailRequest,
+    ForgetVersion,
+    KnowVersion,
+    NoteWrite,
+    ReadLeaderNode,
+    RefuseRequest,
+    SendSync,
+    Stumble,
+    Tell,
+    Transact,
+    WatchLeaderNode,
+    WriteNode,
+)
+from haservices.zookeeper.holding_events import (
+    CommitAsked,
+    ConfirmAsked,
+    ConnectionRestored,
+    HoldingClosed,
+    LeaderNodeChanged,
+    LeaderNodeWatched,
+    QuestionAnswered,
+    QuestionFailed,
+    RequestWithdrawn,
+    SessionEnded,
+    TimePassed,
+    TurnCame,
+)
 from haservices.zookeeper.nodes import (
     CheckNode,
     CreateNode,
@@ -54,262 +84,16 @@ from nameservice import (
 
 if TYPE_CHECKING:
     from election.contender import LeaderSession
+    from haservices.zookeeper.holding_effects import HoldingEffect
+    from haservices.zookeeper.holding_events import HoldingEvent
     from haservices.zookeeper.renewals import Renewals
 
 
-__all__ = [
-    "HEARTBEATS_PER_TIMEOUT",
-    "AnswerRequest",
-    "CommitAsked",
-    "ConfirmAsked",
-    "ConnectionRestored",
-    "EndEntry",
-    "FailRequest",
-    "ForgetVersion",
-    "HoldingClosed",
-    "HoldingCore",
-    "HoldingEffect",
-    "HoldingEvent",
-    "KnowVersion",
-    "LeaderNodeChanged",
-    "LeaderNodeWatched",
-    "NoteWrite",
-    "QuestionAnswered",
-    "QuestionFailed",
-    "ReadLeaderNode",
-    "RefuseRequest",
-    "RequestWithdrawn",
-    "SendSync",
-    "SessionEnded",
-    "Stumble",
-    "Tell",
-    "TimePassed",
-    "Transact",
-    "TurnCame",
-    "WatchLeaderNode",
-    "WriteNode",
-]
+__all__ = ["HEARTBEATS_PER_TIMEOUT", "HoldingCore"]
 
 HEARTBEATS_PER_TIMEOUT: Final = 10
 
 _ATTEMPT_COUNT_MAX: Final = 10
-
-
-# -- events --------------------------------------------------------------------------
-
-
-@frozen(kw_only=True)
-class TurnCame:
-    """Nothing is under way, and our own node is at *version*."""
-
-    version: int
-
-
-@frozen(kw_only=True)
-class QuestionAnswered:
-    """
-    The question that was under way was answered, or what it asked for committed.
-
-    Attributes:
-        version: Of `WriteNode`: the node's version since.
-        is_ours: Of `ReadLeaderNode`: whether what is published there is ours.
-    """
-
-    version: int = 0
-    is_ours: bool = False
-
-
-@frozen(kw_only=True)
-class QuestionFailed:
-    """The question that was under way came to nothing, as *error* tells."""
-
-    error: Exception
-
-
-@frozen(kw_only=True)
-class ConfirmAsked:
-    """The contender has confirmed, as its request *number*, under *address*."""
-
-    number: int
-    address: str
-    confirm_count: int
-
-
-@frozen(kw_only=True)
-class CommitAsked:
-    """The leader store is to do *operations* as request *number*."""
-
-    number: int
-    operations: tuple[NodeOperation, ...]
-
-
-@frozen(kw_only=True)
-class RequestWithdrawn:
-    """Request *number* is not waited for any more."""
-
-    number: int
-
-
-@frozen(kw_only=True)
-class ConnectionRestored:
-    """There was a break: watches are gone, and a heartbeat is due."""
-
-
-@frozen(kw_only=True)
-class LeaderNodeWatched:
-    """We are told when the leader's node changes; it is ours now, or it is not."""
-
-    is_ours: bool
-
-
-@frozen(kw_only=True)
-class LeaderNodeChanged:
-    """The leader's node was changed, by us or by somebody else."""
-
-
-@frozen(kw_only=True)
-class TimePassed:
-    """It is later than before."""
-
-
-@frozen(kw_only=True)
-class SessionEnded:
-    """Our session is over: no answer will come."""
-
-
-@frozen(kw_only=True)
-class HoldingClosed:
-    """Our entry has ended; what is under way is still answered."""
-
-
-HoldingEvent: TypeAlias = (
-    TurnCame
-    | QuestionAnswered
-    | QuestionFailed
-    | ConfirmAsked
-    | CommitAsked
-    | RequestWithdrawn
-    | ConnectionRestored
-    | LeaderNodeWatched
-    | LeaderNodeChanged
-    | TimePassed
-    | SessionEnded
-    | HoldingClosed
-)
-
-
-# -- effects -------------------------------------------------------------------------
-
-
-@frozen(kw_only=True)
-class SendSync:
-    """Ask the leader of the ensemble to answer."""
-
-
-@frozen(kw_only=True)
-class WriteNode:
-    """Set our own node to *record*, if it is at *version*."""
-
-    record: ContenderRecord
-    version: int
-
-
-@frozen(kw_only=True)
-class Transact:
-    """Do *operations* for request *number*; *is_publication* tells a confirm."""
-
-    number: int
-    operations: tuple[NodeOperation, ...]
-    is_publication: bool
-
-
-@frozen(kw_only=True)
-class ReadLeaderNode:
-    """Look whose the leader's node is."""
-
-
-@frozen(kw_only=True)
-class WatchLeaderNode:
-    """Ask to be told of the next change of the leader's node, beside all questions."""
-
-
-@frozen(kw_only=True)
-class NoteWrite:
-    """A write of our own node that was sent at *sent_ns* has committed."""
-
-    sent_ns: int
-
-
-@frozen(kw_only=True)
-class KnowVersion:
-    """Our own node is at *version* since."""
-
-    version: int
-
-
-@frozen(kw_only=True)
-class ForgetVersion:
-    """Look at our own node again before the next turn."""
-
-
-@frozen(kw_only=True)
-class Tell:
-    """Tell the contender's `HolderCore`."""
-
-    event: HolderEvent
-
-
-@frozen(kw_only=True)
-class EndEntry:
-    """Stop leading, and leave the queue."""
-
-
-@frozen(kw_only=True)
-class AnswerRequest:
-    """Request *number* was done."""
-
-    number: int
-
-
-@frozen(kw_only=True)
-class FailRequest:
-    """Request *number* came to nothing, or may have, as *error* tells."""
-
-    number: int
-    error: Exception
-
-
-@frozen(kw_only=True)
-class RefuseRequest:
-    """Request *number* is of a leadership that is over."""
-
-    number: int
-
-
-@frozen(kw_only=True)
-class Stumble:
-    """The last question failed for a reason that is not ours to deal with."""
-
-
-HoldingEffect: TypeAlias = (
-    SendSync
-    | WriteNode
-    | Transact
-    | ReadLeaderNode
-    | WatchLeaderNode
-    | NoteWrite
-    | KnowVersion
-    | ForgetVersion
-    | Tell
-    | EndEntry
-    | AnswerRequest
-    | FailRequest
-    | RefuseRequest
-    | Stumble
-)
-
-
-# -- the core ------------------------------------------------------------------------
 
 
 class _Publishing(Enum):

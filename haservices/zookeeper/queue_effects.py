@@ -6,14 +6,9 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from election.holder import (
-    DeliverGrant,
-    DeliverRevoke,
-)
+from election.holder import DeliverGrant, DeliverRevoke
 from haservices.zookeeper.entry import Entry
-from haservices.zookeeper.nodes import (
-    NodeOperation,
-)
+from haservices.zookeeper.nodes import NodeOperation
 from haservices.zookeeper.records import ContenderRecord
 
 

@@ -6,13 +6,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from attrs import frozen
 
-from election.holder import (
-    HolderEvent,
-)
-from haservices.zookeeper.nodes import (
-    Node,
-    NodeStat,
-)
+from election.holder import HolderEvent
+from haservices.zookeeper.nodes import Node, NodeStat
 
 
 if TYPE_CHECKING:

@@ -14,23 +14,25 @@ from uuid import UUID
 
 from election.contender import LeaderSession
 from election.holder import DeliverGrant, DeliverRevoke, Ended, HolderCore
-from haservices.zookeeper.holding_core import (
+from haservices.zookeeper.holding_core import HoldingCore
+from haservices.zookeeper.holding_effects import (
+    EndEntry,
+    KnowVersion,
+    NoteWrite,
+    SendSync,
+    Tell,
+    Transact,
+    WriteNode,
+)
+from haservices.zookeeper.holding_events import (
     CommitAsked,
     ConfirmAsked,
     ConnectionRestored,
-    EndEntry,
-    HoldingCore,
-    KnowVersion,
-    NoteWrite,
     QuestionAnswered,
     QuestionFailed,
-    SendSync,
     SessionEnded,
-    Tell,
     TimePassed,
-    Transact,
     TurnCame,
-    WriteNode,
 )
 from haservices.zookeeper.nodes import NodeMissingError, TransactionFailedError
 from haservices.zookeeper.records import ContenderRecord
@@ -50,7 +52,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from election.holder import HolderEvent
-    from haservices.zookeeper.holding_core import HoldingEffect, HoldingEvent
+    from haservices.zookeeper.holding_effects import HoldingEffect
+    from haservices.zookeeper.holding_events import HoldingEvent
     from tests.zookeeper_simulation.ensemble import Server
     from tests.zookeeper_simulation.world import World
 

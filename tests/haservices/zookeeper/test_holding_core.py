@@ -7,36 +7,38 @@ import pytest
 
 from election.contender import LeaderSession
 from election.holder import Affirmed, Lost, Suspended
-from haservices.zookeeper.holding_core import (
+from haservices.zookeeper.holding_core import HoldingCore
+from haservices.zookeeper.holding_effects import (
     AnswerRequest,
-    CommitAsked,
-    ConfirmAsked,
-    ConnectionRestored,
     EndEntry,
     FailRequest,
     ForgetVersion,
-    HoldingClosed,
-    HoldingCore,
     HoldingEffect,
-    HoldingEvent,
     KnowVersion,
-    LeaderNodeChanged,
-    LeaderNodeWatched,
     NoteWrite,
-    QuestionAnswered,
-    QuestionFailed,
     ReadLeaderNode,
     RefuseRequest,
-    RequestWithdrawn,
     SendSync,
-    SessionEnded,
     Stumble,
     Tell,
-    TimePassed,
     Transact,
-    TurnCame,
     WatchLeaderNode,
     WriteNode,
+)
+from haservices.zookeeper.holding_events import (
+    CommitAsked,
+    ConfirmAsked,
+    ConnectionRestored,
+    HoldingClosed,
+    HoldingEvent,
+    LeaderNodeChanged,
+    LeaderNodeWatched,
+    QuestionAnswered,
+    QuestionFailed,
+    RequestWithdrawn,
+    SessionEnded,
+    TimePassed,
+    TurnCame,
 )
 from haservices.zookeeper.nodes import (
     CheckNode,

@@ -16,29 +16,31 @@ from hypothesis.stateful import (
 
 from election.contender import LeaderSession
 from election.holder import Affirmed, Lost, Suspended
-from haservices.zookeeper.holding_core import (
+from haservices.zookeeper.holding_core import HoldingCore
+from haservices.zookeeper.holding_effects import (
     AnswerRequest,
-    CommitAsked,
-    ConfirmAsked,
-    ConnectionRestored,
     EndEntry,
     FailRequest,
     ForgetVersion,
-    HoldingClosed,
-    HoldingCore,
     HoldingEffect,
-    HoldingEvent,
     KnowVersion,
-    QuestionAnswered,
-    QuestionFailed,
     ReadLeaderNode,
     RefuseRequest,
     SendSync,
     Tell,
-    TimePassed,
     Transact,
-    TurnCame,
     WriteNode,
+)
+from haservices.zookeeper.holding_events import (
+    CommitAsked,
+    ConfirmAsked,
+    ConnectionRestored,
+    HoldingClosed,
+    HoldingEvent,
+    QuestionAnswered,
+    QuestionFailed,
+    TimePassed,
+    TurnCame,
 )
 from haservices.zookeeper.nodes import (
     CheckNode,
