@@ -169,6 +169,7 @@ PURE_ROOM_FILES = frozenset(
         "haservices/zookeeper/packing.py",
         "haservices/zookeeper/queue_core.py",
         "haservices/zookeeper/queue_effects.py",
+        "haservices/zookeeper/queue_entry.py",
         "haservices/zookeeper/queue_events.py",
         "haservices/zookeeper/renewals.py",
         "haservices/zookeeper/retrieval_core.py",

@@ -31,7 +31,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final, assert_never, final
 
-import attrs
 from attrs import frozen
 
 from election.holder import (
@@ -48,7 +47,6 @@ from election.holder import (
     SendConfirm,
     Suspended,
 )
-from haservices.zookeeper.entry import Entry
 from haservices.zookeeper.holding_core import HEARTBEATS_PER_TIMEOUT
 from haservices.zookeeper.nodes import (
     CheckNode,
@@ -83,11 +81,10 @@ from haservices.zookeeper.queue_effects import (
     RemoveNode,
     TellError,
     Transact,
-    UnwatchOwnNode,
-    UnwatchPredecessor,
     WatchOwnNode,
     WatchPredecessor,
 )
+from haservices.zookeeper.queue_entry import Phase, QueueEntry
 from haservices.zookeeper.queue_events import (
     CommitWanted,
     ConfirmWanted,
@@ -113,8 +110,8 @@ from haservices.zookeeper.queue_events import (
     VersionForgotten,
     VersionKnown,
 )
-from haservices.zookeeper.records import ContenderRecord, decode_contender
-from nameservice import MayHaveHappenedError, RemoteProtocolError, SessionExpiredError
+from haservices.zookeeper.records import ContenderRecord
+from nameservice import MayHaveHappenedError, SessionExpiredError
 
 
 if TYPE_CHECKING:
@@ -124,73 +121,9 @@ if TYPE_CHECKING:
     from haservices.zookeeper.paths import ComponentPaths
 
 
-__all__ = [
-    "Phase",
-    "QueueCore",
-]
+__all__ = ["QueueCore"]
 
 _NS_PER_MS: Final = 1_000_000
-
-
-class Phase(Enum):
-    """What becomes of an entry, in this order."""
-
-    QUEUED = "queued"
-    HOLDING = "holding"
-    LEAVING = "leaving"
-
-
-@attrs.define(kw_only=True, eq=False)
-class _Entry:
-    """
-    One registration, as far as we know it.
-
-    Attributes:
-        number: Which of ours.
-        session_id: Whose ephemeral node it is.
-        record: The node's value when it is created.
-        phase: Whether it waits, holds the component, or leaves.
-        path: The node, once it is known to exist.
-        epoch: The transaction that created it.
-        version: The node's version; *is_version_known* says whether for sure.
-        is_version_known: False after a lost connection, or if somebody else wrote it.
-        is_watched: Whether we shall be told of its next change.
-        predecessor: The node before it in the queue, whose end it waits for.
-        is_place_known: Whether *predecessor* is watched, or there is none.
-        may_have_published: Whether the leader's node may be its own.
-        may_leave: Whether the contender has stopped leading.
-        leave_due_ns: When it leaves all the same.
-    """
-
-    number: int
-    session_id: int
-    record: ContenderRecord
-    phase: Phase = Phase.QUEUED
-    path: str | None = None
-    epoch: int = 0
-    version: int = 0
-    is_version_known: bool = False
-    is_watched: bool = False
-    predecessor: str | None = None
-    is_place_known: bool = False
-    may_have_published: bool = False
-    may_leave: bool = False
-    leave_due_ns: int | None = None
-
-    @property
-    def node(self) -> str:
-        """Return *path*, which is known."""
-        assert self.path is not None
-        return self.path
-
-    def known(self) -> Entry:
-        """Return what does not change of it any more."""
-        return Entry(
-            session_id=self.session_id,
-            record=self.record,
-            path=self.node,
-            epoch=self.epoch,
-        )
 
 
 class _Purpose(Enum):
@@ -241,7 +174,7 @@ class QueueCore:
         self._contender_id = contender_id
         self._client = client
         self._lease_ns = lease_ns
-        self._entry: _Entry | None = None
+        self._entry: QueueEntry | None = None
         self._entry_count = 0
         self._asked: _Asked | None = None
         self._is_holding = False
@@ -290,17 +223,21 @@ class QueueCore:
                 | VersionKnown()
                 | VersionForgotten()
                 | PublicationSent()
-                | EntryEnded()
             ):
                 if self._entry is not None:
-                    self._entry_changed(self._entry, event, effects)
+                    self._entry.change(event)
+            case EntryEnded():
+                if self._entry is not None:
+                    self._end(self._entry, effects)
             case ContactRestored():
                 self._session_id = event.session_id
                 self._timeout_ns = event.session_timeout_ns
                 self._pause_due_ns = None
-                self._forget_what_was_known()
+                if self._entry is not None:
+                    self._entry.forget()
             case ContactSuspended():
-                self._forget_what_was_known()
+                if self._entry is not None:
+                    self._entry.forget()
                 self._tell_holder(Suspended(), effects)
             case SessionOver():
                 self._lose_entry(effects)
@@ -382,7 +319,7 @@ class QueueCore:
 
     def _register(self, leader_session_id: UUID, effects: list[QueueEffect]) -> None:
         self._entry_count += 1
-        self._entry = _Entry(
+        self._entry = QueueEntry(
             number=self._entry_count,
             session_id=self._session_id,
             record=ContenderRecord(
@@ -396,7 +333,7 @@ class QueueCore:
             effects,
         )
 
-    def _leave(self, entry: _Entry, effects: list[QueueEffect]) -> None:
+    def _leave(self, entry: QueueEntry, effects: list[QueueEffect]) -> None:
         """Delete our node, and what we have published."""
         operations = [DeleteNode(path=entry.node)]
         if entry.may_have_published:
@@ -405,7 +342,7 @@ class QueueCore:
 
     # -- answers ---------------------------------------------------------------------
 
-    def _take_asked(self) -> tuple[_Asked, _Entry | None]:
+    def _take_asked(self) -> tuple[_Asked, QueueEntry | None]:
         asked, self._asked = self._asked, None
         assert asked is not None
         return asked, self._entry
@@ -427,7 +364,8 @@ class QueueCore:
                 self._adopt(entry, path, event.stat)
             case ReadNode():
                 assert event.node is not None
-                self._own_node_read(entry, event.node, effects)
+                if entry.read(event.node):
+                    self._end(entry, effects)
             case WatchPredecessor():
                 entry.is_place_known = event.stat is not None
             case ReadPublication():
@@ -440,7 +378,7 @@ class QueueCore:
 
     def _created(
         self,
-        entry: _Entry,
+        entry: QueueEntry,
         event: QuestionAnswered,
         sent_ns: int,
         effects: list[QueueEffect],
@@ -452,8 +390,7 @@ class QueueCore:
             self._entry = None
             effects.append(RemoveNode(path=event.path))
             return
-        entry.path = event.path
-        entry.epoch = stat.created_zxid
+        entry.exists(event.path, stat)
         entry.version = stat.version
         entry.is_version_known = True
         effects.append(
@@ -471,27 +408,14 @@ class QueueCore:
         else:
             self._entry = None
 
-    def _adopt(self, entry: _Entry, path: str, stat: NodeStat | None) -> None:
+    def _adopt(self, entry: QueueEntry, path: str, stat: NodeStat | None) -> None:
         if stat is None or stat.owner_session_id != entry.session_id:
             self._entry = None
         else:
-            entry.path = path
-            entry.epoch = stat.created_zxid
-
-    def _own_node_read(
-        self, entry: _Entry, node: Node, effects: list[QueueEffect]
-    ) -> None:
-        entry.version = node.stat.version
-        entry.is_version_known = True
-        try:
-            is_ended = decode_contender(node.value, path=entry.node).is_ended
-        except RemoteProtocolError:
-            is_ended = True  # overwritten by somebody
-        if is_ended:
-            self._end(entry, effects)
+            entry.exists(path, stat)
 
     def _own_node_seen(
-        self, entry: _Entry, stat: NodeStat | None, effects: list[QueueEffect]
+        self, entry: QueueEntry, stat: NodeStat | None, effects: list[QueueEffect]
     ) -> None:
         if stat is None:
             self._end(entry, effects)
@@ -500,7 +424,7 @@ class QueueCore:
             entry.is_version_known = False
 
     def _take_place(
-        self, entry: _Entry, names: tuple[str, ...], effects: list[QueueEffect]
+        self, entry: QueueEntry, names: tuple[str, ...], effects: list[QueueEffect]
     ) -> None:
         """Find our place in the queue: hold the component, or watch the one before."""
         if entry.phase is not Phase.QUEUED or self._is_closing:
@@ -510,7 +434,7 @@ class QueueCore:
             self._end(entry, effects)
             return
         place = queue.index(entry.path)
-        self._forget_predecessor(entry, effects)
+        effects += entry.forget_predecessor()
         if place > 0:
             entry.predecessor = queue[place - 1]
             self._ask(WatchPredecessor(path=entry.predecessor), effects)
@@ -521,7 +445,7 @@ class QueueCore:
 
     def _unpublish(
         self,
-        entry: _Entry,
+        entry: QueueEntry,
         node: Node,
         component: NodeStat | None,
         effects: list[QueueEffect],
@@ -551,7 +475,7 @@ class QueueCore:
     def _is_expected(
         self,
         asked: _Asked,
-        entry: _Entry | None,
+        entry: QueueEntry | None,
         error: Exception,
         effects: list[QueueEffect],
     ) -> bool:
@@ -583,7 +507,7 @@ class QueueCore:
                 return False
 
     def _is_gone(
-        self, entry: _Entry, error: Exception, effects: list[QueueEffect]
+        self, entry: QueueEntry, error: Exception, effects: list[QueueEffect]
     ) -> bool:
         """Return whether *error* says that what was to be deleted is not there."""
         if not isinstance(error, TransactionFailedError) or not isinstance(
@@ -622,55 +546,9 @@ class QueueCore:
         if self._pause_due_ns is None:
             self._pause_due_ns = self._now_ns + pause_ns
 
-    # -- what is known ---------------------------------------------------------------
-
-    def _forget_what_was_known(self) -> None:
-        if self._entry is not None:
-            self._entry.is_version_known = False
-            self._entry.is_watched = False
-            self._entry.is_place_known = False
-
-    def _entry_changed(
-        self,
-        entry: _Entry,
-        event: OwnNodeChanged
-        | PredecessorChanged
-        | VersionKnown
-        | VersionForgotten
-        | PublicationSent
-        | EntryEnded,
-        effects: list[QueueEffect],
-    ) -> None:
-        match event:
-            case OwnNodeChanged():
-                # Most often by our own write: then the version will turn out right.
-                entry.is_watched = False
-            case PredecessorChanged():
-                entry.is_place_known = False
-            case VersionKnown(version=version):
-                entry.version = version
-            case VersionForgotten():
-                entry.is_version_known = False
-            case PublicationSent():
-                entry.may_have_published = True
-            case EntryEnded():
-                self._end(entry, effects)
-            case _:
-                assert_never(event)
-
-    def _forget_predecessor(self, entry: _Entry, effects: list[QueueEffect]) -> None:
-        if entry.predecessor is not None:
-            effects.append(UnwatchPredecessor(path=entry.predecessor))
-            entry.predecessor = None
-
-    def _forget_watches(self, entry: _Entry, effects: list[QueueEffect]) -> None:
-        self._forget_predecessor(entry, effects)
-        if entry.path is not None:
-            effects.append(UnwatchOwnNode(path=entry.path))
-
     # -- the end ---------------------------------------------------------------------
 
-    def _end(self, entry: _Entry, effects: list[QueueEffect]) -> None:
+    def _end(self, entry: QueueEntry, effects: list[QueueEffect]) -> None:
         """Stop leading; leave the queue as soon as the contender has noticed."""
         if entry.phase is Phase.LEAVING:
             return
@@ -685,7 +563,7 @@ class QueueCore:
             # the others wait no longer for it than on a LeaderServer.
             entry.leave_due_ns = self._now_ns + min(self._lease_ns, self._timeout_ns)
 
-    def _stop_leading(self, entry: _Entry, effects: list[QueueEffect]) -> None:
+    def _stop_leading(self, entry: QueueEntry, effects: list[QueueEffect]) -> None:
         self._stop_holding(effects)
         if entry.epoch > 0:
             self._tell_holder(Ended(epoch=entry.epoch), effects)
@@ -695,9 +573,9 @@ class QueueCore:
             self._is_holding = False
             effects.append(EndHolding())
 
-    def _left(self, entry: _Entry, effects: list[QueueEffect]) -> None:
+    def _left(self, entry: QueueEntry, effects: list[QueueEffect]) -> None:
         effects.append(NoteLeft(path=entry.node, epoch=entry.epoch))
-        self._forget_watches(entry, effects)
+        effects += entry.forget_watches()
         self._entry = None
 
     def _lose_entry(self, effects: list[QueueEffect]) -> None:
@@ -708,7 +586,7 @@ class QueueCore:
             if self._is_holding:
                 effects.append(AbandonHolding())
             self._stop_leading(entry, effects)
-            self._forget_watches(entry, effects)
+            effects += entry.forget_watches()
             self._entry = None
 
     def _close(self, effects: list[QueueEffect]) -> None:
@@ -721,14 +599,8 @@ class QueueCore:
     def _pass_time(self) -> None:
         if self._pause_due_ns is not None and self._now_ns >= self._pause_due_ns:
             self._pause_due_ns = None
-        entry = self._entry
-        if (
-            entry is not None
-            and entry.leave_due_ns is not None
-            and self._now_ns >= entry.leave_due_ns
-        ):
-            entry.leave_due_ns = None
-            entry.may_leave = True
+        if self._entry is not None:
+            self._entry.pass_time(self._now_ns)
 
     # -- what the contender believes, and is told -----------------------------------
 

@@ -24,6 +24,7 @@ ROOT: Final = Path(__file__).parents[3]
 
 _HOLDING: Final = "haservices.zookeeper.holding_core"
 _QUEUE: Final = "haservices.zookeeper.queue_core"
+_ENTRY: Final = "haservices.zookeeper.queue_entry"
 _STORE: Final = "haservices.zookeeper.store_core"
 _FEED: Final = "haservices.zookeeper.feed_core"
 _OPERATIONS: Final = "haservices.zookeeper.operations_core"
@@ -75,9 +76,9 @@ CORE_MUTATIONS: Final = (
     Mutation(
         name="place-not-looked-at-again",
         rule="E1: the end of the one before is looked at",
-        module=_QUEUE,
+        module=_ENTRY,
         before="            case PredecessorChanged():\n"
-        "                entry.is_place_known = False",
+        "                self.is_place_known = False",
         after="            case PredecessorChanged():\n                pass",
     ),
     Mutation(
@@ -90,16 +91,15 @@ CORE_MUTATIONS: Final = (
     Mutation(
         name="watch-not-set-again",
         rule="E1: no watch outlives the connection",
-        module=_QUEUE,
-        before="            self._entry.is_watched = False\n"
-        "            self._entry.is_place_known = False",
-        after="            pass",
+        module=_ENTRY,
+        before="        self.is_watched = False\n        self.is_place_known = False",
+        after="        pass",
     ),
     Mutation(
         name="own-watch-not-set-again",
         rule="N6: each change of our own node is looked at",
-        module=_QUEUE,
-        before="                entry.is_watched = False",
+        module=_ENTRY,
+        before="                self.is_watched = False",
         after="                pass",
     ),
     Mutation(
@@ -134,10 +134,9 @@ CORE_MUTATIONS: Final = (
     Mutation(
         name="stale-version-after-reconnect",
         rule="E8: after a lost connection nothing is taken for known",
-        module=_QUEUE,
-        before="            self._entry.is_version_known = False\n"
-        "            self._entry.is_watched = False",
-        after="            self._entry.is_watched = False",
+        module=_ENTRY,
+        before="        self.is_version_known = False\n        self.is_watched = False",
+        after="        self.is_watched = False",
     ),
     Mutation(
         name="closed-node-left",
@@ -171,8 +170,9 @@ CORE_MUTATIONS: Final = (
         name="mark-overlooked",
         rule="N6: an operator's mark ends a leadership",
         module=_QUEUE,
-        before="        if is_ended:\n            self._end(entry, effects)",
-        after="",
+        before="                if entry.read(event.node):\n"
+        "                    self._end(entry, effects)",
+        after="                entry.read(event.node)",
     ),
     Mutation(
         name="publication-left",
@@ -375,6 +375,7 @@ CORE_MUTATIONS: Final = (
     ),
 )
 
+_QUEUE_TESTS: Final = ("test_queue_core.py", "test_queue_core_stateful.py")
 _STORE_TESTS: Final = (
     "test_store_core.py",
     "test_store_core_stateful.py",
@@ -387,7 +388,8 @@ _TESTS: Final = {
     _STORE: _STORE_TESTS,
     _FEED: _STORE_TESTS,
     _OPERATIONS: ("test_operations_core_stateful.py",),
-    _QUEUE: ("test_queue_core.py", "test_queue_core_stateful.py"),
+    _QUEUE: _QUEUE_TESTS,
+    _ENTRY: _QUEUE_TESTS,
     _RETRIEVAL: (
         "test_retrieval_core.py",
         "test_retrieval_core_stateful.py",
