@@ -28,7 +28,7 @@ changed = $(shell git diff --name-only --diff-filter=d $(BASE) -- '*.py'; \
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo style types check-fast test nightly simulate drills traces twins \
-	bench docs coverage wheel check lock clean
+	bench docs coverage wheel compat check lock clean
 
 # Make .venv from requirements.lock, and see that there is a Java.  PYTHON=… picks one.
 setup:
@@ -113,6 +113,11 @@ coverage: setup
 # environment.
 wheel: setup
 	scripts/check_wheel
+
+# Run the tests that fit with the oldest release of each dependency that we allow.
+compat: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+compat: setup
+	scripts/check_compat
 
 # What CI runs.
 check: style types test wheel

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from scripts.generate_sync import TWINS, Twin, twin_of
+from scripts.oldest_releases import oldest_releases
 
 
 ROOT = Path(__file__).parent.parent
@@ -21,7 +22,7 @@ LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 VERBS = (
     "setup demo style types check-fast test nightly simulate drills traces twins bench"
-    " docs check clean lock"
+    " docs compat check clean lock"
 )
 
 # What the verbs of the Makefile make, and git ignores.
@@ -161,6 +162,24 @@ class TestLock:
         """No address and no index: pip's own configuration decides that."""
         assert "://" not in LOCK
         assert not re.search(r"^--?\w", LOCK, flags=re.MULTILINE)
+
+
+class TestOldestReleases:
+    """Releases with which `make compat` runs the tests."""
+
+    def test_each_dependency_has_its_lower_bound(self) -> None:
+        """What the tests need beside it has the release of the lock."""
+        project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+        constraints = dict(line.split("==") for line in oldest_releases(project, LOCK))
+        table = PROJECT["project"]
+        ours = requirement_names(
+            [*table["dependencies"], *table["optional-dependencies"]["spark"]]
+        )
+        assert ours < set(constraints)
+        bounds = dict(re.findall(r'^    "([a-z]+)>=([\d.]+)', project, re.MULTILINE))
+        assert bounds == {name: constraints[name] for name in ours}
+        for name in set(constraints) - ours:
+            assert f"{name}=={constraints[name]} " in LOCK
 
 
 class TestMakefile:
