@@ -1,5 +1,5 @@
 """
-Where the copies of key groups shall be: as few new ones as balance allows; pure (S1).
+Where the copies of key groups are to be: as few new ones as balance allows; pure (S1).
 
 Two even deals, one after the other.  First each key group gets its nodes: none has two
 copies more than another.  A copy that is there costs nothing, one that is being made
