@@ -21,7 +21,12 @@ from lodestar.output import (
     table_text,
     write,
 )
-from lodestar.state_access import add_state_options, open_client
+from lodestar.state_access import (
+    add_least_options,
+    add_state_options,
+    least_arguments,
+    open_client,
+)
 from rescaling import RedistributionMode
 
 
@@ -57,12 +62,7 @@ def add_verbs(verbs: Verbs) -> None:
         help=f"at most this many items (default: {_ITEM_LIMIT}; with --json all, "
         "always)",
     )
-    parser.add_argument(
-        "--min-batch",
-        metavar="N",
-        type=int,
-        help="wait until this batch is visible, within the deadline",
-    )
+    add_least_options(parser)
     add_json_option(parser, "one JSON object")
     add_state_options(parser)
 
@@ -70,7 +70,7 @@ def add_verbs(verbs: Verbs) -> None:
 def _operator_state(arguments: Namespace) -> ExitCode:
     with open_client(arguments) as client:
         view = client.operator_state(
-            arguments.job, arguments.name, min_batch_id=arguments.min_batch
+            arguments.job, arguments.name, **least_arguments(arguments)
         )
     if arguments.json:
         write(json_text(operator_state_document(view)))

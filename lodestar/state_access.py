@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from lodestar.arguments import (
     add_log_option,
@@ -25,10 +25,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["add_state_options", "open_client", "open_operations"]
+__all__ = [
+    "add_least_options",
+    "add_state_options",
+    "least_arguments",
+    "open_client",
+    "open_operations",
+]
 
 _DEADLINE_SECONDS = 5.0
 _KNOWN_COUNT_MAX = 8
+
+
+class _Least(TypedDict):
+    min_batch_id: int | None
+    min_generation: int | None
 
 
 def add_state_options(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +67,30 @@ def add_state_options(parser: argparse.ArgumentParser) -> None:
     )
     add_name_service_options(parser)
     add_log_option(parser, "error")
+
+
+def add_least_options(parser: argparse.ArgumentParser) -> None:
+    """Let the caller wait for a batch; see `least_arguments`."""
+    parser.add_argument(
+        "--min-batch",
+        metavar="N",
+        type=int,
+        help="wait until this batch is visible, within the deadline",
+    )
+    parser.add_argument(
+        "--min-generation",
+        metavar="G",
+        type=int,
+        help="of this generation, which 'lodestar states' shows (default: the present "
+        "one)",
+    )
+
+
+def least_arguments(arguments: Namespace) -> _Least:
+    """Return what `add_least_options` was told, as the client takes it."""
+    return _Least(
+        min_batch_id=arguments.min_batch, min_generation=arguments.min_generation
+    )
 
 
 @contextlib.contextmanager

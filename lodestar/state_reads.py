@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from lodestar.arguments import add_json_option, job_id, positive_count
 from lodestar.exit_codes import ExitCode
 from lodestar.output import json_line, json_text, printable, write, write_answer
-from lodestar.state_access import add_state_options, open_client
+from lodestar.state_access import (
+    add_least_options,
+    add_state_options,
+    least_arguments,
+    open_client,
+)
 from lodestar.state_output import (
     FoundKey,
     found_document,
@@ -91,7 +96,7 @@ def add_verbs(verbs: Verbs) -> None:
         type=int,
         help="of a list state, up to this item, excluded; likewise",
     )
-    _add_min_batch_option(parser)
+    add_least_options(parser)
     add_json_option(parser, "one JSON object; an array of them for several keys")
     add_state_options(parser)
 
@@ -144,7 +149,7 @@ def add_verbs(verbs: Verbs) -> None:
         type=positive_count,
         help=f"at most this many rows (default: {_SCAN_LIMIT}; all with --json)",
     )
-    _add_min_batch_option(parser)
+    add_least_options(parser)
     add_json_option(parser, "one JSON object per line")
     add_state_options(parser)
 
@@ -157,7 +162,7 @@ def add_verbs(verbs: Verbs) -> None:
         examples="lodestar count flights aircraft",
     )
     _add_state_operands(parser)
-    _add_min_batch_option(parser)
+    add_least_options(parser)
     add_json_option(parser, "one JSON object")
     add_state_options(parser)
 
@@ -165,15 +170,6 @@ def add_verbs(verbs: Verbs) -> None:
 def _add_state_operands(parser: Any) -> None:
     parser.add_argument("job", metavar="JOB", type=job_id, help="the job id")
     parser.add_argument("state", metavar="STATE", help="the state's name")
-
-
-def _add_min_batch_option(parser: Any) -> None:
-    parser.add_argument(
-        "--min-batch",
-        metavar="N",
-        type=int,
-        help="wait until this batch is visible, within the deadline",
-    )
 
 
 # -- get -------------------------------------------------------------------------------
@@ -262,12 +258,10 @@ def _ask(
     client: QueryableStateClient, arguments: Namespace, asked: _AskedKey
 ) -> FoundKey:
     state = (arguments.job, arguments.state)
-    min_batch_id: int | None = arguments.min_batch
+    least = least_arguments(arguments)
     if asked.map_key:
         (map_key,) = asked.map_key
-        value = client.get_map_entry(
-            *state, asked.key, map_key, min_batch_id=min_batch_id
-        )
+        value = client.get_map_entry(*state, asked.key, map_key, **least)
         return FoundKey(asked.key, asked.map_key, value, None)
     if arguments.start is not None or arguments.stop is not None:
         value = client.get_list(
@@ -275,10 +269,10 @@ def _ask(
             asked.key,
             start=arguments.start,
             stop=arguments.stop,
-            min_batch_id=min_batch_id,
+            **least,
         )
         return FoundKey(asked.key, (), value, None)
-    entry = client.lookup(*state, asked.key, min_batch_id=min_batch_id)
+    entry = client.lookup(*state, asked.key, **least)
     return FoundKey(asked.key, (), entry.value, entry)
 
 
@@ -358,7 +352,7 @@ def _rows(
     """Yield key, map key (or none) and value of what is asked for."""
     state = (arguments.job, arguments.state)
     parse = parse_json_key if arguments.json_key else parse_key
-    min_batch_id: int | None = arguments.min_batch
+    least = least_arguments(arguments)
     if arguments.key is not None:
         if schema.kind is not StateKind.MAP:
             raise _wrong_kind("--key", StateKind.MAP, schema, arguments)
@@ -369,7 +363,7 @@ def _rows(
             start=_parsed(parse, schema.map_key, arguments.start),
             stop=_parsed(parse, schema.map_key, arguments.stop),
             limit=limit,
-            min_batch_id=min_batch_id,
+            **least,
         ):
             yield key, (map_key,), value
         return
@@ -379,7 +373,7 @@ def _rows(
         start=_parsed(parse, schema.key, arguments.start),
         stop=_parsed(parse, schema.key, arguments.stop),
         limit=limit,
-        min_batch_id=min_batch_id,
+        **least,
     ):
         if schema.kind is StateKind.MAP:
             yield key[0], key[1:], value
@@ -401,7 +395,7 @@ def _parsed(
 def _count(arguments: Namespace) -> ExitCode:
     with open_client(arguments) as client:
         count = client.count(
-            arguments.job, arguments.state, min_batch_id=arguments.min_batch
+            arguments.job, arguments.state, **least_arguments(arguments)
         )
     write_answer(
         {"job": arguments.job, "state": arguments.state, "count": count},

@@ -67,7 +67,7 @@ class TestPage:
         """With its arguments, but for those that all have."""
         assert f"`{name}(" in PAGE
         signature = methods_of(QueryableStateClient)[name]
-        shared = {"self", "deadline_seconds", "min_batch_id"}
+        shared = {"self", "deadline_seconds", "min_batch_id", "min_generation"}
         for argument in signature.parameters.keys() - shared:
             assert re.search(rf"`{name}\([^`]*\b{argument}\b", PAGE), argument
 

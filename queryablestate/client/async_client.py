@@ -17,9 +17,10 @@ from queryablestate.client.builder import (
     MISSING,
     QueryBuilder,
     check_limit,
-    check_min_batch_id,
     each_once,
     entry_of,
+    is_as_new_as,
+    least_of,
     partial_of,
     raise_error,
     reply_of,
@@ -53,6 +54,7 @@ from queryablestate.wire.clients import JobsListed, StateDescribed, StatesListed
 if TYPE_CHECKING:
     from haservices import HAConfig, HAServices
     from queryablestate.client.core import QueryConfig
+    from queryablestate.client.floors import Floor
     from queryablestate.client.results import (
         PartialResult,
         StateEntry,
@@ -84,9 +86,13 @@ class AsyncQueryableStateClient:
     A key is a bare value where the state has one key column, else a tuple in the order
     of the columns.  Values are dicts of the value columns.
 
-    *min_batch_id* waits until that batch is visible, within the deadline.  Without it,
-    an answer is as new as the last batch that the node has applied, and never older
-    than what this client has seen of the same key group before.
+    *min_batch_id* waits until that batch is visible, within the deadline, or one of a
+    later generation.  It is a batch of the present generation, or of *min_generation*:
+    who starts a query that takes a state over (``on_new_query``) waits for its batches
+    by the generation after the present one (`StateInformation`), also before its first
+    commit.  *min_generation* alone waits for any batch of it.  Without either, an
+    answer is as new as the last batch that the node has applied, and never older than
+    what this client has seen of the same key group before.
 
     In a child process after ``fork()`` its use raises `ForkedClientError`, and `close`
     is silent.
@@ -124,6 +130,7 @@ class AsyncQueryableStateClient:
         *,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> Any:
         """
         Return what is kept under *key*.
@@ -140,6 +147,7 @@ class AsyncQueryableStateClient:
                 `UnknownKeyError`.
             deadline_seconds: How long it may take.
             min_batch_id: Wait until this batch is visible.
+            min_generation: Whose batch; without it, of the present generation.
 
         Raises:
             UnknownKeyError: If nothing is kept there, and no *default* is given.
@@ -159,7 +167,13 @@ class AsyncQueryableStateClient:
             AuthenticationError: If the proxy or the name service does not let us in.
         """
         read = self._builder.keys(
-            job_id, state_name, ROWS, (key,), deadline_seconds, min_batch_id
+            job_id,
+            state_name,
+            ROWS,
+            (key,),
+            deadline_seconds,
+            min_batch_id,
+            min_generation,
         )
         try:  # `run` would cost the shortest question a coroutine more
             await self._shell.ask(read)
@@ -185,6 +199,7 @@ class AsyncQueryableStateClient:
         partial: Literal[False] = ...,
         deadline_seconds: float | None = ...,
         min_batch_id: int | None = ...,
+        min_generation: int | None = ...,
     ) -> dict[Any, Any]: ...
 
     @overload
@@ -197,6 +212,7 @@ class AsyncQueryableStateClient:
         partial: Literal[True],
         deadline_seconds: float | None = ...,
         min_batch_id: int | None = ...,
+        min_generation: int | None = ...,
     ) -> PartialResult: ...
 
     async def get_many(
@@ -208,6 +224,7 @@ class AsyncQueryableStateClient:
         partial: bool = False,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> dict[Any, Any] | PartialResult:
         """
         Return what is kept under those of *keys* that exist.
@@ -221,6 +238,7 @@ class AsyncQueryableStateClient:
                 answered in time, are then no error.
             deadline_seconds: How long it may take.
             min_batch_id: Wait until this batch is visible.
+            min_generation: Whose batch; without it, of the present generation.
 
         Raises:
             StateUnavailableError: At once, if nobody can answer for some of the key
@@ -235,6 +253,7 @@ class AsyncQueryableStateClient:
             wanted,
             deadline_seconds,
             min_batch_id,
+            min_generation,
             is_partial=partial,
         )
         if wanted:
@@ -254,10 +273,17 @@ class AsyncQueryableStateClient:
         *,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> bool:
         """Return whether anything is kept under *key*; raises as `get` does."""
         read = await self._read(
-            job_id, state_name, EXISTS, (key,), deadline_seconds, min_batch_id
+            job_id,
+            state_name,
+            EXISTS,
+            (key,),
+            deadline_seconds,
+            min_batch_id,
+            min_generation,
         )
         return read.rows[0] is not None
 
@@ -269,11 +295,18 @@ class AsyncQueryableStateClient:
         *,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> StateEntry:
         """Return what is kept under *key*, and as of when; raises as `get` does."""
         return entry_of(
             await self._read(
-                job_id, state_name, ROWS, (key,), deadline_seconds, min_batch_id
+                job_id,
+                state_name,
+                ROWS,
+                (key,),
+                deadline_seconds,
+                min_batch_id,
+                min_generation,
             )
         )
 
@@ -287,6 +320,7 @@ class AsyncQueryableStateClient:
         *,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> Any:
         """
         Return one entry of the map under *key*, a dict of the value columns.
@@ -303,6 +337,7 @@ class AsyncQueryableStateClient:
             ((key, map_key),),
             deadline_seconds,
             min_batch_id,
+            min_generation,
         )
         value = read.rows[0]
         if value is None:
@@ -321,6 +356,7 @@ class AsyncQueryableStateClient:
         stop: int | None = None,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> list[dict[str, Any]]:
         """
         Return the items ``[start:stop]`` of the list under *key*, as a slice does.
@@ -334,7 +370,13 @@ class AsyncQueryableStateClient:
         """
         asking = Asking.items(start, stop)
         read = await self._read(
-            job_id, state_name, asking, (key,), deadline_seconds, min_batch_id
+            job_id,
+            state_name,
+            asking,
+            (key,),
+            deadline_seconds,
+            min_batch_id,
+            min_generation,
         )
         items: list[dict[str, Any]] | None = read.rows[0]
         if items is None:
@@ -354,6 +396,7 @@ class AsyncQueryableStateClient:
         limit: int | None = None,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
         """
         Iterate over rows in the order of their keys, over all nodes, page by page.
@@ -372,6 +415,7 @@ class AsyncQueryableStateClient:
             limit: How many rows at most.
             deadline_seconds: How long each page may take.
             min_batch_id: Wait until this batch is visible.
+            min_generation: Whose batch; without it, of the present generation.
 
         Yields:
             Key and value.  Of a map state, ``((key, map_key), value)`` for each entry;
@@ -387,7 +431,12 @@ class AsyncQueryableStateClient:
             return bounds_of(route, prefix=prefix, start=start, stop=stop)
 
         return self._scan(
-            job_id, state_name, bounds, limit, deadline_seconds, min_batch_id
+            job_id,
+            state_name,
+            bounds,
+            limit,
+            deadline_seconds,
+            least_of(min_batch_id, min_generation),
         )
 
     def scan_map(
@@ -401,6 +450,7 @@ class AsyncQueryableStateClient:
         limit: int | None = None,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
         """
         Iterate over the map under *key* in the order of its map keys, page by page.
@@ -418,6 +468,7 @@ class AsyncQueryableStateClient:
             limit: How many entries at most.
             deadline_seconds: How long each page may take.
             min_batch_id: Wait until this batch is visible.
+            min_generation: Whose batch; without it, of the present generation.
 
         Yields:
             Map key and value; nothing if there is no such map.
@@ -432,7 +483,12 @@ class AsyncQueryableStateClient:
             return map_bounds_of(route, key, start=start, stop=stop)
 
         entries = self._scan(
-            job_id, state_name, bounds, limit, deadline_seconds, min_batch_id
+            job_id,
+            state_name,
+            bounds,
+            limit,
+            deadline_seconds,
+            least_of(min_batch_id, min_generation),
         )
         return ((map_key, value) async for (_, map_key), value in entries)
 
@@ -443,17 +499,14 @@ class AsyncQueryableStateClient:
         bounds: Callable[[Route], ScanBounds],
         limit: int | None,
         deadline_seconds: float | None,
-        min_batch_id: int | None,
+        least: Floor | None,
     ) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
         """Return the rows within *bounds*; raise at once if an argument is wrong."""
         check_limit(limit)
-        check_min_batch_id(min_batch_id)
         self._builder.route(
             job_id, state_name, self._builder.deadline_ns(deadline_seconds)
         )
-        return self._pages(
-            job_id, state_name, bounds, limit, deadline_seconds, min_batch_id
-        )
+        return self._pages(job_id, state_name, bounds, limit, deadline_seconds, least)
 
     async def _pages(  # noqa: PLR0917 (only called from here)
         self,
@@ -462,7 +515,7 @@ class AsyncQueryableStateClient:
         bounds: Callable[[Route], ScanBounds],
         limit: int | None,
         deadline_seconds: float | None,
-        min_batch_id: int | None,
+        least: Floor | None,
     ) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
         deadline_ns = self._builder.deadline_ns(deadline_seconds)
         route = await self._route(job_id, state_name, deadline_ns)
@@ -471,7 +524,7 @@ class AsyncQueryableStateClient:
         )
         scan.begin(route)
         while not scan.is_over:
-            pages = self._builder.nodes(route, scan.wanted(), deadline_ns, min_batch_id)
+            pages = self._builder.nodes(route, scan.wanted(), deadline_ns, least)
             await self._shell.run(*pages)
             if any(isinstance(page.error, StaleRouteError) for page in pages):
                 route = await self._route(job_id, state_name, deadline_ns, route)
@@ -491,6 +544,7 @@ class AsyncQueryableStateClient:
         *,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> int:
         """
         Return how many keys the state holds; lists and maps count once for each key.
@@ -501,7 +555,7 @@ class AsyncQueryableStateClient:
             StateUnavailableError: If a node that holds key groups is away.
             NameServiceError: As `get`.
         """
-        check_min_batch_id(min_batch_id)
+        least = least_of(min_batch_id, min_generation)
         deadline_ns = self._builder.deadline_ns(deadline_seconds)
         route: Route | None = None
         while True:
@@ -510,7 +564,7 @@ class AsyncQueryableStateClient:
                 route,
                 [(index, route.counting()) for index in route.node_indexes],
                 deadline_ns,
-                min_batch_id,
+                least,
             )
             await self._shell.run(*counts)
             if any(isinstance(count.error, StaleRouteError) for count in counts):
@@ -526,6 +580,7 @@ class AsyncQueryableStateClient:
         *,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> OperatorStateView:
         """
         Return the items of an operator state, by subtask, as they were after a batch.
@@ -537,6 +592,7 @@ class AsyncQueryableStateClient:
             name: The state's name within its operator.
             deadline_seconds: How long it may take.
             min_batch_id: Wait until this batch is visible.
+            min_generation: Whose batch; without it, of the present generation.
 
         Raises:
             UnknownStateError: If no operator of the job has published such a state.
@@ -558,6 +614,7 @@ class AsyncQueryableStateClient:
                 reading.wanted(),
                 max(left_seconds, 0.001),
                 min_batch_id,
+                min_generation,
             )
             reading.take(read)
         return reading.view
@@ -626,6 +683,7 @@ class AsyncQueryableStateClient:
         timeout_seconds: float = 60.0,
         *,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> StateInformation:
         """
         Return what is known of a state, as soon as it can be read.
@@ -635,6 +693,7 @@ class AsyncQueryableStateClient:
             state_name: The state.
             timeout_seconds: How long to wait.
             min_batch_id: Wait for this batch; without it, for any.
+            min_generation: Whose batch; without it, of the present generation.
 
         Raises:
             UnknownStateError: If there was no such state within *timeout_seconds*.
@@ -642,6 +701,7 @@ class AsyncQueryableStateClient:
             StateUnavailableError: If the state was there, and no such batch.
             NameServiceError: As `get`.
         """
+        least = least_of(min_batch_id, min_generation)
         deadline_ns = self._builder.deadline_ns(timeout_seconds)
         while True:
             left_seconds = self._builder.seconds_until(deadline_ns)
@@ -653,7 +713,7 @@ class AsyncQueryableStateClient:
                 if left_seconds <= _POLL_SECONDS:
                     raise
             else:
-                if found.batch_id is not None and found.batch_id >= (min_batch_id or 0):
+                if is_as_new_as(found, least):
                     return found
                 if left_seconds <= _POLL_SECONDS:
                     raise StateUnavailableError(
@@ -661,7 +721,8 @@ class AsyncQueryableStateClient:
                         state_name,
                         (),
                         _POLL_SECONDS,
-                        f"its last batch is {found.batch_id}",
+                        f"its last batch is {found.batch_id} of generation "
+                        f"{found.generation}",
                     )
             # Nobody tells when a state is made: it is looked for again and again.
             await self._shell.pause(_POLL_SECONDS)
@@ -691,9 +752,16 @@ class AsyncQueryableStateClient:
         keys: Sequence[Any],
         deadline_seconds: float | None,
         min_batch_id: int | None,
+        min_generation: int | None,
     ) -> KeysRead:
         read = self._builder.keys(
-            job_id, state_name, asking, keys, deadline_seconds, min_batch_id
+            job_id,
+            state_name,
+            asking,
+            keys,
+            deadline_seconds,
+            min_batch_id,
+            min_generation,
         )
         await self._run(read)
         return read

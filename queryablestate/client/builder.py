@@ -14,6 +14,7 @@ from msgspec import Struct
 from nameservice import NS_PER_SECOND, ConfigurationError, RemoteProtocolError
 from nameservice.clock import MS_PER_SECOND
 from nameservice.fields import check_name
+from queryablestate.client.floors import PRESENT, Floor, later_of
 from queryablestate.client.requests import (
     UNANSWERED,
     Call,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from nameservice import Clock
+    from queryablestate.client.results import StateInformation
     from queryablestate.wire.clients import ClientRequest
 
 
@@ -40,9 +42,10 @@ __all__ = [
     "MISSING",
     "QueryBuilder",
     "check_limit",
-    "check_min_batch_id",
     "each_once",
     "entry_of",
+    "is_as_new_as",
+    "least_of",
     "partial_of",
     "raise_error",
     "reply_of",
@@ -84,6 +87,7 @@ class QueryBuilder:
         keys: Sequence[Any],
         deadline_seconds: float | None,
         min_batch_id: int | None,
+        min_generation: int | None,
         *,
         is_partial: bool = False,
     ) -> KeysRead:
@@ -93,8 +97,9 @@ class QueryBuilder:
         Raises:
             ConfigurationError: If an argument is out of range.
         """
-        if min_batch_id is not None:
-            check_min_batch_id(min_batch_id)
+        least = None
+        if min_batch_id is not None or min_generation is not None:
+            least = least_of(min_batch_id, min_generation)
         try:
             state = self._states.get((job_id, state_name))
         except TypeError:  # what cannot be hashed is no name
@@ -117,7 +122,7 @@ class QueryBuilder:
                 if deadline_seconds is None
                 else _check_deadline(deadline_seconds)
             ),
-            min_batch_id,
+            least,
             is_partial,
         )
 
@@ -134,17 +139,13 @@ class QueryBuilder:
         route: Route,
         operations: Sequence[tuple[int, ScanRows | WalkRows | CountKeys]],
         deadline_ns: int,
-        min_batch_id: int | None,
+        least: Floor | None,
     ) -> list[NodeRead]:
         """Return the questions for some nodes of *route*, by index."""
-        if min_batch_id is not None:
-            check_min_batch_id(min_batch_id)
         now_ns = self._now_ns()
         state = (route.description.job_id, route.description.state_name)
         return [
-            NodeRead(
-                None, state, route, index, operation, now_ns, deadline_ns, min_batch_id
-            )
+            NodeRead(None, state, route, index, operation, now_ns, deadline_ns, least)
             for index, operation in operations
         ]
 
@@ -325,13 +326,42 @@ def _check_deadline(deadline_seconds: object) -> int:
     return round(deadline_seconds * NS_PER_SECOND)
 
 
-def check_min_batch_id(min_batch_id: object) -> None:
-    """Raise `ConfigurationError` if *min_batch_id* is no batch id, nor None."""
-    if min_batch_id is not None and (
-        isinstance(min_batch_id, bool)
-        or not isinstance(min_batch_id, int)
-        or not 0 <= min_batch_id < 2**63
+def least_of(min_batch_id: object, min_generation: object) -> Floor | None:
+    """
+    Return which batch an answer must have at least, or None if any will do.
+
+    Args:
+        min_batch_id: The batch; None is any batch of *min_generation*.
+        min_generation: Whose batch it is; None is the present generation.
+
+    Raises:
+        ConfigurationError: If one of them is no such number, nor None.
+    """
+    batch_id = _checked("min_batch_id", min_batch_id, 0)
+    generation = _checked("min_generation", min_generation, 1)
+    if generation is None:
+        return None if batch_id is None else (PRESENT, batch_id)
+    return (generation, 0 if batch_id is None else batch_id)
+
+
+def is_as_new_as(found: StateInformation, least: Floor | None) -> bool:
+    """Return whether a state has a batch, and that or a later one than *least*."""
+    if found.batch_id is None:
+        return False
+    wanted = later_of(least, (found.generation, 0))
+    assert wanted is not None
+    return (found.generation, found.batch_id) >= wanted
+
+
+def _checked(name: str, value: object, least: int) -> int | None:
+    if value is None:
+        return None
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not least <= value < 2**63
     ):
         raise ConfigurationError(
-            f"min_batch_id must be a whole number from 0, not {min_batch_id!r}"
+            f"{name} must be a whole number from {least}, not {value!r}"
         )
+    return value

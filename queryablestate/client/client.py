@@ -17,9 +17,10 @@ from queryablestate.client.builder import (
     MISSING,
     QueryBuilder,
     check_limit,
-    check_min_batch_id,
     each_once,
     entry_of,
+    is_as_new_as,
+    least_of,
     partial_of,
     raise_error,
     reply_of,
@@ -54,6 +55,7 @@ from queryablestate.wire.clients import JobsListed, StateDescribed, StatesListed
 if TYPE_CHECKING:
     from haservices import HAConfig, HAServices
     from queryablestate.client.core import QueryConfig
+    from queryablestate.client.floors import Floor
     from queryablestate.client.results import (
         PartialResult,
         StateEntry,
@@ -82,9 +84,13 @@ class QueryableStateClient:
     A key is a bare value where the state has one key column, else a tuple in the order
     of the columns.  Values are dicts of the value columns.
 
-    *min_batch_id* waits until that batch is visible, within the deadline.  Without it,
-    an answer is as new as the last batch that the node has applied, and never older
-    than what this client has seen of the same key group before.
+    *min_batch_id* waits until that batch is visible, within the deadline, or one of a
+    later generation.  It is a batch of the present generation, or of *min_generation*:
+    who starts a query that takes a state over (``on_new_query``) waits for its batches
+    by the generation after the present one (`StateInformation`), also before its first
+    commit.  *min_generation* alone waits for any batch of it.  Without either, an
+    answer is as new as the last batch that the node has applied, and never older than
+    what this client has seen of the same key group before.
 
     In a child process after ``fork()`` its use raises `ForkedClientError`, and `close`
     is silent.
@@ -122,6 +128,7 @@ class QueryableStateClient:
         *,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> Any:
         """
         Return what is kept under *key*.
@@ -138,6 +145,7 @@ class QueryableStateClient:
                 `UnknownKeyError`.
             deadline_seconds: How long it may take.
             min_batch_id: Wait until this batch is visible.
+            min_generation: Whose batch; without it, of the present generation.
 
         Raises:
             UnknownKeyError: If nothing is kept there, and no *default* is given.
@@ -157,7 +165,13 @@ class QueryableStateClient:
             AuthenticationError: If the proxy or the name service does not let us in.
         """
         read = self._builder.keys(
-            job_id, state_name, ROWS, (key,), deadline_seconds, min_batch_id
+            job_id,
+            state_name,
+            ROWS,
+            (key,),
+            deadline_seconds,
+            min_batch_id,
+            min_generation,
         )
         self._shell.run(read)
         if read.error is not None:
@@ -179,6 +193,7 @@ class QueryableStateClient:
         partial: Literal[False] = ...,
         deadline_seconds: float | None = ...,
         min_batch_id: int | None = ...,
+        min_generation: int | None = ...,
     ) -> dict[Any, Any]: ...
 
     @overload
@@ -191,6 +206,7 @@ class QueryableStateClient:
         partial: Literal[True],
         deadline_seconds: float | None = ...,
         min_batch_id: int | None = ...,
+        min_generation: int | None = ...,
     ) -> PartialResult: ...
 
     def get_many(
@@ -202,6 +218,7 @@ class QueryableStateClient:
         partial: bool = False,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> dict[Any, Any] | PartialResult:
         """
         Return what is kept under those of *keys* that exist.
@@ -215,6 +232,7 @@ class QueryableStateClient:
                 answered in time, are then no error.
             deadline_seconds: How long it may take.
             min_batch_id: Wait until this batch is visible.
+            min_generation: Whose batch; without it, of the present generation.
 
         Raises:
             StateUnavailableError: At once, if nobody can answer for some of the key
@@ -229,6 +247,7 @@ class QueryableStateClient:
             wanted,
             deadline_seconds,
             min_batch_id,
+            min_generation,
             is_partial=partial,
         )
         if wanted:
@@ -248,10 +267,17 @@ class QueryableStateClient:
         *,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> bool:
         """Return whether anything is kept under *key*; raises as `get` does."""
         read = self._read(
-            job_id, state_name, EXISTS, (key,), deadline_seconds, min_batch_id
+            job_id,
+            state_name,
+            EXISTS,
+            (key,),
+            deadline_seconds,
+            min_batch_id,
+            min_generation,
         )
         return read.rows[0] is not None
 
@@ -263,10 +289,19 @@ class QueryableStateClient:
         *,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> StateEntry:
         """Return what is kept under *key*, and as of when; raises as `get` does."""
         return entry_of(
-            self._read(job_id, state_name, ROWS, (key,), deadline_seconds, min_batch_id)
+            self._read(
+                job_id,
+                state_name,
+                ROWS,
+                (key,),
+                deadline_seconds,
+                min_batch_id,
+                min_generation,
+            )
         )
 
     def get_map_entry(
@@ -279,6 +314,7 @@ class QueryableStateClient:
         *,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> Any:
         """
         Return one entry of the map under *key*, a dict of the value columns.
@@ -295,6 +331,7 @@ class QueryableStateClient:
             ((key, map_key),),
             deadline_seconds,
             min_batch_id,
+            min_generation,
         )
         value = read.rows[0]
         if value is None:
@@ -313,6 +350,7 @@ class QueryableStateClient:
         stop: int | None = None,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> list[dict[str, Any]]:
         """
         Return the items ``[start:stop]`` of the list under *key*, as a slice does.
@@ -326,7 +364,13 @@ class QueryableStateClient:
         """
         asking = Asking.items(start, stop)
         read = self._read(
-            job_id, state_name, asking, (key,), deadline_seconds, min_batch_id
+            job_id,
+            state_name,
+            asking,
+            (key,),
+            deadline_seconds,
+            min_batch_id,
+            min_generation,
         )
         items: list[dict[str, Any]] | None = read.rows[0]
         if items is None:
@@ -346,6 +390,7 @@ class QueryableStateClient:
         limit: int | None = None,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """
         Iterate over rows in the order of their keys, over all nodes, page by page.
@@ -364,6 +409,7 @@ class QueryableStateClient:
             limit: How many rows at most.
             deadline_seconds: How long each page may take.
             min_batch_id: Wait until this batch is visible.
+            min_generation: Whose batch; without it, of the present generation.
 
         Yields:
             Key and value.  Of a map state, ``((key, map_key), value)`` for each entry;
@@ -379,7 +425,12 @@ class QueryableStateClient:
             return bounds_of(route, prefix=prefix, start=start, stop=stop)
 
         return self._scan(
-            job_id, state_name, bounds, limit, deadline_seconds, min_batch_id
+            job_id,
+            state_name,
+            bounds,
+            limit,
+            deadline_seconds,
+            least_of(min_batch_id, min_generation),
         )
 
     def scan_map(
@@ -393,6 +444,7 @@ class QueryableStateClient:
         limit: int | None = None,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """
         Iterate over the map under *key* in the order of its map keys, page by page.
@@ -410,6 +462,7 @@ class QueryableStateClient:
             limit: How many entries at most.
             deadline_seconds: How long each page may take.
             min_batch_id: Wait until this batch is visible.
+            min_generation: Whose batch; without it, of the present generation.
 
         Yields:
             Map key and value; nothing if there is no such map.
@@ -424,7 +477,12 @@ class QueryableStateClient:
             return map_bounds_of(route, key, start=start, stop=stop)
 
         entries = self._scan(
-            job_id, state_name, bounds, limit, deadline_seconds, min_batch_id
+            job_id,
+            state_name,
+            bounds,
+            limit,
+            deadline_seconds,
+            least_of(min_batch_id, min_generation),
         )
         return ((map_key, value) for (_, map_key), value in entries)
 
@@ -435,17 +493,14 @@ class QueryableStateClient:
         bounds: Callable[[Route], ScanBounds],
         limit: int | None,
         deadline_seconds: float | None,
-        min_batch_id: int | None,
+        least: Floor | None,
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Return the rows within *bounds*; raise at once if an argument is wrong."""
         check_limit(limit)
-        check_min_batch_id(min_batch_id)
         self._builder.route(
             job_id, state_name, self._builder.deadline_ns(deadline_seconds)
         )
-        return self._pages(
-            job_id, state_name, bounds, limit, deadline_seconds, min_batch_id
-        )
+        return self._pages(job_id, state_name, bounds, limit, deadline_seconds, least)
 
     def _pages(  # noqa: PLR0917 (only called from here)
         self,
@@ -454,7 +509,7 @@ class QueryableStateClient:
         bounds: Callable[[Route], ScanBounds],
         limit: int | None,
         deadline_seconds: float | None,
-        min_batch_id: int | None,
+        least: Floor | None,
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         deadline_ns = self._builder.deadline_ns(deadline_seconds)
         route = self._route(job_id, state_name, deadline_ns)
@@ -463,7 +518,7 @@ class QueryableStateClient:
         )
         scan.begin(route)
         while not scan.is_over:
-            pages = self._builder.nodes(route, scan.wanted(), deadline_ns, min_batch_id)
+            pages = self._builder.nodes(route, scan.wanted(), deadline_ns, least)
             self._shell.run(*pages)
             if any(isinstance(page.error, StaleRouteError) for page in pages):
                 route = self._route(job_id, state_name, deadline_ns, route)
@@ -483,6 +538,7 @@ class QueryableStateClient:
         *,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> int:
         """
         Return how many keys the state holds; lists and maps count once for each key.
@@ -493,7 +549,7 @@ class QueryableStateClient:
             StateUnavailableError: If a node that holds key groups is away.
             NameServiceError: As `get`.
         """
-        check_min_batch_id(min_batch_id)
+        least = least_of(min_batch_id, min_generation)
         deadline_ns = self._builder.deadline_ns(deadline_seconds)
         route: Route | None = None
         while True:
@@ -502,7 +558,7 @@ class QueryableStateClient:
                 route,
                 [(index, route.counting()) for index in route.node_indexes],
                 deadline_ns,
-                min_batch_id,
+                least,
             )
             self._shell.run(*counts)
             if any(isinstance(count.error, StaleRouteError) for count in counts):
@@ -518,6 +574,7 @@ class QueryableStateClient:
         *,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> OperatorStateView:
         """
         Return the items of an operator state, by subtask, as they were after a batch.
@@ -529,6 +586,7 @@ class QueryableStateClient:
             name: The state's name within its operator.
             deadline_seconds: How long it may take.
             min_batch_id: Wait until this batch is visible.
+            min_generation: Whose batch; without it, of the present generation.
 
         Raises:
             UnknownStateError: If no operator of the job has published such a state.
@@ -550,6 +608,7 @@ class QueryableStateClient:
                 reading.wanted(),
                 max(left_seconds, 0.001),
                 min_batch_id,
+                min_generation,
             )
             reading.take(read)
         return reading.view
@@ -618,6 +677,7 @@ class QueryableStateClient:
         timeout_seconds: float = 60.0,
         *,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
     ) -> StateInformation:
         """
         Return what is known of a state, as soon as it can be read.
@@ -627,6 +687,7 @@ class QueryableStateClient:
             state_name: The state.
             timeout_seconds: How long to wait.
             min_batch_id: Wait for this batch; without it, for any.
+            min_generation: Whose batch; without it, of the present generation.
 
         Raises:
             UnknownStateError: If there was no such state within *timeout_seconds*.
@@ -634,6 +695,7 @@ class QueryableStateClient:
             StateUnavailableError: If the state was there, and no such batch.
             NameServiceError: As `get`.
         """
+        least = least_of(min_batch_id, min_generation)
         deadline_ns = self._builder.deadline_ns(timeout_seconds)
         while True:
             left_seconds = self._builder.seconds_until(deadline_ns)
@@ -645,7 +707,7 @@ class QueryableStateClient:
                 if left_seconds <= _POLL_SECONDS:
                     raise
             else:
-                if found.batch_id is not None and found.batch_id >= (min_batch_id or 0):
+                if is_as_new_as(found, least):
                     return found
                 if left_seconds <= _POLL_SECONDS:
                     raise StateUnavailableError(
@@ -653,7 +715,8 @@ class QueryableStateClient:
                         state_name,
                         (),
                         _POLL_SECONDS,
-                        f"its last batch is {found.batch_id}",
+                        f"its last batch is {found.batch_id} of generation "
+                        f"{found.generation}",
                     )
             # Nobody tells when a state is made: it is looked for again and again.
             self._shell.pause(_POLL_SECONDS)
@@ -682,9 +745,16 @@ class QueryableStateClient:
         keys: Sequence[Any],
         deadline_seconds: float | None,
         min_batch_id: int | None,
+        min_generation: int | None,
     ) -> KeysRead:
         read = self._builder.keys(
-            job_id, state_name, asking, keys, deadline_seconds, min_batch_id
+            job_id,
+            state_name,
+            asking,
+            keys,
+            deadline_seconds,
+            min_batch_id,
+            min_generation,
         )
         self._run(read)
         return read

@@ -25,7 +25,7 @@ from typing import Final, TypeAlias, final
 
 from attrs import Factory, define
 
-from queryablestate.client.floors import PRESENT, Floor, ReadFloors
+from queryablestate.client.floors import Floor, ReadFloors, later_of
 from queryablestate.client.requests import KeysRead, RouteRead, StateName
 from queryablestate.client.routes import ROWS, Asking, Route
 from queryablestate.wire.questions import Operation
@@ -283,8 +283,8 @@ class StateTraffic:
         """Do as `enqueue` for a single key: this way is three times as short."""
         route = self.route
         assert route is not None
-        if read.min_batch_id is not None:
-            least = _least_of(read, least)
+        if read.least is not None:
+            least = later_of(read.least, least)
         try:
             (key,) = route.storage_keys(read.asking, read.keys)
             table, _ = self._table(route, read.asking, least)
@@ -396,7 +396,7 @@ def _runs(
     start = 0
     for index, (read, _) in enumerate(parts):
         first = parts[start][0]
-        if read.asking is not first.asking or read.min_batch_id != first.min_batch_id:
+        if read.asking is not first.asking or read.least != first.least:
             yield _run(parts[start:index], least)
             start = index
     yield _run(parts[start:], least)
@@ -406,13 +406,4 @@ def _run(
     run: Sequence[Part], least: Floor | None
 ) -> tuple[Sequence[Part], Asking, Floor | None]:
     first = run[0][0]
-    return run, first.asking, _least_of(first, least)
-
-
-def _least_of(read: KeysRead, seen: Floor | None) -> Floor | None:
-    """Return the least batch that *read* is to be answered by, after what was seen."""
-    own = read.min_batch_id
-    if own is None:
-        return seen
-    # It is of the present generation, and so is what was seen: the answer to it was.
-    return (PRESENT, own) if seen is None else (seen[0], max(seen[1], own))
+    return run, first.asking, later_of(first.least, least)

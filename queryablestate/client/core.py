@@ -72,6 +72,7 @@ from queryablestate.client.events import (
     SendRequest,
     TimeWent,
 )
+from queryablestate.client.floors import later_of, split_floor
 from queryablestate.client.reads import KeyReads
 from queryablestate.client.requests import (
     Call,
@@ -297,7 +298,7 @@ class QueryCore:
             outbox.requests
             or self._session.secret is None
             or read.asking is not ROWS
-            or read.min_batch_id is not None
+            or read.least is not None
             or len(read.keys) != 1
         ):
             return None
@@ -433,12 +434,8 @@ class QueryCore:
 
     def _error_of_silence(self, request: Request) -> NameServiceError:
         waited_ns = self._outbox.now_ns - request.asked_ns
-        batch_id = (
-            request.min_batch_id if isinstance(request, KeysRead | NodeRead) else None
-        )
-        return self._session.error_of_silence(
-            waited_ns / NS_PER_SECOND, min_batch_id=batch_id
-        )
+        least = request.least if isinstance(request, KeysRead | NodeRead) else None
+        return self._session.error_of_silence(waited_ns / NS_PER_SECOND, least=least)
 
     def _refused(self, error: NameServiceError) -> None:
         """Fail whatever waits: we are not let in, and shall not be in a moment."""
@@ -541,6 +538,7 @@ class QueryCore:
             number = self._outbox.next_number()
             self._node_flights[number] = read
             operation = read.operation
+            generation, batch_id = split_floor(read.least)
             ask = Ask(
                 request_id=number,
                 session=secret,
@@ -550,8 +548,8 @@ class QueryCore:
                 operation=operation,
                 key_count=1 if isinstance(operation, CountKeys) else operation.limit,
                 deadline_ms=milliseconds(read.deadline_ns - now_ns),
-                min_batch_id=read.min_batch_id,
-                min_generation=read.min_generation,
+                min_batch_id=batch_id,
+                min_generation=generation,
             )
             self._outbox.send(ask, ())
 
@@ -571,10 +569,8 @@ class QueryCore:
             return
         floor = self._keys.floor_of_node(read, told.reading)
         if floor is not None:
-            generation, batch_id = floor
-            if told.reading.generation == generation:
-                read.min_batch_id = max(batch_id, read.min_batch_id or 0)
-                read.min_generation = generation
+            if told.reading.generation == floor[0]:
+                read.least = later_of(read.least, floor)
             self._ask_node_later(read)
             return
         read.result = result

@@ -18,7 +18,14 @@ from queryablestate.client.routes import Route
 from queryablestate.wire.questions import Reading
 
 
-__all__ = ["PRESENT", "Floor", "ReadFloors", "floor_of_reading", "split_floor"]
+__all__ = [
+    "PRESENT",
+    "Floor",
+    "ReadFloors",
+    "floor_of_reading",
+    "later_of",
+    "split_floor",
+]
 
 Floor: TypeAlias = tuple[int, int]
 """Generation and batch id; -1 stands for a generation without a batch."""
@@ -41,6 +48,16 @@ def split_floor(floor: Floor | None) -> tuple[int | None, int | None]:
         return None, None
     generation, batch_id = floor
     return None if generation == PRESENT else generation, batch_id
+
+
+def later_of(wanted: Floor | None, seen: Floor | None) -> Floor | None:
+    """Return which batch an answer must have: the one wanted, or a later one seen."""
+    if wanted is None or seen is None:
+        return wanted or seen
+    if wanted[0] == PRESENT:
+        # So was what has been seen: a node has answered with it.
+        return (seen[0], max(seen[1], wanted[1]))
+    return max(wanted, seen)
 
 
 @final

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias, final
 from attrs import define, field
 
 from nameservice.errors import NameServiceError
+from queryablestate.client.floors import Floor
 from queryablestate.client.routes import Asking, Route
 from queryablestate.wire.clients import ClientRequest, ToClient
 from queryablestate.wire.questions import CountKeys, Reading, ScanRows, WalkRows
@@ -56,7 +57,7 @@ class KeysRead:
         keys: As the user gave them; pairs with map keys for `ENTRY`.  At least one.
         asked_ns: When it was asked.
         deadline_ns: When its answer is worth nothing any more.
-        min_batch_id: Wait until this batch is applied (rule Q2), or None.
+        least: Wait until this batch is applied (rule Q2), or None.
         is_partial: Whether key groups that are unavailable are no failure.
         is_done: Whether it was answered, failed, or given up.
         error: Why it failed, or None.
@@ -75,7 +76,7 @@ class KeysRead:
     keys: Sequence[Any]
     asked_ns: int
     deadline_ns: int
-    min_batch_id: int | None = None
+    least: Floor | None = None
     is_partial: bool = False
     is_done: bool = False
     error: Exception | None = None
@@ -127,8 +128,7 @@ class NodeRead:
         operation: What is asked.
         asked_ns: When it was asked.
         deadline_ns: When its answer is worth nothing any more.
-        min_batch_id: Wait until this batch is applied (rule Q2), or None.
-        min_generation: Whose batch that is; None is the present generation.
+        least: Wait until this batch is applied (rule Q2), or None.
         is_done: Whether it was answered, failed, or given up.
         error: Why it failed, or None; a `StaleRouteError` asks for a `RouteRead`.
         result: The answer: the rows of a page, or a count.
@@ -144,8 +144,7 @@ class NodeRead:
     operation: ScanRows | WalkRows | CountKeys
     asked_ns: int
     deadline_ns: int
-    min_batch_id: int | None = None
-    min_generation: int | None = None
+    least: Floor | None = None
     is_done: bool = False
     error: Exception | None = None
     result: Any = field(default=None, repr=False)

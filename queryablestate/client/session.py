@@ -37,6 +37,7 @@ from queryablestate.client.events import (
     LeaderTold,
     SayHello,
 )
+from queryablestate.client.floors import Floor, split_floor
 from queryablestate.client.step import NEVER_NS, QueryOutbox, longer_pause
 from queryablestate.errors import DeadlineExceededError
 from queryablestate.wire.clients import Welcome
@@ -133,7 +134,7 @@ class QuerySession:
         self._outbox.perform(SayHello(request_id=self._hello_id))
 
     def error_of_silence(
-        self, waited_seconds: float, *, min_batch_id: int | None = None
+        self, waited_seconds: float, *, least: Floor | None = None
     ) -> NameServiceError:
         """Return what to say to whoever waited in vain, be it for a batch."""
         address = self._leader.address
@@ -143,11 +144,13 @@ class QuerySession:
             if self._unopened is not None:
                 return UnreachableError(self._unopened, waited_seconds)
             return NoLeaderError(QUERY_PROXY, waited_seconds)
-        if self.secret is not None and min_batch_id is not None:
+        if self.secret is not None and least is not None:
+            generation, batch_id = split_floor(least)
+            whose = "" if generation is None else f" of generation {generation}"
             return DeadlineExceededError(
                 waited_seconds,
-                f"batch {min_batch_id} may not be visible yet; ask for an earlier one, "
-                "or wait longer",
+                f"batch {batch_id}{whose} may not be visible yet; ask for an earlier "
+                "one, or wait longer",
             )
         if self.secret is not None:
             return DeadlineExceededError(

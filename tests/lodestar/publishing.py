@@ -33,6 +33,7 @@ class Publisher:
         job_id: The job.
         states: The states by name; each batch writes all of them.
         token: What it shows the proxy.
+        on_new_query: What becomes of a state of another query.
     """
 
     def __init__(
@@ -42,10 +43,12 @@ class Publisher:
         states: Mapping[str, StateSchema],
         *,
         token: str | None = None,
+        on_new_query: str = "refuse",
     ) -> None:
         self._config = config
         self._job_id = job_id
         self._states = dict(states)
+        self._on_new_query = on_new_query
         self._credentials = as_credentials(token)
         self._query_id = str(uuid.uuid4())
         self._run_id = str(uuid.uuid4())
@@ -73,7 +76,7 @@ class Publisher:
                 query_id=self._query_id,
                 run_id=self._run_id,
                 max_parallelism=MAX_PARALLELISM,
-                on_new_query="refuse",
+                on_new_query=self._on_new_query,
                 timeout_seconds=TIMEOUT_SECONDS,
             )
             with Stager(

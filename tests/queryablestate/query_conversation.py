@@ -8,6 +8,7 @@ from typing import Any, TypeVar, final
 import msgspec
 
 from nameservice import NS_PER_SECOND
+from queryablestate.client.builder import least_of
 from queryablestate.client.core import QueryConfig, QueryCore
 from queryablestate.client.events import (
     CompleteRequests,
@@ -192,6 +193,7 @@ class Conversation:
         asking: Asking = ROWS,
         deadline_ns: int = DEADLINE_NS,
         min_batch_id: int | None = None,
+        min_generation: int | None = None,
         is_partial: bool = False,
         state_name: str = "aircraft",
     ) -> KeysRead:
@@ -203,7 +205,7 @@ class Conversation:
             keys,
             self.now_ns,
             self.now_ns + deadline_ns,
-            min_batch_id,
+            least_of(min_batch_id, min_generation),
             is_partial,
         )
 

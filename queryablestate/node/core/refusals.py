@@ -53,8 +53,11 @@ def too_late(waiting: QuestionDeferred, now_ns: int) -> Refusal:
             return stale_route(question)
         case Wait.BATCH:
             waited_seconds = (now_ns - waiting.asked.asked_at_ns) / NS_PER_SECOND
+            generation = question.min_generation
+            whose = "" if generation is None else f" of generation {generation}"
             error = DeadlineExceededError(
-                waited_seconds, f"batch {question.min_batch_id} is not applied yet"
+                waited_seconds,
+                f"batch {question.min_batch_id}{whose} is not applied yet",
             )
             return refusal_of(error, question.question_id)
         case _:

@@ -407,6 +407,14 @@ class TestDeadlines:
         assert isinstance(read.error, DeadlineExceededError)
         assert "batch 100000 may not be visible yet" in str(read.error)
 
+    def test_a_batch_of_a_generation_that_does_not_come(self) -> None:
+        """It is said whose batch it is: another query's may be there."""
+        talk = Conversation()
+        read = talk.read("N1", min_generation=2)
+        talk.begin(read)
+        talk.wait(DEADLINE_NS)
+        assert "batch 0 of generation 2 may not be visible yet" in str(read.error)
+
     def test_a_leader_that_says_it_is_none(self) -> None:
         """Who is told ``not-leader`` to the end hears that nobody leads."""
         talk = Conversation()
@@ -1366,6 +1374,43 @@ class TestMonotoneReads:
         assert asked(again).min_batch_id is None
         talk.say(self.told(again, 0, generation=2), [None])
         assert read.rows == [None]
+
+    @pytest.mark.proves("Q2")
+    @pytest.mark.parametrize(
+        ("wanted", "asked_for"),
+        [
+            ({"min_batch_id": 3}, (None, 3)),
+            ({"min_batch_id": 3, "min_generation": 2}, (2, 3)),
+            ({"min_generation": 2}, (2, 0)),
+        ],
+    )
+    def test_a_batch_is_that_of_a_generation(
+        self, wanted: dict[str, Any], asked_for: tuple[int | None, int]
+    ) -> None:
+        """Q2: the present one, or the one that is named, be it yet to come."""
+        talk = Conversation(state_of(node_count=1))
+        asks = talk.begin_routed(
+            talk.read("N1", **wanted), talk.read("N2", min_batch_id=3)
+        )
+        least = {(asked(one).min_generation, asked(one).min_batch_id) for one in asks}
+        assert least == {asked_for, (None, 3)}
+
+    @pytest.mark.proves("Q2")
+    @pytest.mark.parametrize(
+        ("generation", "again_for"), [(1, (1, 5)), (2, (2, 3)), (3, (3, 3))]
+    )
+    def test_what_is_waited_for_is_not_forgotten_over_what_was_seen(
+        self, generation: int, again_for: tuple[int, int]
+    ) -> None:
+        """Q2: an older answer is asked again, for the later one of the two."""
+        talk = Conversation(state_of(node_count=1))
+        (ask,) = talk.begin_routed(talk.read("N1"))
+        talk.say(self.told(ask, 5), [None])
+        read = talk.read("N1", min_batch_id=3, min_generation=generation)
+        (ask,) = talk.ask(read)
+        (again,) = talk.say(self.told(ask, 4), [None]) or talk.wait_for_deadline()
+        assert (asked(again).min_generation, asked(again).min_batch_id) == again_for
+        assert not read.is_done
 
     def test_a_floor_moves_with_its_key_group(self) -> None:
         """The new owner of a key group must have what the old one had shown."""

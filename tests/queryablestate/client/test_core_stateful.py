@@ -42,6 +42,7 @@ from queryablestate.client.events import (
     SendRequest,
     TimeWent,
 )
+from queryablestate.client.floors import PRESENT
 from queryablestate.client.requests import UNANSWERED, KeysRead, Request
 from queryablestate.client.routes import ROWS
 from queryablestate.schema.values import ValueCodec
@@ -161,8 +162,8 @@ class QueryMachine(RuleBasedStateMachine):
             # was asked: not even by another question that ended meanwhile.
             assert (generation, batch_id) <= (self.state.generation, self.batch_id)
             assert (generation, batch_id) >= asked.floors.get(group, (0, 0))
-            if request.min_batch_id is not None and generation == self.state.generation:
-                assert batch_id >= request.min_batch_id
+            if request.least is not None and generation == self.state.generation:
+                assert batch_id >= request.least[1]
             self.seen[group] = max(self.seen.get(group, (0, 0)), (generation, batch_id))
 
     def respond(self, message: msgspec.Struct, payload: bytes = b"") -> None:
@@ -197,7 +198,7 @@ class QueryMachine(RuleBasedStateMachine):
                 tuple(keys),
                 self.now_ns,
                 self.now_ns + deadline_ms * MS,
-                self.batch_id if wants_newest else None,
+                (PRESENT, self.batch_id) if wants_newest else None,
                 is_partial,
             )
             for _ in range(count)

@@ -850,6 +850,20 @@ class TestCaching:
         assert out == Outgoing(NODE_A, waits, KEY)
 
     @pytest.mark.proves("Q2")
+    def test_a_generation_that_is_yet_to_come_is_waited_for(self) -> None:
+        """Q2: by the node, and here while that is away; no earlier batch will do."""
+        reads = self.reads()
+        self.answered(reads)  # of generation 1, batch 3
+        later = ask(min_batch_id=0, min_generation=2, deadline_ms=1_000)
+        reads.locations[5] = location(links=(None, NODE_B), sole=((), (2, 3)))
+        assert reads.ask(later, now_ns=1) == []
+        assert reads.router.parked_count == 1
+        reads.locations[5] = location(batch_id=29)
+        (out,) = reads.router.look_again(now_ns=2, is_settled=True)
+        assert isinstance(out.message, Question)
+        assert (out.message.min_generation, out.message.min_batch_id) == (2, 0)
+
+    @pytest.mark.proves("Q2")
     def test_a_batch_is_waited_for_in_a_generation(self) -> None:
         """Q2: the present one, as the control plane knows it, or the one named."""
         reads = self.reads()
