@@ -512,8 +512,13 @@ class QueryCore:
         for call in [c for c in self._calls if c.hold_until_ns <= now_ns]:
             del self._calls[call]
             number = self._outbox.next_number()
+            message = call.build(number, secret)
+            error = self._session.oversize_of(message)
+            if error is not None:
+                self._outbox.fail(call, error)
+                continue
             self._call_flights[number] = call
-            self._outbox.send(call.build(number, secret))
+            self._outbox.send(message)
 
     def _call_refused(self, call: Call, refusal: Refusal) -> None:
         if call.is_done:

@@ -25,6 +25,7 @@ from attrs import evolve
 
 from nameservice.errors import (
     AuthenticationError,
+    ConfigurationError,
     NameServiceError,
     NoLeaderError,
     UnreachableError,
@@ -40,7 +41,8 @@ from queryablestate.client.events import (
 from queryablestate.client.floors import Floor, split_floor
 from queryablestate.client.step import NEVER_NS, QueryOutbox, longer_pause
 from queryablestate.errors import DeadlineExceededError
-from queryablestate.wire.clients import Welcome
+from queryablestate.wire.clients import ClientRequest, Welcome
+from queryablestate.wire.codec import encode
 from queryablestate.wire.questions import Refusal
 from queryablestate.wire.refusals import NOT_LEADER, error_of
 
@@ -235,6 +237,18 @@ class QuerySession:
         self._is_denied_leader = False
         self._problem = None
         self._refusal = None
+
+    def oversize_of(self, message: ClientRequest) -> ConfigurationError | None:
+        """Return why the proxy would not take *message*, if it is too large (B3)."""
+        size_bytes = len(encode(message))
+        if size_bytes <= self.frame_size_bytes_max:
+            return None
+        kind = message.__struct_config__.tag
+        return ConfigurationError(
+            f"a {kind!r} request of {size_bytes:,} bytes is larger than the proxy at "
+            f"{self._address} takes: write with fewer tasks, states or nodes, or raise "
+            f"its frame_size_bytes_max, which is {self.frame_size_bytes_max:,}"
+        )
 
     def greeting_refused(self, refusal: Refusal) -> NameServiceError | None:
         """Take note of no welcome; return why, if it is no use to wait for one."""

@@ -32,12 +32,12 @@ from queryablestate.control.effects import (
     SendToNode,
     StartOver,
 )
+from queryablestate.control.job.entry_parts import entry_parts
+from queryablestate.control.job.job_records import changed_records, record_paths
 from queryablestate.control.job.leader_paths import (
     COUNTERS,
     assignment_path,
     encode_record,
-    entry_path,
-    job_path,
     node_path,
     state_path,
 )
@@ -319,7 +319,6 @@ class Adoptions:
         record, number = adopted.record, adopted.record.job_number
         puts: dict[str, bytes] = {
             COUNTERS: encode_record(self._counters(adopted)),
-            job_path(number): encode_record(record),
             assignment_path(number, adopted.assignment.version): encode_record(
                 adopted.assignment
             ),
@@ -327,15 +326,15 @@ class Adoptions:
         for state in adopted.states:
             puts[state_path(number, state.state_number)] = encode_record(state)
         for entry in adopted.entries:
-            puts[entry_path(number, entry.sequence)] = encode_record(entry)
+            puts.update(entry_parts(number, entry))
         for node_record in self._settled_nodes(record.job_id):
             puts[node_path(node_record.node_id)] = encode_record(node_record)
-        operations: list[StoreOperation] = [
-            Put(path, value) for path, value in puts.items()
-        ]
+        operations = [*changed_records(None, record)]
+        operations += [Put(path, value) for path, value in puts.items()]
+        written = {operation.path for operation in operations}
         if stored is not None:
             operations += [
-                delete for delete in deleted_job(stored) if delete.path not in puts
+                delete for delete in deleted_job(stored) if delete.path not in written
             ]
         return operations
 
@@ -398,8 +397,9 @@ class Adoptions:
 def deleted_job(job: Job) -> list[Delete]:
     """Return what removes all records of a job."""
     number = job.record.job_number
-    paths = [job_path(number)]
+    paths = record_paths(job.record)
     paths += [assignment_path(number, version) for version in sorted(job.assignments)]
     paths += [state_path(number, state) for state in sorted(job.states)]
-    paths += [entry_path(number, sequence) for sequence in sorted(job.entries)]
+    for sequence in sorted(job.entries):
+        paths += entry_parts(number, job.entries[sequence])
     return [Delete(path) for path in paths]

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, final
 
 from attrs import frozen
+from msgspec.structs import replace
 
 from queryablestate.control.assignment.assignment import destinations
 from queryablestate.wire.node_messages import CopySource
@@ -24,15 +25,28 @@ from queryablestate.wire.records import StageRecord, collected_stage_id
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from queryablestate.wire.records import AssignmentRecord
 
 
-__all__ = ["BatchRows", "CollectedRows"]
+__all__ = ["BatchRows", "CollectedRows", "stages_at"]
 
 _NO_GROUPS: Final[frozenset[int]] = frozenset()
+
+
+def stages_at(node_id: str, stages: Iterable[StageRecord]) -> tuple[StageRecord, ...]:
+    """
+    Return of *stages* what a node has of them.
+
+    What others have is nothing to it, and takes the more room the more nodes there are.
+    """
+    return tuple(
+        replace(stage, chunk_counts={node_id: count}, given_up=())
+        for stage in stages
+        if (count := stage.chunk_counts.get(node_id, 0)) > 0
+    )
 
 
 @final

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, final
 from attrs import Factory, define
 
 from nameservice.clock import NS_PER_MS
-from queryablestate.control.commit_rows import BatchRows, CollectedRows
+from queryablestate.control.commit_rows import BatchRows, CollectedRows, stages_at
 from queryablestate.control.effects import SendToNode
 from queryablestate.errors import StagedDataMissingError
 from queryablestate.wire.node_messages import CollectStages, VerifyStages
@@ -315,11 +315,7 @@ class Verification:
             job_id=request.job_id,
             writer_epoch=request.writer_epoch,
             batch_id=self.batch_id,
-            stages=tuple(
-                stage
-                for stage in request.stages
-                if stage.chunk_counts.get(node.node_id, 0) > 0
-            ),
+            stages=stages_at(node.node_id, request.stages),
         )
         return SendToNode(link=node.link, message=message)
 

@@ -350,7 +350,7 @@ class Commits:
         if isinstance(change, Repeated):
             return self._await_applied(commit, change, is_repeated=True)
         return Write(
-            operations=change.operations(),
+            operations=job.operations(change),
             adopt=partial(self._decided, commit, change),
         )
 

@@ -25,7 +25,10 @@ follows from what another one has done:
 **One write at a time.**  What changes the store waits in a queue.  The first of it is
 checked against what is true then, written (`WriteStore`), and takes effect when the
 store has it (`StoreWritten`), before the next is looked at.  If the store cannot say
-whether it has a write, nobody here can: `StartOver`.
+whether it has a write, nobody here can: `StartOver`.  A write that is larger than one
+commit of the store takes several, and is written before the next as well
+(`queryablestate.control.large_writes`); what an earlier leader has left of one comes
+first.
 """
 
 from __future__ import annotations
@@ -34,7 +37,14 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never, final
 
-from nameservice import DidNotHappenError, MayHaveHappenedError, NameServiceError
+from attrs import define
+
+from nameservice import (
+    ConfigurationError,
+    DidNotHappenError,
+    MayHaveHappenedError,
+    NameServiceError,
+)
 from nameservice.clock import NS_PER_MS
 from queryablestate.control.adoption import Adoptions
 from queryablestate.control.assignment.assignment import (
@@ -69,6 +79,13 @@ from queryablestate.control.events import (
 )
 from queryablestate.control.forgetting import Forgetting
 from queryablestate.control.job_plans import JobPlans
+from queryablestate.control.large_writes import (
+    COMMIT_LIMITS,
+    NOTHING_LEFT,
+    CommitLimits,
+    DividedWrite,
+    divided,
+)
 from queryablestate.control.limits import CONTROL_LIMITS, ControlLimits
 from queryablestate.control.membership import Membership
 from queryablestate.control.moves import Moves
@@ -120,6 +137,24 @@ __all__ = ["ControlCore"]
 _QUEUE_COUNT_MAX: Final = 10_000
 
 
+@define(kw_only=True)
+class _Writing:
+    """
+    A write that is under way.
+
+    Attributes:
+        change: What it is of.
+        write: The write.
+        commits: The commits that it takes.
+        index: Which of them is under way.
+    """
+
+    change: Change
+    write: Write
+    commits: DividedWrite
+    index: int = 0
+
+
 @final
 class ControlCore:
     """
@@ -137,6 +172,8 @@ class ControlCore:
         now_ns: The time.
         limits: How much it takes on.
         copy_secret: What nodes that are taken in are given, to show each other.
+        unfinished: What is to be written before anything else.
+        commit_limits: How much one commit of the leader store takes.
     """
 
     def __init__(
@@ -150,6 +187,8 @@ class ControlCore:
         now_ns: int,
         limits: ControlLimits = CONTROL_LIMITS,
         copy_secret: bytes = b"",
+        unfinished: DividedWrite = NOTHING_LEFT,
+        commit_limits: CommitLimits = COMMIT_LIMITS,
     ) -> None:
         self._control = ControlState(
             counters=counters,
@@ -173,7 +212,9 @@ class ControlCore:
         self._forgetting = Forgetting(self._control)
         self._now_ns = now_ns
         self._queue: deque[Change] = deque()
-        self._writing: tuple[Change, Write] | None = None
+        self._writing: _Writing | None = None
+        self._unfinished = unfinished
+        self._commit_limits = commit_limits
         self._is_over = False
         # The shell asks for it before every question that it waits for.
         self._deadline_ns: int | None = None
@@ -397,13 +438,7 @@ class ControlCore:
                 self._adoptions.link_closed(link)
                 return self._membership.link_closed(link)
             case StoreWritten():
-                assert self._writing is not None
-                _, write = self._writing
-                self._writing = None
-                outcomes = write.adopt(now_ns)
-                if outcomes and isinstance(outcomes[-1], StartOver):
-                    return self._start_over(outcomes)
-                return outcomes
+                return self._store_written(now_ns)
             case StoreFailed(error=error, is_certain=is_certain):
                 return self._store_failed(error, is_certain=is_certain)
             case TimePassed():
@@ -556,29 +591,56 @@ class ControlCore:
     def _pump(self, now_ns: int) -> list[ControlEffect]:
         """Begin the next write, and do all that needs none before it."""
         effects: list[ControlEffect] = []
+        if self._writing is None and self._unfinished.commits:
+            self._writing = _Writing(
+                change=Change(prepare=_nothing, refuse=_nothing),
+                write=Write(operations=(), adopt=_nothing),
+                commits=self._unfinished,
+            )
+            self._unfinished = NOTHING_LEFT
+            effects.append(WriteStore(operations=self._writing.commits.commits[0]))
         while self._writing is None and self._queue:
             change = self._queue.popleft()
             try:
                 planned = change.prepare(now_ns)
+                operations = planned.operations if isinstance(planned, Write) else ()
+                commits = divided(operations, self._commit_limits)
             except NameServiceError as error:
                 effects += change.refuse(error)
                 continue
             if not isinstance(planned, Write):
                 effects += self._sequence(planned)
-            elif planned.operations:
-                self._writing = (change, planned)
-                effects.append(WriteStore(operations=tuple(planned.operations)))
+            elif commits.commits:
+                self._writing = _Writing(change=change, write=planned, commits=commits)
+                effects.append(WriteStore(operations=commits.commits[0]))
             else:
                 effects += self._sequence(planned.adopt(now_ns))
         return effects
 
+    def _store_written(self, now_ns: int) -> Sequence[Outcome]:
+        """Write what is left of the write, or take it for true."""
+        writing = self._writing
+        assert writing is not None
+        writing.index += 1
+        if writing.index < len(writing.commits.commits):
+            return [WriteStore(operations=writing.commits.commits[writing.index])]
+        self._writing = None
+        outcomes = writing.write.adopt(now_ns)
+        if outcomes and isinstance(outcomes[-1], StartOver):
+            return self._start_over(outcomes)
+        return outcomes
+
     def _store_failed(
         self, error: NameServiceError, *, is_certain: bool
     ) -> Sequence[Outcome]:
-        assert self._writing is not None
-        change, _ = self._writing
+        writing = self._writing
+        assert writing is not None
         self._writing = None
-        if is_certain:
+        change = writing.change
+        # Once a large write is decided, what is left of it comes before anything else.
+        if is_certain and writing.index <= writing.commits.deciding_index:
+            if isinstance(error, ConfigurationError):  # a limit: no use to try again
+                return change.refuse(error)
             refusal = DidNotHappenError(f"the leader store took no write: {error}")
             return change.refuse(refusal)
         doubt = MayHaveHappenedError(f"the leader store did not answer: {error}")
@@ -603,6 +665,11 @@ class ControlCore:
         effects += self._restores.refuse_all(doubt)
         effects += self._adoptions.refuse_all(doubt)
         return [*effects, start_over]
+
+
+def _nothing(_: object) -> Sequence[ControlEffect]:
+    """Tell nobody: what an earlier leader has left is waited for by none."""
+    return ()
 
 
 def _is_registration(event: ControlEvent) -> bool:

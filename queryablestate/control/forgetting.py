@@ -14,12 +14,12 @@ the former one begins with nothing.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 from msgspec.structs import replace
 
 from election import Put
-from nameservice import ConfigurationError, DidNotHappenError
+from nameservice import DidNotHappenError
 from queryablestate.control.adoption import deleted_job
 from queryablestate.control.changes import Write
 from queryablestate.control.effects import AnswerWriter, StartOver
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Forgetting", "still_there", "without"]
 
-_OPERATION_COUNT_MAX: Final = 1_000
-
 
 @final
 class Forgetting:
@@ -65,7 +63,6 @@ class Forgetting:
 
         Raises:
             UnknownJobError: If nobody knows of such a job.
-            ConfigurationError: If it has too many states to be forgotten at once.
         """
         del now_ns
         control, job_id = self._control, request.job_id
@@ -81,11 +78,6 @@ class Forgetting:
             if record is not None:
                 operations.append(Put(node_path(node_id), encode_record(record)))
                 node_ids.append(node_id)
-        if len(operations) >= _OPERATION_COUNT_MAX:
-            raise ConfigurationError(
-                f"job {job_id!r} has too many states and nodes to be forgotten at "
-                "once: drop some of its states first"
-            )
         done = JobForgotten(request_id=request.request_id, node_ids=tuple(node_ids))
         return Write(operations=operations, adopt=partial(_forgotten, link, done))
 

@@ -84,7 +84,8 @@ class JobPlans:
             job.record.job_number,
             None if job.assignment is None else job.assignment.version,
             tuple(job.states.values()),
-            tuple((run.query_id, run.writer_epoch) for run in job.record.runs),
+            # Which of them was active last changes with every batch.
+            tuple(sorted((run.query_id, run.writer_epoch) for run in job.record.runs)),
             job.record.fence,
         )
         if self._contents.get(job_id) == content:

@@ -33,6 +33,7 @@ from nameservice.clock import NS_PER_MS
 from queryablestate.control.announcements import tell_address
 from queryablestate.control.chains import catch_up, declare_lost
 from queryablestate.control.changes import Change, NodeCame, Write
+from queryablestate.control.commit_rows import stages_at
 from queryablestate.control.commit_verification import verify_id_of
 from queryablestate.control.effects import ForgetNode, SendToNode
 from queryablestate.control.forgetting import still_there, without
@@ -334,11 +335,7 @@ class Membership:
         entry = job.entries.get(node.sequences[job_id] + 1)
         if not isinstance(entry, BatchDecided):
             return []
-        stages = tuple(
-            stage
-            for stage in entry.stages
-            if stage.chunk_counts.get(node.node_id, 0) > 0
-        )
+        stages = stages_at(node.node_id, entry.stages)
         verify_id = verify_id_of(job_id, entry.writer_epoch, entry.batch_id, stages)
         node.probes[verify_id] = (job_id, entry.sequence)
         message = VerifyStages(

@@ -301,7 +301,7 @@ class Moves:
         change = job.assign(assignment, job.record.max_parallelism, needed=needed)
         lost = [node for node in self._control.nodes if job_id in node.lost_jobs]
         adopt = partial(self._adopt, job, change, lost, then)
-        return Write(operations=change.operations(), adopt=adopt)
+        return Write(operations=job.operations(change), adopt=adopt)
 
     def _adopt(
         self,

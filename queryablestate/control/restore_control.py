@@ -384,7 +384,7 @@ class Restores:
             job = Job(record=_empty_record(request, counters.job_number))
         change = self._change(restore, job)
         return Write(
-            operations=[*operations, *change.operations()],
+            operations=[*operations, *job.operations(change)],
             adopt=partial(self._created, restore, job, change, counters),
         )
 

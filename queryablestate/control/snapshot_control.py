@@ -228,7 +228,7 @@ class Snapshots:
             raise _unavailable(request.job_id, _groups(job, away), detail)
         change = _marked(job, request.snapshot_id, prunable_entries(self._control, job))
         return Write(
-            operations=change.operations(),
+            operations=job.operations(change),
             adopt=partial(self._marked, snapshot, change),
         )
 

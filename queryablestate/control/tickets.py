@@ -180,13 +180,16 @@ class TicketOffice:
     ) -> list[StoreOperation]:
         """Return what is to be written, so far as it is not there already."""
         operations: list[StoreOperation] = []
-        if change is not None and (
-            job is None
-            or change.record != job.record
-            or change.states
-            or change.assignment is not None
+        if (
+            change is not None
+            and job is not None
+            and (
+                change.record != job.record
+                or change.states
+                or change.assignment is not None
+            )
         ):
-            operations += change.operations()
+            operations += job.operations(change)
         if counters != self._control.counters:
             operations.append(Put(COUNTERS, encode_record(counters)))
         return operations
@@ -416,9 +419,10 @@ class TicketOffice:
             UnknownStateError: If the job has no such state.
         """
         del now_ns
-        change = self._control.job(request.job_id).drop(request.state_name)
+        job = self._control.job(request.job_id)
+        change = job.drop(request.state_name)
         adopt = partial(self._dropped, link, request, change)
-        return Write(operations=change.operations(), adopt=adopt)
+        return Write(operations=job.operations(change), adopt=adopt)
 
     def _dropped(
         self, link: LinkId, request: DropState, change: JobChange, now_ns: int

@@ -21,8 +21,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, final
 
-from attrs import frozen
-
 from election import Put
 from haservices.event_loop import EventLoop
 from nameservice import (
@@ -35,36 +33,19 @@ from nameservice import (
     get_logger,
 )
 from queryablestate.control.job import leader_paths as paths
-from queryablestate.control.job.job import Job
+from queryablestate.control.large_writes import LARGE
+from queryablestate.control.stored_control import StoredControl, stored_control
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from election import LeaderSession, LeaderStore, StoreOperation
-    from queryablestate.wire.records import CountersRecord, NodeRecord
 
 
-__all__ = ["LeaderStoreThread", "StoredControl", "load_control"]
+__all__ = ["LeaderStoreThread", "load_control"]
 
 _READER_COUNT: Final = 8
-
-
-@final
-@frozen(kw_only=True)
-class StoredControl:
-    """
-    What the leader store holds of the control plane.
-
-    Attributes:
-        counters: The numbers that were given out, or None before the first.
-        jobs: In the order in which they were made.
-        nodes: Every node that was ever taken in.
-    """
-
-    counters: CountersRecord | None
-    jobs: Sequence[Job]
-    nodes: Sequence[NodeRecord]
 
 
 def load_control(
@@ -96,63 +77,16 @@ def load_control(
         return found.value
 
     found = store.get(paths.COUNTERS)
-    counters = None if found is None else paths.decode_counters(found.value)
-    node_paths = store.list("nodes/")
-    job_paths = store.list("jobs/")
+    values = {} if found is None else {paths.COUNTERS: found.value}
+    listed = [
+        path for prefix in ("nodes/", "jobs/", LARGE) for path in store.list(prefix)
+    ]
     readers = ThreadPoolExecutor(_READER_COUNT, thread_name_prefix="control-reader")
     try:
-        nodes = [paths.decode_node(value) for value in readers.map(read, node_paths)]
-        jobs = _to_jobs(job_paths, list(readers.map(read, job_paths)))
+        values.update(zip(listed, readers.map(read, listed), strict=True))
     finally:
         readers.shutdown(cancel_futures=True)
-    return StoredControl(counters=counters, jobs=jobs, nodes=nodes)
-
-
-def _to_jobs(job_paths: Sequence[str], values: Sequence[bytes]) -> Sequence[Job]:
-    """Return the jobs that these records make up, in the order of their numbers."""
-    jobs: dict[int, Job] = {}
-    parts: list[tuple[int, list[str], bytes]] = []
-    for path, value in zip(job_paths, values, strict=True):
-        _, number_text, *rest = path.split("/")
-        if not (number_text.isascii() and number_text.isdecimal()):
-            raise StorageError(f"{path!r} is nothing that proxies store")
-        number = int(number_text)
-        if rest:
-            parts.append((number, rest, value))
-        else:
-            jobs[number] = Job(record=paths.decode_job(value))
-    for number, rest, value in parts:
-        job = jobs.get(number)
-        if job is None:
-            raise StorageError(f"the leader store of the proxies lacks jobs/{number}")
-        match rest:
-            case ["assignments", _]:
-                job.keep_assignment(paths.decode_assignment(value))
-            case ["states", _]:
-                state = paths.decode_state(value)
-                job.states[state.state_number] = state
-            case ["entries", _]:
-                entry = paths.decode_entry(value)
-                job.entries[entry.sequence] = entry
-            case _:
-                path = "/".join(["jobs", str(number), *rest])
-                raise StorageError(f"{path!r} is nothing that proxies store")
-    for number, job in jobs.items():
-        _check_whole(number, job)
-    return [jobs[number] for number in sorted(jobs)]
-
-
-def _check_whole(number: int, job: Job) -> None:
-    """Return if the records of a job fit each other: they were written together."""
-    try:
-        job.check_invariants()
-    except AssertionError as error:
-        raise StorageError(
-            f"the records under jobs/{number} in the leader store of the proxies do "
-            "not fit each other: did somebody else write there?"
-        ) from error
-    if job.assignment is None:
-        raise StorageError(f"the leader store lacks jobs/{number}/assignments")
+    return stored_control(values)
 
 
 @final

@@ -55,7 +55,7 @@ from queryablestate.control.events import (
     WriterAsked,
 )
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record
-from queryablestate.proxy.leader_store import LeaderStoreThread, StoredControl
+from queryablestate.proxy.leader_store import LeaderStoreThread
 from queryablestate.wire.node_messages import HeartbeatAcknowledged, NodeRegistered
 from queryablestate.wire.questions import Refusal
 from queryablestate.wire.records import CountersRecord
@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from election import LeaderElection, LeaderSession, LeaderStore
     from nameservice import Clock
     from queryablestate.control.limits import ControlLimits
+    from queryablestate.control.stored_control import StoredControl
 
 
 __all__ = ["ProxyControl"]
@@ -228,6 +229,7 @@ class ProxyControl:
             now_ns=now_ns,
             limits=self._limits,
             copy_secret=token_bytes(_COPY_SECRET_SIZE_BYTES),
+            unfinished=stored.unfinished,
         )
         self._settled_at_ns = now_ns + self._session_timeout_ns
         self.problem = None

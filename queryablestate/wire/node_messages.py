@@ -243,7 +243,7 @@ class VerifyStages(WireStruct, frozen=True, kw_only=True, tag="verify"):
         job_id: The job.
         writer_epoch: Under which the rows were staged.
         batch_id: Under which the rows were staged.
-        stages: What is expected; only the count of this node is looked at.
+        stages: What is expected of this node.
         is_decided: Whether the batch is decided.  If not, chunks that the node might
             drop before it is told of a decision count as missing.
     """

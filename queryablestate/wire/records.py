@@ -272,6 +272,7 @@ class RunRecord(WireStruct, frozen=True, kw_only=True):
     superseded: tuple[tuple[str, int], ...] = ()
     state_numbers: tuple[int, ...] = ()
     born_epoch: int = 0
+    activity: int = 0
 
 
 class JoiningCopy(Struct, frozen=True, array_like=True):
@@ -334,6 +335,9 @@ class AssignmentRecord(WireStruct, frozen=True, kw_only=True):
 class JobRecord(WireStruct, frozen=True, kw_only=True):
     """
     What changes with every batch of a job: the head of its chain, runs and progress.
+
+    The store has it in several records, by query and by state: see
+    `queryablestate.control.job.job_records`.
 
     Attributes:
         job_id: The job.

@@ -14,7 +14,7 @@ from attrs import asdict, frozen
 
 from haservices import HAConfig, open_ha_services
 from nameservice import QUERY_PROXY
-from queryablestate.control.job.leader_paths import decode_entry
+from queryablestate.control.job.entry_parts import decode_entry
 from queryablestate.wire.records import BatchDecided
 from tests.drills.processes import WAIT_SECONDS, Process, Server
 from tests.drills.spark_driver import SparkSettings

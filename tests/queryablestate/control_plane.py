@@ -22,8 +22,8 @@ from queryablestate.control.events import (
     StoreWritten,
     WriterAsked,
 )
-from queryablestate.control.job import leader_paths as paths
-from queryablestate.control.job.job import Job
+from queryablestate.control.large_writes import COMMIT_LIMITS, CommitLimits
+from queryablestate.control.stored_control import stored_control
 from queryablestate.schema.schema import (
     AtomicType,
     Field,
@@ -48,7 +48,7 @@ from queryablestate.wire.node_messages import (
     RegisterNode,
     StagesVerified,
 )
-from queryablestate.wire.records import CountersRecord, NodeRecord, StageRecord
+from queryablestate.wire.records import CountersRecord, StageRecord
 
 
 if TYPE_CHECKING:
@@ -274,38 +274,26 @@ def applied(
 
 
 def load(
-    store: dict[str, bytes], *, epoch: int = EPOCH, now_ns: int = 0
+    store: dict[str, bytes],
+    *,
+    epoch: int = EPOCH,
+    now_ns: int = 0,
+    limits: CommitLimits = COMMIT_LIMITS,
 ) -> ControlCore:
     """Return the core that a new leader makes of what is stored."""
-    jobs: dict[str, Job] = {}
-    nodes: list[NodeRecord] = []
-    counters = CountersRecord(
+    stored = stored_control(store, limits)
+    fresh = CountersRecord(
         control_id=CONTROL_ID, ticket_limit=1, state_number=0, job_number=0
     )
-    for path in sorted(store):
-        value = store[path]
-        match path.split("/"):
-            case ["counters"]:
-                counters = paths.decode_counters(value)
-            case ["nodes", _]:
-                nodes.append(paths.decode_node(value))
-            case ["jobs", number]:
-                jobs[number] = Job(record=paths.decode_job(value))
-            case ["jobs", number, "assignments", _]:
-                jobs[number].keep_assignment(paths.decode_assignment(value))
-            case ["jobs", number, "states", _]:
-                state = paths.decode_state(value)
-                jobs[number].states[state.state_number] = state
-            case ["jobs", number, "entries", _]:
-                entry = paths.decode_entry(value)
-                jobs[number].entries[entry.sequence] = entry
     return ControlCore(
-        counters=counters,
-        jobs=jobs.values(),
-        nodes=nodes,
+        counters=stored.counters or fresh,
+        jobs=stored.jobs,
+        nodes=stored.nodes,
         leader_epoch=epoch,
         session_timeout_ns=TIMEOUT_NS,
         now_ns=now_ns,
+        unfinished=stored.unfinished,
+        commit_limits=limits,
     )
 
 
@@ -319,12 +307,14 @@ class Plane:
         core: The core.
         now_ns: The time.
         store: What was written.
+        limits: How much one commit of the store takes; for later leaders.
         plans: What each node was told to keep last, by job; it is no effect of `step`.
     """
 
     core: ControlCore = field(factory=lambda: load({}))
     now_ns: int = 0
     store: dict[str, bytes] = field(factory=dict)
+    limits: CommitLimits = COMMIT_LIMITS
     plans: dict[tuple[LinkId, str], JobPlan] = field(factory=dict)
 
     def step(self, event: ControlEvent) -> tuple[ControlEffect, ...]:
@@ -364,11 +354,13 @@ class Plane:
                 case Put(path=path, value=value):
                     self.store[path] = value
                 case Delete(path=path):
-                    del self.store[path]
+                    self.store.pop(path, None)
 
     def next_leader(self) -> None:
         """Go on with a core made from the store, under the next epoch."""
-        self.core = load(self.store, epoch=EPOCH + 1, now_ns=self.now_ns)
+        self.core = load(
+            self.store, epoch=EPOCH + 1, now_ns=self.now_ns, limits=self.limits
+        )
         self.core.check_invariants()
 
     def ask(

@@ -8,11 +8,12 @@ from election import Delete, Put
 from election.store import check_operations
 from nameservice import StaleEpochError
 from queryablestate.control.job import leader_paths as paths
-from queryablestate.proxy.leader_store import StoredControl, _to_jobs
+from queryablestate.control.large_writes import LARGE, CommitLimits, with_large
+from queryablestate.control.stored_control import StoredControl, stored_control
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from election import StoreOperation
 
@@ -26,15 +27,21 @@ class NameService:
     Grants leadership under rising epochs; its store takes writes of the leader alone.
 
     Args:
-        on_commit: Is told of every commit that took effect.
+        on_commit: Is told of what has become true, with every commit that took effect.
+        limits: How much one commit takes.
 
     Attributes:
         epoch: Of the present leadership, or of the last one if nobody leads.
         leader: Who leads, or None.
     """
 
-    def __init__(self, on_commit: Callable[[Sequence[StoreOperation]], None]) -> None:
+    def __init__(
+        self,
+        on_commit: Callable[[Sequence[StoreOperation]], None],
+        limits: CommitLimits,
+    ) -> None:
         self._on_commit = on_commit
+        self._limits = limits
         self._values: dict[str, bytes] = {}
         self.epoch = 0
         self.leader: str | None = None
@@ -62,32 +69,42 @@ class NameService:
         Raises:
             StaleEpochError: If *name* does not lead under that epoch now.
         """
-        check_operations(operations)
+        checked = check_operations(operations)
+        assert len(checked) <= self._limits.operation_count_max
         if not self.leads(name, epoch):
             raise StaleEpochError("query-proxy", epoch, self.epoch)
+        before = with_large(self._values)
+        self._values = dict(self._values)
         for operation in operations:
             match operation:
                 case Put(path=path, value=value):
                     self._values[path] = value
                 case Delete(path=path):
                     self._values.pop(path, None)
-        self._on_commit(operations)
+        self._on_commit(_difference(before, with_large(self._values)))
+
+    @property
+    def is_within_large_write(self) -> bool:
+        """Return whether some commits of a large write are there, and not all."""
+        return any(path.startswith(LARGE) for path in self._values)
 
     def load(self) -> StoredControl:
         """Return what a new leader reads, by the shipped code."""
-        counters = self._values.get(paths.COUNTERS)
-        job_paths = sorted(path for path in self._values if path.startswith("jobs/"))
-        return StoredControl(
-            counters=None if counters is None else paths.decode_counters(counters),
-            jobs=_to_jobs(job_paths, [self._values[path] for path in job_paths]),
-            nodes=[
-                paths.decode_node(self._values[path])
-                for path in sorted(self._values)
-                if path.startswith("nodes/")
-            ],
-        )
+        return stored_control(self._values, self._limits)
 
     def store_id_of(self, node_id: str) -> str | None:
         """Return which data directory the control plane takes for the node's."""
-        value = self._values.get(paths.node_path(node_id))
+        value = with_large(self._values).get(paths.node_path(node_id))
         return None if value is None else paths.decode_node(value).store_id
+
+
+def _difference(
+    before: Mapping[str, bytes], after: Mapping[str, bytes]
+) -> Sequence[StoreOperation]:
+    """Return what has become true: parts of a large write mean nothing before it is."""
+    puts = [
+        Put(path, value)
+        for path, value in after.items()
+        if not path.startswith(LARGE) and before.get(path) != value
+    ]
+    return [*puts, *(Delete(path) for path in before if path not in after)]

@@ -138,8 +138,8 @@ MUTATIONS: Final = (
         name="write-in-doubt-taken-for-failed",
         rule="W3: whoever cannot know starts over from the store",
         module="queryablestate.control.core",
-        before="        if is_certain:\n",
-        after="        if is_certain or error is not None:\n",
+        before="if is_certain and writing.index <= writing.commits.deciding_index:\n",
+        after="if is_certain or error is not None:\n",
     ),
     Mutation(
         name="decision-checked-too-early",
@@ -185,6 +185,27 @@ MUTATIONS: Final = (
         module="queryablestate.store.rows",
         before="            index = index_first + count\n",
         after="            index = count\n",
+    ),
+    Mutation(
+        name="large-write-taken-for-not-there",
+        rule="W3: a large write that is decided is true for every later leader",
+        module="queryablestate.control.stored_control",
+        before="    values = with_large(values)\n",
+        after="    with_large(values)\n",
+    ),
+    Mutation(
+        name="large-write-left-undone",
+        rule="W3: what is left of a large write comes before anything else",
+        module="queryablestate.control.core",
+        before="        self._unfinished = unfinished\n",
+        after="        self._unfinished = NOTHING_LEFT\n",
+    ),
+    Mutation(
+        name="large-write-true-too-early",
+        rule="W3: half of a large write is not there",
+        module="queryablestate.control.large_writes",
+        before="    parts = {\n",
+        after="    return DividedWrite(commits=groups)\n    parts = {\n",
     ),
     *MOVE_MUTATIONS,
 )

@@ -208,7 +208,10 @@ class Proxy:
                 replica_count=world.scenario.replica_count,
                 joining_key_groups_max=world.scenario.joining_count_max,
             ),
+            unfinished=stored.unfinished,
+            commit_limits=world.scenario.commit_limits,
         )
+        world.counts["large writes taken over"] += bool(stored.unfinished.commits)
         self._loaded_at_ns = world.timeline.now_ns
         self._registered.clear()
         self._reads.lead(self.core.locations, leader_epoch=epoch)
@@ -450,6 +453,8 @@ class Proxy:
                     world.names.commit(effect.operations, name=self.name, epoch=epoch)
                 except NameServiceError as error:
                     event = StoreFailed(error=error, is_certain=True)
+                else:
+                    world.store_written(self)
             if is_doubtful:
                 world.counts["fault: store answers lost"] += 1
                 event = StoreFailed(

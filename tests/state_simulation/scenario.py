@@ -8,6 +8,7 @@ from typing import Final
 
 from attrs import frozen
 
+from queryablestate.control.large_writes import COMMIT_LIMITS, CommitLimits
 from tests.simulation.timeline import MS
 
 
@@ -169,6 +170,8 @@ class Scenario:
         network: How bad the network is.
         store_ns: The mean duration of a write of a node's store.
         leader_store_ns: Likewise of the leader store.
+        commit_limits: How much one commit of the leader store takes: little, so that
+            decisions are divided, or as much as it does.
         store_doubt: Probability that nobody learns what became of such a write.
         task_failure: Probability that a task fails or is slow, and runs again.
         caches: Whether the proxies keep answers.
@@ -190,6 +193,7 @@ class Scenario:
     network: NetworkPlan
     store_ns: int
     leader_store_ns: int
+    commit_limits: CommitLimits
     store_doubt: float
     task_failure: float
     caches: bool
@@ -268,6 +272,17 @@ def _weights(rng: Random, profile: Profile) -> tuple[int, ...]:
     return tuple(weights.get(name, 0) for name in FAULT_NAMES)
 
 
+def _commit_limits(seed: int) -> CommitLimits:
+    """Return how much one commit of the leader store takes; half of the time little."""
+    rng = Random(f"{seed}/commits")  # of its own: what else a seed stands for stays
+    if rng.random() < 0.5:
+        return COMMIT_LIMITS
+    return CommitLimits(
+        operation_count_max=rng.choice((2, 3, 5)),
+        size_bytes_max=rng.choice((2_000, 4_000)),
+    )
+
+
 def make_scenario(seed: int) -> Scenario:
     """Return what *seed* stands for; the same every time."""
     rng = Random(seed)
@@ -297,4 +312,5 @@ def make_scenario(seed: int) -> Scenario:
         fault_interval_ns=round(rng.uniform(80, 900)) * MS,
         faults_end_ns=round(rng.uniform(4_000, 9_000)) * MS,
         fault_weights=_weights(rng, profile),
+        commit_limits=_commit_limits(seed),
     )

@@ -17,6 +17,7 @@ from election import Put
 from nameservice import NameServiceError
 from queryablestate.control import chains
 from queryablestate.control.job import leader_paths as paths
+from queryablestate.control.job.entry_parts import decode_entry
 from queryablestate.store import copy_reader as store_copy_reader
 from queryablestate.wire.operation_messages import DrainNode, ListRescalings
 from queryablestate.wire.refusals import refusal_of
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["Host", "World"]
 
 _WALL_CLOCK_US: Final = 1_700_000_000_000_000
+_LARGE_DEATH: Final = 0.05
 _NOTICE_NS: Final = 80 * MS
 _PROGRESS_COUNT: Final = 2
 # A batch may fail a few times on what the faults have left behind: a commit that times
@@ -157,7 +159,8 @@ class World:
         self.network = Network(
             scenario.network, self.timeline, Random(f"{scenario.seed}/network")
         )
-        self.names = NameService(self._committed)
+        self._large_rng = Random(f"{scenario.seed}/large writes")
+        self.names = NameService(self._committed, scenario.commit_limits)
         self.connections: dict[LinkId, tuple[Node, Proxy]] = {}
         self.isolated: set[str] = set()
         self.copy_links: dict[LinkId | None, CopyLink] = {}
@@ -447,7 +450,7 @@ class World:
             for host in self.hosts
         }
         for job_number, value in entries:
-            entry = paths.decode_entry(value)
+            entry = decode_entry(value)
             self.trace("store", entry)
             self.counts["entries decided"] += 1
             self.checker.entry_decided(self._jobs[job_number], entry, registered)
@@ -570,6 +573,21 @@ class World:
         self._proxies.remove(proxy)
         self._proxies.append(Proxy(self, f"proxy-{self.next_number()}"))
         self.timeline.after(self.rng.randrange(1, 400 * MS), partial(self._grant, None))
+
+    def store_written(self, proxy: Proxy) -> None:
+        """Kill a proxy between two commits of one large write, now and then."""
+        if (
+            self.names.is_within_large_write
+            and not self.network.is_calm
+            and self.scenario.profile is Profile.STORM
+            and self._large_rng.random() < _LARGE_DEATH
+        ):
+            self.counts["fault: leader killed within a large write"] += 1
+            self.timeline.after(1, partial(self._kill_if_alive, proxy))
+
+    def _kill_if_alive(self, proxy: Proxy) -> None:
+        if proxy.is_alive and self.leader is proxy:
+            self.restart_proxy(proxy)
 
     # -- what lies between -------------------------------------------------------------
 

@@ -73,6 +73,7 @@ from queryablestate.wire.schema_digest import DeclarationWantedError, is_known_b
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from election import StoreOperation
     from queryablestate.control.job.batch_order import Repeated
     from queryablestate.schema.schema import StateSchema
     from queryablestate.wire.clients import BindRun, CommitBatch, StateDeclaration
@@ -113,6 +114,7 @@ class Job:
             pinned to the one by which their rows were sent (rule W3).
         states: The registered states by number.
         entries: The entries that are kept, by sequence.
+        is_in_one_record: Whether the store has *record* as earlier versions wrote it.
     """
 
     record: JobRecord
@@ -120,6 +122,7 @@ class Job:
     assignments: dict[int, AssignmentRecord] = field(factory=dict)
     states: dict[int, StateRecord] = field(factory=dict)
     entries: dict[int, Entry] = field(factory=dict)
+    is_in_one_record: bool = False
     # Who holds in-sync copies, and by which assignment: asked for with each entry that
     # a node has applied.
     _holders: tuple[AssignmentRecord | None, tuple[str, ...]] = field(
@@ -551,10 +554,16 @@ class Job:
         if self.assignment is None or assignment.version > self.assignment.version:
             self.assignment = assignment
 
+    def operations(self, change: JobChange) -> list[StoreOperation]:
+        """Return what is to be written for *change* to be true."""
+        stored = None if self.is_in_one_record else self.record
+        return change.operations(stored, self.entries)
+
     def adopt(self, change: JobChange) -> None:
         """Take *change*, which has been written, for true."""
         assert change.record.sequence >= self.record.sequence
         self.record = change.record
+        self.is_in_one_record = False
         for state in change.states:
             self.states[state.state_number] = state
         for number in change.dropped:
@@ -622,6 +631,9 @@ def _check_may_go_on(owned: StateProgress, query_id: str) -> None:
 
 def _with_run(record: JobRecord, run: RunRecord) -> JobRecord:
     """Return *record* with *run* as the one that was active last."""
+    newest = record.runs[-1] if record.runs else run
+    is_newest = newest.query_id == run.query_id
+    run = replace(run, activity=newest.activity + (not is_newest))
     runs, fence = runs_with(record.runs, run, record.progress, fence=record.fence)
     return replace(record, runs=runs, fence=fence)
 

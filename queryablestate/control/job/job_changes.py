@@ -1,7 +1,8 @@
 """
 `JobChange`: what a request changes in one job, and how that is written; pure.
 
-All of it is one commit of the leader store: the next leader finds all of it or nothing.
+All of it is one write: the next leader finds all of it or nothing, whether it takes one
+commit of the leader store or several (`queryablestate.control.large_writes`).
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from election import Delete, Put
+from queryablestate.control.job.entry_parts import entry_parts
+from queryablestate.control.job.job_records import changed_records
 from queryablestate.control.job.leader_paths import (
     assignment_path,
     encode_record,
-    entry_path,
-    job_path,
     state_path,
 )
 
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from election import StoreOperation
     from queryablestate.wire.records import (
         AssignmentRecord,
@@ -56,24 +59,32 @@ class JobChange:
     forgotten: tuple[int, ...] = ()
     pruned: tuple[int, ...] = ()
 
-    def operations(self) -> list[StoreOperation]:
-        """Return what is to be committed to the leader store."""
+    def operations(
+        self, stored: JobRecord | None, entries: Mapping[int, Entry]
+    ) -> list[StoreOperation]:
+        """
+        Return what is to be written.
+
+        Args:
+            stored: The record that the store holds; None if it holds it otherwise.
+            entries: Those that it holds, by sequence.
+        """
         number = self.record.job_number
-        operations: list[StoreOperation] = [
-            Put(job_path(number), encode_record(self.record))
-        ]
+        operations = [*changed_records(stored, self.record)]
         for state in self.states:
             path = state_path(number, state.state_number)
             operations.append(Put(path, encode_record(state)))
         operations += [Delete(state_path(number, dropped)) for dropped in self.dropped]
         if self.entry is not None:
-            path = entry_path(number, self.entry.sequence)
-            operations.append(Put(path, encode_record(self.entry)))
+            puts = entry_parts(number, self.entry)
+            operations += [Put(path, part) for path, part in puts.items()]
         if self.assignment is not None:
             path = assignment_path(number, self.assignment.version)
             operations.append(Put(path, encode_record(self.assignment)))
         operations += [
             Delete(assignment_path(number, version)) for version in self.forgotten
         ]
-        operations += [Delete(entry_path(number, pruned)) for pruned in self.pruned]
+        for sequence in self.pruned:
+            parts = entry_parts(number, entries[sequence])
+            operations += [Delete(path) for path in parts]
         return operations

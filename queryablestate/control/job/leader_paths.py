@@ -6,11 +6,16 @@ Where the control plane keeps its records in the leader store of ``QUERY_PROXY``
     witness                         nothing; its version tells one store from another
     counters                        CountersRecord
     nodes/DIGEST                    NodeRecord, by a digest of the node's id
-    jobs/NUMBER                     JobRecord
+    jobs/NUMBER                     JobRecord without runs and progress
+    jobs/NUMBER/queries/DIGEST      QueryRecord, by a digest of the query's id
+    jobs/NUMBER/progress/NUMBER     StateProgress of one state, without its queries
     jobs/NUMBER/assignments/NUMBER  AssignmentRecord: the newest, and those before it
                                     that a batch may be pinned to
     jobs/NUMBER/states/NUMBER       StateRecord
-    jobs/NUMBER/entries/SEQUENCE    Entry
+    jobs/NUMBER/entries/SEQUENCE    Entry; its beginning, if it has parts
+    jobs/NUMBER/entries/SEQUENCE/N  what goes on with it
+    large, large/N                  a write that takes more than one commit: see
+                                    `queryablestate.control.large_writes`
 
 Names of jobs and nodes can be as long as a path may be, so records have numbers or
 digests in their paths, and hold the names themselves.
@@ -31,8 +36,10 @@ from queryablestate.wire.records import (
     Entry,
     JobRecord,
     NodeRecord,
+    StateProgress,
     StateRecord,
 )
+from queryablestate.wire.stored_records import PackedBatch, QueryRecord
 
 
 __all__ = [
@@ -41,14 +48,18 @@ __all__ = [
     "assignment_path",
     "decode_assignment",
     "decode_counters",
-    "decode_entry",
     "decode_job",
     "decode_node",
+    "decode_progress",
+    "decode_query",
     "decode_state",
+    "decode_stored_entry",
     "encode_record",
     "entry_path",
     "job_path",
     "node_path",
+    "progress_path",
+    "query_path",
     "state_path",
 ]
 
@@ -67,6 +78,16 @@ def node_path(node_id: str) -> str:
 def job_path(job_number: int) -> str:
     """Return where the job's `JobRecord` is."""
     return f"jobs/{job_number}"
+
+
+def query_path(job_number: int, query_id: str) -> str:
+    """Return where the `QueryRecord` is."""
+    return f"jobs/{job_number}/queries/{sha256(query_id.encode()).hexdigest()}"
+
+
+def progress_path(job_number: int, state_number: int) -> str:
+    """Return where the `StateProgress` of that state is."""
+    return f"jobs/{job_number}/progress/{state_number}"
 
 
 def assignment_path(job_number: int, version: int) -> str:
@@ -112,4 +133,8 @@ decode_assignment: Final[Callable[[bytes], AssignmentRecord]] = _decoder(
     AssignmentRecord
 )
 decode_state: Final[Callable[[bytes], StateRecord]] = _decoder(StateRecord)
-decode_entry: Final[Callable[[bytes], Entry]] = _decoder(Entry)
+decode_query: Final[Callable[[bytes], QueryRecord]] = _decoder(QueryRecord)
+decode_progress: Final[Callable[[bytes], StateProgress]] = _decoder(StateProgress)
+decode_stored_entry: Final[Callable[[bytes], Entry | PackedBatch]] = _decoder(
+    Entry | PackedBatch
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import attrs
@@ -1669,6 +1670,24 @@ class TestCalls:
         (sent,) = talk.begin(call)
         talk.refuse(sent, "access-denied", "list jobs")
         assert isinstance(call.error, AccessDeniedError)
+
+    @pytest.mark.proves("B3")
+    def test_what_the_proxy_would_not_take_is_refused_by_size(self) -> None:
+        """B3: at once, by name and number; it was sent until time was up."""
+        talk = Conversation(frame_size_bytes_max=500)
+        call = talk.call(
+            lambda number, session: DescribeState(
+                request_id=number, session=session, job_id="x" * 600, state_name="s"
+            )
+        )
+        assert talk.begin(call) == ()
+        assert isinstance(call.error, ConfigurationError)
+        assert re.search(
+            r"'describe' request of \d+ bytes.* frame_size_bytes_max, which is 500",
+            str(call.error),
+        )
+        other = talk.call(self.jobs)
+        assert len(talk.ask(other)) == 1
 
     def test_overload_is_asked_again(self) -> None:
         """``did-not-happen`` costs a pause, and nothing else."""

@@ -12,7 +12,8 @@ from queryablestate.control.chains import (
     prunable_entries,
 )
 from queryablestate.control.events import LinkClosed, LinkId
-from queryablestate.control.job.leader_paths import encode_record, entry_path, job_path
+from queryablestate.control.job.leader_paths import entry_path
+from queryablestate.control.stored_control import stored_control
 from queryablestate.errors import StateUnavailableError
 from queryablestate.wire.node_messages import (
     ApplyEntries,
@@ -237,7 +238,8 @@ class TestPruning:
         assert entry_path(1, 3) in plane.store
         record = plane.core._control.job(APP).record
         assert (record.sequence_first, record.sequence) == (3, 102)
-        assert plane.store[job_path(1)] == encode_record(record)
+        (stored,) = stored_control(plane.store).jobs
+        assert stored.record == record
 
     def test_nothing_is_pruned_while_an_owner_is_away(self) -> None:
         """Nobody knows how far it is."""

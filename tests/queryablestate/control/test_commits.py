@@ -29,7 +29,7 @@ from queryablestate.control.events import (
     TimePassed,
     WriterAsked,
 )
-from queryablestate.control.job.leader_paths import decode_job, job_path
+from queryablestate.control.stored_control import stored_control
 from queryablestate.wire.batch_digest import digest_of
 from queryablestate.wire.clients import BatchCommitted, CommitBatch
 from queryablestate.wire.node_messages import ApplyEntries, VerifyStages
@@ -68,15 +68,21 @@ def verify_id(batch_id: int, *stages: StageRecord, epoch: int = 1) -> int:
     return verify_id_of(APP, epoch, batch_id, stages, assignment_version=1)
 
 
-def verification(batch_id: int, *stages: StageRecord) -> VerifyStages:
-    """Return what a node is asked to verify."""
+def verification(
+    batch_id: int, *stages: StageRecord, node_id: str = "a"
+) -> VerifyStages:
+    """Return what a node is asked to verify: what it should have of each stage."""
     return VerifyStages(
         leader_epoch=EPOCH,
         verify_id=verify_id(batch_id, *stages),
         job_id=APP,
         writer_epoch=1,
         batch_id=batch_id,
-        stages=stages,
+        stages=tuple(
+            replace(one, chunk_counts={node_id: one.chunk_counts[node_id]})
+            for one in stages
+            if one.chunk_counts.get(node_id)
+        ),
     )
 
 
@@ -122,18 +128,8 @@ class TestPhases:
         both = stage(1, a=2, b=1)
         only_b = stage(2, a=0, b=1)
         assert plane.step(asked(commit(1, 0, both, only_b))) == (
-            SendToNode(
-                link=LINK_A,
-                message=VerifyStages(
-                    leader_epoch=EPOCH,
-                    verify_id=verify_id(0, both, only_b),
-                    job_id=APP,
-                    writer_epoch=1,
-                    batch_id=0,
-                    stages=(both,),
-                ),
-            ),
-            SendToNode(link=LINK_B, message=verification(0, both, only_b)),
+            SendToNode(link=LINK_A, message=verification(0, both, only_b)),
+            SendToNode(link=LINK_B, message=verification(0, both, only_b, node_id="b")),
         )
         number = verify_id(0, both, only_b)
         said = verified("a", number)
@@ -345,7 +341,8 @@ class TestRefused:
             request = commit(ticket, 0, query_id=query_id, run_id=run_id)
             request = replace(request, on_new_query=mode)
             assert plane.decide(request)[-1] == committed(0)
-        progress = decode_job(plane.store[job_path(1)]).progress[0]
+        (stored,) = stored_control(plane.store).jobs
+        progress = stored.record.progress[0]
         assert len(progress.queries) == 32
         assert [one.query_id for one in progress.queries[-3:]] == ["q33", "q34", "q35"]
 

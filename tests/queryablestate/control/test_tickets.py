@@ -26,6 +26,8 @@ from queryablestate.control.job.leader_paths import (
     COUNTERS,
     assignment_path,
     job_path,
+    progress_path,
+    query_path,
     state_path,
 )
 from queryablestate.control.limits import ControlLimits
@@ -327,6 +329,8 @@ class TestRun:
         assert isinstance(write, WriteStore)
         assert [operation.path for operation in write.operations] == [
             job_path(1),
+            progress_path(1, 1),
+            query_path(1, "query"),
             state_path(1, 1),
             COUNTERS,
         ]
@@ -508,6 +512,8 @@ class TestBeginning:
         assert isinstance(write, WriteStore)
         assert [operation.path for operation in write.operations] == [
             job_path(1),
+            progress_path(1, 1),
+            query_path(1, "query"),
             state_path(1, 1),
             assignment_path(1, 1),
             COUNTERS,

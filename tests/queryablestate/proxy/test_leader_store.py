@@ -19,11 +19,8 @@ from nameservice import (
     VersionMismatchError,
 )
 from queryablestate.control.job.leader_paths import assignment_path
-from queryablestate.proxy.leader_store import (
-    LeaderStoreThread,
-    StoredControl,
-    load_control,
-)
+from queryablestate.control.stored_control import StoredControl
+from queryablestate.proxy.leader_store import LeaderStoreThread, load_control
 from tests.queryablestate.control_plane import APP, VALUE, Plane, commit
 from tests.queryablestate.stored_control import FakeStore, leader_session
 from tests.recording import WAIT_SECONDS, Record

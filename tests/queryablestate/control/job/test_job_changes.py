@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from election import Delete, Put
 from queryablestate.control.assignment.assignment import first_assignment
+from queryablestate.control.job.job import Job
 from queryablestate.control.job.job_changes import JobChange
 from queryablestate.control.job.leader_paths import (
     assignment_path,
@@ -27,8 +28,16 @@ RECORD = JobRecord(
 )
 
 
+JOB = Job(
+    record=RECORD,
+    entries={
+        number: StateDropped(sequence=number, state_number=number) for number in (1, 2)
+    },
+)
+
+
 def test_all_that_changes_is_written_at_once() -> None:
-    """One commit of the leader store holds all of it, versions of assignments too."""
+    """One write of the leader store holds all of it, versions of assignments too."""
     assignment = first_assignment({"a": "x"}, max_parallelism=4, version=2, sequence=0)
     state = StateRecord(state_name="log", state_number=5, schema=LIST)
     entry = StateDropped(sequence=9, state_number=6)
@@ -41,7 +50,7 @@ def test_all_that_changes_is_written_at_once() -> None:
         forgotten=(1,),
         pruned=(1, 2),
     )
-    assert change.operations() == [
+    assert JOB.operations(change) == [
         Put(job_path(3), encode_record(RECORD)),
         Put(state_path(3, 5), encode_record(state)),
         Delete(state_path(3, 6)),
@@ -56,4 +65,4 @@ def test_all_that_changes_is_written_at_once() -> None:
 def test_what_does_not_change_is_not_written() -> None:
     """A binding costs a record, and one for each state that is new."""
     change = JobChange(record=RECORD)
-    assert change.operations() == [Put(job_path(3), encode_record(RECORD))]
+    assert JOB.operations(change) == [Put(job_path(3), encode_record(RECORD))]

@@ -10,6 +10,7 @@ from msgspec import Struct
 from election.store import check_store_path
 from nameservice import StorageError
 from queryablestate.control.job import leader_paths as paths
+from queryablestate.control.job.entry_parts import decode_entry
 from queryablestate.wire.records import (
     AssignmentRecord,
     BatchDecided,
@@ -99,9 +100,9 @@ RECORDS: list[tuple[Struct, Callable[[bytes], Struct]]] = [
             ),
             stages=(stage(1, a=2),),
         ),
-        paths.decode_entry,
+        decode_entry,
     ),
-    (StateDropped(sequence=1, state_number=2), paths.decode_entry),
+    (StateDropped(sequence=1, state_number=2), decode_entry),
 ]
 
 
@@ -129,6 +130,8 @@ def test_every_path_is_one_of_the_store() -> None:
         paths.job_path(10**18),
         paths.assignment_path(10**18, 10**15),
         paths.state_path(10**18, 10**18),
+        paths.query_path(10**18, "q/\n" * 255),
+        paths.progress_path(10**18, 10**18),
         paths.entry_path(10**18, 10**18),
     ):
         check_store_path(path)
