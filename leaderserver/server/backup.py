@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from election.epochs import COUNTER_BITS, EVERY_COMPONENT
-from leaderserver.server.storage import DATABASE_FILE_NAME, SCHEMA_VERSION
+from leaderserver.server.storage_database import DATABASE_FILE_NAME, SCHEMA_VERSION
 from leaderserver.server.storage_directory import LOCK_FILE_NAME, DataDirectory
 from nameservice import ConfigurationError, StorageError
 

@@ -64,7 +64,8 @@ from leaderserver.server.publishing_port import PublishingPort
 from leaderserver.server.reply_sender import ReplySender
 from leaderserver.server.service import LeaderService
 from leaderserver.server.service_config import ServiceConfig
-from leaderserver.server.storage import LeaderStorage, MemoryStorage, SQLiteStorage
+from leaderserver.server.sqlite_storage import SQLiteStorage
+from leaderserver.server.storage import LeaderStorage, MemoryStorage
 from leaderserver.server.storage_threads import StorageThreads
 from nameservice import (
     Clock,

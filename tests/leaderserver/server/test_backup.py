@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from election import Delete, Put, VersionedValue
 from election.epochs import EVERY_COMPONENT, IncarnationEpochs
 from leaderserver.server.backup import BackupInformation, back_up, restore_backup
-from leaderserver.server.storage import DATABASE_FILE_NAME, SQLiteStorage
+from leaderserver.server.sqlite_storage import SQLiteStorage
+from leaderserver.server.storage_database import DATABASE_FILE_NAME
 from nameservice import ConfigurationError, StorageError
 
 

@@ -22,11 +22,9 @@ from leaderserver.messages import (
     RegisteredReply,
     Welcome,
 )
-from leaderserver.server.storage import (
-    DATABASE_FILE_NAME,
-    SQLiteStorage,
-    UncertainWriteError,
-)
+from leaderserver.server.sqlite_storage import SQLiteStorage
+from leaderserver.server.storage import UncertainWriteError
+from leaderserver.server.storage_database import DATABASE_FILE_NAME
 from nameservice import DidNotHappenError, MayHaveHappenedError, StorageError
 from tests.faults.disk import FaultyDisk
 from tests.faults.server import ServerOnFaultyDisk
@@ -245,7 +243,7 @@ class TestContenders:
 def test_a_storage_that_failed_writes_nothing_more(tmp_path: Path) -> None:
     """After a failed sync a later one that succeeds proves nothing."""
     storage = SQLiteStorage(tmp_path)
-    storage._fatal_error = UncertainWriteError("it failed")
+    storage._database._fatal_error = UncertainWriteError("it failed")
     with pytest.raises(StorageError, match="it failed"):
         storage.commit(WIRE_ID, [Put("a", b"")])
     with pytest.raises(StorageError, match="it failed"):
@@ -256,7 +254,7 @@ def test_a_storage_that_failed_writes_nothing_more(tmp_path: Path) -> None:
 
 _FIRST_START = """
 import sys
-from leaderserver.server.storage import SQLiteStorage
+from leaderserver.server.sqlite_storage import SQLiteStorage
 from nameservice import ConfigurationError, StorageError
 try:
     storage = SQLiteStorage(sys.argv[1])

@@ -8,7 +8,7 @@ import pytest
 
 from election import LeaderSession, LeaderStore, Put
 from haservices import HAConfig, HAServices, campaign, open_ha_services
-from leaderserver.server.storage import SQLiteStorage
+from leaderserver.server.sqlite_storage import SQLiteStorage
 from leaderserver.server.storage_directory import (
     RESERVE_FILE_NAME,
     RESERVE_SIZE_BYTES,
@@ -134,5 +134,7 @@ def test_deleting_does_not_overwrite(tmp_path: Path) -> None:
     """Some builds of SQLite do so by default, and need as much room as is freed."""
     storage = SQLiteStorage(tmp_path)
     storage.commit("c/a", [Put("a", VALUE)])
-    assert storage._database.execute("PRAGMA secure_delete").fetchone() == (0,)
+    assert storage._database._connection.execute("PRAGMA secure_delete").fetchone() == (
+        0,
+    )
     storage.close()

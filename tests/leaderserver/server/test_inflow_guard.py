@@ -17,7 +17,8 @@ import pytest
 from election import Put
 from leaderserver.server.core.inflow import Inflow
 from leaderserver.server.inflow_guard import InflowGuard
-from leaderserver.server.storage import DATABASE_FILE_NAME, SQLiteStorage
+from leaderserver.server.sqlite_storage import SQLiteStorage
+from leaderserver.server.storage_database import DATABASE_FILE_NAME
 from nameservice import SystemClock
 from zmqtransport import ConnectionId
 

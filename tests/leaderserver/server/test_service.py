@@ -51,7 +51,7 @@ from leaderserver.messages import (
     WithdrawRequest,
 )
 from leaderserver.server.core.turn import Broadcast, Outgoing, Send
-from leaderserver.server.storage import SQLiteStorage
+from leaderserver.server.sqlite_storage import SQLiteStorage
 from tests.leaderserver.conversation import (
     CONTENDER,
     CONTENDER_OF_ANOTHER,
@@ -868,7 +868,7 @@ class TestAfterAStart:
         conversation = Conversation(storage=storage)
         alice = Talker(conversation, "alice")
         alice.hello()
-        storage._database.execute("PRAGMA query_only = ON")
+        storage._database._connection.execute("PRAGMA query_only = ON")
         with capture_logs() as logs:
             outgoing = alice.say(register("x"))
         assert "epoch.unrecorded" in [line["event"] for line in logs]
@@ -876,7 +876,7 @@ class TestAfterAStart:
             isinstance(item, Send) and isinstance(item.message, Granted)
             for item in outgoing
         )
-        storage._database.execute("PRAGMA query_only = OFF")
+        storage._database._connection.execute("PRAGMA query_only = OFF")
         granted: list[Outgoing] = []
         for _ in range(40):
             alice.heartbeat()

@@ -12,12 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from election import Delete, Put, StoreOperation, VersionedValue
-from leaderserver.server.storage import (
-    DATABASE_FILE_NAME,
-    LeaderStorage,
-    MemoryStorage,
-    SQLiteStorage,
-)
+from leaderserver.server.sqlite_storage import SQLiteStorage
+from leaderserver.server.storage import LeaderStorage, MemoryStorage
+from leaderserver.server.storage_database import DATABASE_FILE_NAME
 from nameservice import ConfigurationError, StorageError, VersionMismatchError
 
 
@@ -255,7 +252,7 @@ class TestSQLiteStorage:
         """What a killed process held is free, and what it wrote is there."""
         script = (
             "import os, signal\n"
-            "from leaderserver.server.storage import SQLiteStorage\n"
+            "from leaderserver.server.sqlite_storage import SQLiteStorage\n"
             f"storage = SQLiteStorage({str(tmp_path)!r})\n"
             f"storage.record_epoch({JOB!r}, 5)\n"
             "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -417,20 +414,20 @@ class TestSQLiteStorage:
         """SQLite's errors do not escape, and the next transaction is a new one (L4)."""
         storage = SQLiteStorage(tmp_path)
         storage.record_epoch(JOB, 1)
-        storage._database.execute("PRAGMA query_only = ON")
+        storage._database._connection.execute("PRAGMA query_only = ON")
         with pytest.raises(StorageError, match="cannot write to the data directory"):
             storage.record_epoch(JOB, 2)
         with pytest.raises(StorageError, match="cannot write"):
             storage.commit(JOB, [Put("a", b"")])
         assert storage.recorded_epochs() == {JOB: 1}
-        storage._database.execute("PRAGMA query_only = OFF")
+        storage._database._connection.execute("PRAGMA query_only = OFF")
         storage.record_epoch(JOB, 2)
         storage.close()
 
     def test_a_commit_that_fails_is_rolled_back(self, tmp_path: Path) -> None:
         """A database that is locked by somebody else for good is told, too (L4)."""
         storage = SQLiteStorage(tmp_path)
-        storage._database.execute("PRAGMA busy_timeout = 0")
+        storage._database._connection.execute("PRAGMA busy_timeout = 0")
         intruder = sqlite3.connect(tmp_path / DATABASE_FILE_NAME, isolation_level=None)
         intruder.execute("BEGIN IMMEDIATE")
         with pytest.raises(StorageError, match="locked"):
@@ -443,7 +440,7 @@ class TestSQLiteStorage:
     def test_what_cannot_be_read_is_told(self, tmp_path: Path) -> None:
         """A table that is gone is an error of the storage, not of SQLite (L4)."""
         storage = SQLiteStorage(tmp_path)
-        storage._database.execute("DROP TABLE store")
+        storage._database._connection.execute("DROP TABLE store")
         with pytest.raises(StorageError, match="cannot read the data directory"):
             storage.get(JOB, "a")
         storage.close()

@@ -20,13 +20,13 @@ from leaderserver.server.core.storage_queue import (
     StorageWork,
 )
 from leaderserver.server.core.store_sizes import StoreFullError, StoreLimits
+from leaderserver.server.sqlite_storage import SQLiteStorage
 from leaderserver.server.storage import (
-    DATABASE_FILE_NAME,
     DiskFullError,
-    SQLiteStorage,
     StorageBusyError,
     UncertainWriteError,
 )
+from leaderserver.server.storage_database import DATABASE_FILE_NAME
 from leaderserver.server.storage_work import Outcome, perform_storage_work
 from nameservice import StorageError, VersionMismatchError
 
@@ -78,7 +78,7 @@ class TestTogether:
         limits = StoreLimits(bytes_per_component_max=100_000)
         with contextlib.closing(SQLiteStorage(tmp_path / "data", limits)) as storage:
             statements: list[str] = []
-            storage._database.set_trace_callback(statements.append)
+            storage._database._connection.set_trace_callback(statements.append)
             greedy = put("a", bytes(200_000))
             epochs = [
                 RecordEpochTask(component_id=f"c/{number}", epoch=7)
@@ -94,7 +94,7 @@ class TestTogether:
         self, storage: SQLiteStorage, tmp_path: Path
     ) -> None:
         """Once for all of them, not one after the other."""
-        storage._database.execute("PRAGMA busy_timeout = 0")
+        storage._database._connection.execute("PRAGMA busy_timeout = 0")
         intruder = sqlite3.connect(tmp_path / DATABASE_FILE_NAME, isolation_level=None)
         intruder.execute("BEGIN IMMEDIATE")
         outcomes = perform(storage, put("a"), put("b"))
@@ -109,8 +109,8 @@ class TestOneByOne:
         self, storage: SQLiteStorage
     ) -> None:
         """An epoch is recorded though the value beside it does not fit (E2)."""
-        (pages,) = storage._database.execute("PRAGMA page_count").fetchone()
-        storage._database.execute(f"PRAGMA max_page_count = {pages + 4}")
+        (pages,) = storage._database._connection.execute("PRAGMA page_count").fetchone()
+        storage._database._connection.execute(f"PRAGMA max_page_count = {pages + 4}")
         epoch = RecordEpochTask(component_id="c/a", epoch=7)
         outcomes = perform(storage, put("a", bytes(900_000)), epoch, put("b"))
         assert isinstance(outcomes[0], DiskFullError)
@@ -119,7 +119,7 @@ class TestOneByOne:
 
     def test_what_failed_for_good_is_said_of_each(self, storage: SQLiteStorage) -> None:
         """Nothing is written any more, and it is certain that it is not."""
-        storage._fatal_error = UncertainWriteError("a sync failed")
+        storage._database._fatal_error = UncertainWriteError("a sync failed")
         outcomes = perform(storage, put("a"), put("b"))
         assert all(isinstance(outcome, StorageError) for outcome in outcomes)
         assert not any(isinstance(o, UncertainWriteError) for o in outcomes)

@@ -18,7 +18,7 @@ from leaderserver.messages import (
     ValueReply,
     WithdrawRequest,
 )
-from leaderserver.server.storage import SQLiteStorage
+from leaderserver.server.sqlite_storage import SQLiteStorage
 from tests.leaderserver.conversation import (
     EPOCH,
     JOB,
@@ -141,7 +141,7 @@ class TestStore:
         storage = SQLiteStorage(tmp_path)
         alice = Talker(Conversation(storage=storage), "alice")
         alice.hello()
-        storage._database.execute("DROP TABLE store")
+        storage._database._connection.execute("DROP TABLE store")
         request = GetRequest(component_id=JOB, path="a")
         assert failure(alice.say(request)) == "storage"
         storage.close()

@@ -8,7 +8,8 @@ import pytest
 
 from election import Delete, Put
 from leaderserver.server.core.store_sizes import StoreFullError, StoreLimits
-from leaderserver.server.storage import LeaderStorage, MemoryStorage, SQLiteStorage
+from leaderserver.server.sqlite_storage import SQLiteStorage
+from leaderserver.server.storage import LeaderStorage, MemoryStorage
 
 
 if TYPE_CHECKING:
