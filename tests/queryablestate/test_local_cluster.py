@@ -341,6 +341,24 @@ class TestFaults:
             publish(config, 6, publisher)
             assert client.get(*STATE, "N007") == {"delay": 6}
 
+    @pytest.mark.proves("B3")
+    def test_a_query_of_a_thousand_states_commits(
+        self, config: HAConfig, ha: HAServices
+    ) -> None:
+        """B3: and the next leader reads all of it, and commits their next batch."""
+        states = {f"state-{number}": SCHEMA for number in range(1_000)}
+        publisher = Publisher(config, "flights", states)
+        with (
+            LocalStateCluster(ha, proxies=2) as cluster,
+            QueryableStateClient(config, deadline_seconds=20.0) as client,
+        ):
+            publisher.write({name: [("N1", 5)] for name in states})
+            assert client.get("flights", "state-999", "N1") == {"delay": 5}
+            leader = next(proxy for proxy in cluster.proxies if proxy.is_leader)
+            leader.close()
+            publisher.write({name: [("N1", 6)] for name in states})
+            assert client.get("flights", "state-0", "N1") == {"delay": 6}
+
     def test_a_state_that_is_dropped_comes_back_with_the_next_batch(
         self, config: HAConfig, ha: HAServices
     ) -> None:
