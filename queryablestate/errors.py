@@ -301,8 +301,11 @@ class StateOwnedError(QueryableStateError):
     def __str__(self) -> str:
         return (
             f"{self.job_id}/{self.state_name} belongs to query {self.owner}, not to "
-            f'{self.query_id}: say on_new_query="replace" to begin anew, '
-            '"continue" to go on with what is there, or drop the state'
+            f"{self.query_id}. A query that starts without a checkpointLocation, or "
+            "with a new one, is another query: give it the checkpointLocation of the "
+            "run that wrote last. If another query is meant to write, say "
+            'on_new_query="replace" to begin anew, "continue" to go on with what is '
+            "there, or drop the state"
         )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         to_spark_settings,
         use_ha_config,
     )
+    from sparkpipeline.failures import lodestar_error
     from sparkpipeline.log.publication import attach_log_state
     from sparkpipeline.operators.functions import (
         OperatorContext,
@@ -43,6 +44,7 @@ __all__ = [
     "close_ha_services",
     "get_leader_retriever",
     "ha_config",
+    "lodestar_error",
     "publish_state",
     "publish_states",
     "run_operator",
@@ -67,6 +69,7 @@ __getattr__, __dir__ = lazy_face(
             "to_spark_settings",
             "use_ha_config",
         ),
+        "sparkpipeline.failures": ("lodestar_error",),
         "sparkpipeline.state.data_source": (
             "LodestarDataSource",
             "source_options",

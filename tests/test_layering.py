@@ -97,6 +97,7 @@ SHARED_ABOVE_ROOMS = frozenset(
         "queryablestate/errors.py",
         "queryablestate/shares.py",
         "sparkpipeline/configuration.py",
+        "sparkpipeline/failures.py",
         "sparkpipeline/lasting_errors.py",
     }
 )

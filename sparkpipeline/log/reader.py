@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from nameservice import get_logger
 from rescaling import LogPartitionError, LogRecordError
+from sparkpipeline.failures import through_spark
 from sparkpipeline.log.files import find_end, list_partitions, read_lines
 from sparkpipeline.log.records import RecordDecoder
 from sparkpipeline.log.state import LogOffset, LogRange, plan_offset, plan_ranges
@@ -92,6 +93,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the beginning: nobody holds anything."""
         return LogOffset().to_json()
 
+    @through_spark
     def latestOffset(  # noqa: N802 (Spark's interface)
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
@@ -103,6 +105,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # To the letter, for Spark compares texts.
         return start if end == held else end.to_json()
 
+    @through_spark
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's interface)
         """Take note of what there is now: nothing later is read."""
         self._ends_wanted = {}
@@ -120,6 +123,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         return [SubtaskPartition(index, own) for index, own in enumerate(ranges)]
 
+    @through_spark
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one subtask, partition by partition, in their order."""
         assert isinstance(partition, SubtaskPartition)

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql.datasource import DataSource
 
 from nameservice import ConfigurationError
+from sparkpipeline.failures import through_spark
 from sparkpipeline.log.records import LINE_SCHEMA, RecordDecoder
 
 
@@ -59,6 +60,7 @@ class LodestarLogSource(DataSource):
         ConfigurationError: If an option is not known, missing or wrong.
     """
 
+    @through_spark
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         given = {name.lower(): value for name, value in options.items()}
@@ -78,6 +80,7 @@ class LodestarLogSource(DataSource):
         """Return what there is of each line, unless fields of the records are named."""
         return LINE_SCHEMA
 
+    @through_spark
     def reader(self, schema: StructType) -> DataSourceReader:
         """Refuse: a log has no end."""
         raise ConfigurationError(
@@ -85,6 +88,7 @@ class LodestarLogSource(DataSource):
             ".trigger(availableNow=True) to read what there is and stop"
         )
 
+    @through_spark
     def streamReader(  # noqa: N802 (Spark's interface)
         self, schema: StructType
     ) -> DataSourceStreamReader:

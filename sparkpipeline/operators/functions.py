@@ -36,6 +36,7 @@ from rescaling.operator_state import (
     encode_snapshot,
 )
 from rescaling.redistribution import carry_over
+from sparkpipeline.failures import StateStreamWriter, through_spark
 from sparkpipeline.operators.batch import (
     OperatorBatch,
     check_continuity,
@@ -165,7 +166,7 @@ def run_operator(
         on_missing_state=on_missing_state,
         publisher=None if publication is None else OperatorStatePublisher(publication),
     )
-    return df.writeStream.foreachBatch(operator.run)
+    return StateStreamWriter(df).foreachBatch(operator.run)
 
 
 @final
@@ -195,6 +196,7 @@ class _Operator:
     # What this driver has read or written before need not be read again.
     last: _Left | None = None
 
+    @through_spark
     def run(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch, or what there is of it already."""
         context = frame.sparkSession.sparkContext
@@ -355,10 +357,11 @@ def _subtask(
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return what a task runs, for ``mapInArrow``."""
 
+    @through_spark
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        return run_subtask(plan, context.partitionId(), batches)
+        yield from run_subtask(plan, context.partitionId(), batches)
 
     return run
 

@@ -41,6 +41,7 @@ from queryablestate.connect.credentials import Credentials, credentials_of
 from queryablestate.writer.connections import writer_connections
 from queryablestate.writer.stager import StageLimits, Stager
 from queryablestate.writer.writer import StateWriter
+from sparkpipeline.failures import through_spark
 from sparkpipeline.state.columns import key_groups
 from sparkpipeline.state.options import (
     COMMIT_TIMEOUT_SECONDS_DEFAULT,
@@ -123,6 +124,7 @@ class LodestarDataSource(DataSource):
         ConfigurationError: If an option is not known, or no name service is given.
     """
 
+    @through_spark
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         given = {name.lower(): value for name, value in options.items()}
@@ -140,6 +142,7 @@ class LodestarDataSource(DataSource):
         self._given = given
         self._born_epoch: int | None = None
 
+    @through_spark
     def __getstate__(self) -> dict[str, Any]:
         """
         Return what travels: for a sink, with an epoch that the run was born with (W1).
@@ -163,14 +166,17 @@ class LodestarDataSource(DataSource):
         """Return the name of the format."""
         return "lodestar"
 
+    @through_spark
     def schema(self) -> StructType:
         """Return the columns of the state that is to be read."""
         return self._reader().schema()
 
+    @through_spark
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads the state."""
         return self._reader(schema)
 
+    @through_spark
     def writer(
         self,
         schema: StructType,
@@ -179,6 +185,7 @@ class LodestarDataSource(DataSource):
         """Return what writes one DataFrame into a state."""
         return _BatchWriter(self._task(schema, is_complete=overwrite))
 
+    @through_spark
     def streamWriter(  # noqa: N802 (Spark's interface)
         self,
         schema: StructType,
@@ -360,6 +367,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         self._task = task
         self._born_epoch = born_epoch
 
+    @through_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         run = self._task.bind(
             _local_property(QUERY_ID_PROPERTY),
@@ -369,6 +377,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         batch_id = int(_local_property(BATCH_ID_PROPERTY))
         return self._task.stage(run, batch_id, iterator)
 
+    @through_spark
     def commit(
         self,
         messages: list[WriterCommitMessage | None],
@@ -394,10 +403,12 @@ class _BatchWriter(DataSourceArrowWriter):
         self._task = task
         self._run_id = str(uuid.uuid4())
 
+    @through_spark
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         run = self._bind()
         return self._task.stage(run, run.batch_id_next, iterator)
 
+    @through_spark
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         staged = _messages(messages)
         origin = staged[0].origin if staged else self._bind().origin

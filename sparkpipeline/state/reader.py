@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from nameservice import ConfigurationError
 from queryablestate.client.partition_scan import PartitionScanner
 from queryablestate.schema.schema import fields_json, fields_text, parse_fields
+from sparkpipeline.failures import through_spark
 from sparkpipeline.state.columns import arrow_rows
 
 
@@ -105,11 +106,13 @@ class StateReader(DataSourceReader):
             text = fields_json(scanner.columns())
         return StructType.fromJson(msgspec.json.decode(text))
 
+    @through_spark
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition for each node that has key groups."""
         with self._scanner() as scanner:
             return [InputPartition(part) for part in scanner.parts()]
 
+    @through_spark
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """
         Yield the rows of one partition.

@@ -27,6 +27,7 @@ from queryablestate.writer.batches import StageMessage
 from queryablestate.writer.connections import writer_connections
 from queryablestate.writer.stager import StageLimits, Stager
 from queryablestate.writer.writer import StateWriter
+from sparkpipeline.failures import StateStreamWriter, through_spark
 from sparkpipeline.state.options import (
     COMMIT_TIMEOUT_SECONDS_DEFAULT,
     MAX_PARALLELISM_DEFAULT,
@@ -188,7 +189,8 @@ def publish_states(
         options=options,
         layouts=options.layouts(df.schema),
     )
-    return df.writeStream.outputMode(output_mode).foreachBatch(publisher.publish)
+    writer = StateStreamWriter(df).outputMode(output_mode)
+    return writer.foreachBatch(publisher.publish)
 
 
 @final
@@ -201,6 +203,7 @@ class _Publisher:
     options: WriteOptions
     layouts: tuple[StateLayout, ...]
 
+    @through_spark
     def publish(self, batch: DataFrame, batch_id: int) -> None:
         """Write one micro-batch, and wait until it is applied."""
         context = batch.sparkSession.sparkContext
@@ -321,6 +324,7 @@ def stage_task(
                 columns[count:],
             )
 
+    @through_spark
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with Stager(
             run,

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from nameservice import NS_PER_SECOND
 from queryablestate import (
     CommitTimeoutError,
     QueryableStateClient,
+    QueryableStateError,
     StateOperations,
     StateUnavailableError,
 )
@@ -211,9 +211,7 @@ def test_spark_waits_for_a_killed_node_and_then_says_so(
             # Not back in time: the query fails.
             killed_ns = processes.nodes["node-1"].kill()
             feed.add(*({"k": key, "n": 2} for key in KEYS))
-            with pytest.raises(
-                StreamingQueryException, match=r"start them again|node-1"
-            ):
+            with pytest.raises(QueryableStateError, match=r"start them again|node-1"):
                 query.awaitTermination(SPARK_TIMEOUT_SECONDS)
             failed = (now_ns() - killed_ns) / NS_PER_SECOND
             report.say(

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from attrs import frozen
 from pyspark.accumulators import Accumulator
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -19,6 +20,7 @@ from haservices import HAConfig, open_ha_services
 from leaderserver import LeaderServer, ServerConfig
 from queryablestate.client.client import QueryableStateClient
 from queryablestate.local_cluster import LocalStateCluster
+from sparkpipeline import lodestar_error
 
 
 TIMEOUT_SECONDS = 120
@@ -102,7 +104,11 @@ class Feed:
 
 
 def run_to_end(writer: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
-    """Write what there is; return the query, which has ended."""
+    """
+    Write what there is; return the query, which has ended.
+
+    An error of ours is raised as it is, whichever way the query writes.
+    """
     query = (
         writer.option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
@@ -110,6 +116,11 @@ def run_to_end(writer: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
     )
     try:
         assert query.awaitTermination(TIMEOUT_SECONDS)
+    except StreamingQueryException as failure:
+        error = lodestar_error(failure)
+        if error is None:
+            raise
+        raise error from failure
     finally:
         query.stop()
     return query

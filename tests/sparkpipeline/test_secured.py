@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from attrs import frozen
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from haservices import HAConfig, open_ha_services
 from leaderserver import LeaderServer, ServerConfig
+from queryablestate import AccessDeniedError
 from queryablestate.client.client import QueryableStateClient
 from queryablestate.connect.credentials import Credentials
 from queryablestate.node.config import NodeConfig
@@ -114,7 +115,7 @@ def test_a_stream_is_published_by_who_may(
         )
         run_to_end(writer, tmp_path / "checkpoint")
 
-    with pytest.raises(StreamingQueryException, match="you are not allowed to"):
+    with pytest.raises(AccessDeniedError, match="you are not allowed to"):
         publish(secured.reader)
     publish(secured.writer)
     with QueryableStateClient(secured.config, credentials(secured.reader)) as client:

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from haservices import HAConfig
+from nameservice import NameServiceError
 from sparkpipeline import publish_state
 from tests.sparkpipeline.state_cluster import Feed
 
@@ -73,7 +73,7 @@ def main(url: str, job_id: str, directory: Path, name: str) -> None:
     try:
         query.awaitTermination(WAIT_SECONDS)
         print("done")
-    except StreamingQueryException as error:
+    except NameServiceError as error:
         print(str(error))
     spark.stop()
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from attrs import define, field
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import DateType, StructType
 
 from nameservice import ConfigurationError
+from rescaling import LogPartitionError, LogRecordError
 from sparkpipeline.log.reader import LogStreamReader
 from sparkpipeline.log.records import LINE_SCHEMA
 from sparkpipeline.log.source import LodestarLogSource
@@ -191,7 +192,7 @@ class TestFaults:
         with log.path("a").open("a") as file:
             file.write('{"n": "x"}\n')
         log.append("a", "b")
-        with pytest.raises(StreamingQueryException, match="the line at byte 54 is no"):
+        with pytest.raises(LogRecordError, match="the line at byte 54 is no"):
             log.run()
         log.run(parallelism=2, bad_records="skip")
         assert log.read_once() == log.written
@@ -205,10 +206,10 @@ class TestFaults:
         log.run()
         whole = log.path("a").read_bytes()
         log.path("a").write_bytes(whole[:-9])
-        with pytest.raises(StreamingQueryException, match="and now has 18 bytes"):
+        with pytest.raises(LogPartitionError, match="and now has 18 bytes"):
             log.run()
         log.path("a").unlink()
-        with pytest.raises(StreamingQueryException, match="and now is gone"):
+        with pytest.raises(LogPartitionError, match="and now is gone"):
             log.run()
         log.append("b")
         log.run(removed_partitions="forget")

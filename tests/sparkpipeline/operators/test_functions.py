@@ -24,7 +24,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from nameservice import ConfigurationError
-from rescaling import OperatorCheckpointError
+from rescaling import OperatorCheckpointError, SnapshotTooLargeError
 from rescaling.operator_state import decode_snapshot
 from sparkpipeline import OperatorFunction, run_operator
 from sparkpipeline.operators.checkpoint import OperatorCheckpoint
@@ -306,7 +306,7 @@ class TestLimits:
     def test_a_snapshot_above_its_limit_fails_its_batch(self, run: Run) -> None:
         """O2, O3: it is named when it is written, and nothing is lost."""
         run.add(4, 40)
-        with pytest.raises(StreamingQueryException, match="largest state, 'seen'"):
+        with pytest.raises(SnapshotTooLargeError, match="largest state, 'seen'"):
             run.run(2, snapshot_size_bytes_max=200)
         assert run.seen(0) == run.added[:4]
         run.run(2)
@@ -315,9 +315,7 @@ class TestLimits:
     def test_union_state_is_counted_for_all_subtasks_together(self, run: Run) -> None:
         """O2: each is within its limit, and one could not take over all."""
         run.add(1)
-        with pytest.raises(
-            StreamingQueryException, match="union state 'first_seen_by'"
-        ):
+        with pytest.raises(SnapshotTooLargeError, match="union state 'first_seen_by'"):
             run.run(12, snapshot_size_bytes_max=120)
         assert run.delivered == []
 
@@ -334,17 +332,17 @@ class TestCheckpoints:
         shutil.copytree(run.operator, good)
 
         (manifests / "99").write_text("{}")
-        with pytest.raises(StreamingQueryException, match="of a later batch than 2"):
+        with pytest.raises(OperatorCheckpointError, match="of a later batch than 2"):
             run.run(2)
         (manifests / "99").unlink()
 
         (manifests / "1").write_text("{}")
         (manifests / ".1.crc").unlink()
-        with pytest.raises(StreamingQueryException, match="this is no manifest"):
+        with pytest.raises(OperatorCheckpointError, match="this is no manifest"):
             run.run(2)
 
         shutil.rmtree(run.operator)
-        with pytest.raises(StreamingQueryException, match="what the operator knew is"):
+        with pytest.raises(OperatorCheckpointError, match="what the operator knew is"):
             run.run(2)
         shutil.rmtree(run.operator)
         shutil.copytree(good, run.operator)
@@ -366,7 +364,7 @@ class TestCheckpoints:
         for path in (run.checkpoint / "offsets").glob("*1*"):
             path.unlink()
         run.add(2)
-        with pytest.raises(StreamingQueryException, match="ended at other offsets"):
+        with pytest.raises(OperatorCheckpointError, match="ended at other offsets"):
             run.run(2)
         assert run.delivered == [(0, run.added[:2]), (1, run.added[2:4])]
         (run.operator / "manifests" / "1").unlink()
@@ -393,7 +391,7 @@ class TestCheckpoints:
         shutil.rmtree(run.operator)
         shutil.copytree(older, run.operator)
         run.add(2)
-        with pytest.raises(StreamingQueryException, match="rows came in between"):
+        with pytest.raises(OperatorCheckpointError, match="rows came in between"):
             run.run(2)
 
     @pytest.mark.parametrize("manager", ["FileContext", "FileSystem"])
@@ -537,5 +535,5 @@ class TestArguments:
     def test_a_wrong_parallelism_of_a_function_fails_the_batch(self, run: Run) -> None:
         """It is asked for each batch, and checked each time."""
         run.add(1)
-        with pytest.raises(StreamingQueryException, match="parallelism must be 1 to"):
+        with pytest.raises(ConfigurationError, match="parallelism must be 1 to"):
             run.run(lambda: json.loads('"2"'))

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 from attrs import evolve, frozen
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from structlog.testing import capture_logs
 
 from haservices import HAConfig, open_ha_services
+from nameservice import NoLeaderError
 from queryablestate import (
     LocalStateCluster,
     OperatorStateView,
     QueryableStateClient,
+    StateOwnedError,
     UnknownJobError,
     UnknownStateError,
 )
@@ -223,7 +224,7 @@ class TestFailures:
         publication = OperatorStatePublication(
             config=nobody, job_id="job", is_required=True, commit_timeout_seconds=1.0
         )
-        with open_ha_services(nobody), pytest.raises(StreamingQueryException):
+        with open_ha_services(nobody), pytest.raises(NoLeaderError):
             published.run(parallelism=1, publication=publication)
         published.run(
             parallelism=1,
@@ -239,7 +240,7 @@ class TestFailures:
         published.add(0)
         published.run(parallelism=1)
         other = evolve(published, checkpoint=tmp_path / "other")
-        with pytest.raises(StreamingQueryException, match="StateOwnedError"):
+        with pytest.raises(StateOwnedError, match="belongs to query"):
             other.run(parallelism=2)
         other.run(
             parallelism=2,

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
 from haservices import HAConfig
 from nameservice import ConfigurationError
+from queryablestate import StateOwnedError
 from queryablestate.writer.connections import close_writer_connections
 from sparkpipeline import LodestarDataSource, publish_state, source_options
 from sparkpipeline.state.data_source import batch_query_id
@@ -309,7 +310,7 @@ class TestStreams:
             feed.frame(), cluster, job_id=job_id, state_name="s", key="k", order_by="n"
         )
         run_to_end(writer, tmp_path / "first")
-        with pytest.raises(StreamingQueryException, match='say on_new_query="replace"'):
+        with pytest.raises(StateOwnedError, match='say on_new_query="replace"'):
             run_to_end(writer, tmp_path / "second")
 
 

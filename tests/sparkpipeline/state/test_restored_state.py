@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
+from nameservice import ConfigurationError
 from queryablestate import StateOperations
 from queryablestate.writer.connections import close_writer_connections
 from sparkpipeline import publish_state
@@ -76,7 +76,7 @@ def test_a_query_goes_on_exactly_once_from_a_snapshot(
         operations.restore(JOB, tmp_path / "snapshot")
     assert cluster.rows(JOB, "totals") == {"a": {"total": 1}, "b": {"total": 10}}
     feed.add({"tailnum": "a", "n": 10_000})
-    with pytest.raises(StreamingQueryException, match="what is numbered above"):
+    with pytest.raises(ConfigurationError, match="what is numbered above"):
         run_to_end(writer, checkpoint)
     assert cluster.rows(JOB, "totals") == {"a": {"total": 1}, "b": {"total": 10}}
     run_to_end(writer, brought_back(checkpoint, batch_id))

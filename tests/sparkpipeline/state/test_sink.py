@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
 from haservices import HAConfig, open_ha_services
 from nameservice import ConfigurationError, LocalProtocolError
+from queryablestate import KeyTooLargeError
 from queryablestate.client.client import QueryableStateClient
 from queryablestate.connect.credentials import NO_CREDENTIALS
 from queryablestate.local_cluster import LocalStateCluster
@@ -378,7 +378,7 @@ class TestMistakes:
             columns="n",
             output_mode="update",
         )
-        with pytest.raises(StreamingQueryException, match="at most 480 can be stored"):
+        with pytest.raises(KeyTooLargeError, match="at most 480 can be stored"):
             run_to_end(writer, tmp_path / "checkpoint")
         assert cluster.batch_id(job_id, "large") is None
 

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from haservices import open_ha_services
+from queryablestate import CheckpointRewoundError, StateOwnedError
 from queryablestate.client.client import QueryableStateClient
 from queryablestate.node.config import NodeConfig
 from queryablestate.node.node import StateNode
@@ -216,7 +217,7 @@ class TestCheckpoints:
         for number in (2, 3):
             feed.add({"k": "a", "n": number})
             run_to_end(publish(feed.frame()), checkpoint)
-        with pytest.raises(StreamingQueryException, match="its checkpoint is an older"):
+        with pytest.raises(CheckpointRewoundError, match="its checkpoint is an older"):
             run_to_end(publish(feed.frame()), tmp_path / "older")
         assert logged(cluster, job_id) == [1, 2, 3]
 
@@ -232,7 +233,7 @@ class TestCheckpoints:
         """It is refused unless it says what becomes of the state (W5)."""
         feed.add({"k": "a", "n": 1}, {"k": "b", "n": 1})
         run_to_end(publish(feed.frame()), tmp_path / "first")
-        with pytest.raises(StreamingQueryException, match='on_new_query="replace"'):
+        with pytest.raises(StateOwnedError, match='on_new_query="replace"'):
             run_to_end(publish(feed.frame()), tmp_path / "second")
         assert logged(cluster, job_id) == [1]
         feed.add({"k": "a", "n": 2})
@@ -246,7 +247,7 @@ class TestCheckpoints:
         assert cluster.client.describe(job_id, "log").generation == 3
         # Whoever owned it before is another query now.
         feed.add({"k": "a", "n": 3})
-        with pytest.raises(StreamingQueryException, match="belongs to query"):
+        with pytest.raises(StateOwnedError, match="belongs to query"):
             run_to_end(publish(feed.frame()), tmp_path / "first")
         run_to_end(publish(only_new), tmp_path / "third")
         assert logged(cluster, job_id) == [2, 3]
