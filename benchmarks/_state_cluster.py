@@ -102,7 +102,7 @@ class StateCluster:
             path = directory / "proxy.toml"
             path.write_text(self._proxy_toml)
             options = ["--config-file", str(path)]
-        self._spawn("proxy", "--url", self.url, *options)
+        self._spawn("proxy", "--url", self.url, "--allow-volatile", *options)
         self._directory = directory
         for _ in range(self._node_count):
             self.add_node()

@@ -131,8 +131,9 @@ class QueryStateProxyClient:
         self._in_flight = BytesInFlight()
         self._connection: ConnectionId | None = None
         self._handed_bytes = 0
-        # Up to where what was handed over must be gone, and who is to be told then.
-        self._departures: deque[tuple[int, Callable[[], None]]] = deque()
+        # Up to where what was handed over must be gone, its size, and who is told then.
+        self._departures: deque[tuple[int, int, Callable[[], None]]] = deque()
+        self._told_bytes = 0
         self._look_due_ns: int | None = None
         self.link = 0
         self.problem: NameServiceError | None = None
@@ -221,7 +222,8 @@ class QueryStateProxyClient:
             self._handed_bytes += size_bytes
             self._in_flight.add(self._connection, size_bytes)
             if on_gone is not None:
-                self._departures.append((self._handed_bytes, on_gone))
+                self._told_bytes += size_bytes
+                self._departures.append((self._handed_bytes, size_bytes, on_gone))
                 self._look()
         elif on_gone is not None:
             on_gone()
@@ -234,10 +236,13 @@ class QueryStateProxyClient:
     def is_congested(self) -> bool:
         """Return whether more waits to be sent than may wait for long (rule B1)."""
         connection = self._connection
+        if connection is None:
+            return False
+        # Those whose leaving is told of are bounded by who reads them.
+        small_max = _IN_FLIGHT_SIZE_BYTES_MAX + self._told_bytes
         return (
-            connection is not None
-            and self._in_flight.of(connection) > _IN_FLIGHT_SIZE_BYTES_MAX
-            and self._in_flight.look(connection) > _IN_FLIGHT_SIZE_BYTES_MAX
+            self._in_flight.of(connection) > small_max
+            and self._in_flight.look(connection) > small_max
         )
 
     def next_deadline_ns(self) -> int | None:
@@ -256,7 +261,8 @@ class QueryStateProxyClient:
             return
         gone_bytes = self._handed_bytes - self._in_flight.look(self._connection)
         while self._departures and self._departures[0][0] <= gone_bytes:
-            _, on_gone = self._departures.popleft()
+            _, size_bytes, on_gone = self._departures.popleft()
+            self._told_bytes -= size_bytes
             on_gone()
         if self._departures:
             self._look_due_ns = self._clock.now_ns() + _LOOK_NS
@@ -267,9 +273,9 @@ class QueryStateProxyClient:
         if self._connection is not None:
             self._in_flight.forget(self._connection)
             self._connection = None
-        self._handed_bytes = 0
+        self._handed_bytes = self._told_bytes = 0
         departures, self._departures = self._departures, deque()
-        for _, on_gone in departures:
+        for _, _, on_gone in departures:
             on_gone()
 
     def _open(self, address: StateAddress) -> None:

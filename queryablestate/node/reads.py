@@ -4,6 +4,11 @@ From a question to what the store holds, and from there to an answer.
 `read` runs in steps, on whichever thread the reader belongs to, `answer_of` and
 `problem_of` in the node's loop; in between the node makes sure that it may answer
 (`NodeCore.admit`).  Everything in one answer comes out of one snapshot (rule Q1).
+
+Answers to all callers share one connection to the proxy, and a small one waits for what
+is sent before it.  So what *several* keys hold is answered up to a mebibyte: a client
+that asked for more asks for fewer at once, and others have their turns in between (rule
+B2).  What one key holds goes whole, since it is of one moment.
 """
 
 from __future__ import annotations
@@ -70,6 +75,7 @@ _KEYS_SIZE_BYTES_MAX: Final = 1_024
 _KEY_GROUP_COUNT_MAX: Final = 1 << 16
 _ENCODED_AT_ONCE_SIZE_BYTES: Final = 256 << 10
 """Encoding more than that takes a step of its own."""
+_SEVERAL_SIZE_BYTES_MAX: Final = 1 << 20
 _LOST_RETRY_SECONDS: Final = 10.0
 
 
@@ -151,6 +157,7 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
     match operation:
         case GetValues():
             keys = decode_keys(keys_payload)
+            size_bytes_max = _several(keys, size_bytes_max)
             values = yield from reader.get_values(
                 number, keys, now_us, work, size_bytes_max=size_bytes_max
             )
@@ -159,6 +166,7 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
             found = _found(keys, values, size_bytes_max, fewer_than(keys))
         case GetItems(start=start, stop=stop):
             keys = decode_keys(keys_payload)
+            size_bytes_max = _several(keys, size_bytes_max)
             items = yield from reader.get_items(
                 number,
                 keys,
@@ -172,6 +180,7 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
             found = _found(keys, items, size_bytes_max, Advice.LIST_SLICE)
         case GetEntries():
             keys = decode_keys(keys_payload)
+            size_bytes_max = _several(keys, size_bytes_max)
             entries = yield from reader.get_entries(
                 number, keys, now_us, work, size_bytes_max=size_bytes_max
             )
@@ -304,6 +313,15 @@ def _page(page: ScanRead, size_bytes_max: int) -> Found:
         has_missing=False,
         valid_until_us=page.valid_until_us,
         next_start=page.next_start,
+    )
+
+
+def _several(keys: list[bytes], size_bytes_max: int) -> int:
+    """Return how big the answer to *keys* may be; see the module docstring."""
+    return (
+        min(_SEVERAL_SIZE_BYTES_MAX, size_bytes_max)
+        if len(keys) > 1
+        else size_bytes_max
     )
 
 

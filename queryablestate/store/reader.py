@@ -67,7 +67,7 @@ __all__ = [
 ANSWER_SIZE_BYTES_MAX: Final = 16 << 20
 """Of what one call returns, unless it says: more is refused, not built in memory."""
 
-PAGE_SIZE_BYTES_MAX: Final = 8 << 20
+PAGE_SIZE_BYTES_MAX: Final = 1 << 20
 """Of a page of a scan, but for its last row: it ends early rather than grow."""
 
 _LOOKS_PER_ROW_MAX: Final = 4

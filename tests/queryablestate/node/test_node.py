@@ -730,6 +730,17 @@ class TestReading:
         else:
             assert decode_values(answered[1]) == [None, b"1"]
 
+    @pytest.mark.proves("B1", "B2")
+    def test_several_keys_have_a_small_answer(self, job: Job) -> None:
+        """B1, B2: what one key holds goes whole, several in parts, between others."""
+        names = "ab"
+        job.write(rows_of({name: bytes(600 << 10) for name in names}))
+        keys = [storage_key(name) for name in names]
+        assert "1,048,576 bytes" in str(error_of(job.refusal(keys=keys)))
+        job.write(rows_of({"a": bytes(2 << 20)}))
+        _, payload = job.answer(GetValues(), keys[:1])
+        assert len(payload) > 2 << 20
+
     @pytest.mark.proves("Q3")
     def test_an_answer_that_is_too_large_is_refused(
         self, ha: HAServices, proxy: NodeProxy, tmp_path: Path

@@ -1,18 +1,33 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 from structlog.testing import capture_logs
 
 from haservices import HAServices, open_ha_services
-from nameservice import UnreachableError
+from nameservice import SystemClock, UnreachableError
+from queryablestate.connect.credentials import as_credentials
 from queryablestate.node.config import NodeConfig
+from queryablestate.node.core.events import NodeEvent, ProxyConnected
 from queryablestate.node.node import StateNode
+from queryablestate.node.proxy_client import QueryStateProxyClient
 from queryablestate.wire.address import StateAddress
+from queryablestate.wire.questions import Refusal
 from tests.queryablestate.proxy_for_nodes import TIMEOUT_SECONDS, NodeProxy
-from zmqtransport import CurveKeyPair, parse_endpoint, write_key_pair
+from zmqtransport import (
+    CurveKeyPair,
+    PollLoop,
+    SocketLimits,
+    bind_socket,
+    new_context,
+    open_socket,
+    parse_endpoint,
+    write_key_pair,
+)
 
 
 pytestmark = pytest.mark.shells
@@ -79,3 +94,66 @@ class TestFinding:
             pytest.raises(UnreachableError, match="uses CURVE"),
         ):
             node.wait_until_registered(1.0)
+
+
+class TestCongestion:
+    @pytest.mark.proves("B1", "B2")
+    def test_large_answers_leave_room_for_small_ones(self, ha: HAServices) -> None:
+        """
+        B1, B2: beside what is told of when it has gone, so much may wait, and no more.
+
+        The former is bounded by who reads it; a small answer that waited for it would
+        wait as long as it takes to send all of that.
+        """
+        loop = PollLoop(name="test-proxy-client", clock=SystemClock())
+        context, peer_context = new_context(), new_context()
+        peer = open_socket(
+            peer_context, zmq.ROUTER, SocketLimits(receive_queue_count_max=1)
+        )
+        connected = threading.Event()
+
+        def told(event: NodeEvent) -> None:
+            if isinstance(event, ProxyConnected):
+                connected.set()
+
+        client = QueryStateProxyClient(
+            ha,
+            as_credentials(None),
+            loop=loop,
+            context=context,
+            clock=SystemClock(),
+            on_event=told,
+            on_question=lambda _question, _keys: None,
+        )
+        gone: list[int] = []
+        refusal = Refusal(request_id=1, code="illegal")
+
+        def send(count: int, *, is_told: bool) -> bool:
+            """Send so many MiB; return whether there is no room for small answers."""
+            for number in range(count):
+                on_gone = (
+                    (lambda number=number: gone.append(number)) if is_told else None
+                )
+                assert client.send(refusal, bytes(1 << 20), on_gone=on_gone)
+            return client.is_congested
+
+        loop.at_end(client.disconnect)
+        address = bind_socket(peer, parse_endpoint("tcp://127.0.0.1:0"))
+        loop.start()
+        try:
+            loop.call(
+                lambda: client.connect(str(StateAddress(endpoint=address))),
+                target="the loop",
+            )
+            assert connected.wait(TIMEOUT_SECONDS)
+            # Nobody receives: what the kernel does not take, waits.
+            assert not loop.call(lambda: send(40, is_told=True), target="the loop")
+            assert len(gone) < 40
+            assert loop.call(lambda: send(40, is_told=False), target="the loop")
+        finally:
+            loop.stop()
+            loop.join()
+            context.destroy(linger=0)
+            peer_context.destroy(linger=0)
+        assert sorted(gone) == list(range(40))
+        client.stop_finding()
