@@ -1,21 +1,10 @@
 """
 The verb elect: run a command only while we lead (rule N7).
 
-Theory of operation
--------------------
-Everything that happens (a grant, a revocation, a signal, the end of the command) goes
-into one queue that the main thread takes from, and `SupervisionCore` decides what
-becomes of the command.  Between two such events the main thread waits for the core's
-next deadline, at the latest, to read how long belief lasts.
-
-A revocation must not be acknowledged while the command still runs: the contender's
-`revoke_leadership` returns when the command is gone, and not before.
-
-The command runs under `lodestar.guardian`, which ends it should we be killed.
-
-With ``--health`` a thread of its own runs the health check (health_checker.py).  While
-it fails there is no election of ours: the command is ended, the election closed, and
-another begun when the check passes.
+One election after the other is a `Candidacy` (candidacy.py).  With ``--health`` a
+thread of its own runs the health check (health_checker.py).  While it fails there is no
+election of ours: the command is ended, the election closed, and another begun when the
+check passes.
 """
 
 from __future__ import annotations
@@ -23,17 +12,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-import os
 import queue
 import shutil
-import signal
-import sys
-import threading
 import time
 from argparse import Namespace
-from typing import TYPE_CHECKING, Final, TypeAlias, final
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Final
 
 from haservices import open_ha_services
 from lodestar.arguments import (
@@ -44,45 +27,23 @@ from lodestar.arguments import (
     positive_count,
     positive_seconds,
 )
+from lodestar.candidacy import (
+    Candidacy,
+    Happenings,
+    HealthChanged,
+    Signalled,
+    next_until,
+    say,
+)
 from lodestar.exit_codes import ExitCode
-from lodestar.guarded_command import GuardedCommand
-from lodestar.health import HealthConfig, TellFailing
-from lodestar.health_checker import HealthChange, HealthChecker
-from lodestar.output import printable
+from lodestar.health import HealthConfig
+from lodestar.health_checker import HealthChecker
 from lodestar.signals import stop_signals
-from lodestar.supervision import (
-    BeliefRead,
-    CommandEnded,
-    EndReason,
-    HealthLost,
-    Kill,
-    LeadershipRevoked,
-    StopRequested,
-    SupervisionCore,
-    SupervisionEvent,
-    Terminate,
-)
-from nameservice import (
-    NS_PER_SECOND,
-    AuthenticationError,
-    ConfigurationError,
-    DidNotHappenError,
-    LeadershipLostError,
-    MayHaveHappenedError,
-    NameServiceError,
-    RemoteProtocolError,
-    SystemClock,
-    get_logger,
-    seconds_to_ns,
-)
+from nameservice import ConfigurationError, seconds_to_ns
 from nameservice.fields import check_address
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from election import LeaderElection, LeaderSession
-    from haservices import HAServices
     from lodestar.verbs import Verbs
 
 
@@ -92,9 +53,6 @@ _GRACE_SECONDS: Final = 10.0
 _HEALTH_INTERVAL_SECONDS: Final = 5.0
 _HEALTH_TIMEOUT_SECONDS: Final = 5.0
 _HEALTH_FAILURE_COUNT: Final = 3
-
-# A shell tells of a death by signal N as 128 + N.
-_SIGNAL_EXIT_CODE_BASE: Final = 128
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -178,52 +136,6 @@ def _address(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-# -- what happens ----------------------------------------------------------------------
-
-
-@frozen(kw_only=True)
-class _Granted:
-    session: LeaderSession
-
-
-@frozen(kw_only=True)
-class _Revoked:
-    pass
-
-
-@frozen(kw_only=True)
-class _Failed:
-    error: Exception
-
-
-@frozen(kw_only=True)
-class _Signalled:
-    signal: signal.Signals
-
-
-@frozen(kw_only=True)
-class _CommandOver:
-    """The command's return code, negative for a signal."""
-
-    return_code: int
-
-
-@frozen(kw_only=True)
-class _HealthChanged:
-    """The health check passes now and failed before, or the other way round."""
-
-    change: HealthChange
-
-
-_Happening: TypeAlias = (
-    _Granted | _Revoked | _Failed | _Signalled | _CommandOver | _HealthChanged
-)
-_Happenings: TypeAlias = "queue.SimpleQueue[_Happening]"
-
-
-# -- the verb --------------------------------------------------------------------------
-
-
 def _elect(arguments: Namespace) -> int:
     command = arguments.command
     if not command:
@@ -234,10 +146,10 @@ def _elect(arguments: Namespace) -> int:
         raise ConfigurationError(message)
     health_config = _health_config(arguments)
     config = load_config(arguments)
-    happenings: _Happenings = queue.SimpleQueue()
+    happenings: Happenings = queue.SimpleQueue()
     with contextlib.ExitStack() as resources:
         resources.enter_context(
-            stop_signals(lambda number: happenings.put(_Signalled(signal=number)))
+            stop_signals(lambda number: happenings.put(Signalled(signal=number)))
         )
         health: HealthChecker | None = None
         if health_config is not None:
@@ -245,7 +157,7 @@ def _elect(arguments: Namespace) -> int:
                 HealthChecker(
                     arguments.health,
                     health_config,
-                    tell=lambda change: happenings.put(_HealthChanged(change=change)),
+                    tell=lambda change: happenings.put(HealthChanged(change=change)),
                 )
             )
         ha = resources.enter_context(open_ha_services(config))
@@ -255,7 +167,7 @@ def _elect(arguments: Namespace) -> int:
                 health, arguments.job, happenings, give_up_seconds
             ):
                 return ExitCode.DONE
-            candidacy = _Candidacy(
+            candidacy = Candidacy(
                 ha=ha,
                 job=arguments.job,
                 address=arguments.address,
@@ -266,7 +178,7 @@ def _elect(arguments: Namespace) -> int:
             )
             exit_code = candidacy.run(give_up_seconds=give_up_seconds)
             if candidacy.has_lost_health:
-                _say(f"the health check fails: resigned from {arguments.job}")
+                say(f"the health check fails: resigned from {arguments.job}")
                 if candidacy.has_run:
                     give_up_seconds = _give_up_seconds(arguments.wait)
             elif candidacy.has_run:
@@ -298,300 +210,18 @@ def _health_config(arguments: Namespace) -> HealthConfig | None:
 
 
 def _wait_for_health(
-    health: HealthChecker, job: str, happenings: _Happenings, give_up_seconds: float
+    health: HealthChecker, job: str, happenings: Happenings, give_up_seconds: float
 ) -> bool:
     """Return once the health check passes; False if we shall end."""
     if not health.is_passing:
-        _say(f"not contending for {job} until the health check passes")
+        say(f"not contending for {job} until the health check passes")
     while not health.is_passing:
-        happening = _next_until(give_up_seconds, happenings, job)
-        if isinstance(happening, _Signalled):
+        happening = next_until(give_up_seconds, happenings, job)
+        if isinstance(happening, Signalled):
             return False
     return True
-
-
-def _next_until(
-    give_up_seconds: float, happenings: _Happenings, job: str
-) -> _Happening:
-    """Return the next happening before we give up waiting for our turn."""
-    left_seconds = max(give_up_seconds - time.monotonic(), 0.0)
-    try:
-        return happenings.get(
-            timeout=None if math.isinf(left_seconds) else left_seconds
-        )
-    except queue.Empty:
-        message = f"did not come to lead {job} in time"
-        raise DidNotHappenError(message) from None
 
 
 def _give_up_seconds(wait_seconds: float | None) -> float:
     """Return until when, by ``time.monotonic``, we wait for our turn."""
     return math.inf if wait_seconds is None else time.monotonic() + wait_seconds
-
-
-def _say(sentence: str) -> None:
-    # Standard output is the command's.
-    print(f"lodestar elect: {printable(sentence)}", file=sys.stderr, flush=True)
-
-
-@final
-class _Contender:
-    """Puts what it is told into the queue; leaves a leadership when the command is."""
-
-    def __init__(self, happenings: _Happenings) -> None:
-        self._happenings = happenings
-        self.is_idle = threading.Event()
-        self.is_idle.set()
-
-    def grant_leadership(self, session: LeaderSession) -> None:
-        self._happenings.put(_Granted(session=session))
-
-    def revoke_leadership(self) -> None:
-        self._happenings.put(_Revoked())
-        self.is_idle.wait()
-
-    def handle_error(self, error: Exception) -> None:
-        self._happenings.put(_Failed(error=error))
-
-
-@final
-class _Candidacy:
-    """One election of ours, from its start to its close."""
-
-    def __init__(
-        self,
-        *,
-        ha: HAServices,
-        job: str,
-        address: str,
-        command: Sequence[str],
-        grace_ns: int,
-        happenings: _Happenings,
-        health: HealthChecker | None,
-    ) -> None:
-        self._ha = ha
-        self._health = health
-        self._job = job
-        self._address = address
-        self._command = command
-        self._grace_ns = grace_ns
-        self._happenings = happenings
-        self._contender = _Contender(happenings)
-        self._clock = SystemClock()
-        self._log = get_logger(component="elect", component_id=job)
-        self.has_run = False
-        self.has_lost_leadership = False
-        self.has_lost_health = False
-
-    def run(self, *, give_up_seconds: float) -> int:
-        """
-        Contend, lead, and resign.
-
-        Returns:
-            The verb's exit code, unless we contend again: `has_run` says whether the
-            command was started, `has_lost_leadership` whether we led, and lead no
-            more, `has_lost_health` whether we resigned since the health check fails.
-        """
-        self._forget_the_past()
-        if self._health is not None and not self._health.is_passing:
-            # It was told of what has just been forgotten.
-            self.has_lost_health = True
-            return ExitCode.FAILED
-        with self._ha.get_leader_election(self._job) as election:
-            election.start(self._contender)
-            _say(f"contending for {self._job}")
-            session = self._wait_for_grant(give_up_seconds)
-            if session is None:
-                return ExitCode.DONE
-            if not self._confirm(election, session):
-                self.has_lost_leadership = True
-                return ExitCode.FAILED
-            return self._lead(election, session)
-
-    def _forget_the_past(self) -> None:
-        """Take out what an earlier election has left in the queue; it is closed."""
-        signals: list[_Signalled] = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                happening = self._happenings.get_nowait()
-                if isinstance(happening, _Signalled):
-                    signals.append(happening)
-        for signalled in signals:
-            self._happenings.put(signalled)
-
-    def _wait_for_grant(self, give_up_seconds: float) -> LeaderSession | None:
-        """Return what we are granted, or None if we shall end."""
-        while True:
-            happening = _next_until(give_up_seconds, self._happenings, self._job)
-            match happening:
-                case _Granted(session=session):
-                    return session
-                case _Signalled():
-                    return None
-                case _Failed(error=error):
-                    self._take_note(error)
-                case _HealthChanged(change=change):
-                    if isinstance(change, TellFailing):
-                        self.has_lost_health = True
-                        return None
-                case _Revoked() | _CommandOver():
-                    pass  # nothing of ours has been granted, nor runs
-
-    def _confirm(self, election: LeaderElection, session: LeaderSession) -> bool:
-        """
-        Return whether we lead, for everybody to see.
-
-        If it cannot be told, or is over already, the election is better left and
-        entered anew: a leader that others find must not be without its command.
-        """
-        try:
-            try:
-                election.confirm_leadership(session.leader_session_id, self._address)
-            except MayHaveHappenedError:
-                # Safe to repeat, and nothing else tells us whether it took.
-                election.confirm_leadership(session.leader_session_id, self._address)
-        except (DidNotHappenError, LeadershipLostError, MayHaveHappenedError) as error:
-            self._log.warning("leadership.unconfirmed", error=str(error))
-            return False
-        return True
-
-    def _take_note(self, error: Exception) -> None:
-        if isinstance(error, AuthenticationError | ConfigurationError):
-            raise error
-        if isinstance(error, RemoteProtocolError) and error.reason == "data-lost":
-            raise error  # only who begins anew finds the others
-        self._log.warning("election.failed", error=str(error))
-
-    # -- while we lead -----------------------------------------------------------------
-
-    def _lead(self, election: LeaderElection, session: LeaderSession) -> int:
-        """Run the command as long as we lead; return the verb's exit code."""
-        # From here on a revocation waits for us.  One that began before shows in what
-        # the election says now.
-        self._contender.is_idle.clear()
-        try:
-            until_ns = self._read_belief(election, session)
-            now_ns = self._clock.now_ns()
-            if until_ns <= now_ns:
-                self.has_lost_leadership = True
-                return ExitCode.FAILED
-            core = SupervisionCore(
-                until_ns=until_ns,
-                grace_ns=self._grace_ns,
-                now_ns=now_ns,
-                revoke_grace_ns=seconds_to_ns(self._ha.config.lease_seconds),
-            )
-            leadership = {
-                "LODESTAR_EPOCH": str(session.epoch),
-                "LODESTAR_LEADER_SESSION_ID": str(session.leader_session_id),
-            }
-            command = GuardedCommand(
-                self._command,
-                environment=os.environ | leadership,
-                on_over=lambda code: self._happenings.put(
-                    _CommandOver(return_code=code)
-                ),
-            )
-            self.has_run = True
-            if self._health is not None:
-                self._health.leadership = leadership
-            _say(
-                f"leading {self._job} at {self._address}, epoch {session.epoch}: "
-                f"running {self._command[0]}"
-            )
-            try:
-                return_code = self._supervise(election, session, core, command)
-            finally:
-                if self._health is not None:
-                    self._health.leadership = {}
-                command.close()
-        finally:
-            self._contender.is_idle.set()
-        match core.reason:
-            case EndReason.LEADERSHIP_LOST:
-                self.has_lost_leadership = True
-                _say(
-                    f"lost leadership of {self._job}, epoch {session.epoch}: "
-                    f"ended {self._command[0]}"
-                )
-                return ExitCode.FAILED
-            case EndReason.UNHEALTHY:
-                self.has_lost_health = True
-                _say(f"ended {self._command[0]}, epoch {session.epoch}")
-                return ExitCode.FAILED
-            case EndReason.STOPPED:
-                _say(f"ended {self._command[0]}, and resigned from {self._job}")
-                return ExitCode.DONE
-            case None:
-                if return_code < 0:
-                    return _SIGNAL_EXIT_CODE_BASE - return_code
-                return return_code
-
-    def _supervise(
-        self,
-        election: LeaderElection,
-        session: LeaderSession,
-        core: SupervisionCore,
-        command: GuardedCommand,
-    ) -> int:
-        """Return the command's return code once it is gone."""
-        return_code = 0
-        fatal: Exception | None = None
-        while not core.is_over:
-            happening = self._next(core)
-            if core.next_deadline_ns() is not None:
-                until_ns = self._read_belief(election, session)
-                self._step(core, BeliefRead(until_ns=until_ns), command)
-            match happening:
-                case _Revoked():
-                    self._step(core, LeadershipRevoked(), command)
-                case _Signalled(signal=number):
-                    self._log.info("stop.requested", signal=number.name)
-                    self._step(core, StopRequested(), command)
-                case _CommandOver(return_code=return_code):
-                    self._log.info("command.ended", return_code=return_code)
-                    self._step(core, CommandEnded(), command)
-                case _Failed(error=error):
-                    try:
-                        self._take_note(error)
-                    except NameServiceError as error:
-                        fatal = error
-                        self._step(core, StopRequested(), command)
-                case _HealthChanged(change=change):
-                    if isinstance(change, TellFailing):
-                        self._step(core, HealthLost(), command)
-                case _Granted() | None:
-                    pass  # granted anew, while what we led is being ended
-        if fatal is not None:
-            raise fatal
-        return return_code
-
-    def _next(self, core: SupervisionCore) -> _Happening | None:
-        deadline_ns = core.next_deadline_ns()
-        timeout_seconds = None
-        if deadline_ns is not None:
-            left_ns = max(deadline_ns - self._clock.now_ns(), 0)
-            timeout_seconds = left_ns / NS_PER_SECOND
-        try:
-            return self._happenings.get(timeout=timeout_seconds)
-        except queue.Empty:
-            return None
-
-    def _step(
-        self, core: SupervisionCore, event: SupervisionEvent, command: GuardedCommand
-    ) -> None:
-        for effect in core.step(event, now_ns=self._clock.now_ns()):
-            match effect:
-                case Terminate():
-                    assert core.reason is not None
-                    self._log.info("command.terminated", reason=core.reason.value)
-                    command.signal(signal.SIGTERM)
-                case Kill():
-                    self._log.info("command.killed")
-                    command.signal(signal.SIGKILL)
-
-    def _read_belief(self, election: LeaderElection, session: LeaderSession) -> int:
-        # The clock first: the moment must not come out too late.
-        now_ns = self._clock.now_ns()
-        left_seconds = election.leadership_seconds_left(session.leader_session_id)
-        return now_ns + seconds_to_ns(left_seconds)
