@@ -1,10 +1,11 @@
 """
-`BytesInFlight`: what ZeroMQ holds of each connection's messages, in bytes.
+What ZeroMQ holds of a connection's messages, in bytes.
 
 ZeroMQ counts messages, not bytes: a thousand messages of 16 MB are within its limit.
 So whoever sends large ones counts what it hands over, and what the kernel has taken of
-that (`zmqtransport.tcp_counters`).  The kernel is asked only when it matters: it is two
-system calls.
+that (`zmqtransport.tcp_counters`): `HandedBytes` counts that for one connection,
+`BytesInFlight` for many.  The kernel is asked only when it matters: it is two system
+calls.
 """
 
 from __future__ import annotations
@@ -23,16 +24,40 @@ if TYPE_CHECKING:
     from zmqtransport.tcp_counters import TCPProgress
 
 
-__all__ = ["BytesInFlight"]
+__all__ = ["BytesInFlight", "HandedBytes"]
 
 
 @final
 @define
-class _Connection:
-    """What one connection has been handed, and what it had written when looked at."""
+class HandedBytes:
+    """
+    What one connection was handed and has not been seen to have written.
 
-    handed_bytes: int = 0
+    Attributes:
+        size_bytes: How much that is; add the size of what ZeroMQ takes.
+        written_bytes: What the connection had written when it was last looked at.
+    """
+
+    size_bytes: int = 0
     written_bytes: int = 0
+
+    def written(self, written_bytes: int | None) -> int:
+        """
+        Record how much the connection has written since it opened.
+
+        Args:
+            written_bytes: What the kernel says; None if it can not tell: then ZeroMQ's
+                own limit has to do, and all is taken for written.
+
+        Returns:
+            How much less is counted for it.
+        """
+        gone_bytes = self.size_bytes
+        if written_bytes is not None:
+            gone_bytes = min(gone_bytes, max(0, written_bytes - self.written_bytes))
+            self.written_bytes = written_bytes
+        self.size_bytes -= gone_bytes
+        return gone_bytes
 
 
 @final
@@ -55,37 +80,33 @@ class BytesInFlight:
         progress: Callable[[ConnectionId], TCPProgress | None] = tcp_progress,
     ) -> None:
         self._progress = progress
-        self._connections: dict[ConnectionId, _Connection] = {}
+        self._connections: dict[ConnectionId, HandedBytes] = {}
         self.total_bytes = 0
 
     def add(self, connection_id: ConnectionId, size_bytes: int) -> int:
         """Count a message that ZeroMQ has taken; return `of` the connection."""
         connection = self._connections.get(connection_id)
         if connection is None:
-            connection = self._connections[connection_id] = _Connection()
-        connection.handed_bytes += size_bytes
+            connection = self._connections[connection_id] = HandedBytes()
+        connection.size_bytes += size_bytes
         self.total_bytes += size_bytes
-        return connection.handed_bytes
+        return connection.size_bytes
 
     def of(self, connection_id: ConnectionId) -> int:
         """Return what a connection has not written, as far as is known."""
         connection = self._connections.get(connection_id)
-        return 0 if connection is None else connection.handed_bytes
+        return 0 if connection is None else connection.size_bytes
 
     def look(self, connection_id: ConnectionId) -> int:
         """Ask the kernel, and return `of` the connection."""
         connection = self._connections.get(connection_id)
-        if connection is None or not connection.handed_bytes:
+        if connection is None or not connection.size_bytes:
             return 0
         progress = self._progress(connection_id)
-        gone_bytes = connection.handed_bytes
-        if progress is not None:
-            newly_bytes = max(0, progress.written_bytes - connection.written_bytes)
-            connection.written_bytes = progress.written_bytes
-            gone_bytes = min(gone_bytes, newly_bytes)
-        connection.handed_bytes -= gone_bytes
-        self.total_bytes -= gone_bytes
-        return connection.handed_bytes
+        self.total_bytes -= connection.written(
+            None if progress is None else progress.written_bytes
+        )
+        return connection.size_bytes
 
     def look_at_all(self) -> int:
         """Ask the kernel of all connections, and return the total."""
@@ -97,4 +118,4 @@ class BytesInFlight:
         """Count no more for a connection: it is over."""
         connection = self._connections.pop(connection_id, None)
         if connection is not None:
-            self.total_bytes -= connection.handed_bytes
+            self.total_bytes -= connection.size_bytes

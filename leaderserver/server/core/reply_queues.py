@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, final
 
 from attrs import Factory, define, field, frozen, validators
 
+from zmqtransport.in_flight import HandedBytes
+
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,19 +61,21 @@ class _Peer:
         urgent: Goes first.
         bulk: Goes when nothing is urgent.
         queued_bytes: Both together.
-        handed_bytes: What ZeroMQ has, and has not been seen to have written.
-        written_bytes: What the connection had taken when it was last looked at.
+        handed: What ZeroMQ has, and has not been seen to have written.
     """
 
     urgent: deque[bytes] = Factory(deque)
     bulk: deque[bytes] = Factory(deque)
     queued_bytes: int = 0
-    handed_bytes: int = 0
-    written_bytes: int = 0
+    handed: HandedBytes = Factory(HandedBytes)
 
     @property
     def count(self) -> int:
         return len(self.urgent) + len(self.bulk)
+
+    @property
+    def held_bytes(self) -> int:
+        return self.queued_bytes + self.handed.size_bytes
 
 
 @final
@@ -120,11 +124,10 @@ class ReplyQueues:
             return True
         if state.count >= self.limits.count_per_peer_max:
             return False
-        held_bytes = state.queued_bytes + state.handed_bytes
         return (
             not is_bulk
-            or held_bytes == 0
-            or held_bytes + size_bytes <= self.limits.bytes_per_peer_max
+            or state.held_bytes == 0
+            or state.held_bytes + size_bytes <= self.limits.bytes_per_peer_max
         )
 
     def add(self, peer: bytes, payload: bytes, *, is_bulk: bool) -> None:
@@ -147,13 +150,14 @@ class ReplyQueues:
         if not lane:
             return None
         size_bytes = len(lane[0]) + self.limits.overhead_bytes
-        if state.handed_bytes and (
-            state.handed_bytes + size_bytes > self.limits.window_bytes
+        handed = state.handed
+        if handed.size_bytes and (
+            handed.size_bytes + size_bytes > self.limits.window_bytes
         ):
             return None
         payload = lane.popleft()
         state.queued_bytes -= size_bytes
-        state.handed_bytes += size_bytes
+        handed.size_bytes += size_bytes
         if not state.count:
             self._waiting.pop(peer, None)
         return payload
@@ -164,43 +168,24 @@ class ReplyQueues:
         state.urgent.appendleft(payload)
         size_bytes = len(payload) + self.limits.overhead_bytes
         state.queued_bytes += size_bytes
-        state.handed_bytes -= size_bytes
+        state.handed.size_bytes -= size_bytes
         self._waiting[peer] = None
 
     def written(self, peer: bytes, written_bytes: int | None) -> None:
-        """
-        Record how much the connection of *peer* has taken since it opened.
-
-        Args:
-            peer: Whose connection it is.
-            written_bytes: What the kernel says; None if it can not tell: then ZeroMQ's
-                own limit has to do.
-        """
+        """Tell `HandedBytes.written` of the connection of *peer*."""
         state = self._peers.get(peer)
-        if state is None:
-            return
-        gone_bytes = state.handed_bytes
-        if written_bytes is not None:
-            gone_bytes = min(gone_bytes, max(0, written_bytes - state.written_bytes))
-            state.written_bytes = written_bytes
-        state.handed_bytes -= gone_bytes
-        self._bytes -= gone_bytes
+        if state is not None:
+            self._bytes -= state.handed.written(written_bytes)
 
     def holders(self) -> Sequence[bytes]:
         """Return the clients for which anything waits, here or with ZeroMQ."""
-        return tuple(
-            peer
-            for peer, state in self._peers.items()
-            if state.queued_bytes or state.handed_bytes
-        )
+        return tuple(peer for peer, state in self._peers.items() if state.held_bytes)
 
     def greediest(self) -> bytes | None:
         """Return the client that has the most, or None if there is none."""
         return max(
             self._peers,
-            key=lambda peer: (
-                self._peers[peer].queued_bytes + self._peers[peer].handed_bytes
-            ),
+            key=lambda peer: self._peers[peer].held_bytes,
             default=None,
         )
 
@@ -209,4 +194,4 @@ class ReplyQueues:
         state = self._peers.pop(peer, None)
         self._waiting.pop(peer, None)
         if state is not None:
-            self._bytes -= state.queued_bytes + state.handed_bytes
+            self._bytes -= state.held_bytes
