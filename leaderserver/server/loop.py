@@ -30,18 +30,14 @@ and a zero byte, so that no topic is the beginning of another.
 
 from __future__ import annotations
 
-import secrets
 import time
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never, final
-from uuid import uuid4
 
 import msgspec
 import zmq
 
-from election.config import ElectionConfig
-from election.epochs import IncarnationEpochs
 from election.events import LimitsChanged
 from leaderserver import codec
 from leaderserver.messages import (
@@ -51,7 +47,6 @@ from leaderserver.messages import (
     Reply,
     StatusReply,
 )
-from leaderserver.server.clock_witness import ClockWitness
 from leaderserver.server.config import ServerConfig
 from leaderserver.server.core.inflow import Inflow
 from leaderserver.server.core.memory_plan import CONNECTION_COST_BYTES
@@ -62,14 +57,12 @@ from leaderserver.server.core.turn import Broadcast, Outgoing, Send
 from leaderserver.server.inflow_guard import InflowGuard
 from leaderserver.server.publishing_port import PublishingPort
 from leaderserver.server.reply_sender import ReplySender
-from leaderserver.server.service import LeaderService
-from leaderserver.server.service_config import ServiceConfig
+from leaderserver.server.service_start import start_service
 from leaderserver.server.sqlite_storage import SQLiteStorage
 from leaderserver.server.storage import LeaderStorage, MemoryStorage
 from leaderserver.server.storage_threads import StorageThreads
 from nameservice import (
     Clock,
-    ConfigurationError,
     DidNotHappenError,
     LocalProtocolError,
     NameServiceError,
@@ -77,7 +70,6 @@ from nameservice import (
     StorageError,
     get_logger,
 )
-from nameservice.clock import NS_PER_SECOND
 from nameservice.version import package_version
 from zmqtransport import (
     AllowList,
@@ -113,15 +105,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ServerLoop"]
 
-# Seconds between 1970 and 2020, when the incarnations of our servers begin (rule E2).
-_INCARNATION_ORIGIN_SECONDS: Final = 1_577_836_800
-# No server of this kind was started before 2026, six years after that.
-_CLOCK_NS_MIN: Final = 2_192 * 24 * 60 * 60 * NS_PER_SECOND
-# By how much the wall clock and the clock of leases may go apart within a second while
-# the former is being adjusted; the kernel allows itself a thousandth.
-_CLOCKS_APART_NS: Final = NS_PER_SECOND // 50
-# A loop that is late by more than this part of the shortest lease has stalled (E9).
-_STALL_DIVISOR: Final = 5
 # Frames above our limit by no more than this are seen, counted and answered by us;
 # ZeroMQ ends the connection of a peer that sends a larger one.
 _FRAME_SIZE_MARGIN_BYTES: Final = 64 * 1024
@@ -248,7 +231,12 @@ class ServerLoop:
             disconnect=self._disconnect,
         )
         self._resources.callback(self._guard.close)
-        self._service = self._make_service(self._storage)
+        self._service = start_service(
+            config,
+            self._storage,
+            clock=self._clock,
+            publish_port=self.publish_endpoint.port,
+        )
         if self._storage.is_durable:
             self._storage_threads = StorageThreads(self._storage, self._storage_did)
         self._replies = ReplySender(
@@ -321,60 +309,6 @@ class ServerLoop:
             silence_timeout_ms=max(
                 60_000, 2 * round(config.session_timeout_seconds_max * 1_000)
             ),
-        )
-
-    def _make_service(self, storage: LeaderStorage) -> LeaderService:
-        config = self._config
-        wall_ns = time.time_ns() - _INCARNATION_ORIGIN_SECONDS * NS_PER_SECOND
-        now_ns = self._clock.now_ns()
-        at_least = max(1, wall_ns // NS_PER_SECOND)
-        if not storage.is_durable:
-            if wall_ns < _CLOCK_NS_MIN:
-                message = (
-                    "the clock of this machine is before 2026, and epochs of a server "
-                    "without a data directory come from it: set the clock, or choose a "
-                    "data directory"
-                )
-                raise ConfigurationError(message)
-            at_least = ClockWitness().next_incarnation(at_least=at_least)
-        incarnation = storage.next_incarnation(at_least=at_least)
-        undecided_ns = storage.admit_leases(
-            incarnation,
-            lease_ns=config.lease_ns_max,
-            unrecorded_ns=config.lease_ns_unrecorded_max,
-        )
-        if not storage.is_durable:
-            # Nobody remembers this incarnation but the clock, so nothing is granted
-            # within its second: a successor's incarnation is then a higher one.
-            second_ns = NS_PER_SECOND - wall_ns % NS_PER_SECOND + _CLOCKS_APART_NS
-            undecided_ns = max(undecided_ns, second_ns)
-        return LeaderService(
-            ServiceConfig(
-                lease_ns_min=config.lease_ns_min,
-                lease_ns_max=config.lease_ns_max,
-                session_timeout_ns_min=config.session_timeout_ns_min,
-                session_timeout_ns_max=config.session_timeout_ns_max,
-                subscription_count_max=config.subscriptions_per_session_max,
-                state_bytes_max=config.memory_plan.state_bytes_max,
-                publish_port=self.publish_endpoint.port,
-                publish_address=config.publish_address,
-                server_id=secrets.token_hex(8),
-            ),
-            ElectionConfig(
-                namespace=uuid4(),
-                undecided_ns=undecided_ns,
-                session_count_max=config.sessions_max,
-                contender_count_max=config.contenders_per_component_max,
-                contender_count_per_session_max=config.contenders_per_session_max,
-                component_count_max=config.components_max,
-                is_durable=storage.is_durable,
-                tick_ns=config.lease_ns_min // _STALL_DIVISOR,
-            ),
-            epochs=IncarnationEpochs(incarnation, started_ns=now_ns),
-            storage=storage,
-            draw_secret=secrets.token_bytes,
-            now_ns=now_ns,
-            is_storage_apart=storage.is_durable,
         )
 
     @property
