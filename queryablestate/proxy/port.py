@@ -23,6 +23,7 @@ from nameservice.clock import NS_PER_MS
 from queryablestate.control.events import LinkId
 from queryablestate.wire import codec
 from queryablestate.wire.address import StateAddress
+from queryablestate.wire.node_messages import ApplyEntries
 from queryablestate.wire.questions import Answer
 from queryablestate.wire.refusals import refusal_of
 from zmqtransport import (
@@ -105,6 +106,7 @@ class ProxyPort:
         self._on_message = on_message
         self._on_closed = on_closed
         self._in_flight = BytesInFlight()
+        self._encoded: tuple[ApplyEntries, bytes] | None = None
         self._resources = ExitStack()
         try:
             self._open(config, loop, clock)
@@ -264,7 +266,15 @@ class ProxyPort:
         message: msgspec.Struct,
         payload: bytes | memoryview | None,
     ) -> bool:
-        frames: list[bytes | zmq.Frame] = [codec.encode(message)]
+        # An entry goes to all nodes of a job, and may be large.
+        if not isinstance(message, ApplyEntries):
+            envelope = codec.encode(message)
+        elif self._encoded is not None and self._encoded[0] is message:
+            envelope = self._encoded[1]
+        else:
+            envelope = codec.encode(message)
+            self._encoded = (message, envelope)
+        frames: list[bytes | zmq.Frame] = [envelope]
         if payload is not None:
             if not self._has_room(peer.connection, len(payload)):
                 self.count("messages_held_back")

@@ -413,6 +413,7 @@ class CommitBatch(WireStruct, frozen=True, kw_only=True, tag="commit"):
         born_epoch: Of a run that was bound without one, when it was born.
         digests: Of the rows for each of *state_numbers*: what tells a repetition from
             another batch of that number (rule W4); none where nobody has read the rows.
+        node_ids: On the wire only: see `queryablestate.wire.node_names`.
     """
 
     request_id: int
@@ -430,6 +431,7 @@ class CommitBatch(WireStruct, frozen=True, kw_only=True, tag="commit"):
     timeout_ms: PositiveMilliseconds
     born_epoch: int | None = None
     digests: tuple[BatchDigest, ...] = ()
+    node_ids: tuple[str, ...] = ()
 
 
 class BatchCommitted(WireStruct, frozen=True, kw_only=True, tag="committed"):

@@ -22,6 +22,7 @@ from queryablestate.wire.node_messages import (
     StageChunk,
     StagedRows,
 )
+from queryablestate.wire.node_names import with_indexes, with_names
 
 
 __all__ = [
@@ -61,7 +62,7 @@ Decode: TypeAlias = Callable[[Frame], T]
 
 def encode(message: msgspec.Struct) -> bytes:
     """Return the envelope of *message*."""
-    return _HEADER + _ENCODER.encode(message)
+    return _HEADER + _ENCODER.encode(with_indexes(message))
 
 
 def encode_payload(payload: object) -> bytes:
@@ -77,9 +78,10 @@ def _envelope(kind: object) -> Decode[Any]:
         if envelope[:_HEADER_SIZE_BYTES] != _HEADER:
             raise _wrong_header(bytes(envelope[:_HEADER_SIZE_BYTES]))
         try:
-            return decode(memoryview(envelope)[_HEADER_SIZE_BYTES:])
+            message = decode(memoryview(envelope)[_HEADER_SIZE_BYTES:])
         except _MALFORMED as error:
             raise RemoteProtocolError("malformed", str(error)) from error
+        return with_names(message)
 
     return decode_envelope
 

@@ -270,11 +270,18 @@ class ApplyEntries(WireStruct, frozen=True, kw_only=True, tag="apply"):
     Apply these entries of a job's chain, which are in order and without gaps.
 
     Those that the node has applied already are passed over.
+
+    Attributes:
+        leader_epoch: Who says so.
+        job_id: The job.
+        entries: The entries.
+        node_ids: On the wire only: see `queryablestate.wire.node_names`.
     """
 
     leader_epoch: int
     job_id: str
     entries: tuple[Entry, ...]
+    node_ids: tuple[str, ...] = ()
 
 
 class ResetJob(WireStruct, frozen=True, kw_only=True, tag="reset"):

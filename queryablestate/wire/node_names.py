@@ -1,0 +1,90 @@
+"""
+Each name of a node once in a message, and not once for each task; pure (rule B3).
+
+Theory of operation.  A commit says for each execution of a task how many chunks each
+node has of it, and so does the entry that comes of it: 10,000 tasks on 50 nodes are
+half a million names.  In these messages a node goes by its index in ``node_ids``, as
+decimal digits; everywhere else, it goes by its name.  A message without ``node_ids``
+has names: it is one of an earlier version, or has no stages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from nameservice import RemoteProtocolError
+from queryablestate.wire.clients import CommitBatch
+from queryablestate.wire.node_messages import ApplyEntries
+from queryablestate.wire.records import BatchDecided
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from msgspec import Struct
+
+    from queryablestate.wire.records import StageRecord
+
+
+__all__ = ["with_indexes", "with_names"]
+
+
+def with_indexes(message: Struct) -> Struct:
+    """Return *message* as it is sent."""
+    if not isinstance(message, CommitBatch | ApplyEntries):
+        return message
+    indexes: dict[str, str] = {}
+    renamed = _renamed(
+        message, lambda node_id: indexes.setdefault(node_id, str(len(indexes)))
+    )
+    return replace(renamed, node_ids=tuple(indexes))
+
+
+def with_names(message: Any) -> Any:
+    """
+    Return *message*, which was received, as everything else takes it.
+
+    Raises:
+        RemoteProtocolError: If an index is none.
+    """
+    if not isinstance(message, CommitBatch | ApplyEntries) or not message.node_ids:
+        return message
+    names = {str(index): node_id for index, node_id in enumerate(message.node_ids)}
+    try:
+        return replace(_renamed(message, names.__getitem__), node_ids=())
+    except KeyError as error:
+        detail = f"a stage names node {error}, and there are {len(names)}"
+        raise RemoteProtocolError("malformed", detail) from error
+
+
+def _renamed(
+    message: CommitBatch | ApplyEntries, rename: Callable[[str], str]
+) -> CommitBatch | ApplyEntries:
+    if isinstance(message, CommitBatch):
+        return replace(message, stages=_renamed_stages(message.stages, rename))
+    return replace(
+        message,
+        entries=tuple(
+            replace(entry, stages=_renamed_stages(entry.stages, rename))
+            if isinstance(entry, BatchDecided)
+            else entry
+            for entry in message.entries
+        ),
+    )
+
+
+def _renamed_stages(
+    stages: tuple[StageRecord, ...], rename: Callable[[str], str]
+) -> tuple[StageRecord, ...]:
+    return tuple(
+        replace(
+            stage,
+            chunk_counts={
+                rename(node_id): count for node_id, count in stage.chunk_counts.items()
+            },
+            given_up=tuple(map(rename, stage.given_up)),
+        )
+        for stage in stages
+    )
