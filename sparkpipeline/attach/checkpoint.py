@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from nameservice import ConfigurationError, LocalProtocolError, StorageError
+from sparkpipeline.configuration import check_classic
 
 
 if TYPE_CHECKING:
@@ -65,13 +66,9 @@ class Checkpoint:
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.location = location
         self._spark = spark
+        check_classic(spark, "attach_state")
         # Spark has no other way to files than this one, which all of PySpark uses.
-        self._jvm: Any = getattr(spark, "_jvm", None)
-        if self._jvm is None:
-            raise ConfigurationError(
-                "a state is attached by the driver of a Spark application, and this "
-                "session is of Spark Connect: attach it where the driver runs"
-            )
+        self._jvm = cast("Any", spark._jvm)  # noqa: SLF001 (as above)
         with self._reading():
             hadoop = self._jvm.org.apache.hadoop
             self._root = hadoop.fs.Path(location)

@@ -36,6 +36,7 @@ from rescaling.operator_state import (
     encode_snapshot,
 )
 from rescaling.redistribution import carry_over
+from sparkpipeline.configuration import check_classic
 from sparkpipeline.failures import StateStreamWriter, through_spark
 from sparkpipeline.operators.batch import (
     OperatorBatch,
@@ -129,14 +130,10 @@ def run_operator(
     Raises:
         ConfigurationError: If the query could not work like that; says what to change.
     """
+    check_classic(df.sparkSession, "run_operator")
     if not df.isStreaming:
         raise ConfigurationError(
             "this DataFrame is no stream: operators run over spark.readStream"
-        )
-    if not hasattr(df.sparkSession, "_jsparkSession"):
-        raise ConfigurationError(
-            "operators keep their state through the driver's JVM, which Spark Connect "
-            "does not give to its clients: run the query in a classic session"
         )
     if not isinstance(function, OperatorFunction):
         raise ConfigurationError(

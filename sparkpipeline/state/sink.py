@@ -20,13 +20,14 @@ import pyarrow as pa
 from attrs import frozen
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
-from haservices import Backend, HAConfig
+from haservices import Backend, HAConfig, open_ha_services
 from nameservice import ConfigurationError, LocalProtocolError, get_logger
 from queryablestate.connect.credentials import Credentials, as_credentials
 from queryablestate.writer.batches import StageMessage
 from queryablestate.writer.connections import writer_connections
 from queryablestate.writer.stager import StageLimits, Stager
 from queryablestate.writer.writer import StateWriter
+from sparkpipeline.configuration import check_classic
 from sparkpipeline.failures import StateStreamWriter, through_spark
 from sparkpipeline.state.options import (
     COMMIT_TIMEOUT_SECONDS_DEFAULT,
@@ -35,6 +36,7 @@ from sparkpipeline.state.options import (
     WriteOptions,
 )
 from sparkpipeline.state.staging import stage_batches
+from sparkpipeline.state.windows import warn_of_lasting_windows
 
 
 if TYPE_CHECKING:
@@ -115,6 +117,9 @@ def publish_state(
 
     Raises:
         ConfigurationError: If the query could not work like that; says what to change.
+        UnreachableError: If the name service did not answer within its
+            ``connect_timeout_seconds``.
+        AuthenticationError: If it refused us.
     """
     spec = StateSpec(
         state_name=state_name,
@@ -169,7 +174,10 @@ def publish_states(
 
     Raises:
         ConfigurationError: If the query could not work like that; says what to change.
+        UnreachableError: If the name service did not answer in time.
+        AuthenticationError: If it refused us.
     """
+    check_classic(df.sparkSession, "publish_state")
     if not df.isStreaming:
         raise ConfigurationError(
             "this DataFrame is no stream: write it with "
@@ -183,14 +191,32 @@ def publish_states(
         on_new_query=on_new_query,
         commit_timeout_seconds=commit_timeout_seconds,
     )
+    if isinstance(config, str):
+        config = HAConfig(url=config)
+    layouts = options.layouts(df.schema)
+    _check_name_service(config)
+    if not options.is_complete:
+        warn_of_lasting_windows(df, job_id, layouts)
     publisher = _Publisher(
-        config=HAConfig(url=config) if isinstance(config, str) else config,
+        config=config,
         credentials=as_credentials(credentials),
         options=options,
-        layouts=options.layouts(df.schema),
+        layouts=layouts,
     )
     writer = StateStreamWriter(df).outputMode(output_mode)
     return writer.foreachBatch(publisher.publish)
+
+
+def _check_name_service(config: HAConfig) -> None:
+    """
+    See that the name service is there, now: a batch would try for its whole timeout.
+
+    Raises:
+        UnreachableError: If it is not.
+        AuthenticationError: If it refused us.
+    """
+    if config.backend is not Backend.EMBEDDED:
+        open_ha_services(config).close()
 
 
 @final
