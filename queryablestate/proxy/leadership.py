@@ -136,6 +136,7 @@ class ProxyControl:
         self._session: LeaderSession | None = None
         self._on_ready: Callable[[], None] | None = None
         self._reload_at_ns: int | None = None
+        self._began_anew_at_ns: int | None = None
         self._settled_at_ns: int | None = None
         self._waiting: dict[LinkId, dict[int, None]] = {}
         self._waiting_count = 0
@@ -424,11 +425,17 @@ class ProxyControl:
         )
 
     def _start_over(self, reason: NameServiceError) -> None:
-        """Load the control plane anew."""
+        """Load the control plane anew; twice within a moment only after a pause."""
         self._log.warning("control.reloaded", reason=str(reason))
         self._discard_core()
         assert self._session is not None
-        self._load(self._session)
+        now_ns = self._clock.now_ns()
+        last_ns, self._began_anew_at_ns = self._began_anew_at_ns, now_ns
+        # A store that refuses what is left of a large write refuses it again.
+        if last_ns is not None and now_ns - last_ns <= _RELOAD_PAUSE_NS:
+            self._reload_at_ns = now_ns + _RELOAD_PAUSE_NS
+        else:
+            self._load(self._session)
 
     def _discard_core(self) -> None:
         """Have no core; tell everybody who waits for it to ask again."""

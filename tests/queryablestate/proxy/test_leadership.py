@@ -615,6 +615,28 @@ class TestMistakes:
         proxy.run()
         assert proxy.control.leads
 
+    def test_a_second_one_in_a_moment_is_followed_by_a_pause(
+        self, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What fails again as soon as it is loaded must not be loaded without end."""
+
+        def fail(*arguments: object, **keywords: object) -> None:
+            raise AssertionError("a mistake")
+
+        proxy.lead()
+        with monkeypatch.context() as patch:
+            patch.setattr(ControlCore, "step", fail)
+            proxy.beat()
+            assert proxy.control.next_deadline_ns(is_anybody_parked=False) is None
+            proxy.run()
+            proxy.beat()
+        deadline_ns = proxy.control.next_deadline_ns(is_anybody_parked=False)
+        assert deadline_ns == proxy.clock.now_ns() + SECOND // 2
+        proxy.clock.advance(SECOND // 2)
+        proxy.control.advance(now_ns=proxy.clock.now_ns())
+        proxy.run()
+        assert proxy.control.leads
+
 
 class TestLooks:
     """When questions that wait for nodes are worth another look."""
