@@ -49,6 +49,7 @@ _add: Final = partial(add_setting, _PREFIX)
 
 _LIMITS: Final = (
     ("stage_retention_seconds", "rows that no commit named are dropped after this"),
+    ("staged_bytes_per_job_max", "rows of one job that are staged and not decided"),
     ("chunk_size_bytes_max", "of one chunk of rows"),
     ("chunks_per_writer_max", "chunks of one writer that wait for the disk"),
     ("chunks_size_bytes_max", "all chunks that wait for the disk"),

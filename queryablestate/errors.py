@@ -19,6 +19,7 @@ What reading and writing queryable state can answer with: one branch of the tree
         ├── SchemaMismatchError         not the schema the state was registered with
         ├── CheckpointRewoundError      a batch below the last one decided
         ├── StagedDataMissingError      rows of a batch are not on their nodes
+        ├── StagingQuotaError           too much of a job is staged and not decided
         └── CommitTimeoutError          decided or not, not applied everywhere in time
 
 Readers meet the first nine, writers all.  `UnreachableError`, `NoLeaderError` and
@@ -47,6 +48,7 @@ __all__ = [
     "RateLimitedError",
     "SchemaMismatchError",
     "StagedDataMissingError",
+    "StagingQuotaError",
     "StaleWriterError",
     "StateOwnedError",
     "StateUnavailableError",
@@ -385,6 +387,36 @@ class StagedDataMissingError(QueryableStateError):
         return (
             f"staged rows of batch {self.batch_id} are missing on "
             f"{', '.join(self.node_ids)}: nothing was decided, run the batch again"
+        )
+
+
+class StagingQuotaError(QueryableStateError):
+    """
+    More of a job would be staged on a node, and not decided, than it may (rule B4).
+
+    Attributes:
+        node_id: The node.
+        job_id: The job.
+        size_bytes: How much that would be, with the chunk that was refused.
+        size_bytes_max: How much it may be: the node's ``staged_bytes_per_job_max``.
+    """
+
+    def __init__(
+        self, node_id: str, job_id: str, size_bytes: int, size_bytes_max: int
+    ) -> None:
+        super().__init__(node_id, job_id, size_bytes, size_bytes_max)
+        self.node_id = node_id
+        self.job_id = job_id
+        self.size_bytes = size_bytes
+        self.size_bytes_max = size_bytes_max
+
+    def __str__(self) -> str:
+        return (
+            f"job {self.job_id!r} would have {self.size_bytes:,} bytes staged on node "
+            f"{self.node_id}, at most {self.size_bytes_max:,} are taken: write smaller "
+            "batches (maxFilesPerTrigger, maxOffsetsPerTrigger), or start the node "
+            "with a greater staged_bytes_per_job_max; batches of runs that have failed "
+            "count until the next one is applied or stage_retention_seconds are over"
         )
 
 

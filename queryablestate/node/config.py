@@ -88,6 +88,10 @@ class NodeConfig:
         is_durable: Whether what is staged and applied survives the machine, and not
             only the process.
         stage_retention_seconds: After so long, rows that no commit named are dropped.
+        staged_bytes_per_job_max: How much of one job may be staged here and not
+            decided; what goes beyond is refused (`StagingQuotaError`).  Batches of runs
+            that have failed count until a later batch of their query is applied, or
+            until *stage_retention_seconds* are over.
         chunk_size_bytes_max: Of one chunk of rows.
         chunks_per_writer_max: Chunks of one connection that wait for the disk.
         chunks_size_bytes_max: All chunks that wait for the disk; further ones are
@@ -124,6 +128,7 @@ class NodeConfig:
     size_bytes_max: int = field(default=64 << 30, validator=_CHECK_SIZE)
     is_durable: bool = field(default=True, validator=check_flag)
     stage_retention_seconds: float = field(default=86_400.0, validator=_CHECK_SECONDS)
+    staged_bytes_per_job_max: int = field(default=16 << 30, validator=_CHECK_SIZE)
     chunk_size_bytes_max: int = field(default=16 << 20, validator=check_frame_size)
     chunks_per_writer_max: int = field(default=64, validator=check_count)
     chunks_size_bytes_max: int = field(default=256 << 20, validator=_CHECK_SIZE)
@@ -175,6 +180,13 @@ class NodeConfig:
                 f"chunks_size_bytes_max ({self.chunks_size_bytes_max:,}) must be at "
                 f"least chunk_size_bytes_max ({self.chunk_size_bytes_max:,}): one "
                 "chunk has to fit"
+            )
+        if self.staged_bytes_per_job_max < self.chunk_size_bytes_max:
+            raise ConfigurationError(
+                "staged_bytes_per_job_max "
+                f"({self.staged_bytes_per_job_max:,}) must be at least "
+                f"chunk_size_bytes_max ({self.chunk_size_bytes_max:,}): one chunk has "
+                "to fit"
             )
 
     def _check_endpoints(self) -> None:

@@ -98,12 +98,17 @@ class OpenStore:
         clock: Clock,
         send_page: Callable[[OpenStore, bytes, Sequence[bytes]], None],
         copy_limits: CopyLimits,
+        staged_bytes_per_job_max: int,
     ) -> None:
         self.store = store
         self.reader: StoreReader = store.reader()
         self.control_id = store.control_id
         self.reading = ReadingThread(store, clock=clock, limits=read_limits)
-        self.writer = StoreWriter(store, partial(on_staged, self))
+        self.writer = StoreWriter(
+            store,
+            partial(on_staged, self),
+            job_size_bytes_max=staged_bytes_per_job_max,
+        )
         self.copier = CopyServer(
             store, clock=clock, send=partial(send_page, self), limits=copy_limits
         )
@@ -330,6 +335,7 @@ class NodeStore:
             clock=self._clock,
             send_page=self._send_there,
             copy_limits=self._copy_limits,
+            staged_bytes_per_job_max=self._config.staged_bytes_per_job_max,
         )
 
     def switch(self, control_id: str) -> None:

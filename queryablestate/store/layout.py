@@ -19,6 +19,7 @@ database       key                                 value
                                                    shown yet
 ``meta``       ``kept/`` + digest of the job id +  an entry that copies which are being
                sequence                            made have yet to apply
+``meta``       ``staged/`` + digest of the job id  `StagedMark`: how much is staged
 ``staged``     batch prefix                        `StagedBatch`
 ``staged``     batch prefix + stage id +           a piece of the chunk as it was
                chunk index + piece index           received
@@ -85,6 +86,7 @@ __all__ = [
     "SLOT_COUNT_MAX",
     "SLOT_PREFIX",
     "STAGED_DATABASE",
+    "STAGED_PREFIX",
     "STATE_PREFIX",
     "AwaitedState",
     "CopyMark",
@@ -94,6 +96,7 @@ __all__ = [
     "JobMark",
     "Runs",
     "StagedBatch",
+    "StagedMark",
     "StateMark",
     "batch_prefix",
     "chunk_prefix",
@@ -102,6 +105,7 @@ __all__ = [
     "decode_identity",
     "decode_job",
     "decode_kept",
+    "decode_staged",
     "decode_staged_batch",
     "decode_state",
     "encode_record",
@@ -115,6 +119,7 @@ __all__ = [
     "piece_key",
     "slot_name",
     "staged_batch_of",
+    "staged_key",
     "state_key",
     "state_number_of",
 ]
@@ -140,6 +145,7 @@ FENCE_PREFIX: Final = b"fence/"
 STATE_PREFIX: Final = b"state/"
 HOLD_PREFIX: Final = b"hold/"
 _KEPT_PREFIX: Final = b"kept/"
+STAGED_PREFIX: Final = b"staged/"
 
 _CHUNK_INDEX: Final = struct.Struct(">I")
 _PIECE_INDEX: Final = struct.Struct(">I")
@@ -300,6 +306,8 @@ class StagedBatch(Struct, frozen=True, array_like=True):
         received_at_us: When the last chunk of it came.
         kept_sequence: The last entry that names it and is kept, 0 if none is; until
             then it is not dropped.
+        size_bytes: Of its chunks, as far as they count for the job; none of a batch
+            that is decided, and kept.
     """
 
     job_id: str
@@ -308,6 +316,20 @@ class StagedBatch(Struct, frozen=True, array_like=True):
     batch_id: int
     received_at_us: int
     kept_sequence: int = 0
+    size_bytes: int = 0
+
+
+class StagedMark(Struct, frozen=True, array_like=True):
+    """
+    How much is staged of a job, and not decided; none if it is nothing.
+
+    Attributes:
+        job_id: The job.
+        size_bytes: Of all its batches together.
+    """
+
+    job_id: str
+    size_bytes: int
 
 
 T = TypeVar("T")
@@ -343,6 +365,7 @@ decode_fence: Final = _decoder(FenceMark, "the fence of a query")
 decode_state: Final = _decoder(StateMark, "the mark of a state")
 decode_hold: Final = _decoder(HoldMark, "the key groups of a job")
 decode_kept: Final = _decoder(BatchDecided, "an entry that was kept")
+decode_staged: Final = _decoder(StagedMark, "what is staged of a job")
 decode_staged_batch: Final = _decoder(StagedBatch, "the head of a staged batch")
 
 
@@ -380,6 +403,11 @@ def hold_key(job_id: str) -> bytes:
     return HOLD_PREFIX + _digest(job_id)
 
 
+def staged_key(job_id: str) -> bytes:
+    """Return where it says how much is staged of a job, in ``meta``."""
+    return STAGED_PREFIX + _digest(job_id)
+
+
 def kept_prefix(job_id: str) -> bytes:
     """Return what the keys of all entries that are kept of a job begin with."""
     return _KEPT_PREFIX + _digest(job_id)
@@ -411,7 +439,7 @@ def piece_key(chunk: bytes, piece_index: int) -> bytes:
 
 
 def staged_batch_of(
-    chunk: StageChunk, received_at_us: int, kept_sequence: int
+    chunk: StageChunk, received_at_us: int, kept_sequence: int, size_bytes: int = 0
 ) -> StagedBatch:
     """Return the head of the batch that *chunk* belongs to."""
     return StagedBatch(
@@ -421,6 +449,7 @@ def staged_batch_of(
         batch_id=chunk.batch_id,
         received_at_us=received_at_us,
         kept_sequence=kept_sequence,
+        size_bytes=size_bytes,
     )
 
 

@@ -6,32 +6,37 @@ from typing import TYPE_CHECKING
 
 from queryablestate.store.layout import (
     FENCE_PREFIX,
+    STAGED_PREFIX,
     STATE_PREFIX,
     FenceMark,
     HoldMark,
     JobMark,
+    StagedMark,
     StateMark,
     decode_fence,
     decode_hold,
     decode_job,
+    decode_staged,
     decode_state,
     encode_record,
     fence_key,
     former_fence_key,
     hold_key,
     job_key,
+    staged_key,
     state_key,
     state_number_of,
 )
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from lmdb import Transaction, _Database
 
 
 __all__ = [
+    "add_staged_size",
     "drop_state_mark",
     "fence_of",
     "forget_marks",
@@ -40,9 +45,11 @@ __all__ = [
     "move_position",
     "position_of",
     "put_hold_mark",
+    "put_staged_sizes",
     "put_state_mark",
     "raise_fence",
     "records",
+    "staged_size",
     "state_mark",
     "state_marks",
 ]
@@ -154,6 +161,44 @@ def raise_fence(
         mark = FenceMark(query_id=query_id, writer_epoch=writer_epoch, job_id=job_id)
         transaction.put(fence_key(job_id, query_id), encode_record(mark), db=meta)
         transaction.delete(former_fence_key(query_id), db=meta)
+
+
+def staged_size(transaction: Transaction[bytes], meta: _Database, job_id: str) -> int:
+    """Return how many bytes of the job are staged, and not decided."""
+    stored = transaction.get(staged_key(job_id), db=meta)
+    return 0 if stored is None else decode_staged(stored).size_bytes
+
+
+def add_staged_size(
+    transaction: Transaction[bytes], meta: _Database, job_id: str, size_bytes: int
+) -> None:
+    """Count *size_bytes* more for the job, or less."""
+    size_bytes += staged_size(transaction, meta, job_id)
+    _put_staged_size(transaction, meta, job_id, size_bytes)
+
+
+def put_staged_sizes(
+    transaction: Transaction[bytes], meta: _Database, sizes: Mapping[str, int]
+) -> None:
+    """Put what has been counted in place of what there was."""
+    marks = [
+        decode_staged(stored) for _, stored in records(transaction, meta, STAGED_PREFIX)
+    ]
+    counted = {mark.job_id: mark.size_bytes for mark in marks}
+    for job_id in sorted(counted.keys() | sizes.keys()):
+        if counted.get(job_id, 0) != sizes.get(job_id, 0):
+            _put_staged_size(transaction, meta, job_id, sizes.get(job_id, 0))
+
+
+def _put_staged_size(
+    transaction: Transaction[bytes], meta: _Database, job_id: str, size_bytes: int
+) -> None:
+    assert size_bytes >= 0
+    if size_bytes:
+        mark = StagedMark(job_id=job_id, size_bytes=size_bytes)
+        transaction.put(staged_key(job_id), encode_record(mark), db=meta)
+    else:
+        transaction.delete(staged_key(job_id), db=meta)
 
 
 def forget_marks(transaction: Transaction[bytes], meta: _Database, job_id: str) -> None:

@@ -4,6 +4,9 @@ Chunks that were brought and not yet decided (rule W2).
 The chunks of one batch of one run lie side by side, after a head that says whose they
 are; so a batch that is superseded goes with a few range deletions.
 
+How much is staged of each job is counted in the same transaction, so that it is true
+after a crash as well, and bounded (rule B4).  What is decided counts no more.
+
 A decided batch stays, until it is released, if copies of key groups are being made that
 have yet to get its rows (`queryablestate.store.copies`).
 """
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, final
 
 from msgspec.structs import replace
 
+from queryablestate.errors import StagingQuotaError
 from queryablestate.store.cursors import prefix_rows
 from queryablestate.store.layout import (
     PAGE_HEADER_SIZE_BYTES,
@@ -26,12 +30,17 @@ from queryablestate.store.layout import (
     piece_key,
     staged_batch_of,
 )
+from queryablestate.store.marks import (
+    add_staged_size,
+    put_staged_sizes,
+    staged_size,
+)
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lmdb import Transaction, _Database
+    from lmdb import Cursor, Transaction, _Database
 
     from queryablestate.wire.node_messages import StageChunk
     from queryablestate.wire.records import StageRecord
@@ -45,9 +54,15 @@ class StagingArea:
     """The staged chunks of a store; every method works within a transaction."""
 
     def __init__(
-        self, database: _Database, *, node_id: str, page_size_bytes: int
+        self,
+        database: _Database,
+        *,
+        meta: _Database,
+        node_id: str,
+        page_size_bytes: int,
     ) -> None:
         self._database = database
+        self._meta = meta
         self._node_id = node_id
         self._piece_size_bytes = page_size_bytes - PAGE_HEADER_SIZE_BYTES
 
@@ -57,13 +72,28 @@ class StagingArea:
         chunk: StageChunk,
         payload: bytes,
         now_us: int,
+        job_size_bytes_max: int | None = None,
     ) -> None:
-        """Keep one chunk; one that is there already is the same, and left alone."""
+        """
+        Keep one chunk; one that is there already is the same, and left alone.
+
+        Raises:
+            StagingQuotaError: If more than *job_size_bytes_max* of its job were staged.
+        """
         prefix = batch_prefix(chunk.job_id, chunk.writer_epoch, chunk.batch_id)
         begin = chunk_prefix(prefix, chunk.stage_id, chunk.chunk_index)
         cursor = transaction.cursor(self._database)
         if cursor.set_key(piece_key(begin, 0)):
             return
+        if job_size_bytes_max is not None:
+            staged = staged_size(transaction, self._meta, chunk.job_id)
+            if staged + len(payload) > job_size_bytes_max:
+                raise StagingQuotaError(
+                    self._node_id,
+                    chunk.job_id,
+                    staged + len(payload),
+                    job_size_bytes_max,
+                )
         size_bytes = self._piece_size_bytes
         cursor.putmulti(
             (piece_key(begin, index), payload[start : start + size_bytes])
@@ -71,8 +101,10 @@ class StagingArea:
         )
         old = self._head(transaction, prefix)
         kept_sequence = 0 if old is None else old.kept_sequence
-        head = staged_batch_of(chunk, now_us, kept_sequence)
-        transaction.put(prefix, encode_record(head), db=self._database)
+        head = staged_batch_of(
+            chunk, now_us, kept_sequence, 0 if old is None else old.size_bytes
+        )
+        self._put(transaction, prefix, head, 0 if kept_sequence else len(payload))
 
     def missing(
         self,
@@ -126,6 +158,52 @@ class StagingArea:
         stored = transaction.get(prefix, db=self._database)
         return None if stored is None else decode_staged_batch(stored)
 
+    def _put(
+        self,
+        transaction: Transaction[bytes],
+        prefix: bytes,
+        head: StagedBatch,
+        size_bytes: int,
+    ) -> None:
+        """Put the head of a batch that is *size_bytes* larger now, or smaller."""
+        head = replace(head, size_bytes=head.size_bytes + size_bytes)
+        transaction.put(prefix, encode_record(head), db=self._database)
+        self._count(transaction, head, size_bytes)
+
+    def recount(self, transaction: Transaction[bytes]) -> None:
+        """
+        Count all that is staged, when the store is opened.
+
+        Another version of the program may have written here, which counts nothing.
+        """
+        sizes: dict[str, int] = {}
+        unmeasured: list[tuple[bytes, StagedBatch, int]] = []
+        cursor = transaction.cursor(self._database)
+        is_there = cursor.first()
+        while is_there:
+            prefix, head = cursor.key(), decode_staged_batch(cursor.value())
+            size_bytes = head.size_bytes
+            if not size_bytes and not head.kept_sequence:
+                pieces = prefix_rows(transaction.cursor(self._database), prefix)
+                size_bytes = sum(len(piece) for key, piece in pieces if key != prefix)
+                unmeasured.append((prefix, head, size_bytes))
+            sizes[head.job_id] = sizes.get(head.job_id, 0) + size_bytes
+            is_there = self._pass(cursor, prefix)
+        for prefix, head, size_bytes in unmeasured:
+            record = encode_record(replace(head, size_bytes=size_bytes))
+            transaction.put(prefix, record, db=self._database)
+        put_staged_sizes(transaction, self._meta, sizes)
+
+    def _pass(self, cursor: Cursor, prefix: bytes) -> bool:
+        """Go to the next batch; return whether there is one."""
+        # Above all of its chunks, whatever the stage ids are.
+        return cursor.set_range(prefix + b"\xff" * (PIECE_KEY_SUFFIX_SIZE_BYTES + 1))
+
+    def _count(
+        self, transaction: Transaction[bytes], head: StagedBatch, size_bytes: int
+    ) -> None:
+        add_staged_size(transaction, self._meta, head.job_id, size_bytes)
+
     def keep(
         self, transaction: Transaction[bytes], prefix: bytes, sequence: int
     ) -> None:
@@ -133,7 +211,7 @@ class StagingArea:
         head = self._head(transaction, prefix)
         if head is not None:
             head = replace(head, kept_sequence=sequence)
-            transaction.put(prefix, encode_record(head), db=self._database)
+            self._put(transaction, prefix, head, -head.size_bytes)
 
     def release(
         self, transaction: Transaction[bytes], prefix: bytes, sequence: int
@@ -147,6 +225,7 @@ class StagingArea:
         count = 0
         head = self._head(transaction, prefix)
         if head is not None and head.kept_sequence <= sequence:
+            self._count(transaction, head, -head.size_bytes)
             cursor = transaction.cursor(self._database)
             is_there = cursor.set_key(prefix)
             while is_there and cursor.key().startswith(prefix):
@@ -159,10 +238,16 @@ class StagingArea:
     ) -> None:
         """Remove what is there of one stage of the batch with *prefix*."""
         stage = prefix + stage_id
+        size_bytes = 0
         cursor = transaction.cursor(self._database)
         is_there = cursor.set_range(stage)
         while is_there and cursor.key().startswith(stage):
+            size_bytes += len(cursor.value())
             is_there = cursor.delete()
+        head = self._head(transaction, prefix)
+        if head is not None:
+            # Of a batch that is decided, and kept, nothing counts any more.
+            self._put(transaction, prefix, head, -min(size_bytes, head.size_bytes))
 
     def drop(
         self,
@@ -179,11 +264,10 @@ class StagingArea:
             head = decode_staged_batch(cursor.value())
             if not head.kept_sequence and is_superseded(head):
                 count += 1
+                self._count(transaction, head, -head.size_bytes)
                 while is_there and cursor.key().startswith(prefix):
                     cursor.delete()
                     is_there = bool(cursor.key())
             else:
-                # Above all of its chunks, whatever the stage ids are.
-                last = prefix + b"\xff" * (PIECE_KEY_SUFFIX_SIZE_BYTES + 1)
-                is_there = cursor.set_range(last)
+                is_there = self._pass(cursor, prefix)
         return count

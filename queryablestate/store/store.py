@@ -105,6 +105,7 @@ class StateStore:
         self._meta = environment.meta
         self._staging = StagingArea(
             environment.staged,
+            meta=environment.meta,
             node_id=environment.identity.node_id,
             page_size_bytes=environment.environment.stat()["psize"],
         )
@@ -116,6 +117,8 @@ class StateStore:
             environment, self._staging, self._copies, self._restores, self._plans
         )
         self._sweeper = ExpirySweeper(environment)
+        with environment.writing() as transaction:
+            self._staging.recount(transaction)
 
     @classmethod
     def open(
@@ -268,7 +271,12 @@ class StateStore:
                     one.writer_epoch,
                 )
 
-    def stage(self, chunks: Sequence[tuple[StageChunk, bytes]], now_us: int) -> None:
+    def stage(
+        self,
+        chunks: Sequence[tuple[StageChunk, bytes]],
+        now_us: int,
+        job_size_bytes_max: int | None = None,
+    ) -> None:
         """
         Keep chunks, all in one transaction; what is there already is left alone.
 
@@ -276,8 +284,11 @@ class StateStore:
             chunks: Envelopes with their payloads (`StagedRows`), which the caller has
                 decoded and checked (`queryablestate.store.rows.check_chunk`).
             now_us: When they arrived, for `drop_stages_older_than`.
+            job_size_bytes_max: How much of one job may be staged and not decided, with
+                these; None for rows of other nodes, which a commit waits for.
 
         Raises:
+            StagingQuotaError: If it would be more; nothing is kept then.
             StaleWriterError: If one of them is of a run below its fence; nothing is
                 kept then.  Look at `fences` first if chunks of several runs meet.
         """
@@ -286,7 +297,9 @@ class StateStore:
                 fence = fence_of(transaction, self._meta, chunk.job_id, chunk.query_id)
                 if chunk.writer_epoch < fence:
                     raise StaleWriterError(chunk.query_id, chunk.writer_epoch, fence)
-                self._staging.add(transaction, chunk, payload, now_us)
+                self._staging.add(
+                    transaction, chunk, payload, now_us, job_size_bytes_max
+                )
 
     def discard_stages(
         self, job_id: str, writer_epoch: int, batch_id: int, stage_ids: Iterable[bytes]

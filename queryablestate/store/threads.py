@@ -84,6 +84,8 @@ class StoreWriter:
         store: Nobody else writes to it.
         on_staged: Is told, on this thread, of each chunk whether it is on disk, or why
             not.
+        job_size_bytes_max: How much of one job may be staged and not decided; None for
+            as much as the store holds.
     """
 
     def __init__(
@@ -92,8 +94,11 @@ class StoreWriter:
         on_staged: Callable[
             [Sequence[tuple[StageTask, NameServiceError | None]]], None
         ],
+        *,
+        job_size_bytes_max: int | None = None,
     ) -> None:
         self._store = store
+        self._job_size_bytes_max = job_size_bytes_max
         self._on_staged = on_staged
         self._log = get_logger(component="state-node", thread="writer")
         self._changed = threading.Condition()
@@ -183,10 +188,12 @@ class StoreWriter:
                 sound.append((task.chunk, payload))
                 indexes.append(index)
         now_us = time.time_ns() // NS_PER_US
-        spoiled = self._attempt(partial(self._store.stage, sound, now_us))
-        if spoiled is not None:
+        size_bytes_max = self._job_size_bytes_max
+        stage = partial(self._store.stage, sound, now_us, size_bytes_max)
+        if self._attempt(stage) is not None:
             for index, one in zip(indexes, sound, strict=True):
-                errors[index] = self._attempt(partial(self._store.stage, [one], now_us))
+                stage = partial(self._store.stage, [one], now_us, size_bytes_max)
+                errors[index] = self._attempt(stage)
         return [(task, errors[index]) for index, task in enumerate(tasks)]
 
     def _attempt(self, action: Callable[[], object]) -> NameServiceError | None:

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from queryablestate.store.layout import (
+    STAGED_PREFIX,
+    batch_prefix,
+    decode_staged,
+    decode_staged_batch,
+)
+from queryablestate.store.marks import records
 from queryablestate.store.rows import check_chunk
 from queryablestate.store.store import StateStore
 from queryablestate.wire.codec import encode_payload
@@ -112,6 +119,32 @@ def decided(
             for name, count in stages.items()
         ),
     )
+
+
+def counted_sizes(store: StateStore) -> dict[str, int]:
+    """Return how many bytes of each job count as staged."""
+    environment = store._environment
+    with environment.reading() as transaction:
+        marks = [
+            decode_staged(stored)
+            for _, stored in records(transaction, environment.meta, STAGED_PREFIX)
+        ]
+    return {mark.job_id: mark.size_bytes for mark in marks}
+
+
+def staged_sizes(store: StateStore) -> dict[str, int]:
+    """Return how many bytes of each job are staged, and no entry names: by looking."""
+    environment = store._environment
+    sizes: dict[str, int] = {}
+    with environment.reading() as transaction:
+        size = len(batch_prefix("", 0, 0))
+        found = dict(transaction.cursor(environment.staged))
+        heads = {at: decode_staged_batch(found[at]) for at in found if len(at) == size}
+        for at, piece in found.items():
+            head = heads[at[:size]]
+            if at not in heads and not head.kept_sequence:
+                sizes[head.job_id] = sizes.get(head.job_id, 0) + len(piece)
+    return sizes
 
 
 def write(

@@ -71,6 +71,7 @@ class TestRefusals:
             {"stage_retention_seconds": 0},
             {"stage_retention_seconds": float("nan")},
             {"chunk_size_bytes_max": 1},
+            {"staged_bytes_per_job_max": 1},
             {"chunks_per_writer_max": 0},
             {"questions_waiting_max": 0},
             {"connections_max": 0},
@@ -110,6 +111,12 @@ class TestRefusals:
         """A limit that no chunk fits into would refuse every chunk for ever."""
         with pytest.raises(ConfigurationError, match="one chunk has to fit"):
             settings(chunk_size_bytes_max=2 << 20, chunks_size_bytes_max=1 << 20)
+
+    @pytest.mark.proves("B4")
+    def test_one_chunk_fits_into_what_a_job_may_stage(self) -> None:
+        """B4: a quota that no chunk fits into would refuse every batch."""
+        with pytest.raises(ConfigurationError, match="staged_bytes_per_job_max"):
+            settings(chunk_size_bytes_max=2 << 20, staged_bytes_per_job_max=1 << 20)
 
     def test_other_machines_are_let_in_on_purpose_only(self) -> None:
         """N4: beyond loopback there is CURVE, or somebody has said: without."""

@@ -594,6 +594,25 @@ class TestWriting:
             assert isinstance(reply, ChunkRefused)
             assert "at most 65,536 are taken" in str(reply.data)
 
+    @pytest.mark.proves("B4")
+    def test_what_a_job_may_stage_is_bounded(
+        self, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """B4: the writer is told why, also when the node has been started again."""
+        settings = config(
+            tmp_path, chunk_size_bytes_max=1 << 20, staged_bytes_per_job_max=1 << 20
+        )
+        with StateNode(ha, settings) as one, Writer(one.address) as writer:
+            reply = writer.bring(rows(a=bytes(600_000)))
+            assert reply == ChunkStaged(request_id=1)
+        with StateNode(ha, settings) as one, Writer(one.address) as writer:
+            writer.chunk_count += 1
+            reply = writer.bring(rows(a=bytes(500_000)))
+            assert isinstance(reply, ChunkRefused)
+            assert reply.code == "staging-quota"
+            assert reply.data[1] == writer.job_id
+            assert reply.data[3] == 1 << 20
+
     def test_what_waits_for_the_disk_is_bounded(
         self, ha: HAServices, tmp_path: Path
     ) -> None:

@@ -34,9 +34,11 @@ from tests.queryablestate.store_batches import (
     NODE,
     Row,
     chunk,
+    counted_sizes,
     decided,
     key,
     stage_id,
+    staged_sizes,
     state,
 )
 from tests.queryablestate.store_copying import (
@@ -590,6 +592,12 @@ class CopyMachine(RuleBasedStateMachine):
             node.store.drop_stages_older_than(1_000)
 
     # What must hold.
+
+    @invariant()
+    def staged_bytes_are_counted(self) -> None:
+        """What is staged, and not kept for copies, is what is counted (B4)."""
+        for node in self.nodes:
+            assert counted_sizes(node.store) == staged_sizes(node.store)
 
     @invariant()
     def copies_are_equal(self) -> None:

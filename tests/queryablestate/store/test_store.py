@@ -7,9 +7,20 @@ import pytest
 from msgspec.structs import replace
 
 from nameservice import LocalProtocolError, StorageError
-from queryablestate import StagedDataMissingError, StaleWriterError
+from queryablestate import (
+    StagedDataMissingError,
+    StagingQuotaError,
+    StaleWriterError,
+)
 from queryablestate.store.groups import ALL_GROUPS
-from queryablestate.store.layout import FenceMark, encode_record, former_fence_key
+from queryablestate.store.layout import (
+    FenceMark,
+    batch_prefix,
+    decode_staged_batch,
+    encode_record,
+    former_fence_key,
+)
+from queryablestate.store.marks import put_staged_sizes
 from queryablestate.store.reader import StateView
 from queryablestate.store.store import StateStore
 from queryablestate.wire.node_messages import WriterFence
@@ -20,9 +31,11 @@ from tests.queryablestate.store_batches import (
     NOW_US,
     QUERY,
     chunk,
+    counted_sizes,
     decided,
     key,
     stage_id,
+    staged_sizes,
     state,
     write,
 )
@@ -211,6 +224,73 @@ class TestStage:
         }
         assert left == kept
         assert staged_count(store) == len(kept) * 3
+
+
+@pytest.mark.proves("B4")
+class TestQuota:
+    """B4: how much of one job is staged, and not decided, is bounded."""
+
+    def test_what_goes_beyond_is_refused(self, store: StateStore) -> None:
+        """The limit itself fits; the refusal says whose, how much, and what to do."""
+        first, second = chunk([(key(0), b"1")]), chunk([(key(1), b"2")], stage="b")
+        size_bytes = len(first[1]) + len(second[1])
+        with pytest.raises(StagingQuotaError) as caught:
+            store.stage([first, second], NOW_US, size_bytes - 1)
+        assert caught.value.args == (NODE, JOB, size_bytes, size_bytes - 1)
+        assert "staged_bytes_per_job_max" in str(caught.value)
+        assert staged_count(store) == 0  # nothing of them is kept
+        store.stage([first, second], NOW_US, size_bytes)
+        store.stage([first, second], NOW_US, size_bytes)  # they are there already
+        assert counted_sizes(store) == {JOB: size_bytes}
+
+    def test_another_job_has_its_own(self, store: StateStore) -> None:
+        """One that has filled its part is not in the way of others."""
+        brought = chunk([])
+        size_bytes = len(brought[1])
+        store.stage([brought], NOW_US, size_bytes)
+        store.stage([chunk([], job_id="x")], NOW_US, size_bytes)
+        with pytest.raises(StagingQuotaError):
+            store.stage([chunk([], stage="b")], NOW_US, size_bytes)
+
+    def test_what_is_decided_makes_room(self, store: StateStore) -> None:
+        """With all that the decision supersedes."""
+        store.stage([chunk([]), chunk([], stage="b")], NOW_US)
+        store.stage([chunk([], batch_id=1)], NOW_US)
+        store.apply(JOB, decided(1, {"a": 1}, batch_id=1))
+        assert counted_sizes(store) == {}
+
+    def test_what_is_dropped_makes_room(self, store: StateStore) -> None:
+        """For its age, because rows were collected in vain, or with its job."""
+        one = len(chunk([])[1])
+        store.stage([chunk([], batch_id=0)], 10)
+        store.stage([chunk([], batch_id=1), chunk([], batch_id=1, stage="b")], 20)
+        store.drop_stages_older_than(20)
+        assert counted_sizes(store) == {JOB: 2 * one}
+        store.discard_stages(JOB, 1, 1, [stage_id("b"), stage_id("c")])
+        assert counted_sizes(store) == {JOB: one}
+        store.forget_job(JOB)
+        assert counted_sizes(store) == {}
+
+    def test_it_is_counted_again_when_the_store_is_opened(self, tmp_path: Path) -> None:
+        """What another version has left here counts as well, and not what is gone."""
+        brought = chunk([(key(0), b"1" * 10_000)])
+        with StateStore.open(tmp_path, node_id=NODE, is_durable=False) as store:
+            store.stage([brought, chunk([], job_id="x")], NOW_US)
+            before = counted_sizes(store)
+            prefix = batch_prefix(JOB, 1, 0)
+            with store._environment.writing() as transaction:
+                database = store._environment.staged
+                stored = transaction.get(prefix, db=database)
+                assert stored is not None
+                head = decode_staged_batch(stored)
+                former = encode_record(replace(head, size_bytes=0))
+                transaction.put(prefix, former, db=database)
+                put_staged_sizes(transaction, store._meta, {"gone": 5})
+        with StateStore.open(tmp_path, node_id=NODE, is_durable=False) as store:
+            assert counted_sizes(store) == before == staged_sizes(store)
+            assert before[JOB] == len(brought[1])
+            with pytest.raises(StagingQuotaError):
+                store.stage([chunk([], stage="b")], NOW_US, before[JOB])
 
 
 class TestChain:

@@ -29,10 +29,12 @@ from tests.queryablestate.store_batches import (
     NODE,
     Row,
     chunk,
+    counted_sizes,
     decided,
     expiring,
     key,
     stage_id,
+    staged_sizes,
     state,
 )
 from tests.queryablestate.whole_reads import WholeReader
@@ -483,6 +485,11 @@ class StoreMachine(RuleBasedStateMachine):
             (QUERIES[query_id], query_id): epoch
             for query_id, epoch in self.fences.items()
         }
+
+    @invariant()
+    def staged_bytes_are_counted(self) -> None:
+        """What is staged and not decided is what is counted for its job (B4)."""
+        assert counted_sizes(self.store) == staged_sizes(self.store)
 
     @invariant()
     def rows_are_those_of_the_model(self) -> None:

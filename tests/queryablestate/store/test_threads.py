@@ -11,7 +11,7 @@ import zmq
 from structlog.testing import capture_logs
 
 from nameservice import NameServiceError
-from queryablestate import StaleWriterError
+from queryablestate import StagingQuotaError, StaleWriterError
 from queryablestate.store.store import StateStore
 from queryablestate.store.threads import StageTask, StoreWriter
 from queryablestate.wire.codec import encode_payload
@@ -38,6 +38,7 @@ def task(
     chunk_rows: StagedRows | bytes | None = None,
     *,
     writer_epoch: int = 1,
+    job_id: str = "job",
 ) -> StageTask:
     """Return a chunk that waits to be staged."""
     if chunk_rows is None:
@@ -47,7 +48,7 @@ def task(
     )
     chunk = StageChunk(
         request_id=number,
-        job_id="job",
+        job_id=job_id,
         query_id="q",
         writer_epoch=writer_epoch,
         batch_id=1,
@@ -65,7 +66,7 @@ class Hands:
         self.results: list[list[tuple[int, NameServiceError | None]]] = []
         self.done = threading.Semaphore(0)
         self.go = threading.Event()
-        self.writer = StoreWriter(store, self.staged)
+        self.writer = StoreWriter(store, self.staged, job_size_bytes_max=10_000)
 
     def staged(self, results: object) -> None:
         """Take note of what became of a group of chunks."""
@@ -148,6 +149,16 @@ class TestWriter:
         assert isinstance(results[0], StaleWriterError)
         assert results[1] is None
 
+    @pytest.mark.proves("B4")
+    def test_a_job_over_its_quota_does_not_harm_another(self, hands: Hands) -> None:
+        """B4: of chunks of two jobs only those of the one are refused."""
+        hands.hold()
+        hands.writer.stage(task(0, rows(a=bytes(10_001))))
+        hands.writer.stage(task(1, job_id="other"))
+        results = dict(hands.wait())
+        assert isinstance(results[0], StagingQuotaError)
+        assert results[1] is None
+
     def test_an_error_of_ours_ends_neither_thread_nor_answers(
         self, hands: Hands
     ) -> None:
@@ -164,10 +175,14 @@ class TestWriter:
         """A writer is never left waiting, and its neighbour not harmed."""
         stage = store.stage
 
-        def picky(chunks: Sequence[tuple[StageChunk, bytes]], now_us: int) -> None:
+        def picky(
+            chunks: Sequence[tuple[StageChunk, bytes]],
+            now_us: int,
+            job_size_bytes_max: int | None = None,
+        ) -> None:
             if any(chunk.request_id == 1 for chunk, _ in chunks):
                 raise ZeroDivisionError
-            stage(chunks, now_us)
+            stage(chunks, now_us, job_size_bytes_max)
 
         store.stage = picky  # type: ignore[method-assign]  # a mistake of ours
         hands.hold()
