@@ -350,8 +350,8 @@ class NodeLoop:
                 store.switch(control_id)
             case RaiseFences(fences=fences):
                 store.raise_fences(fences)
-            case DropOldStages():
-                store.drop_old_stages()
+            case DropOldStages(spared=spared):
+                store.drop_old_stages(spared)
             case ForgetJobRows(job_id=job_id):
                 store.forget_job(job_id)
             case KeepJobPlan(plan=plan):

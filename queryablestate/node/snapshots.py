@@ -37,7 +37,7 @@ from queryablestate.wire.snapshot_messages import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from queryablestate.store.copy_reader import CopyReader
     from queryablestate.store.store import StateStore
@@ -212,18 +212,24 @@ class NodeSnapshots:
         reader.close()
         self._report(given, _written(given, command, failure or _BUSY))
 
-    def drop_old(self, store: StateStore, began_before_us: int) -> None:
+    def drop_old(
+        self, store: StateStore, began_before_us: int, spared: Sequence[str]
+    ) -> None:
         """
         Drop what was loaded, and will not be shown; on the writer's thread.
 
-        The node must have applied all that is decided.  A proxy leader makes a job of
+        The node must have applied all that is decided, but for *spared* jobs, whose
+        rows stay.  A proxy leader makes a job of
         what this process has loaded, or of nothing.
         """
         with self._lock:
             own_ids = set(self._loaded_ids)
         store.restores.drop(
             lambda mark: (
-                mark.restore_id not in own_ids or mark.began_at_us < began_before_us
+                mark.job_id not in spared
+                and (
+                    mark.restore_id not in own_ids or mark.began_at_us < began_before_us
+                )
             )
         )
 

@@ -273,10 +273,10 @@ class NodeStore:
         raise_fences = partial(opened.store.fence, fences)
         opened.writer.run(partial(self._write, raise_fences))
 
-    def drop_old_stages(self) -> None:
-        """Drop staged rows that no commit has named for long."""
+    def drop_old_stages(self, spared: Sequence[str]) -> None:
+        """Drop rows that no commit has named for long, but for those of some jobs."""
         opened = self.opened
-        drop_old = partial(self._drop_old, opened)
+        drop_old = partial(self._drop_old, opened, spared)
         opened.writer.run(partial(self._write, drop_old))
 
     def keep_plan(self, plan: JobPlan) -> None:
@@ -495,10 +495,10 @@ class NodeStore:
             self._kept = self._kept_rows()
             self._on_event(KeptChanged(kept=self._kept))
 
-    def _drop_old(self, opened: OpenStore) -> None:
+    def _drop_old(self, opened: OpenStore, spared: Sequence[str]) -> None:
         before_us = time.time_ns() // NS_PER_US - self._config.stage_retention_us
-        self.snapshots.drop_old(opened.store, before_us)
-        batch_count = opened.store.drop_stages_older_than(before_us)
+        self.snapshots.drop_old(opened.store, before_us, spared)
+        batch_count = opened.store.drop_stages_older_than(before_us, spared)
         if batch_count:
             self._log.info("stages.dropped", batch_count=batch_count)
 

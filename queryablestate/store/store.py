@@ -473,11 +473,17 @@ class StateStore:
             key_groups,
         )
 
-    def drop_stages_older_than(self, received_before_us: int) -> int:
-        """Drop the batches of which no chunk came since; return how many."""
+    def drop_stages_older_than(
+        self, received_before_us: int, spared: Sequence[str] = ()
+    ) -> int:
+        """Drop batches of which no chunk came since, not of *spared* jobs; how many."""
         with self._environment.writing() as transaction:
             return self._staging.drop(
-                transaction, lambda batch: batch.received_at_us < received_before_us
+                transaction,
+                lambda batch: (
+                    batch.received_at_us < received_before_us
+                    and batch.job_id not in spared
+                ),
             )
 
     def sweep_expired(self, now_us: int, limit: int) -> int:

@@ -522,9 +522,10 @@ class Node:
             case BindStore(control_id=control_id):
                 bind = partial(self.disk.store.bind_control, control_id)
                 self.write(partial(self._quietly, bind))
-            case DropOldStages():
+            case DropOldStages(spared=spared):
                 before_us = self._world.wall_clock_us - RETENTION_NS // _NS_PER_US
-                drop = partial(self.disk.store.drop_stages_older_than, before_us)
+                drop_old = self.disk.store.drop_stages_older_than
+                drop = partial(drop_old, before_us, spared)
                 self.write(partial(self._quietly, drop))
             case CheckStages(command=command):
                 self._check(command)

@@ -122,7 +122,7 @@ if TYPE_CHECKING:
 __all__ = ["Admission", "NodeCore", "NodeLimits", "check_command"]
 
 _DROP_STAGES_TRIES: Final = 20
-"""How much more often it is looked whether old staged rows may be dropped."""
+"""How much more often it is looked whether all old staged rows may be dropped."""
 
 
 Admission: TypeAlias = ServedJob | Refusal | Wait
@@ -175,6 +175,8 @@ class NodeCore:
         self._is_switching = False
         self._is_leaving = False
         self._drop_stages_due_ns = now_ns + limits.drop_stages_ns
+        self._drop_round_due_ns = self._drop_stages_due_ns
+        self._spared: tuple[str, ...] = ()
         self._deadline_ns = self._drop_stages_due_ns
 
     # -- questions -----------------------------------------------------------------
@@ -325,13 +327,7 @@ class NodeCore:
         if self._jobs.wants_more(now_ns=now_ns):
             self._registration.want()
         if self._drop_stages_due_ns <= now_ns:
-            # What was decided while the node was away may be as old as you like, and
-            # is not to be dropped before it is applied.
-            may_drop = self._registration.is_registered and self._jobs.has_applied_all
-            pauses = 1 if may_drop else _DROP_STAGES_TRIES
-            self._drop_stages_due_ns = now_ns + self._limits.drop_stages_ns // pauses
-            if may_drop:
-                effects.append(DropOldStages())
+            effects += self._drop_old_stages(now_ns)
         effects += self._advance_copies(now_ns)
         effects += self._registration.advance(
             self._jobs.positions,
@@ -339,6 +335,26 @@ class NodeCore:
             is_held=self._is_held(),
             now_ns=now_ns,
         )
+        return effects
+
+    def _drop_old_stages(self, now_ns: int) -> list[NodeEffect]:
+        """Have old stages dropped, and see when to look again."""
+        # What was decided while the node was away may be as old as you like, and is
+        # not to be dropped before it is applied.
+        is_registered = self._registration.is_registered
+        spared = self._jobs.unapplied()
+        is_due = self._drop_round_due_ns <= now_ns
+        effects: list[NodeEffect] = []
+        if is_registered and (is_due or set(spared) < set(self._spared)):
+            effects.append(DropOldStages(spared=spared))
+            self._spared = spared
+            if is_due:
+                self._drop_round_due_ns = now_ns + self._limits.drop_stages_ns
+        if is_registered and not spared:
+            self._drop_stages_due_ns = self._drop_round_due_ns
+        else:
+            pause_ns = self._limits.drop_stages_ns // _DROP_STAGES_TRIES
+            self._drop_stages_due_ns = now_ns + pause_ns
         return effects
 
     def _advance_copies(self, now_ns: int) -> list[NodeEffect]:

@@ -279,7 +279,15 @@ class AskAgain:
 
 @frozen(kw_only=True)
 class DropOldStages:
-    """Drop what was staged longer ago than the retention (rule W2)."""
+    """
+    Drop what was staged longer ago than the retention (rule W2).
+
+    Attributes:
+        spared: Jobs of which something may be decided and is not applied yet, sorted:
+            their rows stay, however old.
+    """
+
+    spared: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)

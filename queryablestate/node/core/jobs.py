@@ -112,10 +112,13 @@ class JobTable:
         """Return whether it is too early to ask for what is missing."""
         return any(job.is_incomplete and job.is_busy for job in self._jobs.values())
 
-    @property
-    def has_applied_all(self) -> bool:
-        """Return whether nothing is decided that is not applied, as far as is known."""
-        return all(job.has_applied_all for job in self._jobs.values())
+    def unapplied(self) -> tuple[str, ...]:
+        """Return the jobs of which something may be decided and not applied, sorted."""
+        return tuple(
+            job_id
+            for job_id, job in sorted(self._jobs.items())
+            if not job.has_applied_all
+        )
 
     def positions(self) -> Sequence[JobPosition]:
         """Return how far the store is with each job it knows, by name."""

@@ -28,7 +28,7 @@ class NodeLimits:
         copy_retry_ns_max: Up to where that doubles.
         copy_report_ns: How often the proxy is told how many rows have been copied.
         drop_stages_ns: How often old staged rows are looked for, by a node that has
-            applied all that was decided.
+            applied all that was decided; of other jobs as soon as it has.
         entries_waiting_max: Entries of one job that wait to be applied.
         questions_waiting_max: Questions that wait for a batch.
         questions_size_bytes_max: Of their keys.

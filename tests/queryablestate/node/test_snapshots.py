@@ -334,9 +334,11 @@ class TestLoading:
         """Once all is applied: a leader makes a job of what this one loaded alone."""
         node.handle(load_command(node, take(node)))
         assert node.report().failure is None
-        node.snapshots.drop_old(node.store, 0)
+        node.snapshots.drop_old(node.store, 0, ())
         assert node.loads() == [ID]
-        NodeSnapshots(node.posted.put).drop_old(node.store, 0)
+        NodeSnapshots(node.posted.put).drop_old(node.store, 0, ["copy"])
+        assert node.loads() == [ID]  # its job has yet to apply something
+        NodeSnapshots(node.posted.put).drop_old(node.store, 0, ())
         assert node.loads() == []
 
     def test_threads_are_few(self, node: Node) -> None:

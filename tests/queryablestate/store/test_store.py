@@ -194,6 +194,14 @@ class TestStage:
         assert store.drop_stages_older_than(31) == 0
         assert staged_count(store) == 0
 
+    @pytest.mark.proves("B4")
+    def test_of_some_jobs_nothing_is_dropped(self, store: StateStore) -> None:
+        """What is old of one goes while another has yet to apply something (B4)."""
+        store.stage([chunk([]), chunk([], job_id="x")], NOW_US)
+        assert store.drop_stages_older_than(NOW_US + 1, [JOB]) == 1
+        assert store.missing_stages(JOB, 1, 0, stages(a=1)) == ()
+        assert store.missing_stages("x", 1, 0, stages(a=1)) == (stage_id("a"),)
+
     @pytest.mark.proves("W2")
     def test_what_an_entry_supersedes_is_removed(self, store: StateStore) -> None:
         """Losing stages, earlier batches, earlier runs; nothing else (W2)."""

@@ -1160,7 +1160,7 @@ class TestTime:
 
     EVERY_MS = LIMITS.drop_stages_ns // MS
 
-    def drops_within(self, node: Node, ms: int) -> bool:
+    def drops_within(self, node: Node, ms: int, spared: tuple[str, ...] = ()) -> bool:
         """Let *ms* pass while heartbeats are acknowledged; whether stages dropped."""
         effects: list[NodeEffect] = []
         while ms > 0:
@@ -1168,7 +1168,7 @@ class TestTime:
             ms -= 1_000
             if node.core.is_registered:
                 node.acknowledge()
-        return DropOldStages() in effects
+        return DropOldStages(spared=spared) in effects
 
     @pytest.mark.proves("W2")
     def test_old_stages_are_dropped_now_and_then(self, node: Node) -> None:
@@ -1198,3 +1198,19 @@ class TestTime:
         node.send(batch(8))
         node.applied(batch(8), failure="the disk is full")
         assert not self.drops_within(node, self.EVERY_MS)
+
+    @pytest.mark.proves("B4")
+    def test_a_stopped_job_does_not_keep_what_is_old_of_others(
+        self, node: Node
+    ) -> None:
+        """B4: stages of others go as often as ever, the rest when it is applied."""
+        node.serve()
+        assert not self.drops_within(node, self.EVERY_MS - 5_000)
+        node.send(batch(8))
+        node.applied(batch(8), failure="the disk is full")
+        assert self.drops_within(node, 5_000, spared=("job",))
+        soon_ms = self.EVERY_MS // 20
+        assert not self.drops_within(node, soon_ms, spared=("job",))
+        node.send(batch(8))
+        node.applied(batch(8))
+        assert self.drops_within(node, soon_ms)

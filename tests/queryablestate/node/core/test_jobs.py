@@ -478,12 +478,12 @@ class TestLeaving:
         """What is decided goes to others; old stages may be dropped meanwhile."""
         jobs.table.assign_all([assignment(sequence=9)])
         jobs.table.missed_came()
-        assert not jobs.table.has_applied_all
+        assert jobs.table.unapplied() == ("job",)
         if is_named:
             jobs.table.assign(assignment(version=2, key_groups=(), sequence=12))
         else:
             jobs.table.assign_all([])
-        assert jobs.table.has_applied_all
+        assert jobs.table.unapplied() == ()
         assert not jobs.table.missed_came()
 
     def test_its_failure_is_forgotten(self, jobs: Jobs) -> None:
@@ -493,7 +493,7 @@ class TestLeaving:
         jobs.table.assign_all([])
         assert jobs.table.failures() == {}
         assert jobs.table.next_deadline_ns() is None
-        assert jobs.table.has_applied_all
+        assert jobs.table.unapplied() == ()
 
     def test_a_failure_after_it_left_is_none(self, jobs: Jobs) -> None:
         """What the store was at when the node was told."""
@@ -507,4 +507,4 @@ class TestLeaving:
         jobs.table.assign_all([])
         jobs.table.assign(assignment(key_groups=(), copies=(1,), sequence=9))
         jobs.table.missed_came()
-        assert not jobs.table.has_applied_all
+        assert jobs.table.unapplied() == ("job",)
