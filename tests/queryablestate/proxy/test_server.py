@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast, final
 
 import pytest
+from attrs import evolve
 from structlog.testing import capture_logs
 
 from election import LeaderStore
@@ -326,11 +327,10 @@ class TestConfirming:
         """E3: unconfirmed, it is passed over; another may be able to."""
         store = FakeStore({"counters": b"rubbish"})
         election = ScriptedElection()
-        with (
-            open_ha_services(QUICK) as quick,
-            capture_logs() as logs,
-        ):
-            proxy = granted(quick, election, store)
+        # A third of it is how long the first try may take before it confirms meanwhile.
+        config = evolve(QUICK, confirm_timeout_seconds=3.0)
+        with open_ha_services(config) as patient, capture_logs() as logs:
+            proxy = granted(patient, election, store)
             assert not proxy.is_leader
             assert election.confirmed == []
             proxy.close()
