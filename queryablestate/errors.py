@@ -29,13 +29,14 @@ Readers meet the first nine, writers all.  `UnreachableError`, `NoLeaderError` a
 from __future__ import annotations
 
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nameservice.errors import NameServiceError
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 __all__ = [
@@ -430,6 +431,7 @@ class CommitTimeoutError(QueryableStateError):
         node_ids: The nodes that were waited for.
         is_decided: Whether the batch is decided; then it will be applied when they are
             back, and running it again changes nothing.
+        failures: Why those of them that are there cannot apply it, by node.
     """
 
     def __init__(
@@ -439,22 +441,36 @@ class CommitTimeoutError(QueryableStateError):
         node_ids: Sequence[str],
         *,
         is_decided: bool,
+        failures: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        super().__init__(batch_id, waited_seconds, tuple(node_ids), is_decided)
+        super().__init__(
+            batch_id, waited_seconds, tuple(node_ids), is_decided, dict(failures)
+        )
         self.batch_id = batch_id
         self.waited_seconds = waited_seconds
         self.node_ids = tuple(node_ids)
         self.is_decided = is_decided
+        self.failures = dict(failures)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by way of the keyword that the constructor wants."""
-        rebuild = partial(CommitTimeoutError, is_decided=self.is_decided)
+        rebuild = partial(
+            CommitTimeoutError, is_decided=self.is_decided, failures=self.failures
+        )
         return (rebuild, (self.batch_id, self.waited_seconds, self.node_ids))
 
     def __str__(self) -> str:
         what = "is decided, but not applied" if self.is_decided else "is not decided"
         nodes = ", ".join(self.node_ids) or "the proxy leader"
+        away = [one for one in self.node_ids if one not in self.failures]
+        advice = [
+            f"node {node_id} is there, but cannot go on: {reason}"
+            for node_id, reason in sorted(self.failures.items())
+        ]
+        if away or not self.node_ids:
+            advice.append(f"start {', '.join(away) or 'it'}")
         return (
             f"batch {self.batch_id} {what} after {self.waited_seconds:.3g} s: "
-            f"waited for {nodes}; nothing is lost, start it and run the batch again"
+            f"waited for {nodes}; nothing is lost; {'; '.join(advice)}; then run the "
+            "batch again"
         )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from attrs import Factory, define
 
+from nameservice import StorageError
 from nameservice.clock import NS_PER_MS
 from queryablestate.control.commit_rows import BatchRows, CollectedRows, stages_at
 from queryablestate.control.effects import SendToNode
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
         StagesCollected,
         StagesVerified,
     )
-    from queryablestate.wire.records import AssignmentRecord, StageRecord
+    from queryablestate.wire.records import AssignmentRecord, BatchState, StageRecord
 
 
 __all__ = ["Verification", "verify_id_of"]
@@ -109,6 +110,7 @@ class Verification:
         control: What there is.
         request: The commit.
         batch_id: The batch that the rows are staged under.
+        states: What the batch writes, as far as is known now.
         verify_id: Names the answers of nodes that verify.
         unverified: The nodes that have yet to answer.
     """
@@ -116,6 +118,7 @@ class Verification:
     control: ControlState
     request: CommitBatch
     batch_id: int
+    states: tuple[BatchState, ...] = ()
     verify_id: int = 0
     unverified: set[str] = Factory(set)
     _rows: BatchRows | None = None
@@ -191,9 +194,17 @@ class Verification:
 
         Returns:
             Whether `proceed` is to be called.
+
+        Raises:
+            StorageError: If the node could not apply the batch (rule W3).
         """
         if message.verify_id != self.verify_id or node.node_id not in self.unverified:
             return False
+        if message.failure is not None:
+            raise StorageError(
+                f"batch {self.batch_id} is not decided, since node {node.node_id} "
+                f"could not apply it: {message.failure}; then run the batch again"
+            )
         self.unverified.remove(node.node_id)
         if message.missing:
             self._lack(node.node_id)
@@ -316,6 +327,8 @@ class Verification:
             writer_epoch=request.writer_epoch,
             batch_id=self.batch_id,
             stages=stages_at(node.node_id, request.stages),
+            query_id=request.query_id,
+            states=self.states,
         )
         return SendToNode(link=node.link, message=message)
 

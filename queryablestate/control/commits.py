@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, TypeAlias, final
 
 from attrs import Factory, define, frozen
 
-from nameservice import LocalProtocolError
+from nameservice import LocalProtocolError, StorageError
 from nameservice.clock import NS_PER_MS, NS_PER_SECOND, NS_PER_US
 from queryablestate.control.chains import extend_chain, lagging_nodes, prunable_entries
 from queryablestate.control.changes import Change, Write
@@ -39,6 +39,7 @@ from queryablestate.control.effects import AnswerWriter, RefuseWriter
 from queryablestate.control.job.batch_order import Repeated
 from queryablestate.errors import CommitTimeoutError, StagedDataMissingError
 from queryablestate.wire.clients import BatchCommitted
+from queryablestate.wire.records import BatchDecided
 
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from queryablestate.control.state import ControlState
     from queryablestate.wire.clients import CommitBatch
     from queryablestate.wire.node_messages import StagesCollected, StagesVerified
+    from queryablestate.wire.records import BatchState
 
 
 __all__ = ["Commits"]
@@ -181,7 +183,10 @@ class Commits:
         decided = _check_decidable(job, request)
         batch_id = job.staged_batch_id(request)
         verification = Verification(
-            control=self._control, request=request, batch_id=batch_id
+            control=self._control,
+            request=request,
+            batch_id=batch_id,
+            states=_states_of(decided),
         )
         if commit is None:
             commit = _Commit(
@@ -205,8 +210,11 @@ class Commits:
         """Take note of what a node has of the stages that it was asked for."""
         outcomes: list[Outcome] = []
         for commit in self._verifying():
-            if commit.verification.verified(node, message):
-                outcomes += self._proceed(commit)
+            try:
+                if commit.verification.verified(node, message):
+                    outcomes += self._proceed(commit)
+            except StorageError as error:
+                outcomes += self._fail(commit, error)
         return outcomes
 
     def collected(self, node: PresentNode, message: StagesCollected) -> list[Outcome]:
@@ -417,11 +425,18 @@ class Commits:
             node_ids = lagging_nodes(self._control, job, commit.sequence)
         else:
             node_ids = commit.verification.waiting_for()
+        nodes = [self._control.nodes.present(node_id) for node_id in node_ids]
+        job_id = commit.request.job_id
         error = CommitTimeoutError(
             commit.batch_id,
             (now_ns - waiter.asked_at_ns) / NS_PER_SECOND,
             node_ids,
             is_decided=is_decided,
+            failures={
+                node.node_id: node.failing[job_id].reason
+                for node in nodes
+                if node is not None and job_id in node.failing
+            },
         )
         return RefuseWriter(link=waiter.link, request_id=waiter.request_id, error=error)
 
@@ -434,6 +449,12 @@ def _key_of(request: CommitBatch) -> _CommitKey:
         request.batch_id,
         request.state_numbers,
     )
+
+
+def _states_of(decided: JobChange | Repeated) -> tuple[BatchState, ...]:
+    """Return what a batch writes, if it is to be decided."""
+    entry = None if isinstance(decided, Repeated) else decided.entry
+    return entry.states if isinstance(entry, BatchDecided) else ()
 
 
 def _check_epochs(request: CommitBatch, ticket_next: int) -> None:

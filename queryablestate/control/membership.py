@@ -40,7 +40,7 @@ from queryablestate.control.forgetting import still_there, without
 from queryablestate.control.job.leader_paths import encode_record, node_path
 from queryablestate.control.kept_jobs import kept_by, serves_another
 from queryablestate.control.node_parts import job_assignment
-from queryablestate.control.node_table import CopyReport
+from queryablestate.control.node_table import CopyReport, JobFailure
 from queryablestate.control.state import has_node
 from queryablestate.wire.node_messages import (
     HeartbeatAcknowledged,
@@ -323,8 +323,9 @@ class Membership:
         if is_failing != was_failing or message.job_id not in node.sequences:
             self._control.touch(message.job_id)
         node.failing.pop(message.job_id, None)
-        if is_failing:
-            node.failing[message.job_id] = now_ns
+        if message.failure is not None:
+            failure = JobFailure(told_at_ns=now_ns, reason=message.failure)
+            node.failing[message.job_id] = failure
         node.sequences[message.job_id] = message.sequence
         node.lost[message.job_id] = message.lost_state_numbers
         return [] if message.failure is None else self._probe(job, node)

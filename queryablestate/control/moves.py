@@ -359,9 +359,9 @@ class Moves:
         """Return who failed with a job that it has no part in now, and till when."""
         control = self._control
         return [
-            (node, job_id, failed_at_ns + control.session_timeout_ns)
+            (node, job_id, failure.told_at_ns + control.session_timeout_ns)
             for node in control.nodes.failing()
-            for job_id, failed_at_ns in node.failing.items()
+            for job_id, failure in node.failing.items()
             if not has_node(control.jobs[job_id], node.node_id)
         ]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from queryablestate.wire.records import NodeRecord
 
 
-__all__ = ["CopyReport", "NodeTable", "PresentNode"]
+__all__ = ["CopyReport", "JobFailure", "NodeTable", "PresentNode"]
 
 
 @final
@@ -48,6 +48,21 @@ class CopyReport:
 
 
 @final
+@frozen(kw_only=True)
+class JobFailure:
+    """
+    That a node cannot go on with a job.
+
+    Attributes:
+        told_at_ns: When it said so last.
+        reason: Why.
+    """
+
+    told_at_ns: int
+    reason: str
+
+
+@final
 @define(kw_only=True)
 class PresentNode:
     """
@@ -64,7 +79,7 @@ class PresentNode:
         lost: The states whose rows it has lost, likewise.
         probes: Entries of which it was asked whether it lacks rows: job and sequence,
             by the number of the question.
-        failing: Jobs that it cannot go on with, and when it said so last.
+        failing: Jobs that it cannot go on with.
         lost_jobs: Jobs whose rows it has lost since it was assigned: its copies count
             for nothing where there are others.
         copies: What it says of its copying, by job.
@@ -80,7 +95,7 @@ class PresentNode:
     sequences: dict[str, int] = field(factory=dict)
     lost: dict[str, tuple[int, ...]] = field(factory=dict)
     probes: dict[int, tuple[str, int]] = field(factory=dict)
-    failing: dict[str, int] = field(factory=dict)
+    failing: dict[str, JobFailure] = field(factory=dict)
     lost_jobs: set[str] = field(factory=set)
     copies: dict[str, CopyReport] = field(factory=dict)
     emptied_reason: str | None = None

@@ -11,7 +11,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
-from nameservice import StorageError, get_logger
+from nameservice import NameServiceError, StorageError, get_logger
 from nameservice.clock import NS_PER_SECOND, NS_PER_US
 from queryablestate.node.core.read_schedule import DropReason, ReadAsked
 from queryablestate.node.reading import LongRead
@@ -20,6 +20,7 @@ from queryablestate.wire.node_messages import (
     StagesCollected,
     StagesVerified,
 )
+from queryablestate.wire.records import BatchDecided
 
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from nameservice import Clock, NameServiceError
+    from nameservice import Clock
     from queryablestate.node.stores import NodeStore
     from queryablestate.store.reader import StoreReader
     from queryablestate.store.steps import ReadWork, Steps
@@ -156,10 +157,48 @@ class StoreReports:
     def _verified(self, command: VerifyStages, missing: Sequence[bytes] | None) -> None:
         if missing is None:
             return  # "missing" would let the proxy give up what may well be there
+        if missing or command.is_decided or self._has_ample_room(command):
+            self._tell_verified(command, missing)
+            return
+        opened = self._store.opened
+        opened.writer.run(partial(self._reserve, opened.store, command))
+
+    def _has_ample_room(self, command: VerifyStages) -> bool:
+        store = self._store.opened.store
+        try:
+            return store.reserve_ample(
+                command.job_id, command.writer_epoch, command.batch_id
+            )
+        except StorageError as error:
+            self._log.error("store.read_failed", error=str(error))
+            return False
+
+    def _reserve(self, store: StateStore, command: VerifyStages) -> None:
+        """Keep room for a batch, or tell that there is none; on the writer's thread."""
+        failure = None
+        try:
+            store.reserve(command.job_id, _entry_of(store, command))
+        except NameServiceError as error:
+            failure = str(error)
+            self._log.warning(
+                "stages.refused",
+                job_id=command.job_id,
+                batch_id=command.batch_id,
+                reason=failure,
+            )
+        self._store.post(partial(self._tell_verified, command, (), failure))
+
+    def _tell_verified(
+        self,
+        command: VerifyStages,
+        missing: Sequence[bytes],
+        failure: str | None = None,
+    ) -> None:
         message = StagesVerified(
             registration_id=self._registration_id,
             verify_id=command.verify_id,
             missing=tuple(missing),
+            failure=failure,
         )
         self._tell(message)
 
@@ -198,3 +237,17 @@ class StoreReports:
             self._store.post(partial(self._tell, message))
 
         opened.writer.run(tell)
+
+
+def _entry_of(store: StateStore, command: VerifyStages) -> BatchDecided:
+    """Return what the batch of *command* would be, were it decided now."""
+    return BatchDecided(
+        sequence=store.positions().get(command.job_id, 0) + 1,
+        query_id=command.query_id,
+        writer_epoch=command.writer_epoch,
+        batch_id=command.batch_id,
+        assignment_version=0,
+        decided_at_us=0,
+        states=command.states,
+        stages=command.stages,
+    )

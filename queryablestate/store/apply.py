@@ -34,9 +34,12 @@ view says so), until a batch replaces the state: then nothing is missing any mor
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, assert_never, final
 
-from nameservice import LocalProtocolError
+import lmdb
+
+from nameservice import LocalProtocolError, StorageError
 from queryablestate.errors import StagedDataMissingError
 from queryablestate.store.groups import (
     ALL_GROUPS,
@@ -80,11 +83,20 @@ if TYPE_CHECKING:
     from queryablestate.store.layout import HoldMark, Runs
     from queryablestate.store.plans import PlanKeeper
     from queryablestate.store.restores import RestoreArea
+    from queryablestate.store.room import RoomKeeper
     from queryablestate.store.staging import StagingArea
     from queryablestate.wire.records import Entry
 
 
 __all__ = ["EntryApplier"]
+
+
+class _RehearsedError(Exception):
+    """Gives up the transaction of a rehearsal that has gone well."""
+
+    def __init__(self, row_count: int) -> None:
+        super().__init__(row_count)
+        self.row_count = row_count
 
 
 @final
@@ -130,22 +142,32 @@ class EntryApplier:
                 numbers.update(state.state_number for state in entry.states)
                 slot_count = len(numbers)
         open_slots(self._environment, slot_count)
-        with self._environment.writing() as transaction:
-            match entry:
-                case BatchDecided():
-                    self._copies.keep_batch(transaction, holding, entry)
-                    self._apply_batch(transaction, job_id, entry, holding)
-                case StateDropped(state_number=state_number):
-                    self._copies.keep_drop(transaction, holding, state_number)
-                    drop_state(transaction, self._environment, state_number)
-                case SnapshotMarked():
-                    pass  # the position moves
-                case SnapshotRestored():
-                    self._restores.adopt(transaction, job_id, entry, holding)
-                case _:
-                    assert_never(entry)
-            digest = self._plans.apply(transaction, job_id, entry)
-            move_position(transaction, self._meta, job_id, entry.sequence, digest)
+        write = partial(self._apply_entry, job_id, entry, holding)
+        self._environment.write(write)
+
+    def rehearse(self, job_id: str, entry: BatchDecided, room: RoomKeeper) -> None:
+        """Promise room to a batch; see `StateStore.reserve` (rule W3)."""
+        prefix = batch_prefix(job_id, entry.writer_epoch, entry.batch_id)
+        with self._environment.reading() as transaction:
+            holding = hold_mark(transaction, self._meta, job_id)
+            numbers = set(state_marks(transaction, self._meta))
+        numbers.update(state.state_number for state in entry.states)
+        open_slots(self._environment, len(numbers))
+        used_bytes = room.used_bytes()
+
+        def attempt(transaction: Transaction[bytes]) -> None:
+            row_count = self._apply_batch(transaction, job_id, entry, holding)
+            room.take_margin(transaction, prefix)
+            raise _RehearsedError(row_count)
+
+        try:
+            self._environment.write(attempt)
+        except _RehearsedError as rehearsed:
+            room.promise(prefix, rehearsed.row_count)
+        except StorageError as error:
+            if isinstance(error.__cause__, lmdb.MapFullError):
+                raise self._environment.full_error(used_bytes) from error
+            raise
 
     def reset(self, job_id: str, sequence: int, state_numbers: Sequence[int]) -> None:
         """Begin anew; see `queryablestate.store.store.StateStore.reset_job`."""
@@ -169,13 +191,38 @@ class EntryApplier:
             move_position(transaction, self._meta, job_id, sequence)
         self._copies.release(job_id, None)
 
+    def _apply_entry(
+        self,
+        job_id: str,
+        entry: Entry,
+        holding: HoldMark | None,
+        transaction: Transaction[bytes],
+    ) -> None:
+        match entry:
+            case BatchDecided():
+                self._copies.keep_batch(transaction, holding, entry)
+                self._apply_batch(transaction, job_id, entry, holding)
+            case StateDropped(state_number=state_number):
+                self._copies.keep_drop(transaction, holding, state_number)
+                drop_state(transaction, self._environment, state_number)
+            case SnapshotMarked():
+                pass  # the position moves
+            case SnapshotRestored():
+                self._restores.adopt(transaction, job_id, entry, holding)
+            case _:
+                assert_never(entry)
+        digest = self._plans.apply(transaction, job_id, entry)
+        move_position(transaction, self._meta, job_id, entry.sequence, digest)
+
     def _apply_batch(
         self,
         transaction: Transaction[bytes],
         job_id: str,
         entry: BatchDecided,
         holding: HoldMark | None,
-    ) -> None:
+    ) -> int:
+        """Apply the rows of a batch, and return how many there were."""
+        row_count = 0
         copying = runs_from(one.key_group for one in copies_under_way(holding))
         here = row_ranges(admitted(holding))
         writers: dict[int, RowWriter] = {}
@@ -213,11 +260,13 @@ class EntryApplier:
                 if some is None:
                     continue
                 rows = some
+            row_count += len(rows.keys)
             writer.add(rows)
         for writer in writers.values():
             writer.finish()
         self._staging.drop(transaction, _superseded_by(job_id, entry))
         raise_fence(transaction, self._meta, job_id, entry.query_id, entry.writer_epoch)
+        return row_count
 
     def _clear(
         self, transaction: Transaction[bytes], database: _Database, copying: Runs

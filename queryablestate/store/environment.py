@@ -8,12 +8,13 @@ know LMDB; none of its exceptions leaves them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 import lmdb
 
@@ -32,16 +33,21 @@ from queryablestate.store.layout import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from lmdb import Transaction, _Database
 
 
 __all__ = ["StoreEnvironment"]
 
+T = TypeVar("T")
+
 LOCK_FILE_NAME: Final = "lock"
 _READER_COUNT_MAX: Final = 126
 _SIZE_BYTES_MIN: Final = 1 << 20
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+# A write takes more than that at once, or there is another reason why it failed.
+_DISK_ROOM_BYTES_MIN: Final = 1 << 20
 
 
 @final
@@ -185,6 +191,24 @@ class StoreEnvironment:
         ):
             yield transaction
 
+    def write(self, action: Callable[[Transaction[bytes]], T]) -> T:
+        """
+        Commit what *action* does, or nothing of it; for what may fill the store.
+
+        LMDB gives pages that a transaction has freed to the next but one.  If there are
+        too few, *action* is called again after a transaction that changes nothing: else
+        a job might stand still for want of pages that a dropped state has freed.
+        """
+        try:
+            with self.writing() as transaction:
+                return action(transaction)
+        except StorageError as error:
+            if not isinstance(error.__cause__, lmdb.MapFullError):
+                raise
+        self.replace_identity(self.identity)
+        with self.writing() as transaction:
+            return action(transaction)
+
     @contextmanager
     def reading(self) -> Iterator[Transaction[bytes]]:
         """Look at one snapshot; from any thread."""
@@ -202,14 +226,39 @@ class StoreEnvironment:
     def storage_error(self, what: str, error: lmdb.Error | OSError) -> StorageError:
         """Return what to raise instead of *error*."""
         if isinstance(error, lmdb.MapFullError):
+            return self.full_error()
+        if what == "write to" and self._is_disk_full(error):
             return StorageError(
-                f"the data directory {self._directory} holds all it may "
-                f"({self._size_bytes_max:,} bytes): start the node with a greater "
-                "size_bytes_max, or drop states that are not in use"
+                f"the disk of the data directory {self._directory} is full: make room "
+                f"on it, and the node goes on by itself ({error})"
             )
         return StorageError(
             f"cannot {what} the data directory {self._directory}: {error}"
         )
+
+    def full_error(self, used_bytes: int | None = None) -> StorageError:
+        """Return what to raise if there is no room below the limit of the store."""
+        used = "" if used_bytes is None else f", of which {used_bytes:,} are in use"
+        return StorageError(
+            f"the data directory {self._directory} has no room for it within "
+            f"{self._size_bytes_max:,} bytes{used}: start the node with a greater "
+            "size_bytes_max (lodestar node --size-bytes-max), or drop states that are "
+            "not in use"
+        )
+
+    def _is_disk_full(self, error: lmdb.Error | OSError) -> bool:
+        """Return whether a write failed because the disk has no room."""
+        # LMDB says "Input/output error" when only a part of a page could be written.
+        text = str(error)
+        if any(os.strerror(code) in text for code in _NO_ROOM):
+            return True
+        if os.strerror(errno.EIO) not in text:
+            return False
+        try:
+            disk = os.statvfs(self._directory)
+        except OSError:
+            return False
+        return disk.f_bavail * disk.f_frsize < _DISK_ROOM_BYTES_MIN
 
     def open_slots(self, slot_count: int) -> None:
         """

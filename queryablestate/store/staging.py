@@ -13,7 +13,7 @@ have yet to get its rows (`queryablestate.store.copies`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from msgspec.structs import replace
 
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 
 __all__ = ["StagingArea"]
+
+_FILL_PREFIX: Final = b"\xff" * 16
+"""Above every batch."""
 
 
 @final
@@ -99,7 +102,7 @@ class StagingArea:
             (piece_key(begin, index), payload[start : start + size_bytes])
             for index, start in enumerate(range(0, len(payload), size_bytes))
         )
-        old = self._head(transaction, prefix)
+        old = self.head(transaction, prefix)
         kept_sequence = 0 if old is None else old.kept_sequence
         head = staged_batch_of(
             chunk, now_us, kept_sequence, 0 if old is None else old.size_bytes
@@ -120,7 +123,7 @@ class StagingArea:
         as lacking: they may be dropped at any moment.
         """
         cursor = transaction.cursor(self._database)
-        head = self._head(transaction, prefix)
+        head = self.head(transaction, prefix)
         is_old = head is not None and head.received_at_us < received_since_us
         return tuple(
             stage.stage_id
@@ -152,9 +155,10 @@ class StagingArea:
         for chunk_index in range(stage.chunk_counts.get(self._node_id, 0)):
             yield chunk_prefix(prefix, stage.stage_id, chunk_index)
 
-    def _head(
+    def head(
         self, transaction: Transaction[bytes], prefix: bytes
     ) -> StagedBatch | None:
+        """Return what the batch with *prefix* is, or None if nothing of it is there."""
         stored = transaction.get(prefix, db=self._database)
         return None if stored is None else decode_staged_batch(stored)
 
@@ -208,7 +212,7 @@ class StagingArea:
         self, transaction: Transaction[bytes], prefix: bytes, sequence: int
     ) -> None:
         """Drop the batch with *prefix*, if it is there, only when `release` says."""
-        head = self._head(transaction, prefix)
+        head = self.head(transaction, prefix)
         if head is not None:
             head = replace(head, kept_sequence=sequence)
             self._put(transaction, prefix, head, -head.size_bytes)
@@ -223,7 +227,7 @@ class StagingArea:
             How many records that were.
         """
         count = 0
-        head = self._head(transaction, prefix)
+        head = self.head(transaction, prefix)
         if head is not None and head.kept_sequence <= sequence:
             self._count(transaction, head, -head.size_bytes)
             cursor = transaction.cursor(self._database)
@@ -244,10 +248,18 @@ class StagingArea:
         while is_there and cursor.key().startswith(stage):
             size_bytes += len(cursor.value())
             is_there = cursor.delete()
-        head = self._head(transaction, prefix)
+        head = self.head(transaction, prefix)
         if head is not None:
             # Of a batch that is decided, and kept, nothing counts any more.
             self._put(transaction, prefix, head, -min(size_bytes, head.size_bytes))
+
+    def fill(self, transaction: Transaction[bytes], page_count: int) -> None:
+        """Put so many pages of nothing; the transaction is to be given up."""
+        empty = bytes(self._piece_size_bytes)
+        transaction.cursor(self._database).putmulti(
+            (_FILL_PREFIX + index.to_bytes(8, "big"), empty)
+            for index in range(page_count)
+        )
 
     def drop(
         self,

@@ -64,6 +64,7 @@ from queryablestate.store.marks import (
 from queryablestate.store.plans import PlanKeeper
 from queryablestate.store.reader import StateView, StoreReader, view_of
 from queryablestate.store.restores import RestoreArea
+from queryablestate.store.room import RoomKeeper
 from queryablestate.store.slots import drop_state
 from queryablestate.store.staging import StagingArea
 
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
     from queryablestate.wire.job_plan import JobOrigin, JobPlan
     from queryablestate.wire.kept_rows import KeptRows
     from queryablestate.wire.node_messages import JoiningGroup, StageChunk, WriterFence
-    from queryablestate.wire.records import Entry, StageRecord
+    from queryablestate.wire.records import BatchDecided, Entry, StageRecord
 
 
 __all__ = ["SIZE_BYTES_MAX", "StateStore"]
@@ -94,10 +95,11 @@ class StateStore:
     The rows of one node; one thread writes, any thread reads through its `reader`.
 
     All methods block.  Methods that write (`bind_control`, `fence`, `stage`, `apply`,
-    `reset_job`, `forget_job`, `keep_plan`, `hold`, `remove_unheld`, `put_copied`,
-    `finish_copy`, `drop_stages_older_than`, `sweep_expired`) are for one thread; the
-    others may be called from any.  Every failure of the disk is a `StorageError`, and
-    leaves everything as it was, or as what may be called again makes it.
+    `reserve`, `reset_job`, `forget_job`, `keep_plan`, `hold`, `remove_unheld`,
+    `put_copied`, `finish_copy`, `drop_stages_older_than`, `sweep_expired`) are for one
+    thread; the others may be called from any.  Every failure of the disk is a
+    `StorageError`, and leaves everything as it was, or as what may be called again
+    makes it.
     """
 
     def __init__(self, environment: StoreEnvironment) -> None:
@@ -109,6 +111,7 @@ class StateStore:
             node_id=environment.identity.node_id,
             page_size_bytes=environment.environment.stat()["psize"],
         )
+        self._room = RoomKeeper(environment, self._staging)
         self._copies = CopyMaker(environment, self._staging)
         self._holdings = HoldingKeeper(environment, self._copies)
         self._restores = RestoreArea(environment)
@@ -300,6 +303,7 @@ class StateStore:
                 self._staging.add(
                     transaction, chunk, payload, now_us, job_size_bytes_max
                 )
+            self._room.check_staging(transaction)
 
     def discard_stages(
         self, job_id: str, writer_epoch: int, batch_id: int, stage_ids: Iterable[bytes]
@@ -329,6 +333,26 @@ class StateStore:
         prefix = batch_prefix(job_id, writer_epoch, batch_id)
         with self._environment.reading() as transaction:
             return self._staging.missing(transaction, prefix, stages, received_since_us)
+
+    def reserve_ample(self, job_id: str, writer_epoch: int, batch_id: int) -> bool:
+        """
+        Keep room for a batch to be applied, if there is far more than it can need.
+
+        From any thread, and quick.  If not, `reserve` finds out.
+        """
+        return self._room.promise_ample(batch_prefix(job_id, writer_epoch, batch_id))
+
+    def reserve(self, job_id: str, entry: BatchDecided) -> None:
+        """
+        Keep room for a batch that is not decided yet; chunks that would take it wait.
+
+        It takes as long as to apply it.  Its place in the chain may be any.
+
+        Raises:
+            StorageError: If there is no room for it, or the store holds as many states
+                as it may.  Nothing is changed.
+        """
+        self._applier.rehearse(job_id, entry, self._room)
 
     def apply(self, job_id: str, entry: Entry) -> None:
         """

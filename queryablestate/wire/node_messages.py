@@ -18,7 +18,13 @@ from msgspec import Struct
 from queryablestate.wire.job_plan import JobOrigin, JobPlan
 from queryablestate.wire.kept_rows import KeptRows
 from queryablestate.wire.questions import CancelQuestions
-from queryablestate.wire.records import CopySecret, Entry, StageId, StageRecord
+from queryablestate.wire.records import (
+    BatchState,
+    CopySecret,
+    Entry,
+    StageId,
+    StageRecord,
+)
 from queryablestate.wire.snapshot_messages import SnapshotCommand, SnapshotReport
 from queryablestate.wire.wire_struct import WireStruct
 
@@ -246,6 +252,9 @@ class VerifyStages(WireStruct, frozen=True, kw_only=True, tag="verify"):
         stages: What is expected of this node.
         is_decided: Whether the batch is decided.  If not, chunks that the node might
             drop before it is told of a decision count as missing.
+        query_id: The streaming query; empty if the batch is decided.
+        states: What it writes, if it is not decided: the node answers only when it
+            has room to apply that (rule W3).
     """
 
     leader_epoch: int
@@ -255,14 +264,25 @@ class VerifyStages(WireStruct, frozen=True, kw_only=True, tag="verify"):
     batch_id: int
     stages: tuple[StageRecord, ...]
     is_decided: bool = False
+    query_id: str = ""
+    states: tuple[BatchState, ...] = ()
 
 
 class StagesVerified(WireStruct, frozen=True, kw_only=True, tag="verified"):
-    """The answer: which stages are not complete on this node."""
+    """
+    The answer.
+
+    Attributes:
+        registration_id: Who says so.
+        verify_id: Of the question.
+        missing: The stages that are not complete on this node.
+        failure: Why the node could not apply the batch, were it decided, or None.
+    """
 
     registration_id: str
     verify_id: int
     missing: tuple[StageId, ...]
+    failure: str | None = None
 
 
 class ApplyEntries(WireStruct, frozen=True, kw_only=True, tag="apply"):

@@ -92,8 +92,15 @@ def _commit_timeout(
     waited_seconds: float,
     node_ids: tuple[str, ...],
     is_decided: bool,  # noqa: FBT001 (positional on the wire)
+    *failures: str,
 ) -> CommitTimeoutError:
-    return CommitTimeoutError(batch_id, waited_seconds, node_ids, is_decided=is_decided)
+    return CommitTimeoutError(
+        batch_id,
+        waited_seconds,
+        node_ids,
+        is_decided=is_decided,
+        failures=dict(zip(failures[::2], failures[1::2], strict=False)),
+    )
 
 
 _ERRORS: Final[dict[str, Callable[..., NameServiceError]]] = {
@@ -113,7 +120,8 @@ def refusal_of(error: NameServiceError, request_id: int) -> Refusal:
         return Refusal(request_id=request_id, code="failed", data=(str(error),))
     data = error.args
     if isinstance(error, CommitTimeoutError):
-        data = (*data[:3], error.is_decided)
+        failures = [part for pair in error.failures.items() for part in pair]
+        data = (*data[:3], error.is_decided, *failures)
     return Refusal(request_id=request_id, code=code, data=tuple(data))
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from nameservice import ConfigurationError, DidNotHappenError, LocalProtocolError
+from nameservice import (
+    ConfigurationError,
+    DidNotHappenError,
+    LocalProtocolError,
+    StorageError,
+)
 from queryablestate import (
     CheckpointRewoundError,
     CommitTimeoutError,
@@ -61,6 +66,9 @@ from tests.queryablestate.control_plane import (
 
 
 AGAIN = LinkId(20)
+STATE = BatchState(
+    state_number=1, kind="value", has_ttl=False, generation=1, is_replaced=False
+)
 
 
 def verify_id(batch_id: int, *stages: StageRecord, epoch: int = 1) -> int:
@@ -83,14 +91,13 @@ def verification(
             for one in stages
             if one.chunk_counts.get(node_id)
         ),
+        query_id="query",
+        states=(STATE,),
     )
 
 
 def decided(sequence: int, batch_id: int, *stages: StageRecord) -> ApplyEntries:
     """Return what the nodes are told of a decision."""
-    state = BatchState(
-        state_number=1, kind="value", has_ttl=False, generation=1, is_replaced=False
-    )
     entry = BatchDecided(
         sequence=sequence,
         query_id="query",
@@ -98,7 +105,7 @@ def decided(sequence: int, batch_id: int, *stages: StageRecord) -> ApplyEntries:
         batch_id=batch_id,
         assignment_version=1,
         decided_at_us=WALL_US,
-        states=(state,),
+        states=(STATE,),
         stages=stages,
     )
     return ApplyEntries(leader_epoch=EPOCH, job_id=APP, entries=(entry,))
@@ -215,6 +222,25 @@ class TestRefused:
         assert plane.hear(LINK_A, verified("a", verify_id(0, both))) == []
         # Nothing is left of it: the next attempt begins from the start.
         assert sent(plane.ask(commit(1, 0, both)), LINK_A) == [verification(0, both)]
+
+    @pytest.mark.proves("W3")
+    def test_a_node_without_room_ends_a_commit(self) -> None:
+        """W3: nothing is decided; the error names the node and says what it said."""
+        plane = Plane()
+        plane.start_job()
+        both = stage(1, a=1, b=1)
+        plane.ask(commit(1, 0, both))
+        full = replace(verified("b", verify_id(0, both)), failure="/data is full")
+        error = refusal(plane.hear(LINK_B, full))
+        assert isinstance(error, StorageError)
+        assert "batch 0 is not decided" in str(error)
+        assert "node b could not apply it: /data is full" in str(error)
+        assert plane.hear(LINK_A, verified("a", verify_id(0, both))) == []
+        # There is room again: the next attempt begins from the start.
+        plane.ask(commit(1, 0, both))
+        plane.hear(LINK_A, verified("a", verify_id(0, both)))
+        effects = plane.hear(LINK_B, verified("b", verify_id(0, both)))
+        assert sent(effects, LINK_A) == [decided(1, 0, both)]
 
     def test_an_answer_to_something_else_verifies_nothing(self) -> None:
         """An answer that comes late, even from before, names what it was to."""
@@ -509,6 +535,22 @@ class TestWaiting:
         assert plane.ask(commit(1, 0)) == []
         effects = plane.hear(AGAIN, node_register("a", positions={APP: 1}))
         assert effects[-1] == committed(0, is_repeated=True)
+
+    @pytest.mark.proves("W3")
+    def test_a_node_that_cannot_go_on_is_not_to_be_started(self) -> None:
+        """W3: the error says what is in its way; the other one is away."""
+        plane = Plane()
+        plane.start_job()
+        plane.ask(commit(1, 0, timeout_ms=1_000))
+        plane.hear(LINK_A, applied("a", 0, failure="/data is full"))
+        plane.settle(LinkClosed(link=LINK_B))
+        plane.now_ns = SECOND
+        error = refusal(plane.step(TimePassed()))
+        assert isinstance(error, CommitTimeoutError)
+        assert (error.node_ids, error.is_decided) == (("a", "b"), True)
+        assert error.failures == {"a": "/data is full"}
+        assert "node a is there, but cannot go on: /data is full" in str(error)
+        assert "start b; then run the batch again" in str(error)
 
     def test_one_of_two_times_out(self) -> None:
         """Each writer has a deadline of its own."""

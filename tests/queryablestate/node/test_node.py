@@ -214,9 +214,29 @@ class Job:
         """Return what the node answers for."""
         return assignment(version=version, key_groups=groups)
 
-    def stage(self, *chunks: StagedRows, writer_epoch: int = 1) -> StageRecord:
+    def verify(self, stage: StageRecord, *, batch_id: int = 1) -> str | None:
+        """Return why the node could not apply a batch of one stage, or None."""
+        self.proxy.send(
+            VerifyStages(
+                leader_epoch=self.proxy.leader_epoch,
+                verify_id=batch_id,
+                job_id="job",
+                writer_epoch=1,
+                batch_id=batch_id,
+                stages=(stage,),
+                query_id="query",
+                states=batch(1, stages=()).states,
+            )
+        )
+        verified, _ = self.proxy.receive(StagesVerified)
+        assert (verified.verify_id, verified.missing) == (batch_id, ())
+        return verified.failure
+
+    def stage(
+        self, *chunks: StagedRows, writer_epoch: int = 1, batch_id: int | None = None
+    ) -> StageRecord:
         """Have rows staged for the next batch."""
-        batch_id = self.sequence + 1
+        batch_id = self.sequence + 1 if batch_id is None else batch_id
         with Writer(
             self.node.address,
             stage_id=batch_id.to_bytes(16, "big"),
@@ -478,6 +498,32 @@ class TestWriting:
         )
         verified, _ = job.proxy.receive(StagesVerified)
         assert verified.missing == (b"x" * 16,)
+
+    @pytest.mark.proves("W3")
+    def test_a_batch_without_room_is_not_to_be_decided(
+        self, ha: HAServices, proxy: NodeProxy, tmp_path: Path
+    ) -> None:
+        """W3: the node says why; with a greater limit it goes on with what it has."""
+        chunk = StagedRows(
+            1, [storage_key(f"{n:04}") for n in range(1_500)], [bytes(500)] * 1_500
+        )
+        with StateNode(ha, config(tmp_path, size_bytes_max=3 << 19)) as node:
+            job = Job(node, proxy)
+            job.serve()
+            stage = job.stage(chunk)
+            failure = job.verify(stage)
+            assert failure is not None
+            assert str(tmp_path / "data") in failure
+            assert "no room for it within 1,572,864 bytes, of which" in failure
+            small = job.stage(StagedRows(1, [storage_key("a")], [b"1"]), batch_id=2)
+            assert job.verify(small, batch_id=2) is None
+        with StateNode(ha, config(tmp_path, size_bytes_max=16 << 20)) as node:
+            job = Job(node, proxy)
+            job.serve()
+            assert job.verify(stage) is None
+            job.sequence = 1
+            assert proxy.apply(batch(1, stages=(stage,))).failure is None
+            assert job.get("0007") == [bytes(500)]
 
     def test_many_stages_are_looked_for_beside_the_loop(self, job: Job) -> None:
         """However many chunks there may be, other questions are answered."""

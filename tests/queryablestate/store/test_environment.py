@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -188,6 +189,35 @@ class TestLimits:
         with opened(tmp_path, size_bytes_max=4 * size_bytes_max) as store:
             store.apply(JOB, entry)
             assert WholeReader(store).count(1, [0, 1], NOW_US)[1] == 522
+
+    @pytest.mark.parametrize(
+        ("code", "free_bytes", "is_full"),
+        [
+            (errno.ENOSPC, 1 << 30, True),
+            (errno.EDQUOT, 1 << 30, True),
+            (errno.EIO, 4_096, True),
+            (errno.EIO, 1 << 30, False),
+            (errno.EROFS, 4_096, False),
+        ],
+    )
+    def test_a_full_disk_is_called_that(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        code: int,
+        free_bytes: int,
+        is_full: bool,
+    ) -> None:
+        """LMDB calls a write that was cut short an error of the disk."""
+        with opened(tmp_path) as store:
+            error = lmdb.Error(f"mdb_txn_commit: {os.strerror(code)}")
+            disk = list(os.statvfs(tmp_path))
+            disk[1], disk[4] = 1, free_bytes  # f_frsize, f_bavail
+            monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(disk))
+            text = str(store._environment.storage_error("write to", error))
+        assert ("is full: make room" in text) == is_full
+        assert os.strerror(code) in text
+        assert str(tmp_path) in text
 
     def test_the_number_of_states_has_a_limit(self, tmp_path: Path) -> None:
         """It is said, nothing is applied, and dropping a state makes room (rule 4)."""

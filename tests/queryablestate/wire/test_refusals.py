@@ -43,6 +43,7 @@ ERRORS = [
     CheckpointRewoundError("query", 4, 7),
     CommitTimeoutError(4, 1.5, ["a", "b"], is_decided=True),
     CommitTimeoutError(4, 1.5, [], is_decided=False),
+    CommitTimeoutError(4, 1.5, ["a"], is_decided=True, failures={"a": "full"}),
     ConfigurationError("no"),
     DeadlineExceededError(1.5, "batch 4"),
     DeclarationWantedError("flights", "the epoch 4"),
