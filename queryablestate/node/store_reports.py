@@ -161,7 +161,8 @@ class StoreReports:
             self._tell_verified(command, missing)
             return
         opened = self._store.opened
-        opened.writer.run(partial(self._reserve, opened.store, command))
+        reserve = partial(self._reserve, opened.store, command)
+        opened.writer.run(reserve, job_id=command.job_id)
 
     def _has_ample_room(self, command: VerifyStages) -> bool:
         store = self._store.opened.store
@@ -236,7 +237,7 @@ class StoreReports:
             )
             self._store.post(partial(self._tell, message))
 
-        opened.writer.run(tell)
+        opened.writer.run(tell, job_id=job_id)
 
 
 def _entry_of(store: StateStore, command: VerifyStages) -> BatchDecided:

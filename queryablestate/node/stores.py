@@ -1,10 +1,10 @@
 """
 `NodeStore`: the store of a node and the threads that touch it, as the loop sees them.
 
-What `NodeCore` wants written is given to the writer's thread in that order; what came
-of it goes back to the core as events, in the loop.  When the node must serve another
-control plane, another store takes the place of this one, and what the threads of the
-old one may still say counts no more.
+What `NodeCore` wants written is given to the writer's thread, which does it in that
+order for each job; what came of it goes back to the core as events, in the loop.  When
+the node must serve another control plane, another store takes the place of this one,
+and what the threads of the old one may still say counts no more.
 """
 
 from __future__ import annotations
@@ -230,17 +230,17 @@ class NodeStore:
     def apply(self, effect: ApplyEntry) -> None:
         """Apply an entry."""
         opened = self.opened
-        opened.writer.run(partial(self._apply, opened, effect))
+        opened.writer.run(partial(self._apply, opened, effect), job_id=effect.job_id)
 
     def reset(self, effect: ResetJobRows) -> None:
         """Begin a job anew."""
         opened = self.opened
-        opened.writer.run(partial(self._reset, opened, effect))
+        opened.writer.run(partial(self._reset, opened, effect), job_id=effect.job_id)
 
     def hold(self, effect: HoldKeyGroups) -> None:
         """Hold some key groups of a job, and no others."""
         opened = self.opened
-        opened.writer.run(partial(self._hold, opened, effect))
+        opened.writer.run(partial(self._hold, opened, effect), job_id=effect.job_id)
 
     def fetch(self, effect: FetchKeyGroups) -> None:
         """Fetch rows from another node."""
@@ -259,7 +259,9 @@ class NodeStore:
     def finish_copy(self, effect: FinishCopy) -> None:
         """Bring copies as far as the rest of their job."""
         opened = self.opened
-        opened.writer.run(partial(self._finish_copy, opened, effect))
+        opened.writer.run(
+            partial(self._finish_copy, opened, effect), job_id=effect.job_id
+        )
 
     def bind(self, control_id: str) -> None:
         """Say in the store whose rows it holds."""
@@ -283,12 +285,14 @@ class NodeStore:
         """Keep what is planned for a job."""
         opened = self.opened
         keep_plan = partial(opened.store.keep_plan, plan)
-        opened.writer.run(partial(self._write, opened.bind, keep_plan))
+        opened.writer.run(
+            partial(self._write, opened.bind, keep_plan), job_id=plan.job_id
+        )
 
     def forget_job(self, job_id: str) -> None:
         """Remove all that there is of a job, here and in the stores not in use."""
         opened = self.opened
-        opened.writer.run(partial(self._forget_job, opened, job_id))
+        opened.writer.run(partial(self._forget_job, opened, job_id), job_id=job_id)
 
     # -- for others ----------------------------------------------------------------
 
@@ -456,7 +460,9 @@ class NodeStore:
             if failure is not None:
                 event = evolve(event, failure=failure)
             elif not is_done:
-                opened.writer.run(partial(self._remove_unheld, opened, event))
+                opened.writer.run(
+                    partial(self._remove_unheld, opened, event), job_id=event.job_id
+                )
                 return
         self.post(partial(self._finished, opened, event))
 
@@ -472,7 +478,9 @@ class NodeStore:
 
         failure = self._write(finish)
         if failure is None and key_groups is None:
-            opened.writer.run(partial(self._finish_copy, opened, effect))
+            opened.writer.run(
+                partial(self._finish_copy, opened, effect), job_id=effect.job_id
+            )
             return
         event = CopyFinished(
             job_id=effect.job_id,

@@ -1,7 +1,8 @@
 """
 `StoreWriter`: the thread that writes to a store.
 
-It does what it is told in that order.  Chunks that wait side by side are staged in one
+It does what it is told for one job in that order, and the jobs have turns
+(`queryablestate.store.turns`).  Chunks that wait side by side are staged in one
 transaction: while the disk takes one group, the next gathers.  When there is nothing to
 do it removes rows that have expired, some at a time.
 
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, final
 
@@ -21,6 +21,7 @@ from attrs import frozen
 from nameservice import NameServiceError, get_logger
 from nameservice.clock import NS_PER_US
 from queryablestate.store.rows import check_chunk
+from queryablestate.store.turns import FairTurns
 from queryablestate.wire.codec import decode_rows
 
 
@@ -102,7 +103,9 @@ class StoreWriter:
         self._on_staged = on_staged
         self._log = get_logger(component="state-node", thread="writer")
         self._changed = threading.Condition()
-        self._tasks: deque[StageTask | Callable[[], object]] = deque()
+        self._tasks: FairTurns[StageTask | Callable[[], object]] = FairTurns(
+            size_bytes_max=_GROUP_SIZE_BYTES_MAX, count_max=_GROUP_COUNT_MAX
+        )
         self._is_closing = False
         self._sweep_due = 0.0
         self._thread = threading.Thread(
@@ -111,12 +114,20 @@ class StoreWriter:
         self._thread.start()
 
     def stage(self, task: StageTask) -> None:
-        """Stage a chunk, after what was asked for before."""
-        self._put(task)
+        """Stage a chunk, after what was asked for its job before."""
+        self._put(task, task.chunk.job_id, len(task.rows))
 
-    def run(self, action: Callable[[], object]) -> None:
-        """Call *action*, which sees to its own errors, likewise."""
-        self._put(action)
+    def run(self, action: Callable[[], object], *, job_id: str | None = None) -> None:
+        """
+        Call *action*, which sees to its own errors.
+
+        Args:
+            action: What is to be done.
+            job_id: The job that it is for: it comes after what was asked for that one
+                before.  None: it comes after everything that was asked for before, and
+                before everything that is asked for later.
+        """
+        self._put(action, job_id, None)
 
     def close(self) -> Sequence[StageTask]:
         """End after what is being done now, and return the chunks that are left."""
@@ -124,13 +135,17 @@ class StoreWriter:
             self._is_closing = True
             self._changed.notify()
         self._thread.join()
-        left = [task for task in self._tasks if isinstance(task, StageTask)]
-        self._tasks.clear()
-        return left
+        left = self._tasks.take_all()
+        return [task for task in left if isinstance(task, StageTask)]
 
-    def _put(self, task: StageTask | Callable[[], object]) -> None:
+    def _put(
+        self,
+        task: StageTask | Callable[[], object],
+        job_id: str | None,
+        size_bytes: int | None,
+    ) -> None:
         with self._changed:
-            self._tasks.append(task)
+            self._tasks.put(task, job_id=job_id, size_bytes=size_bytes)
             self._changed.notify()
 
     def _run(self) -> None:
@@ -140,7 +155,7 @@ class StoreWriter:
                     self._changed.wait(_SWEEP_PAUSE_SECONDS)
                 if self._is_closing:
                     return
-                tasks = self._take()
+                tasks = self._tasks.take()
             try:
                 self._do(tasks)
                 if not self._tasks and time.monotonic() >= self._sweep_due:
@@ -148,22 +163,6 @@ class StoreWriter:
                     self._sweep_due = time.monotonic() + _SWEEP_PAUSE_SECONDS
             except Exception as error:  # noqa: BLE001 (one task, not the thread)
                 self._log.error("loop.failed", where="writer", exc_info=error)
-
-    def _take(self) -> Sequence[StageTask | Callable[[], object]]:
-        """Take the next task, and the chunks beside it if it is one; under the lock."""
-        tasks: list[StageTask | Callable[[], object]] = []
-        size_bytes = 0
-        while self._tasks and len(tasks) < _GROUP_COUNT_MAX:
-            task = self._tasks[0]
-            if not isinstance(task, StageTask):
-                if not tasks:
-                    tasks.append(self._tasks.popleft())
-                break
-            size_bytes += len(task.rows)
-            if tasks and size_bytes > _GROUP_SIZE_BYTES_MAX:
-                break
-            tasks.append(self._tasks.popleft())
-        return tasks
 
     def _do(self, tasks: Sequence[StageTask | Callable[[], object]]) -> None:
         chunks = [task for task in tasks if isinstance(task, StageTask)]

@@ -127,6 +127,7 @@ class _Attempt:
         self._unwritten_count = 0
         self._writing: CopyWriting[_Received] = CopyWriting(
             writer,
+            command.job_id,
             self._write,
             on_written=self._written_there,
             on_failed=self._failed_there,

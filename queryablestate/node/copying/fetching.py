@@ -100,6 +100,7 @@ class RowsFetch:
         )
         self._writing: CopyWriting[CopiedRows] = CopyWriting(
             writer,
+            effect.job_id,
             self._write,
             on_written=self._written_there,
             on_failed=self._failed_there,

@@ -35,6 +35,7 @@ class CopyWriting(Generic[T]):
 
     Args:
         writer: Whose thread writes.
+        job_id: The job whose rows they are.
         write: Writes what has gathered, on that thread.
         on_written: Is told, there, what was written.
         on_failed: Is told, there, that they were not; nothing more is written then.
@@ -43,12 +44,14 @@ class CopyWriting(Generic[T]):
     def __init__(
         self,
         writer: StoreWriter,
+        job_id: str,
         write: Callable[[Sequence[T]], None],
         *,
         on_written: Callable[[Sequence[T]], None],
         on_failed: Callable[[str], None],
     ) -> None:
         self._writer = writer
+        self._job_id = job_id
         self._write = write
         self._on_written = on_written
         self._on_failed = on_failed
@@ -69,7 +72,7 @@ class CopyWriting(Generic[T]):
         """
         Write no more than is being written now.
 
-        What the writer's thread is asked for after this, comes after that.
+        What the writer's thread is asked for the job after this, comes after that.
         """
         with self._lock:
             self._is_over = True
@@ -79,7 +82,7 @@ class CopyWriting(Generic[T]):
         """Ask for a round, if there is something to write; under the lock."""
         if self._items and not self._is_asked:
             self._is_asked = True
-            self._writer.run(self._run)
+            self._writer.run(self._run, job_id=self._job_id)
 
     def _take(self) -> Sequence[T]:
         """Return what is written in this round; under the lock."""

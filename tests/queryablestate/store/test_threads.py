@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -124,6 +125,22 @@ class TestWriter:
         assert hands.done.acquire(timeout=TIMEOUT_SECONDS)
         assert hands.results == [[(0, None)], [(1, None)]]
         assert order == ["after 1"]
+
+    @pytest.mark.proves("B4")
+    def test_what_waits_of_one_job_does_not_delay_another(self, hands: Hands) -> None:
+        """B4: an entry is applied before what is left of another job's."""
+        order: list[str] = []
+        all_done = threading.Event()
+        hands.hold()
+        for number in range(10):
+            apply = partial(order.append, f"large {number}")
+            hands.writer.run(apply, job_id="large")
+        hands.writer.run(partial(order.append, "small"), job_id="small")
+        hands.writer.run(all_done.set)
+        hands.go.set()
+        assert all_done.wait(TIMEOUT_SECONDS)
+        assert order.index("small") == 1
+        assert len(order) == 11
 
     def test_a_bad_chunk_does_not_harm_its_neighbours(self, hands: Hands) -> None:
         """Each is told its own."""
