@@ -130,8 +130,9 @@ class _Writer:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def run(self, task: Callable[[], None]) -> None:
-        """Have *task* done by the thread that writes."""
+    def run(self, task: Callable[[], None], *, job_id: str | None = None) -> None:
+        """Have *task* done by the thread that writes; the disk knows no turns."""
+        del job_id
 
         def do() -> Callable[[], None]:
             task()
