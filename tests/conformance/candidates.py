@@ -86,6 +86,12 @@ class Candidate:
         assert isinstance(self.contender, ConfirmingContender)
         return self.contender.wait_for_confirm(count)
 
+    @property
+    def confirmed_count(self) -> int:
+        """Return how many leaderships it has confirmed."""
+        assert isinstance(self.contender, ConfirmingContender)
+        return len(self.contender.confirmed.items)
+
     def believes(self, session: LeaderSession) -> bool:
         """Return whether it believes that it leads under *session* now."""
         return self.election.has_leadership(session.leader_session_id)

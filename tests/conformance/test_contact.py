@@ -23,11 +23,12 @@ from tests.recording import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from election import LeaderElection, LeaderSession
     from haservices import HAServices
     from tests.conformance.harness import Harness
+    from tests.recording import ContenderCall
 
 
 class Witness(ConfirmingContender):
@@ -44,6 +45,21 @@ class Witness(ConfirmingContender):
         """Look, then confirm."""
         self.saw.add([believes() for believes in self._others])
         super().grant_leadership(session)
+
+
+def without_suspensions(calls: Sequence[ContenderCall]) -> tuple[ContenderCall, ...]:
+    """
+    Return *calls* without revocations that the same leadership followed.
+
+    Under "clear" a stall of the machine is told as a suspension is, at any time.
+    """
+    kept: list[ContenderCall] = []
+    for call in calls:
+        if isinstance(call, Granted) and kept[-2:] == [call, Revoked()]:
+            kept.pop()
+        else:
+            kept.append(call)
+    return tuple(kept)
 
 
 def end_by_cut(harness: Harness, leader: Candidate) -> None:
@@ -153,14 +169,15 @@ class TestE5Sessions:
         follower = Candidate(harness.open(), "b:1")
         harness.cut(leader.ha)
         follower.wait_for_confirm()
-        leader.contender.wait_for_revoke()
-        assert leader.contender.calls == (Granted(session), Revoked())
+        expected = (Granted(session), Revoked())
+        wait_until(lambda: without_suspensions(leader.contender.calls) == expected)
         with pytest.raises((LeadershipLostError, DidNotHappenError)):
             leader.election.confirm_leadership(session.leader_session_id, "zombie:1")
         harness.heal(leader.ha)
         wait_until(lambda: len(follower.election.contenders()) == 2)
+        confirmed_count = leader.confirmed_count
         follower.election.close()
-        again = leader.wait_for_confirm(2)
+        again = leader.wait_for_confirm(confirmed_count + 1)
         assert again.epoch > session.epoch
 
     @pytest.mark.proves("E5")
@@ -192,15 +209,18 @@ class TestE5Sessions:
         session = leader.wait_for_confirm()
         follower = Candidate(harness.open(), "b:1")
         harness.cut(leader.ha)
-        leader.contender.wait_for_revoke()
-        assert not leader.believes(session)
+        wait_until(
+            lambda: (
+                not leader.believes(session) and leader.contender.calls[-1] == Revoked()
+            )
+        )
+        confirmed_count = leader.confirmed_count
         harness.heal(leader.ha)
-        assert leader.wait_for_confirm(2) == session
+        assert leader.wait_for_confirm(confirmed_count + 1) == session
         leader.wait_for_belief(session)
-        assert leader.contender.calls[:3] == (
-            Granted(session),
-            Revoked(),
-            Granted(session),
+        assert without_suspensions(leader.contender.calls) in (
+            (Granted(session),),
+            (Granted(session), Revoked()),  # suspended once more just now
         )
         assert follower.contender.calls == ()
 
@@ -221,10 +241,12 @@ class TestE5Sessions:
         harness.heal(leader.ha)
         leader.contender.wait_for_revoke()
         wait_until(lambda: len(follower.election.contenders()) == 2)
+        confirmed_count = leader.confirmed_count
         follower.election.close()
-        third = leader.wait_for_confirm(2)
+        third = leader.wait_for_confirm(confirmed_count + 1)
         assert first.epoch < second.epoch < third.epoch
-        assert leader.contender.calls == (Granted(first), Revoked(), Granted(third))
+        calls = without_suspensions(leader.contender.calls)
+        assert calls[:3] == (Granted(first), Revoked(), Granted(third))
 
     @pytest.mark.proves("E8")
     def test_waiting_contender_that_was_cut_off_is_back(self, harness: Harness) -> None:
@@ -288,7 +310,9 @@ class TestR4Contact:
         assert retriever.leader is None
         harness.heal(ha)
         listener.wait_for_latest(leader.is_leader)
-        assert listener.calls == (Notified(found), Notified(None), Notified(found))
+        # A stall of the machine is told in the same way, at any time.
+        assert set(listener.calls[::2]) == {Notified(found)}
+        assert set(listener.calls[1::2]) == {Notified(None)}
 
     def test_keep_tells_a_listener_nothing_of_a_suspension(
         self, harness: Harness
