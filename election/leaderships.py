@@ -225,7 +225,7 @@ class Leaderships:
     # -- leaderships ---------------------------------------------------------------
 
     def grant(self, component: Component) -> tuple[ElectionEffect, ...]:
-        """Grant leadership if nobody has it, may believe so, and somebody is there."""
+        """Grant leadership if it is free, its last belief is over, and one contends."""
         granted: tuple[ElectionEffect, ...] = ()
         now = self._clock.now
         if (

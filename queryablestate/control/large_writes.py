@@ -10,10 +10,10 @@ last small write, as in a log that is written ahead::
     (the operations)      as many in a commit as it takes
     large deleted         with the last of them, and the parts, too
 
-Whoever reads the store takes parts without ``large`` for not there, and removes them.
-With it, he takes all of the operations for done, whichever of them are (`with_large`),
-and does them (once more, if need be: to put or delete twice is to do it once) before he
-writes anything else.  So a new leader comes to the same, wherever its predecessor died.
+A leader that reads the store ignores parts without ``large``, and removes them.  With
+``large``, it takes all of the operations for done (`with_large`).  It does them, before
+it writes anything else: to put or delete twice is to do it once.  So a new leader comes
+to the same outcome, wherever its predecessor died.
 """
 
 from __future__ import annotations
