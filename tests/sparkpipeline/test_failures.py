@@ -31,7 +31,7 @@ from queryablestate.writer.connections import close_writer_connections
 from rescaling import LogRecordError, SnapshotTooLargeError
 from sparkpipeline import lodestar_error, publish_state, source_options
 from sparkpipeline.failures import through_spark
-from tests.queryablestate.wire.test_refusals import ERRORS
+from tests.queryablestate.wire.test_refusals import one_of_each
 from tests.sparkpipeline.state_cluster import (
     TIMEOUT_SECONDS,
     Feed,
@@ -64,7 +64,7 @@ class TestText:
     @pytest.mark.parametrize(
         "error",
         [
-            *ERRORS,
+            *one_of_each(),
             CommitTimeoutError(7, 60.0, ["node-1"], is_decided=True),
             LogRecordError("/log/a.jsonl", 54, "no\nobject"),
             NoLeaderError("QUERY_PROXY", 5.0),
@@ -79,9 +79,11 @@ class TestText:
         self, error: NameServiceError
     ) -> None:
         """Text is all that Spark carries (L4)."""
+        data = dict(vars(error))
         told = told_by_text(error)
         assert type(told) is type(error)
         assert str(told) == str(error)
+        assert vars(told) == data
 
     def test_others_are_none_of_ours(self) -> None:
         """Nor is text that looks like a note, and names nothing of ours."""

@@ -37,35 +37,37 @@ from queryablestate.wire.refusals import error_of, refusal_of
 from queryablestate.wire.schema_digest import DeclarationWantedError
 
 
-ERRORS = [
-    AccessDeniedError("read flights/aircraft"),
-    AuthenticationError("tcp://host:1", "no such key"),
-    CheckpointRewoundError("query", 4, 7),
-    CommitTimeoutError(4, 1.5, ["a", "b"], is_decided=True),
-    CommitTimeoutError(4, 1.5, [], is_decided=False),
-    CommitTimeoutError(4, 1.5, ["a"], is_decided=True, failures={"a": "full"}),
-    ConfigurationError("no"),
-    DeadlineExceededError(1.5, "batch 4"),
-    DeclarationWantedError("flights", "the epoch 4"),
-    DidNotHappenError("no"),
-    KeyTooLargeError(500, 480),
-    LocalProtocolError("no"),
-    MayHaveHappenedError("who knows"),
-    RateLimitedError(0.5, "caller"),
-    RemoteProtocolError("malformed", "a byte"),
-    SchemaMismatchError("flights", "aircraft", "kind"),
-    StagedDataMissingError(4, ["a"]),
-    StagingQuotaError("n", "flights", 101, 100),
-    StaleWriterError("query", 4, 7),
-    StateOwnedError("flights", "aircraft", "owner", "query"),
-    StateUnavailableError("flights", "aircraft", (1, 2), 0.5, "away"),
-    StorageError("full"),
-    UnknownJobError("flights"),
-    UnknownStateError("flights", "aircraft"),
-]
+def one_of_each() -> list[NameServiceError]:
+    """Return errors of every type that travels, new ones: to raise one alters it."""
+    return [
+        AccessDeniedError("read flights/aircraft"),
+        AuthenticationError("tcp://host:1", "no such key"),
+        CheckpointRewoundError("query", 4, 7),
+        CommitTimeoutError(4, 1.5, ["a", "b"], is_decided=True),
+        CommitTimeoutError(4, 1.5, [], is_decided=False),
+        CommitTimeoutError(4, 1.5, ["a"], is_decided=True, failures={"a": "full"}),
+        ConfigurationError("no"),
+        DeadlineExceededError(1.5, "batch 4"),
+        DeclarationWantedError("flights", "the epoch 4"),
+        DidNotHappenError("no"),
+        KeyTooLargeError(500, 480),
+        LocalProtocolError("no"),
+        MayHaveHappenedError("who knows"),
+        RateLimitedError(0.5, "caller"),
+        RemoteProtocolError("malformed", "a byte"),
+        SchemaMismatchError("flights", "aircraft", "kind"),
+        StagedDataMissingError(4, ["a"]),
+        StagingQuotaError("n", "flights", 101, 100),
+        StaleWriterError("query", 4, 7),
+        StateOwnedError("flights", "aircraft", "owner", "query"),
+        StateUnavailableError("flights", "aircraft", (1, 2), 0.5, "away"),
+        StorageError("full"),
+        UnknownJobError("flights"),
+        UnknownStateError("flights", "aircraft"),
+    ]
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("error", one_of_each(), ids=lambda e: type(e).__name__)
 def test_an_error_comes_over_the_wire(error: NameServiceError) -> None:
     """L4: the same type, the same data, the same sentence on the other side."""
     frame = codec.encode(refusal_of(error, 5))
