@@ -9,17 +9,23 @@ key that is named twice is read once, and counts twice: it is sent twice.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from enum import Enum
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from nameservice import LocalProtocolError
-from queryablestate.store.cursors import is_possible, prefix_rows, rows_reversed
+from queryablestate.store.cursors import (
+    is_possible,
+    look_up,
+    prefix_rows,
+    rows_reversed,
+)
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lmdb import Cursor
+    from lmdb import Cursor, _Database
 
     from queryablestate.store.rows import LiveValues
     from queryablestate.store.steps import ReadWork, Steps
@@ -34,6 +40,7 @@ _PART_OVERHEAD_SIZE_BYTES: Final = 2
 # Each is an object of some fifty bytes until the answer is encoded, however short.
 _PART_COUNT_MAX: Final = 400_000
 _OBJECT_SIZE_BYTES: Final = 50
+_LOOKUP_COUNT: Final = 256
 
 
 @final
@@ -88,29 +95,40 @@ class BoundedAnswer:
         return self._live.valid_until_us
 
     def values(
-        self, get: Callable[[bytes], memoryview | None], keys: Sequence[bytes]
+        self, get: Callable[..., Any], database: _Database, keys: Sequence[bytes]
     ) -> Steps[list[bytes | None]]:
-        """Return what *get* gives for each key; copied once it is known to fit."""
-        known: dict[bytes, bytes | None] = {}
-        found: list[bytes | None] = []
-        for key in keys:
-            if key in known:
-                value = known[key]
-                if value is not None:
-                    self._spend(len(value))
-            else:
-                stored = get(key) if is_possible(key) else None
-                live = None if stored is None else self._live.value_of(stored)
-                value = None
-                if live is not None:
-                    self._spend(len(live))
-                    value = bytes(live)
-                    self._hold(len(live))
-                known[key] = value
-                if self._work.look(0 if value is None else len(value)):
-                    yield
-            found.append(value)
-        return found
+        """
+        Return the value of each key.
+
+        Args:
+            get: `lmdb.Transaction.get`; views are copied once it is known that they
+                fit.
+            database: Where the rows are.
+            keys: Any number.
+        """
+        distinct = list(dict.fromkeys(keys)) if len(keys) > 1 else keys
+        known: list[bytes | None] = []
+        for first in range(0, len(distinct), _LOOKUP_COUNT):
+            live = look_up(get, database, distinct[first : first + _LOOKUP_COUNT])
+            if self._live.has_ttl:
+                live = self._live.values_of(live)
+            there = [one for one in live if one is not None] if None in live else live
+            size_bytes = sum(map(len, there))
+            self._spend(size_bytes, len(there))
+            self._hold(size_bytes, len(there))
+            if there and type(there[0]) is not bytes:
+                live = [None if one is None else bytes(one) for one in live]
+            known += live
+            if self._work.look_up(len(live), size_bytes):
+                yield
+        if len(distinct) == len(keys):
+            return known
+        found = dict(zip(distinct, known, strict=True))
+        for key, count in Counter(keys).items():
+            value = found[key]
+            if value is not None:
+                self._spend((count - 1) * len(value), count - 1)
+        return [found[key] for key in keys]
 
     def lists(
         self,
@@ -166,10 +184,9 @@ class BoundedAnswer:
             value = self._live.value_of(stored)
             if value is not None:
                 map_key = row_key[len(key) :]
-                self._spend(len(map_key))
-                self._spend(len(value))
-                self._hold(len(map_key))
-                self._hold(len(value))
+                size_bytes = len(map_key) + len(value)
+                self._spend(size_bytes, 2)
+                self._hold(size_bytes, 2)
                 entries += map_key, bytes(value)
             if self._work.look(len(stored)):
                 yield
@@ -202,19 +219,19 @@ class BoundedAnswer:
             value = self._live.value_of(row[1])
             if value is not None:
                 if index >= start:
-                    self._spend(len(value))
-                    self._hold(len(value))
+                    self._spend(len(value), 1)
+                    self._hold(len(value), 1)
                     kept.append(value)
                 index += 1
             if self._work.look(len(row[1])):
                 yield
         return kept
 
-    def _hold(self, size_bytes: int) -> None:
-        self._work.size_bytes += size_bytes + _OBJECT_SIZE_BYTES
+    def _hold(self, size_bytes: int, part_count: int) -> None:
+        self._work.size_bytes += size_bytes + part_count * _OBJECT_SIZE_BYTES
 
-    def _spend(self, size_bytes: int) -> None:
-        self._take(size_bytes + _PART_OVERHEAD_SIZE_BYTES, 1)
+    def _spend(self, size_bytes: int, part_count: int) -> None:
+        self._take(size_bytes + part_count * _PART_OVERHEAD_SIZE_BYTES, part_count)
 
     def _take(self, size_bytes: int, part_count: int) -> None:
         self._size_left -= size_bytes

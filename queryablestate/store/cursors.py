@@ -9,7 +9,9 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+
+import lmdb
 
 from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_of, group_start
 from queryablestate.schema.keys import KEY_SIZE_BYTES_MAX
@@ -24,7 +26,7 @@ from queryablestate.store.rows import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lmdb import Cursor
+    from lmdb import Cursor, _Database
 
     from queryablestate.store.steps import ReadWork, Steps
 
@@ -36,6 +38,7 @@ __all__ = [
     "is_possible",
     "key_count",
     "least_keys",
+    "look_up",
     "occupied_ranges",
     "prefix_rows",
     "row_count",
@@ -58,6 +61,16 @@ _COUNT_STEP: Final = 256
 def is_possible(key: bytes) -> bool:
     """Return whether there can be a row with that storage key: LMDB is particular."""
     return 0 < len(key) <= GROUP_SIZE_BYTES + KEY_SIZE_BYTES_MAX
+
+
+def look_up(
+    get: Callable[..., Any], database: _Database, keys: Sequence[bytes]
+) -> list[Any]:
+    """Return what *get* of a transaction returns for each key, None for nothing."""
+    try:
+        return [get(key, None, database) for key in keys]
+    except lmdb.BadValsizeError:
+        return [get(key, None, database) if is_possible(key) else None for key in keys]
 
 
 def prefix_rows(cursor: Cursor[bytes], prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -256,23 +256,25 @@ class StoreReader:
             LocalProtocolError: If that is more than *size_bytes_max*, by default
                 `ANSWER_SIZE_BYTES_MAX`; reading ends before the value that is too much.
         """
+        advice = fewer_than(keys)
+        is_view = False
         try:
-            # A value is copied only when it is known that it fits.
-            with self._begin(buffers=True) as transaction:
-                found = self._find(transaction, state_number)
-                if found is None:
-                    return _nothing(keys)
-                view, database = found
-                answer = self._answer(
-                    view, now_us, work, size_bytes_max, fewer_than(keys)
-                )
-                get = transaction.get
-                values = yield from answer.values(
-                    lambda key: get(key, None, database), keys
-                )
+            while True:
+                with self._begin(buffers=is_view) as transaction:
+                    found = self._find(transaction, state_number)
+                    if found is None:
+                        return _nothing(keys)
+                    view, database = found
+                    if not is_view and transaction.stat(database)["overflow_pages"]:
+                        # Of more than half a page: none is copied before it fits.
+                        is_view = True
+                        continue
+                    answer = self._answer(view, now_us, work, size_bytes_max, advice)
+                    values = yield from answer.values(transaction.get, database, keys)
+                valid_until_us = answer.valid_until_us
+                return Read(view=view, values=values, valid_until_us=valid_until_us)
         except lmdb.Error as error:
             raise self._environment.storage_error("read", error) from error
-        return Read(view=view, values=values, valid_until_us=answer.valid_until_us)
 
     def get_items(
         self,
@@ -511,12 +513,10 @@ class StoreReader:
         size_bytes_max: int | None,
         advice: Advice,
     ) -> BoundedAnswer:
-        return BoundedAnswer(
-            LiveValues(has_ttl=view.has_ttl, now_us=now_us),
-            ANSWER_SIZE_BYTES_MAX if size_bytes_max is None else size_bytes_max,
-            work,
-            advice,
-        )
+        if size_bytes_max is None:
+            size_bytes_max = ANSWER_SIZE_BYTES_MAX
+        live = LiveValues(has_ttl=view.has_ttl, now_us=now_us)
+        return BoundedAnswer(live, size_bytes_max, work, advice)
 
     @contextmanager
     def _reading(self) -> Iterator[Transaction[bytes]]:

@@ -207,6 +207,13 @@ class LiveValues:
         """Return when the first of the values given out expires, or None."""
         return None if self._first is None else int.from_bytes(self._first, "big")
 
+    def values_of(self, stored: list[Stored | None]) -> list[Stored | None]:
+        """Return `value_of` for each, None for None."""
+        if not self.has_ttl:
+            return stored
+        value_of = self.value_of
+        return [None if one is None else value_of(one) for one in stored]
+
     def value_of(self, stored: Stored) -> Stored | None:
         """Return the value, or None if it has expired."""
         if not self.has_ttl:

@@ -24,6 +24,7 @@ Steps: TypeAlias = Generator[None, None, T]
 # About a quarter of a millisecond.
 _PAUSE_COST: Final = 256
 _COST_SIZE_BYTES: Final = 1 << 10
+_LOOKUPS_PER_COST: Final = 2
 
 
 @final
@@ -51,9 +52,14 @@ class ReadWork:
         self.row_count += 1
         return self.move(size_bytes)
 
-    def move(self, size_bytes: int = 0) -> bool:
-        """Count what took about as long as a row, and is none; likewise."""
-        self._cost += 1 + size_bytes // _COST_SIZE_BYTES
+    def look_up(self, row_count: int, size_bytes: int) -> bool:
+        """Count rows that were looked up at once, which is quicker; likewise."""
+        self.row_count += row_count
+        return self.move(size_bytes, row_count // _LOOKUPS_PER_COST)
+
+    def move(self, size_bytes: int = 0, cost: int = 1) -> bool:
+        """Count what took about as long as *cost* rows, and is none; likewise."""
+        self._cost += cost + size_bytes // _COST_SIZE_BYTES
         if self._cost < _PAUSE_COST:
             return False
         self._cost = 0

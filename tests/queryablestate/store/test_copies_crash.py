@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,35 +15,14 @@ from tests.queryablestate.copying_store import (
     mark_of,
     number_of,
 )
+from tests.queryablestate.killed import said_until_killed
 from tests.queryablestate.store.test_store_crash import Model
 from tests.queryablestate.store_batches import JOB, NODE
 from tests.queryablestate.store_copying import kept_sequences, rows_by_group
 from tests.queryablestate.writing_store import LISTS
 
 
-ROOT = Path(__file__).parents[3]
 KILL_COUNT = 10
-
-
-def killed(directory: Path, draw: random.Random) -> list[str]:
-    """Let a process copy there, kill it at some moment, and return what it said."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", copying_store.__name__, str(directory)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    lines: list[str] = []
-    try:
-        assert child.stdout is not None
-        lines = [child.stdout.readline() for _ in range(draw.randint(30, 300))]
-        # Only time gets us into the middle of what it does next.
-        threading.Event().wait(draw.uniform(0, 0.02))
-    finally:
-        child.kill()
-        rest, _ = child.communicate(timeout=60)
-    assert "" not in lines, "it ended by itself"
-    return [line.strip() for line in (*lines, *rest.splitlines())]
 
 
 def content(store: StateStore, groups: Iterable[int]) -> dict[int, dict[bytes, bytes]]:
@@ -81,10 +57,15 @@ def test_a_kill_leaves_no_half_copy(tmp_path: Path) -> None:
     """What is complete is all there, as of the position, and nothing else (S1, S2)."""
     draw = random.Random(7)
     model = Model()
-    said: list[str] = []
+    said: list[list[str]] = []
     under_way = 0
     for _ in range(KILL_COUNT):
-        said += killed(tmp_path, draw)
+        said += said_until_killed(
+            copying_store,
+            tmp_path,
+            line_count=draw.randint(30, 300),
+            more_seconds=draw.uniform(0, 0.02),
+        )
         with StateStore.open(tmp_path / "part", node_id=NODE) as store:
             position = store.positions().get(JOB, 0)
             model.advance(position)
@@ -97,5 +78,5 @@ def test_a_kill_leaves_no_half_copy(tmp_path: Path) -> None:
             assert content(store, set(range(16)) - copies - copying) == {}
             if not copying:
                 assert kept_sequences(store) == []
-    assert {"held", "put", "replayed", "complete"} <= set(said)
+    assert {"held", "put", "replayed", "complete"} <= {words[0] for words in said}
     assert under_way > 0

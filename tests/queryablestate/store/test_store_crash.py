@@ -1,10 +1,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
-import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,12 +9,12 @@ from attrs import define, field
 from queryablestate.store.store import StateStore
 from queryablestate.wire.records import BatchDecided, StateDropped
 from tests.queryablestate import writing_store
+from tests.queryablestate.killed import said_until_killed
 from tests.queryablestate.store_batches import JOB, NODE, NOW_US
 from tests.queryablestate.whole_reads import WholeReader
 from tests.queryablestate.writing_store import DROPPED, LISTS, VALUES
 
 
-ROOT = Path(__file__).parents[3]
 KILL_COUNT = 10
 
 
@@ -77,26 +73,6 @@ def scanned(store: StateStore, number: int) -> list[tuple[bytes, bytes]]:
     return list(zip(page.rows[::2], page.rows[1::2], strict=True))
 
 
-def killed(directory: Path, draw: random.Random) -> Sequence[str]:
-    """Let a process write there, kill it at some moment, and return what it said."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", writing_store.__name__, str(directory)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    lines: list[str] = []
-    try:
-        assert child.stdout is not None
-        lines = [child.stdout.readline() for _ in range(draw.randint(3, 12))]
-        # Only time gets us into the middle of what it does next.
-        threading.Event().wait(draw.uniform(0, 0.02))
-    finally:
-        child.kill()
-        rest, _ = child.communicate(timeout=60)
-    return [line for line in (*lines, *rest.splitlines()) if line]
-
-
 @pytest.mark.proves("W2", "W3", "W7")
 @pytest.mark.shells
 def test_a_kill_leaves_all_of_an_entry_or_nothing(tmp_path: Path) -> None:
@@ -104,7 +80,12 @@ def test_a_kill_leaves_all_of_an_entry_or_nothing(tmp_path: Path) -> None:
     draw = random.Random(5)
     model = Model()
     for _ in range(KILL_COUNT):
-        said = [line.split() for line in killed(tmp_path, draw)]
+        said = said_until_killed(
+            writing_store,
+            tmp_path,
+            line_count=draw.randint(3, 12),
+            more_seconds=draw.uniform(0, 0.02),
+        )
         applied = max([int(n) for word, n in said if word == "applied"], default=0)
         staged = max([int(n) for word, n in said if word == "staged"], default=0)
         with StateStore.open(tmp_path, node_id=NODE) as store:
