@@ -71,14 +71,13 @@ class PatientClock:
 
     def __init__(self, now_ns: int, *, tick_ns: int) -> None:
         self._tick_ns = tick_ns
-        self._real_ns = now_ns
-        self._excused_ns = 0
+        self._now = Moment(now_ns)
         self._stall_count = 0
 
     @property
     def now(self) -> Moment:
         """Return the present."""
-        return Moment(self._real_ns - self._excused_ns, self._excused_ns)
+        return self._now
 
     @property
     def stall_count(self) -> int:
@@ -88,7 +87,7 @@ class PatientClock:
     @property
     def excused_ns(self) -> int:
         """Return how long they were in sum."""
-        return self._excused_ns
+        return self._now.excused_ns
 
     def advance(self, now_ns: int, *, due_ns: int | None) -> None:
         """
@@ -98,7 +97,8 @@ class PatientClock:
             now_ns: When it is.
             due_ns: When the core should have been stepped, or None if nothing waited.
         """
-        self._real_ns = now_ns
+        excused_ns = self._now.excused_ns
         if due_ns is not None and now_ns - due_ns > self._tick_ns:
-            self._excused_ns += now_ns - due_ns
+            excused_ns += now_ns - due_ns
             self._stall_count += 1
+        self._now = Moment(now_ns - excused_ns, excused_ns)

@@ -24,6 +24,7 @@ from leaderserver.server.service import LeaderService
 from leaderserver.server.service_config import ServiceConfig
 from leaderserver.server.storage import MemoryStorage
 from nameservice import NS_PER_SECOND, SystemClock, get_logger
+from nameservice.clock import earliest
 from zmqtransport import ANONYMOUS
 
 
@@ -221,7 +222,7 @@ class EmbeddedHub:
     def _next_deadline_ns(self) -> int | None:
         deadlines = [self._service.next_deadline_ns()]
         deadlines += [link.next_deadline_ns() for link in tuple(self._links)]
-        return min((d for d in deadlines if d is not None), default=None)
+        return earliest(deadlines)
 
     def _advance(self) -> None:
         now_ns = self.clock.now_ns()

@@ -8,7 +8,11 @@ A lease must go on running while a machine sleeps, so the clock is
 from __future__ import annotations
 
 import time
-from typing import Final, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 __all__ = [
@@ -21,6 +25,7 @@ __all__ = [
     "Clock",
     "ManualClock",
     "SystemClock",
+    "earliest",
     "seconds_to_ns",
 ]
 
@@ -35,6 +40,15 @@ MS_PER_SECOND: Final = 1_000
 def seconds_to_ns(seconds: float) -> int:
     """Return *seconds* in whole nanoseconds, rounded to the nearest."""
     return round(seconds * NS_PER_SECOND)
+
+
+def earliest(moments: Iterable[int | None]) -> int | None:
+    """Return the least of *moments*, or None if all of them are None."""
+    least: int | None = None
+    for moment in moments:
+        if moment is not None and (least is None or moment < least):
+            least = moment
+    return least
 
 
 class Clock(Protocol):

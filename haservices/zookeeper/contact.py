@@ -25,6 +25,8 @@ from typing import Final, TypeAlias, assert_never, final
 
 from attrs import frozen
 
+from nameservice.clock import earliest
+
 
 __all__ = [
     "Answered",
@@ -197,7 +199,7 @@ class ContactCore:
     def next_deadline_ns(self) -> int | None:
         """Return when `TimePassed` is due, or None if it need not come."""
         deadlines = (self._heartbeat_due_ns, self._silence_due_ns)
-        return min((due for due in deadlines if due is not None), default=None)
+        return earliest(deadlines)
 
     def step(self, event: ContactEvent, *, now_ns: int) -> tuple[ContactEffect, ...]:
         """Take *event* into account; return what to do, in order."""

@@ -80,6 +80,7 @@ from nameservice import (
     MayHaveHappenedError,
     SessionExpiredError,
 )
+from nameservice.clock import earliest
 
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class HoldingCore:
     def next_deadline_ns(self) -> int | None:
         """Return when `TimePassed` is due, or None if it need not come."""
         deadlines = (self._wake_ns, self._belief_due_ns, self._confirm_due_ns)
-        return min((due for due in deadlines if due is not None), default=None)
+        return earliest(deadlines)
 
     def step(self, event: HoldingEvent, *, now_ns: int) -> tuple[HoldingEffect, ...]:
         """Take *event* into account; return what to do, in order."""

@@ -112,6 +112,7 @@ from haservices.zookeeper.queue_events import (
 )
 from haservices.zookeeper.records import ContenderRecord
 from nameservice import MayHaveHappenedError, SessionExpiredError
+from nameservice.clock import earliest
 
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ class QueueCore:
         """Return when `TimePassed` is due, or None if it need not come."""
         leave_due_ns = None if self._entry is None else self._entry.leave_due_ns
         deadlines = (self._pause_due_ns, leave_due_ns)
-        return min((due for due in deadlines if due is not None), default=None)
+        return earliest(deadlines)
 
     def step(self, event: QueueEvent, *, now_ns: int) -> tuple[QueueEffect, ...]:
         """Take *event* into account; return what to do, in order."""

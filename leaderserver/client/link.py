@@ -25,6 +25,7 @@ from attrs import field, frozen
 from leaderserver import codec
 from leaderserver.client.server_keys import ServerKeys
 from nameservice import NS_PER_SECOND, RemoteProtocolError, get_logger
+from nameservice.clock import earliest
 from zmqtransport import (
     ConnectFailed,
     ConnectionClosed,
@@ -402,7 +403,7 @@ class SocketLink:
             self._republish_due_ns,
             self._publisher_missed_due_ns,
         )
-        return min((m for m in moments if m is not None), default=None)
+        return earliest(moments)
 
     def _advance(self) -> None:
         now_ns = self._clock.now_ns()

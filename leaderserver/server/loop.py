@@ -70,6 +70,7 @@ from nameservice import (
     StorageError,
     get_logger,
 )
+from nameservice.clock import earliest
 from nameservice.version import package_version
 from zmqtransport import (
     AllowList,
@@ -499,7 +500,7 @@ class ServerLoop:
             self._service.next_deadline_ns(),
             self._replies.next_deadline_ns(),
         )
-        return min((m for m in moments if m is not None), default=None)
+        return earliest(moments)
 
     def _advance(self) -> None:
         """Let time pass."""

@@ -45,7 +45,7 @@ from nameservice import (
     MayHaveHappenedError,
     NameServiceError,
 )
-from nameservice.clock import NS_PER_MS
+from nameservice.clock import NS_PER_MS, earliest
 from queryablestate.control.adoption import Adoptions
 from queryablestate.control.assignment.assignment import (
     check_assignment,
@@ -362,7 +362,7 @@ class ControlCore:
             self._moves.next_deadline_ns(),
             self._control.open_batches.next_deadline_ns(),
         )
-        return min((at_ns for at_ns in times if at_ns is not None), default=None)
+        return earliest(times)
 
     def check_invariants(self) -> None:
         """Check what holds between any two steps."""

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from nameservice import ConfigurationError
-from nameservice.clock import NS_PER_MS, NS_PER_SECOND
+from nameservice.clock import NS_PER_MS, NS_PER_SECOND, earliest
 from queryablestate.control.announcements import tell_assignment
 from queryablestate.control.assignment.reassignment import NodeStanding, next_assignment
 from queryablestate.control.changes import AssignmentChanged, Change, Write
@@ -77,7 +77,7 @@ class Moves:
         times = [self._retry_at_ns, self._recovers_at_ns()]
         if not self._is_settled:
             times.append(self._control.settled_at_ns)
-        return min((at_ns for at_ns in times if at_ns is not None), default=None)
+        return earliest(times)
 
     def wake(self, *, now_ns: int) -> None:
         """Touch the jobs that are to be looked at again since time has passed."""

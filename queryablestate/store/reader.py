@@ -235,7 +235,7 @@ class StoreReader:
 
     def __init__(self, environment: StoreEnvironment) -> None:
         self._environment = environment
-        self._begin = environment.environment.begin
+        self._begin: Callable[..., Transaction[Any]] = environment.environment.begin
         self._meta = environment.meta
         self._slots = environment.slots
         self._known: dict[int, tuple[bytes, tuple[StateView, _Database]]] = {}

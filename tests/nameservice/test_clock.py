@@ -8,6 +8,7 @@ from nameservice.clock import (
     NS_PER_SECOND,
     ManualClock,
     SystemClock,
+    earliest,
     seconds_to_ns,
 )
 
@@ -63,3 +64,15 @@ class TestManualClock:
         """A negative duration is our own mistake."""
         with pytest.raises(AssertionError):
             ManualClock().advance(-1)
+
+
+class TestEarliest:
+    def test_is_the_least_of_those_that_are_set(self) -> None:
+        """Zero is a moment, too."""
+        assert earliest((None, 3, 0, None, 2)) == 0
+        assert earliest(moment for moment in (7, None)) == 7
+
+    def test_is_none_where_none_is_set(self) -> None:
+        """Nothing to wait for."""
+        assert earliest((None, None)) is None
+        assert earliest(()) is None

@@ -122,8 +122,8 @@ MUTATIONS: Final = (
         name="stall-unexcused",
         rule="E9: its own pause costs nobody a leadership",
         module="election.patience",
-        before="self._excused_ns += now_ns - due_ns",
-        after="self._excused_ns += 0",
+        before="excused_ns += now_ns - due_ns",
+        after="excused_ns += 0",
     ),
     Mutation(
         name="stalls-postpone-without-end",

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
 
 from nameservice import MayHaveHappenedError, NameServiceError
+from nameservice.clock import earliest
 from queryablestate.control.core import ControlCore
 from queryablestate.control.effects import (
     AnswerWriter,
@@ -327,7 +328,7 @@ class Proxy:
         times = [self._reads.next_deadline_ns()]
         if self.core is not None:
             times.append(self.core.next_deadline_ns())
-        due_ns = min((at_ns for at_ns in times if at_ns is not None), default=None)
+        due_ns = earliest(times)
         if due_ns is None or (self._timer_ns is not None and self._timer_ns <= due_ns):
             return
         due_ns = max(due_ns, self._world.timeline.now_ns)

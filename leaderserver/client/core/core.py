@@ -107,6 +107,7 @@ from leaderserver.messages import (
     UncertainReply,
     Welcome,
 )
+from nameservice.clock import earliest
 from nameservice.errors import (
     LocalProtocolError,
     MayHaveHappenedError,
@@ -246,7 +247,7 @@ class ClientCore:
                 self._hello_due_ns if self._session is None else self._heartbeat_due_ns
             )
             moments.append(self._contact_deadline_ns())
-        return min((m for m in moments if m is not None), default=None)
+        return earliest(moments)
 
     # -- the step ------------------------------------------------------------------
 

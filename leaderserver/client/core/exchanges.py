@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import OrderedDict
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from attrs import Factory, define
@@ -54,7 +54,7 @@ _PATIENCE: Final = 4
 _STALE_COUNT_MAX: Final = 256
 
 
-class Purpose(Enum):
+class Purpose(StrEnum):
     """What an exchange is for; with a name it makes the exchange's key."""
 
     REGISTER = "register"
@@ -67,7 +67,7 @@ class Purpose(Enum):
     CLOSE = "close"
 
 
-class Stream(Enum):
+class Stream(StrEnum):
     """
     What takes turns with what; the first is served first.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, final
 
+from nameservice.clock import earliest
 from queryablestate.node.core.copies import JobCopies
 from queryablestate.wire.node_messages import JobAssignment
 
@@ -52,7 +53,7 @@ class CopyTable:
         if not self._busy:
             return None
         moments = (copies.deadline_ns for copies in self._busy.values())
-        return min((m for m in moments if m is not None), default=None)
+        return earliest(moments)
 
     def figures(self) -> Mapping[str, int]:
         """Return how much is held, and being copied, in all."""

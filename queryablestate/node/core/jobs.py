@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from msgspec.structs import replace
 
+from nameservice.clock import earliest
 from queryablestate.node.core.effects import (
     ApplyEntry,
     NodeEffect,
@@ -161,7 +162,7 @@ class JobTable:
     def next_deadline_ns(self) -> int | None:
         """Return when `wants_more` may change by itself, or None."""
         moments = (job.retry_at_ns for job in self._jobs.values())
-        return min((m for m in moments if m is not None), default=None)
+        return earliest(moments)
 
     # -- what happens --------------------------------------------------------------
 

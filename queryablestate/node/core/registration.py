@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from attrs import frozen
 
-from nameservice.clock import NS_PER_MS
+from nameservice.clock import NS_PER_MS, earliest
 from queryablestate.node.core.effects import (
     ConnectProxy,
     NodeEffect,
@@ -157,7 +157,7 @@ class Registration:
         moments = [self._answer_due_ns, self._silence_due_ns, self._heartbeat_due_ns]
         if self._may_ask() and not is_held:
             moments.append(self._not_before_ns)
-        return min((m for m in moments if m is not None), default=None)
+        return earliest(moments)
 
     # -- what happens --------------------------------------------------------------
 
