@@ -1,4 +1,4 @@
-"""Verbs for operators of queryable state: nodes, drop-state."""
+"""Verbs of operators: nodes, drop-state, forget-job, forget-node."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ def add_verbs(verbs: Verbs) -> None:
     add_json_option(parser, "one JSON object")
     add_state_options(parser)
     _add_forget_job(verbs)
+    _add_forget_node(verbs)
 
 
 def _add_forget_job(verbs: Verbs) -> None:
@@ -75,6 +76,34 @@ def _add_forget_job(verbs: Verbs) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_json_option(parser, "one JSON object")
     add_state_options(parser)
+
+
+def _add_forget_node(verbs: Verbs) -> None:
+    parser = verbs.add_verb(
+        "forget-node",
+        _forget_node,
+        operands="NODE",
+        description="Forget the name of NODE, which is away for good: 'lodestar nodes' "
+        "lists it no more, and a proxy that begins to lead does not wait for it. "
+        "Refused while NODE is registered, has key groups of a job, or keeps rows; the "
+        "refusal says what to do first. A node that is started under the name later "
+        "is a new one.",
+        examples="lodestar forget-node node-3",
+    )
+    parser.add_argument("node", metavar="NODE", help="the node's name")
+    add_json_option(parser, "one JSON object")
+    add_state_options(parser)
+
+
+def _forget_node(arguments: Namespace) -> ExitCode:
+    with open_operations(arguments) as operations:
+        operations.forget_node(arguments.node)
+    write_answer(
+        {"node_id": arguments.node},
+        f"forgot node {printable(arguments.node)}",
+        is_json=arguments.json,
+    )
+    return ExitCode.DONE
 
 
 def _forget_job(arguments: Namespace) -> ExitCode:

@@ -97,6 +97,7 @@ VERBS: Final = {
     "nodes": Verb("state_operate", "list the nodes that keep queryable state"),
     "drop-state": Verb("state_operate", "forget one state and everything in it"),
     "forget-job": Verb("state_operate", "forget one job and everything in it"),
+    "forget-node": Verb("state_operate", "forget a node that is away for good"),
     "adopt": Verb(
         "state_adopt", "take over rows that nodes kept when the name service lost them"
     ),

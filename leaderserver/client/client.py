@@ -55,6 +55,8 @@ from nameservice import (
     get_logger,
     seconds_to_ns,
 )
+from nameservice.clock import NS_PER_MS
+from zmqtransport.log_budget import LogBudget
 
 
 if TYPE_CHECKING:
@@ -79,6 +81,8 @@ __all__ = ["ClientLink", "LeaderClient"]
 # A caller's own wait is this much longer than the core's deadline: the core answers.
 _GRACE_SECONDS: Final = 5.0
 _CLOSE_SECONDS_MAX: Final = 1.0
+# A client that is late by more than this many heartbeats has stalled.
+_STALL_HEARTBEAT_COUNT: Final = 2
 
 _Reply: TypeAlias = "ReplyBody | None"
 
@@ -168,6 +172,7 @@ class LeaderClient:
         self._is_leaving = False
         self._is_closed = False
         self._is_stopped = False
+        self._budget = LogBudget()
         self.is_publisher_reached = True
         self._link = link_factory(self)
 
@@ -436,11 +441,22 @@ class LeaderClient:
     ) -> None:
         # The embedded clock excuses stalls: it may have fallen since the core was made.
         self._now_ns = max(self._now_ns, self._clock.now_ns())
+        self._note_stall()
         effects = self._core.step(event, now_ns=self._now_ns)
         if before_effects is not None:
             before_effects()
         for effect in effects:
             self._perform(effect)
+
+    def _note_stall(self) -> None:
+        """Log how long this thread should have run, and did not."""
+        due_ns = self._core.next_deadline_ns()
+        if due_ns is None:
+            return
+        late_ns = self._now_ns - due_ns
+        tolerated_ns = _STALL_HEARTBEAT_COUNT * self._core.heartbeat_interval_ns
+        if late_ns > tolerated_ns and self._budget.admits("stall", now_ns=self._now_ns):
+            self._log.warning("client.stalled", duration_ms=late_ns // NS_PER_MS)
 
     def _perform(self, effect: ClientEffect) -> None:
         match effect:

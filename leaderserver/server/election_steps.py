@@ -50,6 +50,7 @@ from leaderserver.server.greeting import Greeting
 from leaderserver.server.storage_work import perform_storage_work
 from leaderserver.server.store_requests import StoreRequests
 from nameservice import NameServiceError, StorageError, get_logger
+from nameservice.clock import NS_PER_MS
 
 
 if TYPE_CHECKING:
@@ -121,7 +122,11 @@ class ElectionSteps:
     def step(self, event: ElectionEvent, turn: Turn) -> None:
         """Take one step of the core and perform its effects, in their order."""
         was_undecided = self._core.is_undecided
+        excused_ns = self._core.excused_ns
         effects = self._core.step(event, now_ns=turn.now_ns)
+        stalled_ns = self._core.excused_ns - excused_ns
+        if stalled_ns and self._answering.may_log("server.stalled", turn):
+            self._log.warning("server.stalled", duration_ms=stalled_ns // NS_PER_MS)
         is_deciding = was_undecided and not self._core.is_undecided
         is_recording = False
         for effect in effects:

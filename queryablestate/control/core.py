@@ -18,7 +18,7 @@ follows from what another one has done:
 `Draining`        nodes that are being emptied (rule O6)
 `JobPlans`        what nodes keep of their jobs besides rows (rule W7)
 `Adoptions`       what is taken over from nodes that have kept it (rule W7)
-`Forgetting`      jobs that are wanted no more (rule B4)
+`Forgetting`      jobs that are wanted no more, nodes that are gone (rule B4)
 `Moves`           who gets which key groups next (rules S1, S2, S4)
 ================  ==================================================================
 
@@ -112,7 +112,12 @@ from queryablestate.wire.node_messages import (
     StagesCollected,
     StagesVerified,
 )
-from queryablestate.wire.operation_messages import DrainNode, ForgetJob, RescaleJob
+from queryablestate.wire.operation_messages import (
+    DrainNode,
+    ForgetAwayNode,
+    ForgetJob,
+    RescaleJob,
+)
 from queryablestate.wire.snapshot_messages import (
     RestoreJob,
     SnapshotLoaded,
@@ -463,6 +468,8 @@ class ControlCore:
                 prepare = partial(self._draining.drain, link, request)
             case ForgetJob():
                 prepare = partial(self._forgetting.forget, link, request)
+            case ForgetAwayNode():
+                prepare = partial(self._forgetting.forget_node, link, request)
             case TakeControl():
                 prepare = partial(self._adoptions.take_control, link, request)
             case CommitBatch() | TakeSnapshot() | RestoreJob() | AdoptJob():
@@ -472,7 +479,7 @@ class ControlCore:
                     return refuse(error)
             case _:
                 assert_never(request)
-        if not isinstance(request, DrainNode | ForgetJob | TakeControl):
+        if isinstance(request, DrawTicket | BindRun | DropState | RescaleJob):
             prepare = self._if_known(request, prepare)
         return [Change(prepare=prepare, refuse=refuse)]
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, final
 from msgspec.structs import replace
 
 from election import Put
-from nameservice import ConfigurationError, DidNotHappenError
+from nameservice import DidNotHappenError
 from queryablestate.control.changes import Change, Write
 from queryablestate.control.effects import AnswerWriter, SendToNode
 from queryablestate.control.job.leader_paths import encode_record, node_path
@@ -69,12 +69,7 @@ class Draining:
             DidNotHappenError: If it is only late: whoever asks tries again.
         """
         nodes = self._control.nodes
-        record = nodes.record_of(request.node_id)
-        if record is None:
-            known = ", ".join(nodes.known_ids[:20]) or "none"
-            raise ConfigurationError(
-                f"no node is called {request.node_id!r}; known are: {known}"
-            )
+        record = nodes.known_record_of(request.node_id)
         draining_id = None
         if not request.is_undone:
             draining_id = nodes.registration_id_of(request.node_id)

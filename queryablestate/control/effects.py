@@ -19,6 +19,7 @@ from queryablestate.wire.clients import (
 )
 from queryablestate.wire.node_messages import ToNode
 from queryablestate.wire.operation_messages import (
+    AwayNodeForgotten,
     DrainStarted,
     JobForgotten,
     RescaleStarted,
@@ -62,6 +63,7 @@ class AnswerWriter:
         | RescaleStarted
         | DrainStarted
         | JobForgotten
+        | AwayNodeForgotten
         | SnapshotAnswer
         | AdoptionAnswer
     )

@@ -10,7 +10,12 @@ from nameservice import NameServiceError
 from queryablestate.wire.adoption_messages import AdoptionRequest
 from queryablestate.wire.clients import BindRun, CommitBatch, DrawTicket, DropState
 from queryablestate.wire.node_messages import FromNode
-from queryablestate.wire.operation_messages import DrainNode, ForgetJob, RescaleJob
+from queryablestate.wire.operation_messages import (
+    DrainNode,
+    ForgetAwayNode,
+    ForgetJob,
+    RescaleJob,
+)
 from queryablestate.wire.snapshot_messages import SnapshotRequest
 
 
@@ -52,6 +57,7 @@ class WriterAsked:
         | RescaleJob
         | DrainNode
         | ForgetJob
+        | ForgetAwayNode
         | SnapshotRequest
         | AdoptionRequest
     )

@@ -1,7 +1,7 @@
 """
-Forgetting a job: its states, its records, and what nodes have of it; pure (rule B4).
+Forgetting what is gone for good: a job, or the name of a node; pure (rule B4).
 
-Theory of operation.  One write removes all records of the job, and notes with each
+Theory of operation.  *A job*: one write removes all its records, and notes with each
 node that may have rows of it that these are to go (`NodeRecord.forgotten`).  Then the
 control plane starts over: whatever was under way for the job ends.  A node that
 registers, now or in a month, and says that it has the job, is told to forget it before
@@ -9,28 +9,32 @@ anything else; once it does not say so any more, the note goes, too.
 
 The same job may be begun anew at once: it has another number, and a node that still has
 the former one begins with nothing.
+
+*A node* stays known when it is away, so that a new leader waits for it.  Its record is
+removed if nothing can be missing then: it is away, has no part in a job, and keeps no
+rows.  If it comes all the same, it is a new node.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from msgspec.structs import replace
 
-from election import Put
+from election import Delete, Put
 from nameservice import DidNotHappenError
 from queryablestate.control.adoption import deleted_job
 from queryablestate.control.changes import Write
 from queryablestate.control.effects import AnswerWriter, StartOver
 from queryablestate.control.job.leader_paths import encode_record, node_path
 from queryablestate.errors import UnknownJobError
-from queryablestate.wire.operation_messages import JobForgotten
+from queryablestate.wire.operation_messages import AwayNodeForgotten, JobForgotten
 from queryablestate.wire.records import ForgottenJob
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from election import StoreOperation
     from queryablestate.control.effects import ControlEffect
@@ -38,17 +42,19 @@ if TYPE_CHECKING:
     from queryablestate.control.job.job import Job
     from queryablestate.control.state import ControlState
     from queryablestate.wire.node_messages import RegisterNode
-    from queryablestate.wire.operation_messages import ForgetJob
+    from queryablestate.wire.operation_messages import ForgetAwayNode, ForgetJob
     from queryablestate.wire.records import NodeRecord
 
 
 __all__ = ["Forgetting", "still_there", "without"]
 
+_JOBS_NAMED_MAX: Final = 3
+
 
 @final
 class Forgetting:
     """
-    Forgets jobs.
+    Forgets jobs and nodes.
 
     Args:
         control: What there is.
@@ -81,6 +87,73 @@ class Forgetting:
         done = JobForgotten(request_id=request.request_id, node_ids=tuple(node_ids))
         return Write(operations=operations, adopt=partial(_forgotten, link, done))
 
+    def forget_node(self, link: LinkId, request: ForgetAwayNode, now_ns: int) -> Write:
+        """
+        Forget the name of a node that is away for good.
+
+        Raises:
+            ConfigurationError: If there is no such node.
+            DidNotHappenError: If it is there, or may still come, or if something
+                depends on it; says what to do first.
+        """
+        node_id = request.node_id
+        self._control.nodes.known_record_of(node_id)
+        reason = self._why_needed(node_id, now_ns)
+        if reason is not None:
+            raise DidNotHappenError(reason)
+        done = AwayNodeForgotten(request_id=request.request_id, node_id=node_id)
+        return Write(
+            operations=[Delete(node_path(node_id))],
+            adopt=partial(self._node_forgotten, link, done),
+        )
+
+    def _why_needed(self, node_id: str, now_ns: int) -> str | None:
+        """Return why a node cannot be forgotten, and what to do; None if it can."""
+        control = self._control
+        if control.nodes.present(node_id) is not None:
+            return (
+                f"{node_id!r} is registered: only a node that is away can be "
+                "forgotten. SIGTERM has it hand its key groups over, and ends it"
+            )
+        if not control.is_settled(now_ns=now_ns):
+            return (
+                f"this proxy leads since a moment ago, and {node_id!r} may still be "
+                "coming"
+            )
+        jobs = [job.record.job_id for job in control.jobs_of(node_id)]
+        if jobs:
+            return (
+                f"{node_id!r} has key groups of {_named(jobs)}. If other nodes have "
+                f"copies of them, 'lodestar drain {node_id}' gives its part to others. "
+                "If not, start it on its data directory, or an empty node of the same "
+                "name; or give the rows up with 'lodestar drop-state' or 'lodestar "
+                "forget-job'"
+            )
+        kept = {
+            job.job_id
+            for rows in control.nodes.kept.of_node(node_id)
+            for job in rows.jobs
+        }
+        if kept:
+            return (
+                f"{node_id!r} keeps rows of {_named(sorted(kept))} aside. "
+                "'lodestar adopt' takes them over, 'lodestar forget-job' gives them up"
+            )
+        if control.is_needed(node_id):
+            return (
+                f"{node_id!r} may have rows of a batch that was begun before; ask "
+                "again in a minute"
+            )
+        return None
+
+    def _node_forgotten(
+        self, link: LinkId, done: AwayNodeForgotten, now_ns: int
+    ) -> list[ControlEffect]:
+        del now_ns
+        self._control.nodes.forget(done.node_id)
+        self._control.touch()
+        return [AnswerWriter(link=link, message=done)]
+
     def _noted(self, node_id: str, job_id: str, job: Job | None) -> NodeRecord | None:
         """Return a node with the note that it forgets the job, or None."""
         nodes = self._control.nodes
@@ -104,6 +177,13 @@ class Forgetting:
             kept=tuple(rows for rows in kept if rows.jobs),
             forgotten=(*others, note),
         )
+
+
+def _named(job_ids: Sequence[str]) -> str:
+    """Return the names of jobs, or of the first of them."""
+    named = ", ".join(job_ids[:_JOBS_NAMED_MAX])
+    more = len(job_ids) - _JOBS_NAMED_MAX
+    return named if more <= 0 else f"{named} and {more} more"
 
 
 def _forgotten(link: LinkId, done: JobForgotten, now_ns: int) -> list[ControlEffect]:

@@ -8,10 +8,11 @@ open and it was heard from within the session timeout.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from attrs import define, field, frozen
 
+from nameservice import ConfigurationError
 from queryablestate.control.kept_jobs import KeptJobs
 
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 
 __all__ = ["CopyReport", "JobFailure", "NodeTable", "PresentNode"]
+
+_NAMED_COUNT_MAX: Final = 20
 
 
 @final
@@ -140,6 +143,21 @@ class NodeTable:
     def record_of(self, node_id: str) -> NodeRecord | None:
         """Return what is recorded of a known node, or None."""
         return self._records.get(node_id)
+
+    def known_record_of(self, node_id: str) -> NodeRecord:
+        """
+        Return what is recorded of a node that an operator names.
+
+        Raises:
+            ConfigurationError: If no node is called that; says which there are.
+        """
+        record = self._records.get(node_id)
+        if record is None:
+            known = ", ".join(self.known_ids[:_NAMED_COUNT_MAX]) or "none"
+            raise ConfigurationError(
+                f"no node is called {node_id!r}; known are: {known}"
+            )
+        return record
 
     def store_id_of(self, node_id: str) -> str | None:
         """Return the recorded data directory of a known node, or None."""

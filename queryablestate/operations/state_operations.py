@@ -56,8 +56,10 @@ from queryablestate.wire.adoption_messages import (
 )
 from queryablestate.wire.clients import DropState, ListNodes, NodesListed, StateDropDone
 from queryablestate.wire.operation_messages import (
+    AwayNodeForgotten,
     DrainNode,
     DrainStarted,
+    ForgetAwayNode,
     ForgetJob,
     JobForgotten,
     ListRescalings,
@@ -363,6 +365,27 @@ class StateOperations:
                 request_id=request_id, session=session, job_id=job_id
             ),
         ).node_ids
+
+    def forget_node(self, node_id: str) -> None:
+        """
+        Forget the name of a node that is away for good.
+
+        It is not listed any more.  A node that is started under that name later is a
+        new one.
+
+        Raises:
+            ConfigurationError: If there is no such node.
+            DidNotHappenError: If it is registered or may still come, has key groups of
+                a job, or keeps rows; says what to do first.
+            AccessDeniedError: If the proxy has callers, and this is no ``admin``.
+            NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+        """
+        self._call(
+            AwayNodeForgotten,
+            lambda request_id, session: ForgetAwayNode(
+                request_id=request_id, session=session, node_id=node_id
+            ),
+        )
 
     # -- what nodes have kept ----------------------------------------------------------
 

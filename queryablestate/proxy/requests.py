@@ -38,6 +38,7 @@ from queryablestate.wire.clients import (
 )
 from queryablestate.wire.operation_messages import (
     DrainNode,
+    ForgetAwayNode,
     ForgetJob,
     ListRescalings,
     RescaleJob,
@@ -72,6 +73,7 @@ ChangeRequest: TypeAlias = (
     | RescaleJob
     | DrainNode
     | ForgetJob
+    | ForgetAwayNode
     | SnapshotRequest
     | AdoptionRequest
 )
@@ -171,6 +173,9 @@ class RequestHandler:
             case DrainNode(node_id=node_id):
                 if not self.access.may(caller, Right.ADMIN):
                     raise AccessDeniedError(f"drain {node_id}")
+            case ForgetAwayNode(node_id=node_id):
+                if not self.access.may(caller, Right.ADMIN):
+                    raise AccessDeniedError(f"forget {node_id}")
             case TakeSnapshot(job_id=job_id) | RestoreJob(job_id=job_id):
                 if not self.access.may(caller, Right.ADMIN):
                     raise AccessDeniedError(f"take or restore snapshots of {job_id}")

@@ -15,8 +15,10 @@ from queryablestate.wire.wire_struct import WireStruct
 
 
 __all__ = [
+    "AwayNodeForgotten",
     "DrainNode",
     "DrainStarted",
+    "ForgetAwayNode",
     "ForgetJob",
     "JobForgotten",
     "JobRescaling",
@@ -194,10 +196,34 @@ class JobForgotten(WireStruct, frozen=True, kw_only=True, tag="job-forgotten"):
     node_ids: tuple[str, ...]
 
 
-OperationRequest: TypeAlias = RescaleJob | ListRescalings | DrainNode | ForgetJob
+class ForgetAwayNode(WireStruct, frozen=True, kw_only=True, tag="forget-node"):
+    """
+    Forget the name of a node that is away for good and has no part in any job (B4).
+
+    Attributes:
+        request_id: Names the answer.
+        session: The secret of the session.
+        node_id: Which.
+    """
+
+    request_id: int
+    session: bytes
+    node_id: Name
+
+
+class AwayNodeForgotten(WireStruct, frozen=True, kw_only=True, tag="node-forgotten"):
+    """It is not listed any more, and no proxy that begins to lead waits for it."""
+
+    request_id: int
+    node_id: str
+
+
+OperationRequest: TypeAlias = (
+    RescaleJob | ListRescalings | DrainNode | ForgetJob | ForgetAwayNode
+)
 """What operators ask."""
 
 OperationAnswer: TypeAlias = (
-    RescaleStarted | RescalingsListed | DrainStarted | JobForgotten
+    RescaleStarted | RescalingsListed | DrainStarted | JobForgotten | AwayNodeForgotten
 )
 """What they are told, but for refusals."""

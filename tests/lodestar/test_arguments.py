@@ -40,6 +40,7 @@ VERBS = (
     "nodes",
     "drop-state",
     "forget-job",
+    "forget-node",
     "adopt",
     "rescale",
     "drain",
@@ -292,6 +293,7 @@ class TestBadUsage:
             ["nodes"],
             ["drop-state", "job", "state", "--yes"],
             ["forget-job", "job", "--yes"],
+            ["forget-node", "node"],
             ["adopt", "--control", "2f1c", "--force", "--yes"],
         ],
     )

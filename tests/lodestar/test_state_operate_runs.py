@@ -122,6 +122,41 @@ class TestNodes:
         assert "flights 128" in text
 
 
+class TestForgetNode:
+    """``lodestar forget-node`` (B4, N6)."""
+
+    @pytest.mark.proves("N6")
+    def test_one_that_is_there_is_refused_with_what_to_do(
+        self, ask: Ask, cluster: Cluster
+    ) -> None:
+        """N6: one line, and the node stays; a name that is not known is bad usage."""
+        operator = (*cluster.token("operator"), *cluster.at)
+        result = ask("forget-node", "n-1", *operator)
+        assert (result.exit_code, result.out) == (1, "")
+        assert "'n-1' is registered" in result.err
+        result = ask("forget-node", "n-2", *operator)
+        assert (result.exit_code, result.out) == (2, "")
+        assert "known are: n-1" in result.err
+
+    def test_one_that_is_away_is_forgotten(
+        self, ask: Ask, cluster: Cluster, tmp_path: Path
+    ) -> None:
+        """A node without key groups that has ended is listed until it is forgotten."""
+        operator = (*cluster.token("operator"), *cluster.at)
+        with Running(
+            *("node", "--data-dir", str(tmp_path / "data"), "--node-id", "n-3"),
+            *(*cluster.token("node"), *cluster.at),
+        ) as node:
+            assert node.out.next()
+            assert node.end(signal.SIGINT).exit_code == 0
+        while "n-3   away" not in ask("nodes", *operator).out:
+            pass  # the proxy has yet to hear that its connection is closed
+        result = ask("forget-node", "n-3", *operator)
+        assert (result.exit_code, result.out) == (0, "forgot node n-3\n")
+        listed = json.loads(ask("nodes", "--json", *operator).out)
+        assert [each["node_id"] for each in listed] == ["n-1"]
+
+
 class TestAccess:
     """Who may ask what (C1), and its exit code (N5)."""
 
@@ -142,6 +177,7 @@ class TestAccess:
             ("scan", "flights", "secret"),
             ("states", "no-such-job"),
             ("nodes",),
+            ("forget-node", "n-1"),
             ("drop-state", "flights", "open", "--yes"),
             ("drop-state", "flights", "no-such-state", "--yes"),
         ],

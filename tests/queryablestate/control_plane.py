@@ -61,7 +61,12 @@ if TYPE_CHECKING:
     from queryablestate.wire.job_plan import JobPlan
     from queryablestate.wire.kept_rows import KeptRows
     from queryablestate.wire.node_messages import FromNode, ToNode
-    from queryablestate.wire.operation_messages import DrainNode, ForgetJob, RescaleJob
+    from queryablestate.wire.operation_messages import (
+        DrainNode,
+        ForgetAwayNode,
+        ForgetJob,
+        RescaleJob,
+    )
 
 
 __all__ = [
@@ -373,6 +378,7 @@ class Plane:
             | RescaleJob
             | DrainNode
             | ForgetJob
+            | ForgetAwayNode
             | AdoptionRequest
         ),
     ) -> list[ControlEffect]:

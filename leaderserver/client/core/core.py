@@ -232,6 +232,17 @@ class ClientCore:
         """Return the present session's id, or None while there is none."""
         return None if self._session is None else self._session.session_id
 
+    @property
+    def heartbeat_interval_ns(self) -> int:
+        """Return how often heartbeats are sent now."""
+        if (
+            len(self._contenders)
+            or self._outbox.now_ns < self._settling_until_ns
+            or self._outbox.exchanges.has_parked
+        ):
+            return self._outbox.lease_ns // RETRY_DIVISOR
+        return self._outbox.session_timeout_ns // 3
+
     def holder(self, contender_id: str) -> HolderCore:
         """Return what a contender believes; it must be there."""
         contender = self._contenders.get(contender_id)
@@ -540,15 +551,6 @@ class ClientCore:
             self._heartbeat_due_ns, self._outbox.now_ns + interval_ns
         )
 
-    def _heartbeat_interval_ns(self) -> int:
-        if (
-            len(self._contenders)
-            or self._outbox.now_ns < self._settling_until_ns
-            or self._outbox.exchanges.has_parked
-        ):
-            return self._outbox.lease_ns // RETRY_DIVISOR
-        return self._outbox.session_timeout_ns // 3
-
     def _send_heartbeat(self, session: _ClientSession) -> None:
         now_ns = self._outbox.now_ns
         number = self._send(
@@ -558,7 +560,7 @@ class ClientCore:
         while session.sent and session.sent[0][1] < oldest_ns:
             session.sent.popleft()
         session.sent.append((number, now_ns))
-        self._heartbeat_due_ns = now_ns + self._heartbeat_interval_ns()
+        self._heartbeat_due_ns = now_ns + self.heartbeat_interval_ns
 
     def _take_acknowledgement(self, number: int, body: AcknowledgedHeartbeat) -> None:
         session = self._session

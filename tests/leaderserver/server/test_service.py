@@ -76,6 +76,40 @@ def transfer_to(contender_id: str) -> TransferRequest:
     return TransferRequest(component_id=JOB, contender_id=contender_id)
 
 
+class TestStalls:
+    @pytest.mark.proves("E9")
+    def test_the_log_says_how_long_the_server_stood(self, alice: Talker) -> None:
+        """An operator who wonders about a late failover finds the reason (E9)."""
+        conversation = alice.conversation
+        deadline_ns = conversation.service.next_deadline_ns()
+        assert deadline_ns is not None
+        with capture_logs() as logs:
+            conversation.now_ns = deadline_ns + 20  # what is tolerated
+            conversation.service.advance(now_ns=conversation.now_ns)
+        assert logs == []
+        deadline_ns = conversation.service.next_deadline_ns()
+        assert deadline_ns is not None
+        with capture_logs() as logs:
+            conversation.now_ns = deadline_ns + 7_000_000
+            conversation.service.advance(now_ns=conversation.now_ns)
+        (stalled,) = logs
+        assert stalled["event"] == "server.stalled"
+        assert stalled["log_level"] == "warning"
+        assert stalled["duration_ms"] == 7
+
+    def test_stalls_do_not_fill_the_log(self, alice: Talker) -> None:
+        """A machine that is starved for hours says so now and then."""
+        conversation = alice.conversation
+        with capture_logs() as logs:
+            for _ in range(100):
+                deadline_ns = conversation.service.next_deadline_ns()
+                assert deadline_ns is not None
+                conversation.now_ns = deadline_ns + 30
+                alice.heartbeat()
+        assert 0 < len(logs) < 20
+        assert conversation.service.core.stall_count == 100
+
+
 class TestHello:
     @pytest.mark.proves("N1")
     def test_a_session_is_opened(self, conversation: Conversation) -> None:

@@ -1,17 +1,24 @@
-"""B4: a job is forgotten, with all that nodes have of it."""
+"""B4: a job is forgotten with all that nodes have of it; so is a node's name."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
+from nameservice import ConfigurationError, DidNotHappenError
 from queryablestate.control.effects import StartOver
-from queryablestate.control.events import LinkClosed
+from queryablestate.control.events import LinkClosed, TimePassed
 from queryablestate.control.job.leader_paths import decode_node, node_path
 from queryablestate.errors import UnknownJobError
 from queryablestate.wire.job_plan import JobOrigin
 from queryablestate.wire.node_messages import NodeRegistered, RegisterNode
-from queryablestate.wire.operation_messages import ForgetJob, JobForgotten
+from queryablestate.wire.operation_messages import (
+    AwayNodeForgotten,
+    DrainNode,
+    ForgetAwayNode,
+    ForgetJob,
+    JobForgotten,
+)
 from queryablestate.wire.records import ForgottenJob
 from tests.queryablestate.control.test_kept_jobs import kept
 from tests.queryablestate.control_plane import (
@@ -19,6 +26,7 @@ from tests.queryablestate.control_plane import (
     LINK_A,
     LINK_B,
     SESSION,
+    TIMEOUT_NS,
     Plane,
     commit,
     node_register,
@@ -125,3 +133,96 @@ class TestForgetting:
         assert plane.core.job_ids() == [APP]
         assert "jobs/1" in plane.store
         assert "jobs/2" not in plane.store
+
+
+def forget_node(node_id: str = "b") -> ForgetAwayNode:
+    """Return what an operator asks."""
+    return ForgetAwayNode(request_id=8, session=SESSION, node_id=node_id)
+
+
+class TestForgettingNodes:
+    @pytest.mark.proves("B4")
+    def test_one_that_is_away_and_has_nothing_is_forgotten(self) -> None:
+        """B4: it is listed no more, and the next leader does not wait for it."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.settle(LinkClosed(link=LINK_B))
+        answer = told(AwayNodeForgotten, plane.ask(forget_node()))
+        assert (answer.request_id, answer.node_id) == (8, "b")
+        assert node_path("b") not in plane.store
+        summaries = plane.core.node_summaries(now_ns=plane.now_ns)
+        assert [node.node_id for node in summaries] == ["a"]
+        plane.next_leader()
+        assert not plane.core.is_settled(now_ns=plane.now_ns)
+        plane.hear(LINK_A, node_register("a"))
+        assert plane.core.is_settled(now_ns=plane.now_ns)
+
+    def test_one_that_comes_all_the_same_is_a_new_one(self) -> None:
+        """A slip of an operator costs nothing."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.settle(LinkClosed(link=LINK_B))
+        plane.ask(forget_node())
+        registered(plane, "b", node_register("b"))
+        assert node_path("b") in plane.store
+
+    @pytest.mark.proves("B4")
+    def test_one_that_is_there_is_not(self) -> None:
+        """It would come again at once; the refusal says how to end it."""
+        plane = Plane()
+        plane.start_nodes()
+        error = refusal(plane.ask(forget_node()))
+        assert isinstance(error, DidNotHappenError)
+        assert "'b' is registered" in str(error)
+        assert "SIGTERM" in str(error)
+        assert node_path("b") in plane.store
+
+    @pytest.mark.proves("B4")
+    def test_one_with_key_groups_is_not(self) -> None:
+        """Its rows may be the only ones; the refusal says what becomes of them."""
+        plane = Plane()
+        plane.start_job()
+        plane.settle(LinkClosed(link=LINK_B))
+        error = refusal(plane.ask(forget_node()))
+        assert isinstance(error, DidNotHappenError)
+        for word in (APP, "'lodestar drain b'", "drop-state", "data directory"):
+            assert word in str(error)
+        assert node_path("b") in plane.store
+
+    def test_one_that_may_still_come_is_not(self) -> None:
+        """A new leader has not heard of anybody yet; a session timeout later it may."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.next_leader()
+        error = refusal(plane.ask(forget_node()))
+        assert isinstance(error, DidNotHappenError)
+        assert "may still be coming" in str(error)
+        plane.now_ns += TIMEOUT_NS
+        plane.settle(TimePassed())
+        assert told(AwayNodeForgotten, plane.ask(forget_node())).node_id == "b"
+
+    def test_one_that_keeps_rows_aside_is_not(self) -> None:
+        """They would be lost without a word; the refusal names both ways out."""
+        plane = Plane()
+        plane.hear(LINK_A, node_register("a", kept=(kept(APP, "trains"),)))
+        plane.settle(LinkClosed(link=LINK_A))
+        error = refusal(plane.ask(forget_node("a")))
+        assert isinstance(error, DidNotHappenError)
+        for word in (APP, "trains", "lodestar adopt", "lodestar forget-job"):
+            assert word in str(error)
+
+    def test_a_name_that_nobody_has_is_told(self) -> None:
+        """A slip of the keyboard: which names there are."""
+        plane = Plane()
+        plane.start_nodes()
+        error = refusal(plane.ask(forget_node("c")))
+        assert isinstance(error, ConfigurationError)
+        assert str(error) == "no node is called 'c'; known are: a, b"
+
+    def test_one_that_was_drained_is_forgotten(self) -> None:
+        """What was noted for it goes with it."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.ask(DrainNode(request_id=1, session=SESSION, node_id="b"))
+        plane.settle(LinkClosed(link=LINK_B))
+        assert told(AwayNodeForgotten, plane.ask(forget_node())).node_id == "b"

@@ -37,6 +37,7 @@ from queryablestate.wire.clients import (
 )
 from queryablestate.wire.operation_messages import (
     DrainNode,
+    ForgetAwayNode,
     ListRescalings,
     RescaleJob,
     RescalingsListed,
@@ -125,6 +126,11 @@ def rescale() -> RescaleJob:
 def drain() -> DrainNode:
     """Return a request."""
     return DrainNode(request_id=1, session=SESSION, node_id="a")
+
+
+def forget_node() -> ForgetAwayNode:
+    """Return that a node is to be forgotten."""
+    return ForgetAwayNode(request_id=1, session=SESSION, node_id="a")
 
 
 def describe(job_id: str, state_name: str) -> DescribeState:
@@ -272,7 +278,7 @@ class TestChanges:
         for request in (draw(), epoch, bind(1), commit(1, 0, stage(1, a=1))):
             assert change(plane, "writer", request) is None
             assert change(plane, "operator", request) is None
-        for operation in (drop(), rescale(), drain(), take(), restore()):
+        for operation in (drop(), rescale(), drain(), forget_node(), take(), restore()):
             assert change(plane, "operator", operation) is None
 
     @pytest.mark.proves("C1")
@@ -294,6 +300,7 @@ class TestChanges:
             ("filler", drop(), "drop flights/aircraft"),
             ("filler", rescale(), "rescale flights"),
             ("machine", drain(), "drain a"),
+            ("machine", forget_node(), "forget a"),
             ("filler", take(), "take or restore snapshots of flights"),
             ("machine", restore(), "take or restore snapshots of flights"),
             ("stranger", take("none"), "take or restore snapshots of none"),

@@ -69,8 +69,10 @@ from queryablestate.wire.node_messages import (
     WriterFence,
 )
 from queryablestate.wire.operation_messages import (
+    AwayNodeForgotten,
     DrainNode,
     DrainStarted,
+    ForgetAwayNode,
     ForgetJob,
     JobForgotten,
     JobRescaling,
@@ -266,6 +268,7 @@ TO_PROXY: list[Struct] = [
     ListRescalings(request_id=1, session=SESSION),
     DrainNode(request_id=1, session=SESSION, node_id="a"),
     ForgetJob(request_id=1, session=SESSION, job_id=APP),
+    ForgetAwayNode(request_id=1, session=SESSION, node_id="a"),
     StagesCollected(
         registration_id="p", verify_id=1, chunk_counts=(0, 2), missing=(bytes(16),)
     ),
@@ -344,6 +347,7 @@ TO_CLIENT: list[Struct] = [
     RescalingsListed(request_id=1, rescalings=(RESCALING,), is_settled=True),
     DrainStarted(request_id=1, node_id="a", job_ids=(APP,)),
     JobForgotten(request_id=1, node_ids=("a",)),
+    AwayNodeForgotten(request_id=1, node_id="a"),
     ControlTaken(request_id=1),
     JobAdopted(
         request_id=1,
