@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import sys
 import threading
 from argparse import Namespace
 from datetime import UTC, datetime
@@ -45,10 +46,12 @@ if TYPE_CHECKING:
     from election import ContenderInformation
     from haservices import ComponentInformation, HAServices
     from lodestar.verbs import Verbs
+    from nameservice import NameServiceError
     from retrieval import LeaderInformation
 
 
 __all__ = [
+    "add_near_job",
     "add_verbs",
     "change_document",
     "change_text",
@@ -201,11 +204,23 @@ def _find_leader(ha: HAServices, job: str) -> LeaderInformation:
         if component.component_id == job and component.leader is not None:
             return component.leader
     error = NoLeaderError(job, 0.0)
-    known = [component.component_id for component in components]
-    near = None if job in known else near_name(job, known)
+    near = _near_job(job, components)
     if near is not None:
         error.add_note(f"did you mean {near!r}?")
     raise error
+
+
+def add_near_job(error: NameServiceError, ha: HAServices, job: str) -> None:
+    """Say in *error*, which says that *job* has not what is wanted, what is meant."""
+    near = _near_job(job, ha.operations.leaders())
+    if near is not None:
+        error.add_note(f"did you mean {near!r}?")
+
+
+def _near_job(job: str, components: Sequence[ComponentInformation]) -> str | None:
+    """Return the job that may be meant, or None; also if there is one of that name."""
+    known = [component.component_id for component in components]
+    return None if job in known else near_name(job, known)
 
 
 def leader_text(job: str, leader: LeaderInformation) -> str:
@@ -320,11 +335,14 @@ def change_document(
 def _contenders(arguments: Namespace) -> ExitCode:
     with open_ha_services(load_config(arguments)) as ha:
         contenders = ha.operations.contenders(arguments.job)
+        near = None if contenders else _near_job(arguments.job, ha.operations.leaders())
     write_answer(
         [contender_document(each) for each in contenders],
         contenders_text(arguments.job, contenders),
         is_json=arguments.json,
     )
+    if near is not None:
+        print(f"lodestar contenders: did you mean {near!r}?", file=sys.stderr)
     return ExitCode.DONE if contenders else ExitCode.NOT_FOUND
 
 

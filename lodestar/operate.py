@@ -15,6 +15,7 @@ from lodestar.arguments import (
     session_id,
 )
 from lodestar.exit_codes import ExitCode
+from lodestar.observe import add_near_job
 from lodestar.output import (
     ABSENT,
     ago_text,
@@ -27,6 +28,7 @@ from lodestar.output import (
     write,
     write_answer,
 )
+from nameservice import NoLeaderError
 
 
 if TYPE_CHECKING:
@@ -154,7 +156,11 @@ def status_text(figures: Mapping[str, str | int | float]) -> str:
 
 def _revoke(arguments: Namespace) -> ExitCode:
     with open_ha_services(load_config(arguments)) as ha:
-        session = ha.operations.revoke(arguments.job)
+        try:
+            session = ha.operations.revoke(arguments.job)
+        except NoLeaderError as error:
+            add_near_job(error, ha, arguments.job)
+            raise
     write_answer(
         {
             "job": arguments.job,

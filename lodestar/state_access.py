@@ -19,10 +19,11 @@ from queryablestate import UnknownJobError, UnknownStateError
 from queryablestate.client.client import QueryableStateClient
 from queryablestate.connect.credentials import Credentials, credentials_of
 from queryablestate.operations.state_operations import StateOperations
+from queryablestate.schema.operator_states import RESERVED_STATE_PREFIX
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 __all__ = [
@@ -120,7 +121,14 @@ def open_operations(arguments: Namespace) -> Iterator[StateOperations]:
             config, _credentials(arguments), deadline_seconds=arguments.deadline
         ) as operations,
     ):
-        yield operations
+        try:
+            yield operations
+        except (UnknownJobError, UnknownStateError) as error:
+            with QueryableStateClient(
+                config, _credentials(arguments), deadline_seconds=arguments.deadline
+            ) as client:
+                _add_known(error, client)
+            raise
 
 
 @contextlib.contextmanager
@@ -145,7 +153,7 @@ def _add_known(
     # What is wrong is known; what may be meant is worth one question, no second error.
     with contextlib.suppress(NameServiceError):
         if isinstance(error, UnknownStateError):
-            name, known = error.state_name, client.states(error.job_id)
+            name, known = _split(error.state_name, client.states(error.job_id))
         else:
             name, known = error.job_id, client.jobs()
         near = near_name(name, known)
@@ -155,6 +163,15 @@ def _add_known(
             shown = ", ".join(repr(each) for each in known[:_KNOWN_COUNT_MAX])
             more = ", ..." if len(known) > _KNOWN_COUNT_MAX else ""
             error.add_note(f"there are {shown}{more}")
+
+
+def _split(name: str, known: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return *name* and those of its kind; published operator states by their own."""
+    prefix = RESERVED_STATE_PREFIX
+    if not name.startswith(prefix):
+        return name, [each for each in known if not each.startswith(prefix)]
+    own = [each.removeprefix(prefix) for each in known if each.startswith(prefix)]
+    return name.removeprefix(prefix), own
 
 
 def _credentials(arguments: Namespace) -> Credentials:

@@ -249,7 +249,7 @@ def _wrong_kind(
     option: str, needed: StateKind, schema: StateSchema, arguments: Namespace
 ) -> ConfigurationError:
     return ConfigurationError(
-        f"{option} is for a {needed.value} state; "
+        f"{option} {'are' if ' and ' in option else 'is'} for a {needed.value} state; "
         f"{arguments.job}/{arguments.state} is a {schema.kind.value} state"
     )
 

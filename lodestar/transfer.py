@@ -18,8 +18,9 @@ from lodestar.arguments import (
     positive_seconds,
 )
 from lodestar.exit_codes import ExitCode
+from lodestar.observe import add_near_job
 from lodestar.output import printable, write_answer
-from nameservice import MayHaveHappenedError
+from nameservice import MayHaveHappenedError, UnknownContenderError
 
 
 if TYPE_CHECKING:
@@ -69,7 +70,11 @@ def add_verbs(verbs: Verbs) -> None:
 
 def _transfer(arguments: Namespace) -> ExitCode:
     with open_ha_services(load_config(arguments)) as ha:
-        ended = ha.operations.transfer(arguments.job, arguments.contender)
+        try:
+            ended = ha.operations.transfer(arguments.job, arguments.contender)
+        except UnknownContenderError as error:
+            add_near_job(error, ha, arguments.job)
+            raise
         leader = _wait_for(
             ha, arguments.job, arguments.contender, ended, arguments.wait
         )

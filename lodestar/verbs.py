@@ -124,10 +124,23 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; a verb tells of what it does not know itself, so of its own help."""
+        if self.is_verb and args is not None:
+            self._check_spelling(args)
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown and self.is_verb:
             self.error(self._unknown_text(unknown[0]))
         return parsed, unknown
+
+    def _check_spelling(self, arguments: Sequence[str]) -> None:
+        """Tell of a misspelt option before one is found missing: it may be the same."""
+        for argument in arguments:
+            if argument == "--":
+                return
+            option = argument.partition("=")[0]
+            known = self._option_string_actions
+            is_unknown = option.startswith("--") and option not in known
+            if is_unknown and near_name(option, known) is not None:
+                self.error(self._unknown_text(argument))
 
     def _unknown_text(self, argument: str) -> str:
         if not argument.startswith("-"):
@@ -138,8 +151,8 @@ class ArgumentParser(argparse.ArgumentParser):
             return f"unknown option {option}: did you mean {near}?"
         if any(not action.option_strings for action in self._actions):
             return (
-                f"unknown option {option}: put -- before a value that begins with a "
-                "hyphen"
+                f"unknown option {option}; if it is a value that begins with a hyphen, "
+                "put -- before it"
             )
         return f"unknown option {option}"
 

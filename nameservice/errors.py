@@ -134,7 +134,8 @@ class UnreachableError(NameServiceError):
         self.detail = detail
 
     def __str__(self) -> str:
-        sentence = f"{self.target} did not answer within {self.waited_seconds:g} s"
+        waited = round(self.waited_seconds, 1) or self.waited_seconds
+        sentence = f"{self.target} did not answer within {waited:g} s"
         return f"{sentence}: {self.detail}" if self.detail else sentence
 
 

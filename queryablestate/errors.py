@@ -95,6 +95,9 @@ class UnknownStateError(QueryableStateError):
         self.state_name = state_name
 
     def __str__(self) -> str:
+        kind, _, name = self.state_name.rpartition(":")
+        if kind == "operator-state":  # what the names of published copies begin with
+            return f"job {self.job_id!r} has published no operator state {name!r}"
         return f"job {self.job_id!r} has no state {self.state_name!r}"
 
 

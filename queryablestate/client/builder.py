@@ -208,7 +208,18 @@ class QueryBuilder:
 
 
 def each_once(keys: Iterable[Any]) -> tuple[Any, ...]:
-    """Return *keys* in their order, each once, unless one of them cannot be hashed."""
+    """
+    Return *keys* in their order, each once, unless one of them cannot be hashed.
+
+    Raises:
+        ConfigurationError: If it is one key, and not several.
+    """
+    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+        message = (
+            f"keys must be a list of keys, not one {type(keys).__name__}: "
+            f"write [{keys!r}]"
+        )
+        raise ConfigurationError(message)
     given = tuple(keys)
     try:
         # Of keys that are equal, one may be of another type, and no key at all: True.

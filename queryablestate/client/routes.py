@@ -208,8 +208,10 @@ class Route:
         Raises:
             WrongKeyTypeError: For the first key that no row could have.
             KeyTooLargeError: If one is too long.
+            LocalProtocolError: If they are of entries, and it is no map state.
         """
         if asking.wanted is _Wanted.ENTRY:
+            self.check_map()
             encode = self.key_codec.map_entry_key
             return [encode(key, map_key) for key, map_key in keys]
         return self.key_codec.storage_keys(keys)

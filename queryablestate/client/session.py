@@ -141,8 +141,12 @@ class QuerySession:
         """Return what to say to whoever waited in vain, be it for a batch."""
         address = self._leader.address
         if address is None:
-            if self._leader.problem is not None:
-                return self._leader.problem
+            problem = self._leader.problem
+            if isinstance(problem, UnreachableError):
+                # Of one attempt to connect; whoever asked has waited as long as this.
+                return UnreachableError(problem.target, waited_seconds, problem.detail)
+            if problem is not None:
+                return problem
             if self._unopened is not None:
                 return UnreachableError(self._unopened, waited_seconds)
             return NoLeaderError(QUERY_PROXY, waited_seconds)

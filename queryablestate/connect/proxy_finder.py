@@ -12,6 +12,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final, final
 
+from attrs import evolve
+
 from haservices import HAConfig, open_ha_services
 from haservices.factory import as_name_service
 from haservices.interface import forgets_at_restart
@@ -157,14 +159,21 @@ class ProxyFinder:
 
     def _open(self) -> None:
         assert self._config is not None
+        # The first attempt is shorter: a caller whose deadline is as long as the
+        # connect timeout is to hear why nobody answers.
+        config = evolve(
+            self._config,
+            connect_timeout_seconds=self._config.connect_timeout_seconds / 2,
+        )
         is_first = True
         while not self._closed.is_set():
             try:
-                services = open_ha_services(self._config)
+                services = open_ha_services(config)
             except NameServiceError as error:
                 if is_first and not self._closed.is_set():
                     self._log.warning("retrieval.failed", error=str(error))
                 is_first = False
+                config = self._config
                 self._note(None, error)
                 self._closed.wait(_REOPEN_PAUSE_SECONDS)
                 continue

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, final
 from msgspec.structs import replace
 
 from election import Delete, Put
-from nameservice import DidNotHappenError
+from nameservice import ConfigurationError, DidNotHappenError
 from queryablestate.control.adoption import deleted_job
 from queryablestate.control.changes import Write
 from queryablestate.control.effects import AnswerWriter, StartOver
@@ -92,33 +92,39 @@ class Forgetting:
         Forget the name of a node that is away for good.
 
         Raises:
-            ConfigurationError: If there is no such node.
-            DidNotHappenError: If it is there, or may still come, or if something
+            ConfigurationError: If there is no such node, it is there, or something
                 depends on it; says what to do first.
+            DidNotHappenError: If it may still come, or may have rows of a batch that
+                is under way: whoever asks tries again.
         """
         node_id = request.node_id
         self._control.nodes.known_record_of(node_id)
-        reason = self._why_needed(node_id, now_ns)
+        reason = self._why_needed(node_id)
         if reason is not None:
-            raise DidNotHappenError(reason)
+            raise ConfigurationError(reason)
+        if not self._control.is_settled(now_ns=now_ns):
+            raise DidNotHappenError(
+                f"this proxy leads since a moment ago, and {node_id!r} may still be "
+                "coming"
+            )
+        if self._control.is_needed(node_id):
+            raise DidNotHappenError(
+                f"{node_id!r} may have rows of a batch that was begun before; ask "
+                "again in a minute"
+            )
         done = AwayNodeForgotten(request_id=request.request_id, node_id=node_id)
         return Write(
             operations=[Delete(node_path(node_id))],
             adopt=partial(self._node_forgotten, link, done),
         )
 
-    def _why_needed(self, node_id: str, now_ns: int) -> str | None:
+    def _why_needed(self, node_id: str) -> str | None:
         """Return why a node cannot be forgotten, and what to do; None if it can."""
         control = self._control
         if control.nodes.present(node_id) is not None:
             return (
                 f"{node_id!r} is registered: only a node that is away can be "
                 "forgotten. SIGTERM has it hand its key groups over, and ends it"
-            )
-        if not control.is_settled(now_ns=now_ns):
-            return (
-                f"this proxy leads since a moment ago, and {node_id!r} may still be "
-                "coming"
             )
         jobs = [job.record.job_id for job in control.jobs_of(node_id)]
         if jobs:
@@ -138,11 +144,6 @@ class Forgetting:
             return (
                 f"{node_id!r} keeps rows of {_named(sorted(kept))} aside. "
                 "'lodestar adopt' takes them over, 'lodestar forget-job' gives them up"
-            )
-        if control.is_needed(node_id):
-            return (
-                f"{node_id!r} may have rows of a batch that was begun before; ask "
-                "again in a minute"
             )
         return None
 

@@ -190,8 +190,8 @@ class Moves:
             if node_count > ready_count:
                 raise ConfigurationError(
                     f"{request.job_id} cannot have {node_count:,} nodes: "
-                    f"{ready_count:,} are registered and are not being drained; start "
-                    "more with 'lodestar node', or ask for fewer"
+                    f"registered and not being drained: {ready_count:,}; start more "
+                    "with 'lodestar node', or ask for fewer"
                 )
             max_parallelism = job.record.max_parallelism
             if node_count > max_parallelism:

@@ -374,9 +374,10 @@ class StateOperations:
         new one.
 
         Raises:
-            ConfigurationError: If there is no such node.
-            DidNotHappenError: If it is registered or may still come, has key groups of
-                a job, or keeps rows; says what to do first.
+            ConfigurationError: If there is no such node, or it is registered, has key
+                groups of a job, or keeps rows; says what to do first.
+            DidNotHappenError: If it may still come, or may have rows of a batch that
+                is under way, for longer than the deadline.
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """

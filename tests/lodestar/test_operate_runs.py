@@ -72,6 +72,23 @@ class TestRevoke:
         assert "'flights' has no leader" in result.err
         assert len(result.err.splitlines()) == 1
 
+    @pytest.mark.proves("N5")
+    def test_a_misspelt_job_is_told(self, ask: Ask, at: tuple[str, ...]) -> None:
+        """N5: still not found, with the job that may be meant."""
+        with Running("elect", "flights", "a:1", *at, *LEAD) as leader:
+            leader.out.next()
+            for verb, *operands in (
+                ("revoke", "fligths"),
+                ("transfer", "fligths", "nobody"),
+                ("contenders", "fligths"),
+                ("leader", "fligths"),
+            ):
+                result = ask(verb, *operands, *at)
+                assert result.exit_code == 3
+                assert "did you mean 'flights'?" in result.err
+                assert len(result.err.splitlines()) == 1
+            leader.end()
+
 
 class TestTransfer:
     @pytest.mark.proves("N6")

@@ -132,7 +132,7 @@ class TestForgetNode:
         """N6: one line, and the node stays; a name that is not known is bad usage."""
         operator = (*cluster.token("operator"), *cluster.at)
         result = ask("forget-node", "n-1", *operator)
-        assert (result.exit_code, result.out) == (1, "")
+        assert (result.exit_code, result.out) == (2, "")
         assert "'n-1' is registered" in result.err
         result = ask("forget-node", "n-2", *operator)
         assert (result.exit_code, result.out) == (2, "")

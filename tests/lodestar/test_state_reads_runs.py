@@ -263,6 +263,28 @@ class TestGet:
         assert saying in err
         assert len(err.splitlines()) == 1
 
+    @pytest.mark.parametrize(
+        ("arguments", "saying"),
+        [
+            (("rescale", "fligths", "--nodes", "1"), "did you mean 'flights'?"),
+            (("drop-state", "flights", "logs", "--yes"), "did you mean 'log'?"),
+            (("forget-job", "fligths", "--yes"), "did you mean 'flights'?"),
+            (("snapshot", "fligths", "/nowhere"), "did you mean 'flights'?"),
+            (
+                ("operator-state", "flights", "offsets"),
+                "job 'flights' has published no operator state 'offsets'",
+            ),
+        ],
+    )
+    def test_verbs_of_operators_too(
+        self, answer: Answer, arguments: tuple[str, ...], saying: str
+    ) -> None:
+        """N5: whoever rescales or drops may slip as well."""
+        code, _, err = answer(*arguments)
+        assert code == 3
+        assert saying in err.splitlines()[-1]
+        assert "there are 'aircraft'" not in err
+
 
 class TestStates:
     """``lodestar states`` (N5)."""

@@ -329,7 +329,7 @@ class TestRescale:
         Publisher(cluster.config, "flights", {"state": SCHEMA}).write({"state": []})
         result = ask("rescale", "flights", "--nodes", "3")
         assert (result.exit_code, result.out) == (2, "")
-        assert "1 are registered" in result.err
+        assert "being drained: 1;" in result.err
 
 
 class TestDrain:

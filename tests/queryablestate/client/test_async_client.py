@@ -236,6 +236,8 @@ class TestKeys:
         """A value state has no entries to go through."""
         with pytest.raises(LocalProtocolError, match="question to a map state"):
             await anext(client.scan_map(*STATE, "N1"))
+        with pytest.raises(LocalProtocolError, match="question to a map state"):
+            await client.get_map_entry(*STATE, "N1", "JFK")
 
 
 class TestWholeStates:
@@ -390,6 +392,8 @@ class TestWhatThereIs:
             (lambda c: c.get("j", "\ud800", 1), "state_name"),
             (lambda c: c.get(7, "s", 1), "job_id"),
             (lambda c: c.get("j", [], 1), "state_name"),
+            (lambda c: c.get_many("j", "s", "N1"), r"write \['N1'\]"),
+            (lambda c: c.get_many("j", "s", 1), r"write \[1\]"),
             (lambda c: c.states(""), "job_id"),
             (lambda c: c.describe("j", ""), "state_name"),
             (lambda c: c.get("j", "s", 1, deadline_seconds=0), "deadline_seconds"),
@@ -544,6 +548,20 @@ class TestTrouble:
         async with AsyncQueryableStateClient(url, deadline_seconds=0.2) as client:
             with pytest.raises(UnreachableError, match="did not answer within"):
                 await client.get(*STATE, "N1")
+
+    @pytest.mark.proves("Q3")
+    async def test_why_the_name_service_does_not_answer(self) -> None:
+        """A deadline as long as the connect timeout is told what was seen, too (Q3)."""
+        nowhere = HAConfig(
+            url="leaderserver://127.0.0.1:1", connect_timeout_seconds=2.0
+        )
+        async with AsyncQueryableStateClient(nowhere, deadline_seconds=2.0) as client:
+            with pytest.raises(UnreachableError) as caught:
+                await client.get(*STATE, "N1")
+        assert str(caught.value) == (
+            "leaderserver://127.0.0.1:1 did not answer within 2 s: nothing listens at "
+            "127.0.0.1:1: start it, or correct the port"
+        )
 
     async def test_no_configuration(self) -> None:
         """What names no name service is refused in one line (E9)."""

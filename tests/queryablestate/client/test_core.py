@@ -371,7 +371,22 @@ class TestDeadlines:
     def test_the_name_service_is_away(self) -> None:
         """Why nothing is known about a leader says more than that time is over."""
         talk = Conversation()
-        problem = UnreachableError("leaderserver://h:1", 5.0)
+        problem = UnreachableError("leaderserver://h:1", 2.0, "nothing listens")
+        talk.step(LeaderTold(address=None, problem=problem))
+        read = talk.read("N1")
+        talk.ask(read)
+        talk.wait(DEADLINE_NS)
+        assert isinstance(read.error, UnreachableError)
+        assert (read.error.target, read.error.detail) == (
+            "leaderserver://h:1",
+            "nothing listens",
+        )
+        assert read.error.waited_seconds == DEADLINE_NS / NS_PER_SECOND
+
+    def test_the_name_service_refuses(self) -> None:
+        """Any other problem is told as it is."""
+        talk = Conversation()
+        problem = AuthenticationError("leaderserver://h:1", "no key")
         talk.step(LeaderTold(address=None, problem=problem))
         read = talk.read("N1")
         talk.ask(read)

@@ -172,7 +172,7 @@ class TestForgettingNodes:
         plane = Plane()
         plane.start_nodes()
         error = refusal(plane.ask(forget_node()))
-        assert isinstance(error, DidNotHappenError)
+        assert isinstance(error, ConfigurationError)
         assert "'b' is registered" in str(error)
         assert "SIGTERM" in str(error)
         assert node_path("b") in plane.store
@@ -184,7 +184,7 @@ class TestForgettingNodes:
         plane.start_job()
         plane.settle(LinkClosed(link=LINK_B))
         error = refusal(plane.ask(forget_node()))
-        assert isinstance(error, DidNotHappenError)
+        assert isinstance(error, ConfigurationError)
         for word in (APP, "'lodestar drain b'", "drop-state", "data directory"):
             assert word in str(error)
         assert node_path("b") in plane.store
@@ -207,7 +207,7 @@ class TestForgettingNodes:
         plane.hear(LINK_A, node_register("a", kept=(kept(APP, "trains"),)))
         plane.settle(LinkClosed(link=LINK_A))
         error = refusal(plane.ask(forget_node("a")))
-        assert isinstance(error, DidNotHappenError)
+        assert isinstance(error, ConfigurationError)
         for word in (APP, "trains", "lodestar adopt", "lodestar forget-job"):
             assert word in str(error)
 

@@ -40,8 +40,10 @@ from queryablestate.wire.node_messages import (
     ResetJob,
 )
 from queryablestate.wire.operation_messages import (
+    AwayNodeForgotten,
     DrainNode,
     DrainStarted,
+    ForgetAwayNode,
     ListRescalings,
     RescaleJob,
     RescaleStarted,
@@ -616,7 +618,7 @@ class TestRescale:
         plane.ask(drain("b"))
         error = refusal(plane.ask(rescale(2)))
         assert isinstance(error, ConfigurationError)
-        assert "1 are registered" in str(error)
+        assert "being drained: 1;" in str(error)
         assert "lodestar node" in str(error)
 
     def test_there_must_be_so_many_key_groups(self) -> None:
@@ -797,6 +799,20 @@ class TestDrain:
         plane.settle(LinkClosed(link=LINK_B))
         registered, *_ = sent(join(plane, "c"), LINK_C)
         assert isinstance(registered, NodeRegistered)
+
+    @pytest.mark.proves("B4")
+    def test_a_node_that_a_batch_may_need_is_not_forgotten(self) -> None:
+        """B4: its rows may be there only; once that is decided it can be forgotten."""
+        plane, epoch = start("ab")
+        plane.hear(LINK_B, leave("b"))
+        plane.hear(LINK_A, copied("a", 2, 2, 3))
+        plane.settle(LinkClosed(link=LINK_B))
+        forget = ForgetAwayNode(request_id=7, session=SESSION, node_id="b")
+        assert isinstance(refusal(plane.ask(forget)), DidNotHappenError)
+        plane.ask(commit(epoch, 0, assignment_version=1))
+        plane.hear(LINK_B, node_register("b"))
+        plane.settle(LinkClosed(link=LINK_B))
+        assert told(AwayNodeForgotten, plane.ask(forget)).node_id == "b"
 
     @pytest.mark.proves("O6")
     def test_a_drain_is_taken_back(self) -> None:
