@@ -7,13 +7,15 @@ The checkers see what no process can see, and trust nothing that a core says of 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 from attrs import frozen
 
+from queryablestate.client.floors import PRESENT
+from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_of
 from queryablestate.wire.records import BatchDecided
 from tests.simulation.checkers import ViolationError
-from tests.state_simulation.content import rows_of
+from tests.state_simulation.content import count_of, rows_of
 from tests.state_simulation.model import JobModel
 from tests.state_simulation.move_checks import MoveChecker
 
@@ -21,14 +23,55 @@ from tests.state_simulation.move_checks import MoveChecker
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from queryablestate.wire.questions import Reading
     from queryablestate.wire.records import Entry
-    from tests.state_simulation.content import Row
+    from tests.state_simulation.content import Contents, Row
     from tests.state_simulation.disk import Disk
     from tests.state_simulation.model import StateModel
     from tests.state_simulation.scenario import StatePlan
 
 
-__all__ = ["Asked", "Checker", "RunBooks", "StageBooks", "ViolationError"]
+__all__ = [
+    "Asked",
+    "Checker",
+    "Found",
+    "Page",
+    "RunBooks",
+    "StageBooks",
+    "ViolationError",
+]
+
+Found: TypeAlias = "dict[bytes | tuple[bytes, ...], tuple[bytes, ...] | bool | None]"
+"""What is told of a storage key (with map key), or whether any of several is there."""
+
+
+@frozen
+class Page:
+    """
+    What is told of all rows of some key groups.
+
+    Attributes:
+        rows: Encoded keys and rows, in their order.
+        start: The first encoded key that was asked for.
+        end: Where the page ends, or None for the end of all rows.
+    """
+
+    rows: list[tuple[bytes, bytes]]
+    start: bytes
+    end: bytes | None
+
+    def part_of(self, whole: Contents) -> list[tuple[bytes, bytes]]:
+        """Return the rows that a page of *whole* has there."""
+        rows = [
+            (key[GROUP_SIZE_BYTES:], value)
+            for key, values in whole.items()
+            for value in values
+        ]
+        return sorted(
+            (key, value)
+            for key, value in rows
+            if self.start <= key and (self.end is None or key < self.end)
+        )
 
 
 @frozen(kw_only=True)
@@ -63,21 +106,30 @@ class RunBooks:
 @frozen(kw_only=True)
 class Asked:
     """
-    What a reader asked.
+    What is known when a reader asks.
 
     Attributes:
-        state: Of which state.
-        floor: The least version that it may be told, by index.
-        was_dropped: Whether the state was known to be gone.
-        groups: The key groups that were asked for, sorted.
-        least: Of which generation and batch the answer is to be at least, or None.
+        job_id: Of which job.
+        state_name: Of which state.
+        floors: The least version of each state of that name that it may be told.
+        dropped: Those states of that name that are known to be gone.
+        newest: The number of the present one, or None.
+        least: Of which generation and batch of that one the answer is to be at least.
+        has_rows: Whether a batch of that one is decided.
     """
 
-    state: StateModel
-    floor: int
-    was_dropped: bool
-    groups: tuple[int, ...]
+    job_id: str
+    state_name: str
+    floors: Mapping[int, int]
+    dropped: frozenset[int]
+    newest: int | None
     least: tuple[int, int] | None
+    has_rows: bool
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Return whether a writer was told that a batch of it is there."""
+        return self.newest is not None and self.floors[self.newest] >= 0
 
 
 @final
@@ -345,47 +397,68 @@ class Checker:
 
     # -- what readers are told ---------------------------------------------------------
 
+    def newest_state(self, job_id: str, state_name: str) -> StateModel | None:
+        """Return the state that is called so now, or None."""
+        for state in reversed(self.job(job_id).states.values()):
+            if state.plan.state_name == state_name:
+                return None if state.dropped_at is not None else state
+        return None
+
     def asks(
-        self,
-        state: StateModel,
-        *,
-        groups: tuple[int, ...],
-        least: tuple[int, int] | None,
+        self, job_id: str, state_name: str, least: tuple[int, int] | None
     ) -> Asked:
         """Take note of a question, at the moment that it is asked."""
+        states = self.job(job_id).states.values()
+        named = [state for state in states if state.plan.state_name == state_name]
+        newest = self.newest_state(job_id, state_name)
+        if least is not None and least[0] == PRESENT:
+            # The leader says which one is the present one: it may know more than this.
+            assert newest is not None
+            known = newest.versions[: newest.acknowledged]
+            least = (known[-1].generation, least[1]) if known else None
         return Asked(
-            state=state,
-            floor=state.acknowledged - 1,
-            was_dropped=state.is_drop_acknowledged,
-            groups=groups,
+            job_id=job_id,
+            state_name=state_name,
+            floors={state.number: state.acknowledged - 1 for state in named},
+            dropped=frozenset(s.number for s in named if s.is_drop_acknowledged),
+            newest=None if newest is None else newest.number,
             least=least,
+            has_rows=newest is not None and bool(newest.versions),
         )
 
     def told(
         self,
         reader: str,
         asked: Asked,
+        state_number: int,
+        reading: Reading,
         *,
-        generation: int,
-        batch_id: int | None,
-        found: dict[bytes, tuple[bytes, ...] | None],
-        count: int | None,
+        groups: tuple[int, ...],
+        found: Found | None = None,
+        items_from: int = 0,
+        page: Page | None = None,
+        count: int | None = None,
     ) -> None:
         """
         Take note of an answer.
 
         Args:
             reader: Who is told.
-            asked: What it asked.
-            generation: As of which ownership.
-            batch_id: As of which batch.
-            found: What it is told, by storage key (with map key).
-            count: If that is all that the node's key groups hold: how many rows (of
-                lists, how many lists); else None.
+            asked: What was known when it asked.
+            state_number: Of which state.
+            reading: As of what.
+            groups: The key groups that were asked for, sorted.
+            found: What it is told of keys.
+            items_from: Where the items of lists begin, as a slice means it.
+            page: What it is told of all rows.
+            count: How many keys there are.
         """
-        state = asked.state
-        name = (reader, state.plan.state_name, state.number)
-        self.require("Q1 what is gone is not answered", not asked.was_dropped, name)
+        state = self.job(asked.job_id).states[state_number]
+        name = (reader, state.plan.state_name, state_number)
+        generation, batch_id = reading.generation, reading.batch_id
+        self.require(
+            "Q1 what is gone is not answered", state_number not in asked.dropped, name
+        )
         index = None if batch_id is None else state.index_of(generation, batch_id)
         self.require(
             "Q1 an answer is as of a decided batch",
@@ -397,51 +470,54 @@ class Checker:
         assert index is not None
         assert batch_id is not None
         version = state.versions[index]
+        floor = asked.floors.get(state_number, -1)
         self.require(
             "Q1 an answer is not older than what was acknowledged before",
-            index >= asked.floor,
+            index >= floor,
             name,
             version,
             "though",
-            state.versions[asked.floor],
+            floor,
         )
         self.require(
             "Q2 an answer is as new as was asked for",
-            asked.least is None or (generation, batch_id) >= asked.least,
+            asked.least is None
+            or state_number != asked.newest
+            or (generation, batch_id) >= asked.least,
             name,
             (generation, batch_id),
             "instead of",
             asked.least,
         )
-        for key, values in found.items():
-            expected = version.contents.get(key)
-            self.require(
-                "Q1 an answer holds what its batch left, whole and once",
-                values == expected,
-                name,
-                key,
-                values,
-                "as of",
-                version,
-            )
-        if count is not None:
-            whole = {
-                key: values
-                for key, values in version.contents.items()
-                if int.from_bytes(key[:2], "big") in asked.groups
-            }
+        whole = {
+            key: values
+            for key, values in version.contents.items()
+            if group_of(key) in groups
+        }
+        if found is not None:
+            self._check_found(name, whole, found, items_from)
+        if page is not None:
             self.require(
                 "Q1 a scan misses nothing",
-                count == len(whole),
+                page.rows == page.part_of(whole),
                 name,
-                found,
+                page,
                 "instead of",
                 whole,
             )
-        for key_group in asked.groups:
-            seen = (reader, state.number, key_group)
+        if count is not None:
             self.require(
-                "Q1 no reader goes back within a key group",
+                "Q1 a count is of one batch",
+                count == count_of(whole, state.plan.kind),
+                name,
+                count,
+                "instead of",
+                whole,
+            )
+        for key_group in groups:
+            seen = (reader, state_number, key_group)
+            self.require(
+                "Q1 no client goes back within a key group",
                 index >= self._seen.get(seen, -1),
                 name,
                 version,
@@ -449,3 +525,23 @@ class Checker:
                 self._seen.get(seen),
             )
             self._seen[seen] = index
+
+    def _check_found(
+        self, name: object, whole: Contents, found: Found, items_from: int
+    ) -> None:
+        for key, values in found.items():
+            expected: tuple[bytes, ...] | bool | None
+            if isinstance(key, tuple):
+                expected = not whole.keys().isdisjoint(key)
+            else:
+                expected = whole.get(key)
+                expected = None if expected is None else expected[items_from:]
+            self.require(
+                "Q1 an answer holds what its batch left, whole and once",
+                values == expected,
+                name,
+                key,
+                values,
+                "instead of",
+                expected,
+            )

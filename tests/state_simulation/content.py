@@ -9,23 +9,42 @@ from typing import Final, TypeAlias
 
 from attrs import frozen
 
+from queryablestate.schema.key_groups import GROUP_SIZE_BYTES
+from queryablestate.schema.keys import KeyCodec
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.schema.values import ValueCodec
 from tests.state_simulation.scenario import MAX_PARALLELISM, StatePlan
 
 
 __all__ = [
-    "KEY_COUNT",
+    "KEYS",
+    "MAP_KEYS",
     "Contents",
     "Row",
     "after_batch",
+    "count_of",
+    "entry_key",
     "map_keys",
-    "number_of",
     "rows_of",
+    "schema_of",
     "storage_key",
+    "stored_value",
 ]
 
-KEY_COUNT: Final = 10
-_MAP_KEY_COUNT: Final = 3
-_GROUP_SIZE_BYTES: Final = 2
+_KEY_COUNT: Final = 10
+_KEY_FIELDS: Final = (Field("key", AtomicType.STRING),)
+_MAP_KEY_FIELDS: Final = (Field("inner", AtomicType.STRING),)
+_VALUE_FIELDS: Final = (Field("value", AtomicType.BINARY),)
+_KEY_CODEC: Final = KeyCodec(
+    _KEY_FIELDS, max_parallelism=MAX_PARALLELISM, map_fields=_MAP_KEY_FIELDS
+)
+_VALUE_CODEC: Final = ValueCodec(_VALUE_FIELDS)
+
+KEYS: Final = tuple(f"k{number}" for number in range(_KEY_COUNT))
+"""The keys that there are, as users write them."""
+
+MAP_KEYS: Final = ("m0", "m1", "m2")
+"""The second keys of a map state."""
 
 Contents: TypeAlias = Mapping[bytes, tuple[bytes, ...]]
 """By storage key (with map key): one value, or the items of a list."""
@@ -49,24 +68,48 @@ class Row:
     @property
     def group(self) -> int:
         """Return the key group."""
-        return int.from_bytes(self.key[:_GROUP_SIZE_BYTES], "big")
+        return int.from_bytes(self.key[:GROUP_SIZE_BYTES], "big")
 
 
-def storage_key(number: int) -> bytes:
-    """Return the storage key of the *number*-th key."""
-    return (number % MAX_PARALLELISM).to_bytes(_GROUP_SIZE_BYTES, "big") + b"k%02d" % (
-        number
+def schema_of(state: StatePlan) -> StateSchema:
+    """Return the columns of a state."""
+    kind = StateKind(state.kind)
+    return StateSchema(
+        kind=kind,
+        key=_KEY_FIELDS,
+        map_key=_MAP_KEY_FIELDS if kind is StateKind.MAP else (),
+        value=_VALUE_FIELDS,
     )
 
 
-def number_of(encoded_key: bytes) -> int:
-    """Return which key that is, without its key group."""
-    return int(encoded_key[1:3])
+@lru_cache(maxsize=64)
+def storage_key(key: str) -> bytes:
+    """Return the storage key of one of `KEYS`."""
+    return _KEY_CODEC.storage_key(key)
 
 
-def map_keys(key: bytes) -> list[bytes]:
-    """Return all keys that a map under *key* may have, each with its map key."""
-    return [key + b"m%d" % number for number in range(_MAP_KEY_COUNT)]
+@lru_cache(maxsize=64)
+def entry_key(key: str, map_key: str) -> bytes:
+    """Return the storage key of one entry of a map."""
+    return _KEY_CODEC.map_entry_key(key, map_key)
+
+
+def map_keys(key: str) -> list[bytes]:
+    """Return the storage keys of all entries that a map under *key* may have."""
+    return [entry_key(key, map_key) for map_key in MAP_KEYS]
+
+
+@lru_cache(maxsize=4_096)
+def stored_value(value: bytes) -> bytes:
+    """Return a row as it is stored."""
+    return _VALUE_CODEC.encode_row((value,))
+
+
+def count_of(contents: Contents, kind: str) -> int:
+    """Return how many keys there are: a map counts once."""
+    if kind != "map":
+        return len(contents)
+    return sum(not contents.keys().isdisjoint(map_keys(key)) for key in KEYS)
 
 
 @lru_cache(maxsize=4_096)
@@ -75,19 +118,19 @@ def rows_of(seed: int, source: str, batch_id: int, state: StatePlan) -> Sequence
     rng = Random(f"{seed}/{source}/{batch_id}/{state.state_name}")
     rows: list[Row] = []
     count = rng.choice((0, 1, 2, 3, 5))
-    numbers = [rng.randrange(KEY_COUNT) for _ in range(count)]
+    keys = [rng.choice(KEYS) for _ in range(count)]
     if not (state.has_orders or state.kind == "list"):
-        numbers = sorted(set(numbers))
-    for index, number in enumerate(numbers):
-        key = storage_key(number)
+        keys = sorted(set(keys))
+    for index, name in enumerate(keys):
+        key = storage_key(name)
         if state.kind == "map":
-            key = rng.choice(map_keys(key))
+            key = rng.choice(map_keys(name))
         is_delete = state.has_deletes and rng.random() < 0.2
         value = f"{source}/{batch_id}/{index}".encode()
         rows.append(
             Row(
                 key=key,
-                value=None if is_delete else value,
+                value=None if is_delete else stored_value(value),
                 order=b"%d" % rng.randrange(3) if state.has_orders else None,
             )
         )

@@ -22,13 +22,7 @@ from queryablestate import (
     StaleWriterError,
     StateOwnedError,
 )
-from queryablestate.schema.schema import (
-    AtomicType,
-    Field,
-    StateKind,
-    StateSchema,
-    schema_json,
-)
+from queryablestate.schema.schema import schema_json
 from queryablestate.wire.clients import (
     BatchCommitted,
     BindRun,
@@ -43,7 +37,7 @@ from queryablestate.wire.records import StageRecord
 from queryablestate.wire.schema_digest import DeclarationWantedError
 from tests.simulation.timeline import MS
 from tests.state_simulation.calls import Call
-from tests.state_simulation.content import rows_of
+from tests.state_simulation.content import rows_of, schema_of
 from tests.state_simulation.scenario import (
     COMMIT_TIMEOUT_NS,
     MAX_PARALLELISM,
@@ -71,12 +65,9 @@ _ON_NEW_QUERY: Final = ("refuse", "replace", "continue")
 
 
 def _declaration(state: StatePlan) -> StateDeclaration:
-    key = (Field("key", AtomicType.STRING),)
-    value = (Field("value", AtomicType.BINARY),)
-    kind = StateKind(state.kind)
-    map_key = (Field("inner", AtomicType.STRING),) if kind is StateKind.MAP else ()
-    schema = StateSchema(kind=kind, key=key, map_key=map_key, value=value)
-    return StateDeclaration(state_name=state.state_name, schema=schema_json(schema))
+    return StateDeclaration(
+        state_name=state.state_name, schema=schema_json(schema_of(state))
+    )
 
 
 @define

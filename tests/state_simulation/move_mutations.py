@@ -16,7 +16,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store.copies",
         before="return entry, not cursor.next() or cursor.key() >= end",
         after="return entry, True",
-        seed=9,
+        seed=15,
     ),
     Mutation(
         name="replay-skips-an-entry",
@@ -54,7 +54,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store.copies",
         before="lost = union(state.lost, intersection(copied.lost, groups))",
         after="lost = state.lost",
-        seed=29,
+        seed=35,
     ),
     Mutation(
         name="rows-given-away-kept",
@@ -107,7 +107,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.node.core.jobs",
         before="job.promised = max(job.promised, assignment.sequence)",
         after="job.promised = max(job.promised, 0)",
-        seed=15,
+        seed=51,
     ),
     Mutation(
         name="collected-rows-dropped",
@@ -122,7 +122,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.commit_rows",
         before=".union(*(stage.given_up for stage in stages))",
         after="",
-        seed=9,
+        seed=152,
     ),
     Mutation(
         name="failing-copy-is-no-reason",

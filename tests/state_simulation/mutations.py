@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tests.simulation import mutations
 from tests.simulation.mutations import Mutation
 from tests.state_simulation.move_mutations import MOVE_MUTATIONS
+from tests.state_simulation.read_mutations import READ_MUTATIONS
 
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ MUTATIONS: Final = (
         module="queryablestate.node.reads",
         before="if found.view.lost:",
         after="if found.view is None:",
-        seed=29,
+        seed=35,
     ),
     Mutation(
         name="older-run-bound",
@@ -140,6 +141,7 @@ MUTATIONS: Final = (
         module="queryablestate.control.core",
         before="if is_certain and writing.index <= writing.commits.deciding_index:\n",
         after="if is_certain or error is not None:\n",
+        seed=18,
     ),
     Mutation(
         name="decision-checked-too-early",
@@ -199,6 +201,7 @@ MUTATIONS: Final = (
         module="queryablestate.control.core",
         before="        self._unfinished = unfinished\n",
         after="        self._unfinished = NOTHING_LEFT\n",
+        seed=12,
     ),
     Mutation(
         name="large-write-true-too-early",
@@ -208,6 +211,7 @@ MUTATIONS: Final = (
         after="    return DividedWrite(commits=groups)\n    parts = {\n",
     ),
     *MOVE_MUTATIONS,
+    *READ_MUTATIONS,
 )
 
 

@@ -1,10 +1,10 @@
 """
 Messages between processes, as late and as often as the scenario says.
 
-Writers and readers send *letters*: each may be lost, late, or come twice, since whoever
-gets no answer asks again over another connection.  A node has a *connection* to the
-proxy: what it carries comes in order and once, until it breaks; then some of what was
-under way comes late, over a connection that is no more, and the rest does not.
+Writers send *letters*: each may be lost, late, or come twice, since whoever gets no
+answer asks again over another connection.  A node, or a client, has a *connection* to
+the proxy: what it carries comes in order and once, until it breaks; then some of what
+was under way comes late, over a connection that is no more, and the rest does not.
 """
 
 from __future__ import annotations
@@ -61,6 +61,19 @@ class Network:
         mean_ns = _CALM_NS if self.is_calm else self._plan.latency_ns
         return MS // 10 + round(self._rng.expovariate(1.0) * mean_ns)
 
+    def client_delay_ns(self) -> int:
+        """Return how long a message of a client takes, and all that follow it."""
+        delay_ns = self.delay_ns()
+        if not self.is_calm and self._rng.random() < self._plan.late / 10:
+            self.counts["messages of clients late"] += 1
+            delay_ns += self._rng.randrange(_LATE_NS)
+        return delay_ns
+
+    def breaks(self) -> bool:
+        """Return whether a connection of a client breaks with the next message."""
+        loss = max(self._plan.loss, self.storm_loss) / 4
+        return not self.is_calm and self._rng.random() < loss
+
     def letter(self, deliver: Callable[[], object]) -> None:
         """Let *deliver* happen once the letter has arrived, if ever, and how often."""
         rng, plan = self._rng, self._plan
@@ -109,7 +122,13 @@ class _Lane:
 @final
 class Connection:
     """
-    What lies between a node and a proxy.
+    What lies between a proxy and a node, or a client.
+
+    Args:
+        network: Of both ends.
+        timeline: Likewise.
+        rng: Decides what a break costs.
+        delay_ns: How long a message takes, if not as long as any.
 
     Attributes:
         link: What the proxy calls it.
@@ -118,7 +137,14 @@ class Connection:
         is_full_up: Whether the node's queue for the proxy is.
     """
 
-    def __init__(self, network: Network, timeline: Timeline, rng: Random) -> None:
+    def __init__(
+        self,
+        network: Network,
+        timeline: Timeline,
+        rng: Random,
+        delay_ns: Callable[[], int] | None = None,
+    ) -> None:
+        self._delay_ns = network.delay_ns if delay_ns is None else delay_ns
         self.link = network.new_link()
         self.is_broken = False
         self.is_full = False
@@ -132,12 +158,12 @@ class Connection:
     def to_proxy(self, deliver: Callable[[], object]) -> None:
         """Carry something from the node to the proxy."""
         if not self.is_broken:
-            self._up.send(self._network.delay_ns(), deliver)
+            self._up.send(self._delay_ns(), deliver)
 
     def to_node(self, deliver: Callable[[], object]) -> None:
         """Carry something from the proxy to the node."""
         if not self.is_broken:
-            self._down.send(self._network.delay_ns(), deliver)
+            self._down.send(self._delay_ns(), deliver)
 
     def sever(self) -> int:
         """

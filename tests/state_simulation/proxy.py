@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
 
-from nameservice import MayHaveHappenedError, NameServiceError
+from nameservice import DidNotHappenError, MayHaveHappenedError, NameServiceError
 from nameservice.clock import earliest
 from queryablestate.control.core import ControlCore
 from queryablestate.control.effects import (
@@ -33,17 +34,26 @@ from queryablestate.proxy.access import ANONYMOUS_CALLER, open_access
 from queryablestate.proxy.cache import CacheRule, ResultCache
 from queryablestate.proxy.rate_limit import RateLimiter
 from queryablestate.proxy.read_answers import Outgoing
+from queryablestate.proxy.requests import RequestHandler
 from queryablestate.proxy.router import ReadLimits, ReadRouter
+from queryablestate.proxy.sessions import (
+    SESSION_SIZE_BYTES,
+    ProxySession,
+    SessionTable,
+)
 from queryablestate.wire.clients import (
     BatchCommitted,
     BindRun,
     BoundRun,
     CommitBatch,
+    DescribeState,
     DrawTicket,
     DropState,
+    Hello,
     RunBound,
     StateDropDone,
     TicketDrawn,
+    Welcome,
     WriterRun,
 )
 from queryablestate.wire.node_messages import (
@@ -64,10 +74,9 @@ from queryablestate.wire.questions import (
     CancelQuestions,
     Question,
     Refusal,
-    Told,
 )
 from queryablestate.wire.records import CountersRecord
-from queryablestate.wire.refusals import NOT_LEADER
+from queryablestate.wire.refusals import NOT_LEADER, UNKNOWN_SESSION, refusal_of
 from tests.simulation.timeline import MS
 from tests.state_simulation.checkers import RunBooks
 from tests.state_simulation.scenario import SESSION_TIMEOUT_NS
@@ -78,7 +87,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from queryablestate.wire.clients import StateDescription
+    from queryablestate.wire.clients import ClientRequest
     from tests.state_simulation.network import Connection
     from tests.state_simulation.world import World
 
@@ -104,6 +113,8 @@ _SECOND_NS: Final = 1_000 * MS
 _LOAD_NS: Final = 20 * MS
 _DOUBT_NS: Final = 700 * MS
 _CACHE_TTL_SECONDS: Final = 5.0
+_KEYS_PER_REQUEST_MAX: Final = 100
+_FRAME_SIZE_BYTES_MAX: Final = 1 << 20
 
 
 @final
@@ -128,9 +139,9 @@ class Proxy:
         self._connections: dict[LinkId, Connection] = {}
         self._replies: dict[tuple[LinkId, int], Callable[[Struct], None]] = {}
         self._asked: dict[tuple[LinkId, int], WriterRequest] = {}
-        self._readers: dict[
-            tuple[LinkId, int], Callable[[Told | Refusal, bytes | None], None]
-        ] = {}
+        self._rng = Random(f"{world.seed}/{name}")
+        self._sessions = SessionTable(world.scenario.session_count_max)
+        self._requests = RequestHandler(open_access())
         self._timer_ns: int | None = None
         self._loaded_at_ns = 0
         self._registered: set[str] = set()
@@ -145,7 +156,7 @@ class Proxy:
                 deadline_ns_default=_SECOND_NS,
                 deadline_ns_max=5 * _SECOND_NS,
                 pending_count_max=1_000,
-                keys_per_request_max=100,
+                keys_per_request_max=_KEYS_PER_REQUEST_MAX,
             ),
         )
 
@@ -230,8 +241,6 @@ class Proxy:
         """Take note that a connection is over."""
         for key in [key for key in self._replies if key[0] == link]:
             del self._replies[key]
-        for key in [key for key in self._readers if key[0] == link]:
-            del self._readers[key]
         if self.is_alive:
             self._send_reads(self._reads.client_left(link))
             if self.core is not None:
@@ -287,40 +296,62 @@ class Proxy:
         )
         self._step(event)
 
-    def described(self, job_id: str, state_name: str) -> StateDescription | None:
-        """Return what a reader is told of a state, and of the route to it."""
-        if not self.leads:
-            return None
-        assert self.core is not None
-        wall_clock_us = self._world.wall_clock_us
-        return self.core.describe(job_id, state_name, wall_clock_us=wall_clock_us)
-
-    def reader_asked(
-        self,
-        link: LinkId,
-        ask: Ask,
-        keys: bytes,
-        reply: Callable[[Told | Refusal, bytes | None], None],
-    ) -> None:
-        """Hear a reader."""
+    def client_said(self, link: LinkId, message: ClientRequest, payload: bytes) -> None:
+        """Hear a client, as `queryablestate.proxy.loop` does."""
         if not self.is_alive:
             return
+        self._world.trace(self.name, "<", link, message)
         if not self.leads:
-            reply(Refusal(request_id=ask.request_id, code=NOT_LEADER), None)
+            self._tell_client(link, message)  # which says that it does not
             return
-        assert self.core is not None
-        now_ns = self._world.timeline.now_ns
-        self._readers[link, ask.request_id] = reply
-        outgoing = self._reads.ask(
-            link,
-            ANONYMOUS_CALLER,
-            ask,
-            keys,
-            now_ns=now_ns,
-            is_settled=self.core.is_settled(now_ns=now_ns),
+        if isinstance(message, Hello):
+            self._greet(link, message)
+            return
+        if self._sessions.find(message.session, public_key=None) is None:
+            code = UNKNOWN_SESSION
+            self._tell_client(link, Refusal(request_id=message.request_id, code=code))
+            return
+        core, now_ns = self.core, self._world.timeline.now_ns
+        assert core is not None
+        if isinstance(message, Ask):
+            outgoing = self._reads.ask(
+                link,
+                ANONYMOUS_CALLER,
+                message,
+                payload,
+                now_ns=now_ns,
+                is_settled=core.is_settled(now_ns=now_ns),
+            )
+            self._send_reads(outgoing)
+            self._arm()
+            return
+        assert isinstance(message, DescribeState)
+        answer: Struct
+        try:
+            answer = self._requests.answer(
+                core,
+                ANONYMOUS_CALLER,
+                message,
+                now_ns=now_ns,
+                wall_clock_us=self._world.wall_clock_us,
+            )
+        except NameServiceError as error:
+            answer = refusal_of(error, message.request_id)
+        self._tell_client(link, answer)
+
+    def _greet(self, link: LinkId, hello: Hello) -> None:
+        """Open a session."""
+        secret = self._rng.randbytes(SESSION_SIZE_BYTES)
+        session = ProxySession(caller=ANONYMOUS_CALLER, public_key=None)
+        self._sessions.open(secret, session)
+        welcome = Welcome(
+            request_id=hello.request_id,
+            session=secret,
+            leader_epoch=self.epoch,
+            keys_per_request_max=_KEYS_PER_REQUEST_MAX,
+            frame_size_bytes_max=_FRAME_SIZE_BYTES_MAX,
         )
-        self._send_reads(outgoing)
-        self._arm()
+        self._tell_client(link, welcome)
 
     # -- time ------------------------------------------------------------------------
 
@@ -486,17 +517,25 @@ class Proxy:
         self._world.carry_to_node(connection, message, payload)
         return True
 
+    def _tell_client(self, link: LinkId, message: Struct, payload: bytes = b"") -> None:
+        """Answer a client; what is known while it does not lead may be of the past."""
+        if not self.leads:
+            message = Refusal(request_id=message.request_id, code=NOT_LEADER)  # type: ignore[attr-defined]  # all have one
+            payload = b""
+        self._tell_node(link, message, payload)
+
     def _send_reads(self, outgoing: list[Outgoing]) -> None:
         for item in outgoing:
-            if isinstance(item.message, Question | CancelQuestions):
-                self._tell_node(item.link, item.message, bytes(item.payload or b""))
-                continue
-            key = (item.link, item.message.request_id)
-            reply = self._readers.pop(key, None)
-            if reply is None:
-                continue
-            if self.leads:
-                payload = item.payload
-                reply(item.message, None if payload is None else bytes(payload))
-            else:  # what it knows may be of the past
-                reply(Refusal(request_id=key[1], code=NOT_LEADER), None)
+            payload = bytes(item.payload or b"")
+            if not isinstance(item.message, Question | CancelQuestions):
+                self._tell_client(item.link, item.message, payload)
+            elif not self._tell_node(item.link, item.message, payload):
+                self._not_asked(item)
+
+    def _not_asked(self, item: Outgoing) -> None:
+        """Answer whoever asked what a node could not be asked."""
+        if isinstance(item.message, Question):
+            error = DidNotHappenError("its node takes no more questions: ask again")
+            refusal = refusal_of(error, item.message.question_id)
+            now_ns = self._world.timeline.now_ns
+            self._send_reads(self._reads.refused(item.link, refusal, now_ns=now_ns))

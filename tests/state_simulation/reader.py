@@ -3,321 +3,340 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, final
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, final
 
-from attrs import define, frozen
+from attrs import define
 
-from queryablestate.wire.codec import (
-    decode_count,
-    decode_items,
-    decode_keys,
-    decode_values,
-    encode_payload,
+from queryablestate import StateUnavailableError
+from queryablestate.client.floors import PRESENT
+from queryablestate.client.requests import (
+    UNANSWERED,
+    KeysRead,
+    NodeRead,
+    RouteRead,
+    StaleRouteError,
 )
-from queryablestate.wire.questions import (
-    Ask,
-    CountKeys,
-    GetEntries,
-    GetItems,
-    GetValues,
-    Operation,
-    Refusal,
-    ScanRows,
-    Told,
-)
-from queryablestate.wire.refusals import STALE_ROUTE, error_of
+from queryablestate.client.routes import ENTRY, EXISTS, ROWS, Asking
+from queryablestate.client.scanning import Scan, ScanBounds
+from queryablestate.schema.key_groups import group_of
+from queryablestate.wire.questions import CountKeys, ScanRows
 from tests.simulation.timeline import MS
+from tests.state_simulation.checkers import Page
+from tests.state_simulation.client import Client
 from tests.state_simulation.content import (
-    KEY_COUNT,
+    KEYS,
+    MAP_KEYS,
+    entry_key,
     map_keys,
-    number_of,
     storage_key,
+    stored_value,
 )
 from tests.state_simulation.scenario import MAX_PARALLELISM, Profile
 
 
 if TYPE_CHECKING:
-    from queryablestate.wire.clients import StateDescription
-    from tests.state_simulation.checkers import Asked
+    from collections.abc import Mapping, Sequence
+
+    from queryablestate.client.floors import Floor
+    from queryablestate.client.requests import Request
+    from queryablestate.client.routes import Route
+    from queryablestate.wire.questions import Ask, Told
+    from tests.state_simulation.checkers import Asked, Found
     from tests.state_simulation.world import World
 
 
 __all__ = ["Reader"]
 
-_PATIENCE_NS: Final = 700 * MS
-_READ_DEADLINE_NS: Final = 6_000 * MS
-_RETRY_NS: Final = 60 * MS
-_SCAN_LIMIT: Final = 100
-_UNAVAILABLE: Final = "state-unavailable"
+_DEADLINE_NS: Final = 500 * MS
+_STRICT_DEADLINE_NS: Final = 6_000 * MS
+_PAGE_ROW_COUNTS: Final = (2, 5, 100)
 
 
-@frozen
-class _Question:
-    """What was asked: for the books, by which route, what, and for which keys."""
-
-    asked: Asked
-    route: StateDescription
-    operation: Operation
-    keys: list[bytes]
-
-
-@define
+@define(eq=False)
 class _Wish:
     """
-    What is to be known: asked for until it is answered, where no read may fail.
+    What somebody wants to know.
 
     Attributes:
-        name: The job and the state.
-        group: A key group.
-        is_whole: Whether all keys of its node are asked for.
-        operation: What to do with them.
-        waits: Whether an answer must be as new as the newest batch.
-        since_ns: When it was wished.
-        batch_id_min: What it waits for, once that is known.
-        generation_min: Whose batch that is.
+        asked: For the books.
+        deadline_ns: When it is worth nothing any more.
+        least: Of which generation and batch the answer is to be at least, or None.
+        is_scan: If it is about all rows, whether they are wanted, or their number.
+        scan: The rows that are wanted, once there is a route.
+        left: Nodes that were asked and have not answered.
+        has_failed: Whether a node gave no answer.
+        stale: A route that turned out to be of the past.
     """
 
-    name: tuple[str, str]
-    group: int
-    is_whole: bool
-    operation: Operation
-    waits: bool
-    since_ns: int
-    batch_id_min: int | None = None
-    generation_min: int | None = None
+    asked: Asked
+    deadline_ns: int
+    least: Floor | None
+    is_scan: bool = False
+    scan: Scan | None = None
+    left: int = 0
+    has_failed: bool = False
+    stale: Route | None = None
 
 
 @final
 class Reader:
     """
-    One client, with one question at a time.
+    The threads of one client, each with one question at a time.
 
     Attributes:
         name: For the books.
-        told_count: Answers that it got.
     """
 
     def __init__(self, world: World, name: str, *, pause_ns: int) -> None:
         self._world = world
         self.name = name
-        self.told_count = 0
-        self._link = world.network.new_link()
+        self._rng = Random(f"{world.seed}/questions of {name}")
         self._pause_ns = pause_ns
-        self._routes: dict[tuple[str, str], StateDescription] = {}
-        self._number = 0
         self._is_strict = world.scenario.profile is not Profile.STORM
-        self._wish: _Wish | None = None
-        self._refused: list[str] = []
-        self._again()
+        self._client = Client(world, name, on_told=self._told, on_done=self._done)
+        for _ in range(self._rng.choice((1, 2, 3))):
+            self._again()
+
+    def leader_changed(self) -> None:
+        """Hear from the name service that somebody else leads, or nobody does."""
+        self._client.leader_changed()
 
     def _again(self) -> None:
         """Ask something else in a while."""
-        self._wish = None
-        delay_ns = 1 + round(self._world.rng.expovariate(1.0) * self._pause_ns)
+        delay_ns = 1 + round(self._rng.expovariate(1.0) * self._pause_ns)
         self._world.timeline.after(delay_ns, self._ask)
 
-    def _retry(self) -> None:
-        """Ask the same again in a moment, where no read may fail; else another one."""
-        world, wish = self._world, self._wish
-        if not self._is_strict or wish is None or world.is_over:
-            self._again()
-            return
-        waited_ns = world.timeline.now_ns - wish.since_ns
-        world.checker.require(
-            "S4 no read fails because a node is away, or because of a move",
-            waited_ns <= _READ_DEADLINE_NS,
-            self.name,
-            wish,
-            "refused with",
-            self._refused,
-        )
-        world.timeline.after(1 + world.rng.randrange(_RETRY_NS), self._ask)
+    # -- questions -------------------------------------------------------------------
 
     def _ask(self) -> None:
-        world = self._world
+        world, rng = self._world, self._rng
         if world.is_over:
             return
-        proxy = world.leader_as_known()
-        if proxy is None:
-            self._retry()
-            return
-        wish = self._wish
-        if wish is None:
-            wish = self._wish = self._new_wish()
-            self._refused = []
-        job_id, state_name = wish.name
-        route = self._routes.get(wish.name)
-        if route is None:
-            route = proxy.described(job_id, state_name)
-            if route is None:
-                self._again()
-                return
-            self._routes[wish.name] = route
-        self._number += 1
-        number = self._number
-        operation, owner, keys = _question(route, wish)
-        state = world.checker.job(job_id).states[route.state_number]
-        if not state.versions:
-            wish.since_ns = world.timeline.now_ns  # there is nothing to be told yet
-        if wish.waits and state.versions and wish.batch_id_min is None:
-            later = 0 if self._is_strict else world.rng.randrange(2)
-            wish.batch_id_min = state.versions[-1].batch_id + later
-            wish.generation_min = state.versions[-1].generation
-        left_ns = wish.since_ns + _READ_DEADLINE_NS - world.timeline.now_ns
-        ask = Ask(
-            request_id=world.next_number(),
-            session=b"s" * 16,
-            state_number=route.state_number,
-            assignment_version=route.assignment_version,
-            node_index=owner,
-            operation=operation,
-            key_count=_SCAN_LIMIT
-            if isinstance(operation, ScanRows)
-            else max(1, len(keys)),
-            deadline_ms=max(1, left_ns // MS) if self._is_strict else 500,
-            min_batch_id=wish.batch_id_min,
-            min_generation=wish.generation_min,
-        )
-        groups = tuple(sorted({int.from_bytes(key[:2], "big") for key in keys}))
-        if not keys:
-            groups = tuple(g for g, one in enumerate(route.owners) if one == owner)
-        least = None
-        if wish.batch_id_min is not None:
-            assert wish.generation_min is not None
-            least = (wish.generation_min, wish.batch_id_min)
-        asked = world.checker.asks(state, groups=groups, least=least)
-        payload = encode_payload(keys) if keys else b""
-        question = _Question(asked, route, operation, keys)
-        reply = partial(self._replied, number, question)
-        send = partial(
-            proxy.reader_asked,
-            self._link,
-            ask,
-            payload,
-            lambda message, values: world.network.letter(
-                partial(reply, message, values)
-            ),
-        )
-        world.network.letter(send)
-        world.timeline.after(_PATIENCE_NS, partial(self._lose_patience, number))
-
-    def _new_wish(self) -> _Wish:
-        rng, world = self._world.rng, self._world
-        name = rng.choice(world.state_names)
+        job_id, state_name = name = rng.choice(world.state_names)
         kind = world.kind_of(*name)
-        operation: Operation
-        if rng.random() < 0.1:
-            operation = CountKeys()
-        elif kind == "list":
-            operation = GetItems()
-        elif kind == "map":
-            operation = GetEntries()
-        elif rng.random() < 0.2:
-            operation = ScanRows(start=b"", stop=None, limit=_SCAN_LIMIT)
-        else:
-            operation = GetValues()
-        return _Wish(
-            name=name,
-            group=rng.randrange(MAX_PARALLELISM),
-            is_whole=rng.random() < 0.5,
-            operation=operation,
-            waits=rng.random() < 0.1,
-            since_ns=world.timeline.now_ns,
+        deadline_ns = _STRICT_DEADLINE_NS if self._is_strict else _DEADLINE_NS
+        least = self._least(name) if rng.random() < 0.1 else None
+        wish = _Wish(
+            world.checker.asks(job_id, state_name, least),
+            world.timeline.now_ns + deadline_ns,
+            least,
         )
-
-    def _lose_patience(self, number: int) -> None:
-        if number == self._number:
-            self._number += 1
-            self._refused.append("nothing")
-            self._retry()
-
-    def _replied(
-        self,
-        number: int,
-        question: _Question,
-        message: Told | Refusal,
-        values: bytes | None,
-    ) -> None:
-        if number != self._number:
+        if rng.random() < 0.3:
+            wish.is_scan = kind != "list" and rng.random() < 0.6
+            self._ask_route(wish)
             return
-        self._number += 1
-        world, route = self._world, question.route
-        if isinstance(message, Refusal):
-            world.counts[f"readers refused: {message.code}"] += 1
-            self._refused.append(message.code)
-            if message.code == STALE_ROUTE:
-                self._routes.pop((route.job_id, route.state_name), None)
-            elif self._is_strict and message.code == _UNAVAILABLE:
-                world.checker.require(
-                    "S4 nothing is unavailable while there is a copy of it",
-                    not question.asked.state.versions or question.asked.floor < 0,
-                    self.name,
-                    self._wish,
-                    question.asked.groups,
-                    "by version",
-                    route.assignment_version,
-                    error_of(message),
+        asking, keys = self._keys(kind)
+        read = self._client.builder.keys(
+            job_id,
+            state_name,
+            asking,
+            keys,
+            deadline_ns / (1_000 * MS),
+            None if least is None else least[1],
+            None if least is None or least[0] == PRESENT else least[0],
+            is_partial=not self._is_strict and rng.random() < 0.2,
+        )
+        read.waiter = wish
+        self._client.ask(read)
+
+    def _keys(self, kind: str) -> tuple[Asking, Sequence[Any]]:
+        """Return what to ask, and for which keys."""
+        rng = self._rng
+        keys = KEYS
+        if rng.random() < 0.7:
+            group = rng.randrange(MAX_PARALLELISM)
+            keys = tuple(key for key in KEYS if group_of(storage_key(key)) == group)
+        if rng.random() < 0.3:
+            keys = (rng.choice(keys),)
+        if rng.random() < 0.2:
+            return EXISTS, keys
+        if kind == "map" and rng.random() < 0.5:
+            return ENTRY, [(key, one) for key in keys for one in MAP_KEYS]
+        if kind == "list" and rng.random() < 0.3:
+            return Asking.items(-2, None), keys
+        return ROWS, keys
+
+    def _least(self, name: tuple[str, str]) -> Floor | None:
+        """Return which batch to wait for: the newest one, or one that is to come."""
+        state = self._world.checker.newest_state(*name)
+        if state is None or not state.versions:
+            return None
+        newest = state.versions[-1]
+        later = 0 if self._is_strict else self._rng.randrange(2)
+        is_present = self._rng.random() < 0.5
+        generation = PRESENT if is_present else newest.generation
+        return generation, newest.batch_id + later
+
+    # -- questions for all rows ------------------------------------------------------
+
+    def _ask_route(self, wish: _Wish) -> None:
+        asked = wish.asked
+        read = self._client.builder.route(
+            asked.job_id, asked.state_name, wish.deadline_ns, wish.stale
+        )
+        read.waiter = wish
+        self._client.ask(read)
+
+    def _ask_nodes(self, wish: _Wish, route: Route) -> None:
+        operations: Sequence[tuple[int, ScanRows | CountKeys]]
+        wish.stale = None
+        if wish.is_scan:
+            if wish.scan is None:
+                wish.scan = Scan(
+                    ScanBounds(b"", None),
+                    limit=None,
+                    page_row_count_max=self._rng.choice(_PAGE_ROW_COUNTS),
                 )
-            self._retry()
-            return
-        assert values is not None
-        self.told_count += 1
-        world.counts["readers told"] += 1
-        world.counts["readers told from a cache"] += message.reading.is_cached
-        found = _found(question, values)
-        count = None
-        if isinstance(question.operation, CountKeys):
-            count = decode_count(values)
-        elif isinstance(question.operation, ScanRows):
-            count = len(found)
-        world.checker.told(
-            self.name,
-            question.asked,
-            generation=message.reading.generation,
-            batch_id=message.reading.batch_id,
-            found=found,
-            count=count,
+            wish.scan.begin(route)
+            operations = wish.scan.wanted()
+        else:
+            operations = [(index, route.counting()) for index in route.node_indexes]
+        self._ask_pages(wish, route, operations)
+
+    def _ask_pages(
+        self,
+        wish: _Wish,
+        route: Route,
+        operations: Sequence[tuple[int, ScanRows | CountKeys]],
+    ) -> None:
+        reads = self._client.builder.nodes(
+            route, operations, wish.deadline_ns, wish.least
         )
-        for key_group in question.asked.groups:
-            world.answered_at[route.state_number, key_group] = world.timeline.now_ns
-        self._again()
+        wish.left = len(reads)
+        for read in reads:
+            read.waiter = wish
+        if reads:
+            self._client.ask(*reads)
+        else:
+            self._again()
+
+    def _node_done(self, wish: _Wish, read: NodeRead) -> None:
+        """Take what a node says; go on when all have said something."""
+        wish.left -= 1
+        if isinstance(read.error, StaleRouteError):
+            wish.stale = read.route
+        elif read.error is not None:
+            self._failed(wish, read.error)
+            wish.has_failed = True
+        else:
+            self._check_node(wish, read)
+            if wish.scan is not None:
+                wish.scan.take(read.node_index, read.result, read.next_start)
+        if wish.left:
+            return
+        if wish.stale is not None:
+            self._ask_route(wish)
+        elif wish.scan is None or wish.has_failed:
+            self._again()
+        else:
+            wish.scan.pop()
+            if wish.scan.is_over:
+                self._again()
+            else:
+                self._ask_pages(wish, read.route, wish.scan.wanted())
+
+    # -- answers ---------------------------------------------------------------------
+
+    def _done(self, request: Request) -> None:
+        wish: _Wish = request.waiter
+        match request:
+            case NodeRead():
+                self._node_done(wish, request)
+            case RouteRead(route=route) if route is not None:
+                self._ask_nodes(wish, route)
+            case _:
+                if request.error is not None:
+                    self._failed(wish, request.error)
+                self._again()
+
+    def _failed(self, wish: _Wish, error: Exception) -> None:
+        """See to it that there is a reason to give no answer (rule S4)."""
+        world, asked = self._world, wish.asked
+        world.counts[f"readers refused: {type(error).__name__}"] += 1
+        if not self._is_strict:
+            return
+        if isinstance(error, StateUnavailableError):
+            rule = "S4 nothing is unavailable while there is a copy of it"
+            may_fail = not asked.has_rows or not asked.is_acknowledged
+        else:
+            rule = "S4 no read fails because a node is away, or because of a move"
+            may_fail = not asked.has_rows
+        world.checker.require(rule, may_fail, self.name, asked, error)
+
+    def _told(
+        self, ask: Ask, keys: Sequence[bytes], told: Told, reads: Sequence[KeysRead]
+    ) -> None:
+        """Check what the client takes of an answer for keys, at that moment."""
+        reading = told.reading
+        groups = tuple(sorted({group_of(key) for key in keys}))
+        for read in reads:
+            wish: _Wish = read.waiter
+            kind = self._world.kind_of(*read.state)
+            found: Found = {}
+            for key, row in zip(read.keys, read.rows, strict=True):
+                is_entry = read.asking is ENTRY
+                stored = entry_key(*key) if is_entry else storage_key(key)
+                if stored in keys and row is not UNANSWERED:
+                    found |= _found(kind, read.asking, key, row)
+            self._world.checker.told(
+                self.name,
+                wish.asked,
+                ask.state_number,
+                reading,
+                groups=groups,
+                found=found,
+                items_from=read.asking.start,
+            )
+            self._count(ask.state_number, groups, is_cached=reading.is_cached)
+
+    def _check_node(self, wish: _Wish, read: NodeRead) -> None:
+        route, reading = read.route, read.reading
+        assert reading is not None
+        owners = enumerate(route.owners)
+        groups = tuple(g for g, index in owners if index == read.node_index)
+        told = partial(
+            self._world.checker.told,
+            self.name,
+            wish.asked,
+            route.state_number,
+            reading,
+            groups=groups,
+        )
+        if isinstance(read.operation, ScanRows):
+            rows = [(encoded, _stored(row)) for encoded, _, row in read.result]
+            told(page=Page(rows, read.operation.start, read.next_start))
+        else:
+            told(count=read.result)
+        self._count(route.state_number, groups, is_cached=reading.is_cached)
+
+    def _count(
+        self, state_number: int, groups: Sequence[int], *, is_cached: bool
+    ) -> None:
+        world = self._world
+        world.counts["readers told"] += 1
+        world.counts["readers told from a cache"] += is_cached
+        for key_group in groups:
+            world.answered_at[state_number, key_group] = world.timeline.now_ns
 
 
-def _question(
-    route: StateDescription, wish: _Wish
-) -> tuple[Operation, int, list[bytes]]:
-    """Return what to ask, of which node, and the keys."""
-    owner = route.owners[wish.group]
-    if isinstance(wish.operation, CountKeys | ScanRows):
-        return wish.operation, owner, []
-    groups = {wish.group}
-    if wish.is_whole:  # all keys of that node: one answer is one snapshot
-        groups = {g for g, one in enumerate(route.owners) if one == owner}
-    numbers = [n for n in range(KEY_COUNT) if n % MAX_PARALLELISM in groups]
-    return wish.operation, owner, [storage_key(n) for n in numbers]
+def _found(kind: str, asking: Asking, key: Any, row: Any) -> Found:
+    """Return what *row* says of *key*, by storage key (with map key)."""
+    if asking is ENTRY:
+        return {entry_key(*key): None if row is None else (_stored(row),)}
+    stored = map_keys(key) if kind == "map" else [storage_key(key)]
+    if asking is EXISTS:
+        return {tuple(stored): row is not None}
+    if row is None:
+        return dict.fromkeys(stored)
+    if kind == "map":
+        found: Found = dict.fromkeys(stored)
+        for map_key, inner in row.items():
+            found[entry_key(key, map_key)] = (_stored(inner),)
+        return found
+    items = row if kind == "list" else (row,)
+    return {stored[0]: tuple(_stored(item) for item in items)}
 
 
-def _found(question: _Question, values: bytes) -> dict[bytes, tuple[bytes, ...] | None]:
-    """Return what an answer says, by storage key (with map key)."""
-    found: dict[bytes, tuple[bytes, ...] | None] = {}
-    keys = question.keys
-    match question.operation:
-        case GetValues():
-            for key, value in zip(keys, decode_values(values), strict=True):
-                found[key] = None if value is None else (value,)
-        case GetItems():
-            for key, items in zip(keys, decode_items(values), strict=True):
-                found[key] = None if items is None else tuple(items)
-        case GetEntries():
-            for key, entries in zip(keys, decode_items(values), strict=True):
-                found |= dict.fromkeys(map_keys(key))
-                pairs = entries or []
-                for name, inner in zip(pairs[::2], pairs[1::2], strict=True):
-                    found[key + name] = (inner,)
-        case ScanRows():
-            rows = decode_keys(values)
-            for encoded, stored in zip(rows[::2], rows[1::2], strict=True):
-                found[storage_key(number_of(encoded))] = (stored,)
-        case _:
-            pass
-    return found
+def _stored(row: Mapping[str, bytes]) -> bytes:
+    return stored_value(row["value"])

@@ -175,6 +175,7 @@ class Scenario:
         store_doubt: Probability that nobody learns what became of such a write.
         task_failure: Probability that a task fails or is slow, and runs again.
         caches: Whether the proxies keep answers.
+        session_count_max: Sessions that a proxy keeps: fewer than clients, or enough.
         entry_kept_count: Entries that the control plane keeps though all have them.
         fault_interval_ns: The mean time between two faults.
         faults_end_ns: When faults stop.
@@ -197,6 +198,7 @@ class Scenario:
     store_doubt: float
     task_failure: float
     caches: bool
+    session_count_max: int
     entry_kept_count: int
     fault_interval_ns: int
     faults_end_ns: int
@@ -283,6 +285,10 @@ def _commit_limits(seed: int) -> CommitLimits:
     )
 
 
+def _session_count(seed: int) -> int:
+    return Random(f"{seed}/sessions").choice((1, 100, 100, 100))
+
+
 def make_scenario(seed: int) -> Scenario:
     """Return what *seed* stands for; the same every time."""
     rng = Random(seed)
@@ -313,4 +319,5 @@ def make_scenario(seed: int) -> Scenario:
         faults_end_ns=round(rng.uniform(4_000, 9_000)) * MS,
         fault_weights=_weights(rng, profile),
         commit_limits=_commit_limits(seed),
+        session_count_max=_session_count(seed) if is_storm else 100,
     )

@@ -9,12 +9,13 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 from structlog.testing import capture_logs
 
 from election import Put
 from nameservice import NameServiceError
+from queryablestate.client.events import LeaderTold
 from queryablestate.control import chains
 from queryablestate.control.job import leader_paths as paths
 from queryablestate.control.job.entry_parts import decode_entry
@@ -54,6 +55,17 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Host", "World"]
+
+
+class ProxyPeer(Protocol):
+    """The other end of a connection to a proxy."""
+
+    def proxy_said(self, message: Struct, payload: bytes, /) -> None:
+        """Hear the proxy."""
+
+    def lost(self, connection: Connection) -> None:
+        """Take note that the connection is over."""
+
 
 _WALL_CLOCK_US: Final = 1_700_000_000_000_000
 _LARGE_DEATH: Final = 0.05
@@ -161,7 +173,7 @@ class World:
         )
         self._large_rng = Random(f"{scenario.seed}/large writes")
         self.names = NameService(self._committed, scenario.commit_limits)
-        self.connections: dict[LinkId, tuple[Node, Proxy]] = {}
+        self.connections: dict[LinkId, tuple[ProxyPeer, Proxy]] = {}
         self.isolated: set[str] = set()
         self.copy_links: dict[LinkId | None, CopyLink] = {}
         self.cut_off: set[str] = set()
@@ -515,6 +527,22 @@ class World:
         """Return whom clients take for the leader."""
         return self._known_leader
 
+    def leader_told(self) -> LeaderTold:
+        """Return what the name service says of the leader."""
+        proxy = self._known_leader
+        if proxy is None or not self.names.leads(proxy.name, proxy.epoch):
+            return LeaderTold(address=None)
+        return LeaderTold(address=proxy.name, epoch=proxy.epoch)
+
+    def any_address(self) -> str:
+        """Return where a proxy is, be it the leader or not."""
+        return self.rng.choice(self._proxies).name
+
+    def _leader_changed(self) -> None:
+        """Have the name service tell clients."""
+        for reader in self.readers:
+            reader.leader_changed()
+
     def proxy_at(self, address: str) -> Proxy | None:
         """Return the proxy process at an address, if one runs."""
         for proxy in self._proxies:
@@ -526,6 +554,7 @@ class World:
         """Depose who leads, and grant somebody else, after a while."""
         before = self.leader
         self.names.depose()
+        self._leader_changed()
         self.counts["leaders deposed"] += before is not None
         if before is not None:
             delay_ns = self.rng.choice((0, 30 * MS, 400 * MS))
@@ -555,6 +584,7 @@ class World:
     def _publish(self, proxy: Proxy, epoch: int) -> None:
         if self.names.leads(proxy.name, epoch):
             self._known_leader = proxy
+            self._leader_changed()
             for host in self.hosts:
                 if host.node is not None:
                     self.tell_leader(host.node)
@@ -569,6 +599,7 @@ class World:
     def restart_proxy(self, proxy: Proxy) -> None:
         """Kill a proxy process; another one takes its place."""
         self.names.depose()
+        self._leader_changed()
         proxy.kill()
         self._proxies.remove(proxy)
         self._proxies.append(Proxy(self, f"proxy-{self.next_number()}"))
@@ -597,8 +628,8 @@ class World:
         ends = self.connections.pop(connection.link, None)
         if ends is None:
             return
-        node, proxy = ends
-        node.lost(connection)
+        peer, proxy = ends
+        peer.lost(connection)
         if self.network.is_calm or self.rng.random() < 0.8:
             when_ns = max(last_ns, self.timeline.now_ns) + self.notice_ns()
             self.timeline.at(when_ns, partial(proxy.link_closed, connection.link))
