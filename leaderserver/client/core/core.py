@@ -43,13 +43,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from enum import Enum
-from typing import TYPE_CHECKING, Final, assert_never, cast, final
+from functools import partial
+from typing import TYPE_CHECKING, Final, assert_never, final
 
 from attrs import Factory, define, field, frozen, validators
 
-from election.holder import Ended, Lost, RevokeDelivered, Suspended
-from leaderserver import codec
+from election.holder import Ended, RevokeDelivered
+from leaderserver.client.core.contact import ServerContact
 from leaderserver.client.core.contenders import ClientContenders
 from leaderserver.client.core.events import (
     AnnounceSession,
@@ -72,45 +72,34 @@ from leaderserver.client.core.events import (
     SendMessage,
     TimeWentBy,
 )
-from leaderserver.client.core.exchanges import Exchange, Purpose
+from leaderserver.client.core.exchanges import Purpose
 from leaderserver.client.core.failures import (
-    error_of_failure,
     error_of_refusal,
-    error_of_silence,
 )
 from leaderserver.client.core.outbox import RETRY_DIVISOR, ClientOutbox
+from leaderserver.client.core.requests import ClientRequests
 from leaderserver.client.core.server_watch import ServerWatch
 from leaderserver.client.core.subscriptions import ClientSubscriptions
 from leaderserver.messages import (
     AcknowledgedHeartbeat,
-    BatchReply,
-    BatchRequest,
     CloseSessionRequest,
-    FailedReply,
-    Failure,
     Granted,
     HeartbeatRequest,
     Hello,
     Hindered,
     Published,
     RefusedHello,
-    RegisteredReply,
     Reply,
-    ReplyBody,
     Request,
     RequestBody,
     Revoked,
     SessionEnded,
     SessionUnknown,
-    SnapshotReply,
     StoreChanged,
-    UncertainReply,
     Welcome,
 )
 from nameservice.clock import earliest
 from nameservice.errors import (
-    LocalProtocolError,
-    MayHaveHappenedError,
     SeveralServersError,
     StorageError,
 )
@@ -120,15 +109,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from election.holder import HolderCore
-    from leaderserver.messages import BatchedBody, ToClient
-    from nameservice import NameServiceError
+    from leaderserver.messages import ToClient
 
 
 __all__ = ["ClientConfig", "ClientCore"]
 
 _NONCE_SIZE_BYTES: Final = 16
-# A server takes frames of 64 KiB at the least; the rest is for what frames a batch.
-_BATCH_SIZE_BYTES_MAX: Final = 60_000
 
 
 @frozen(kw_only=True)
@@ -151,12 +137,6 @@ class ClientConfig:
     lease_ns: int = field(validator=validators.ge(1))
     clears_on_suspended: bool
     seed: bytes = field(repr=False, validator=validators.min_len(16))
-
-
-class _Contact(Enum):
-    CONNECTED = "connected"
-    SUSPENDED = "suspended"
-    LOST = "lost"
 
 
 @define(kw_only=True)
@@ -216,10 +196,17 @@ class ClientCore:
         self._hello_due_ns = now_ns
         self._is_link_open = False
         self._session: _ClientSession | None = None
-        self._contact = _Contact.LOST
-        self._contact_ns = now_ns
+        self._contact = ServerContact(
+            self._outbox, self._contenders, self._subscriptions
+        )
+        self._requests = ClientRequests(
+            config.target,
+            self._outbox,
+            self._contenders,
+            self._subscriptions,
+            self._contact,
+        )
         self._watch = ServerWatch()
-        self._contending_since_ns = now_ns
         self._heartbeat_due_ns = now_ns
         self._settling_until_ns = now_ns
         self._is_closing = False
@@ -257,7 +244,7 @@ class ClientCore:
             moments.append(
                 self._hello_due_ns if self._session is None else self._heartbeat_due_ns
             )
-            moments.append(self._contact_deadline_ns())
+            moments.append(self._contact.deadline_ns())
         return earliest(moments)
 
     # -- the step ------------------------------------------------------------------
@@ -266,7 +253,7 @@ class ClientCore:
         """Let time pass until *now_ns*, then take *event*; return what to do."""
         assert now_ns >= self._outbox.now_ns
         self._outbox.now_ns = now_ns
-        self._watch_contact()
+        self._contact.watch()
         match event:
             case TimeWentBy():
                 pass
@@ -277,7 +264,7 @@ class ClientCore:
             case MessageReceived(message=message):
                 self._take(message)
             case SendFailed(number=number, error=error):
-                self._send_failed(number, error)
+                self._requests.failed(number, error)
             case ContenderAdded():
                 self._add_contender(event)
             case ContenderRemoved():
@@ -321,7 +308,7 @@ class ClientCore:
     @property
     def has_contact(self) -> bool:
         """Return whether the server was heard from lately."""
-        return self._contact is _Contact.CONNECTED
+        return self._contact.is_connected
 
     def _renew_nonce(self) -> None:
         """Begin another greeting: the server opens one session for each nonce."""
@@ -346,7 +333,7 @@ class ClientCore:
         if self._session is None:
             # The server knows a nonce by the connection that it came over.
             self._renew_nonce()
-        self._suspend()
+        self._contact.suspend()
 
     def _take(self, message: ToClient) -> None:
         match message:
@@ -375,7 +362,10 @@ class ClientCore:
                         message.component_id, StorageError(detail)
                     )
             case Reply(number=number, body=body):
-                self._take_reply(number, body)
+                if isinstance(body, AcknowledgedHeartbeat):
+                    self._take_acknowledgement(number, body)
+                else:
+                    self._requests.answered(number, body)
             case Published(incarnation=incarnation):
                 session = self._session
                 is_numbered = session is not None and (
@@ -419,7 +409,7 @@ class ClientCore:
             self._watch.session_begins(
                 welcome.server_id,
                 uptime_ns=welcome.uptime_ns,
-                silence_ns=outbox.now_ns - self._contact_ns,
+                silence_ns=outbox.now_ns - self._contact.last_ns,
             )
         )
         self._settle()
@@ -427,7 +417,7 @@ class ClientCore:
         self._contenders.session_begins()
         self._subscriptions.session_begins()
         outbox.exchanges.hurry(now_ns=outbox.now_ns)
-        self._answered(self._hello_ns)
+        self._contact.answered(self._hello_ns)
 
     def _take_refusal(self, refused: RefusedHello) -> None:
         if self._session is None and refused.nonce in (self._nonce, b""):
@@ -442,31 +432,17 @@ class ClientCore:
         self._session = None
         self._outbox.has_session = False
         if was_ended:
-            self._lose_contact()
+            self._contact.lose()
         else:
-            self._suspend()
+            self._contact.suspend()
         self._contenders.session_over(was_ended=was_ended)
-        for exchange in self._outbox.exchanges:
-            self._settle_without_session(exchange)
-        self._outbox.exchanges.session_over()
+        self._requests.session_over()
         self._renew_nonce()
-
-    def _settle_without_session(self, exchange: Exchange) -> None:
-        """End what the end of the session has settled; the rest waits for another."""
-        exchanges = self._outbox.exchanges
-        purpose = exchange.key[0]
-        if purpose in (Purpose.WITHDRAW, Purpose.CLOSE):
-            exchanges.end(exchange.key)
-            self._outbox.complete(exchange)
-        elif purpose not in (Purpose.CONFIRM, Purpose.CALL):
-            exchanges.end(exchange.key)  # what is still wished for is asked anew
-        elif not exchange.is_repeatable and exchange.was_sent:
-            self._give_up(exchange)
 
     def _close(self, event: CloseAsked) -> None:
         self._is_closing = True
         for exchange in self._outbox.exchanges:
-            self._give_up(exchange)
+            self._requests.give_up(exchange)
             self._outbox.exchanges.end(exchange.key)
         if self._session is None or not self._is_link_open:
             self._outbox.complete_call(event.call_id)
@@ -478,63 +454,12 @@ class ClientCore:
             deadline_ns=event.deadline_ns,
         )
 
-    # -- contact -------------------------------------------------------------------
-
-    def _silence_ns(self) -> int:
-        """Return when silence becomes a suspension."""
-        outbox = self._outbox
-        if len(self._contenders):
-            return max(self._contact_ns, self._contending_since_ns) + outbox.lease_ns
-        return self._contact_ns + outbox.session_timeout_ns * 2 // 3
-
-    def _loss_ns(self) -> int:
-        """Return when silence becomes the loss of the session."""
-        return self._contact_ns + self._outbox.session_timeout_ns
-
-    def _contact_deadline_ns(self) -> int | None:
-        match self._contact:
-            case _Contact.CONNECTED:
-                return min(self._silence_ns(), self._loss_ns())
-            case _Contact.SUSPENDED:
-                return self._loss_ns()
-            case _Contact.LOST:
-                return None
-            case _:
-                assert_never(self._contact)
-
-    def _watch_contact(self) -> None:
-        if self._outbox.now_ns >= self._loss_ns():
-            self._lose_contact()
-        elif self._outbox.now_ns >= self._silence_ns():
-            self._suspend()
-
-    def _suspend(self) -> None:
-        if self._contact is _Contact.CONNECTED:
-            self._contact = _Contact.SUSPENDED
-            self._contenders.hold_all(Suspended())
-            self._subscriptions.contact_suspended()
-
-    def _lose_contact(self) -> None:
-        if self._contact is not _Contact.LOST:
-            self._contact = _Contact.LOST
-            self._contenders.hold_all(Lost())
-            self._subscriptions.contact_lost()
-
-    def _answered(self, sent_ns: int) -> None:
-        """Record that what was sent at *sent_ns* is answered: there is contact."""
-        self._contact_ns = max(self._contact_ns, sent_ns)
-        now_ns = self._outbox.now_ns
-        is_fresh = now_ns < self._silence_ns() and now_ns < self._loss_ns()
-        if is_fresh and not self.has_contact:
-            self._contact = _Contact.CONNECTED
-            self._subscriptions.contact_restored()
-
     # -- heartbeats ----------------------------------------------------------------
 
     def _add_contender(self, event: ContenderAdded) -> None:
         if not len(self._contenders):
-            # Heartbeats come more often from now on; what was quiet is not silent.
-            self._contending_since_ns = self._outbox.now_ns
+            # Heartbeats come more often from now on.
+            self._contact.contending_begins()
             self._heartbeat_due_ns = self._outbox.now_ns
         self._contenders.add(event)
 
@@ -568,7 +493,7 @@ class ClientCore:
         if session is None or sent_ns is None:
             return
         session.acknowledged = max(session.acknowledged, number)
-        self._answered(sent_ns)
+        self._contact.answered(sent_ns)
         for record in body.affirmations:
             self._contenders.affirm(record, number=number, sent_ns=sent_ns)
         if not body.is_undecided:
@@ -593,9 +518,7 @@ class ClientCore:
 
     def _send_what_is_due(self) -> None:
         now_ns = self._outbox.now_ns
-        exchanges = self._outbox.exchanges
-        for exchange in exchanges.take_overdue(now_ns=now_ns):
-            self._give_up(exchange)
+        self._requests.give_up_overdue()
         if self._session is None:
             if not self._is_closing and now_ns >= self._hello_due_ns:
                 self._send_hello()
@@ -603,37 +526,8 @@ class ClientCore:
         if not self._is_closing and now_ns >= self._heartbeat_due_ns:
             # Before what else is due: a contender that registers has been heard from.
             self._send_heartbeat(self._session)
-        if not self._is_link_open:
-            return
-        while batch := exchanges.take_due(now_ns=now_ns):
-            self._send_batch(self._session, batch)
-
-    def _send_batch(
-        self, session: _ClientSession, exchanges: Sequence[Exchange]
-    ) -> None:
-        """Send as many of *exchanges* as fit into one message, one at the least."""
-        bodies: list[RequestBody] = []
-        size_bytes = 0
-        for exchange in exchanges:
-            body = self._body(exchange)
-            if len(exchanges) > 1:
-                try:
-                    size_bytes += codec.size_bytes(body)
-                except LocalProtocolError as error:
-                    if bodies:
-                        break  # it is the first of the next message
-                    self._cannot_send(exchange, error)
-                    return
-                if bodies and size_bytes > _BATCH_SIZE_BYTES_MAX:
-                    break
-            bodies.append(body)
-        body = bodies[0]
-        if len(bodies) > 1:
-            body = BatchRequest(bodies=cast("list[BatchedBody]", bodies))
-        number = self._send(session, body)
-        self._outbox.exchanges.sent(
-            exchanges[: len(bodies)], number, now_ns=self._outbox.now_ns
-        )
+        if self._is_link_open:
+            self._requests.send_due(partial(self._send, self._session))
 
     def _send_hello(self) -> None:
         now_ns = self._outbox.now_ns
@@ -654,101 +548,3 @@ class ClientCore:
         request = Request(secret=session.secret, number=self._number, body=body)
         self._outbox.emit(SendMessage(message=request))
         return self._number
-
-    def _body(self, exchange: Exchange) -> RequestBody:
-        """Return what to send: some requests say what is so at the time."""
-        purpose, name = exchange.key
-        if purpose is Purpose.REGISTER:
-            return self._contenders.register_request(name)
-        if purpose is Purpose.SUBSCRIBE:
-            return self._subscriptions.subscribe_request(name)
-        assert exchange.body is not None
-        return exchange.body
-
-    def _take_reply(self, number: int, body: ReplyBody) -> None:
-        if isinstance(body, AcknowledgedHeartbeat):
-            self._take_acknowledgement(number, body)
-            return
-        exchanges = self._outbox.exchanges.answered(number, now_ns=self._outbox.now_ns)
-        bodies = body.bodies if isinstance(body, BatchReply) else [body]
-        if len(bodies) == len(exchanges):
-            for exchange, answer in zip(exchanges, bodies, strict=True):
-                if exchange is not None:
-                    self._take_answer(exchange, number, answer)
-        else:
-            # Something else than each of them was answered: ask one by one.
-            for exchange in exchanges:
-                if exchange is not None:
-                    exchange.batch_count_max = 1
-
-    def _take_answer(self, exchange: Exchange, number: int, body: ReplyBody) -> None:
-        purpose, name = exchange.key
-        if isinstance(body, FailedReply):
-            self._take_failure(exchange, body)
-        elif isinstance(body, UncertainReply):
-            error = MayHaveHappenedError(f"{self._config.target}: {body.detail}")
-            self._outbox.exchanges.end(exchange.key)
-            self._outbox.complete(exchange, error=error)
-        elif isinstance(body, SnapshotReply) and purpose is Purpose.SUBSCRIBE:
-            if body.is_undecided:
-                self._outbox.exchanges.park(exchange)
-            self._subscriptions.take_snapshot(name, body, has_contact=self.has_contact)
-        elif isinstance(body, RegisteredReply) and purpose is Purpose.REGISTER:
-            self._outbox.exchanges.end(exchange.key)
-            # Heartbeats may have overtaken the request.
-            number = max(number, body.heartbeat_number)
-            self._contenders.registered(name, ticket=body.ticket, number=number)
-        else:
-            self._outbox.exchanges.end(exchange.key)
-            self._outbox.complete(exchange, reply=body)
-
-    def _send_failed(self, number: int, error: NameServiceError) -> None:
-        """Tell whoever asked for request *number* that it cannot be sent."""
-        exchanges = self._outbox.exchanges.answered(number, now_ns=self._outbox.now_ns)
-        for exchange in exchanges:
-            if exchange is None:
-                continue
-            if len(exchanges) == 1:
-                self._cannot_send(exchange, error)
-            else:
-                exchange.batch_count_max = 1  # one of them is to blame
-
-    def _cannot_send(self, exchange: Exchange, error: NameServiceError) -> None:
-        """Do as if the server had found *exchange* invalid."""
-        failed = FailedReply(reason=Failure.INVALID, detail=str(error))
-        self._take_failure(exchange, failed)
-
-    def _take_failure(self, exchange: Exchange, body: FailedReply) -> None:
-        purpose, name = exchange.key
-        error = error_of_failure(body, self._body(exchange), self._config.target)
-        if purpose in (Purpose.REGISTER, Purpose.SUBSCRIBE):
-            # A wish stays a wish: what may change is asked for again, but not soon.
-            is_final = body.reason in (Failure.NOT_ALLOWED, Failure.INVALID)
-            later_ns = self._outbox.now_ns + self._outbox.session_timeout_ns // 3
-            self._outbox.exchanges.set_due(exchange, None if is_final else later_ns)
-            if purpose is Purpose.REGISTER:
-                self._contenders.register_failed(name, reason=body.reason, error=error)
-            else:
-                self._subscriptions.subscribe_failed(name, error)
-        elif purpose is Purpose.CONFIRM and body.reason == Failure.UNDECIDED:
-            # Asked again when somebody knows who leads, or when it is due.
-            self._outbox.exchanges.park(exchange)
-        else:
-            self._outbox.exchanges.end(exchange.key)
-            self._outbox.complete(exchange, error=error)
-
-    def _give_up(self, exchange: Exchange) -> None:
-        """Let the caller go at its deadline; what must reach the server goes on."""
-        if exchange.key[0] in (Purpose.WITHDRAW, Purpose.CLOSE):
-            self._outbox.complete(exchange)
-        else:
-            error = error_of_silence(
-                exchange,
-                target=self._config.target,
-                waited_ns=self._outbox.now_ns - exchange.began_ns,
-            )
-            self._outbox.complete(exchange, error=error)
-        if exchange.key[0] is Purpose.WITHDRAW:
-            exchange.call_id = None
-        elif exchange.call_id is not None:
-            self._outbox.exchanges.end(exchange.key)
