@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     from queryablestate.control.job.job import Job
 
 
-__all__ = ["AssignmentChanged", "Change", "NodeCame", "Outcome", "Write"]
+__all__ = [
+    "AssignmentChanged",
+    "Change",
+    "JobRemoved",
+    "NodeCame",
+    "Outcome",
+    "Write",
+]
 
 
 @frozen(kw_only=True)
@@ -69,5 +76,12 @@ class AssignmentChanged:
     job: Job
 
 
-Outcome: TypeAlias = ControlEffect | Change | NodeCame | AssignmentChanged
+@frozen(kw_only=True)
+class JobRemoved:
+    """A notice: there is no job *job_id* any more, and nodes were told."""
+
+    job_id: str
+
+
+Outcome: TypeAlias = ControlEffect | Change | NodeCame | AssignmentChanged | JobRemoved
 """What a machine returns: things to do now, changes that wait, and notices."""

@@ -37,7 +37,11 @@ from queryablestate.control.changes import Change, Write
 from queryablestate.control.commit_verification import Verification
 from queryablestate.control.effects import AnswerWriter, RefuseWriter
 from queryablestate.control.job.batch_order import Repeated
-from queryablestate.errors import CommitTimeoutError, StagedDataMissingError
+from queryablestate.errors import (
+    CommitTimeoutError,
+    StagedDataMissingError,
+    UnknownJobError,
+)
 from queryablestate.wire.clients import BatchCommitted
 from queryablestate.wire.records import BatchDecided
 
@@ -258,6 +262,15 @@ class Commits:
             is_applying = commit.phase is _Phase.APPLYING
             if is_applying and commit.request.job_id == job_id:
                 effects += self._finish_if_applied(commit)
+        return effects
+
+    def job_removed(self, job_id: str) -> list[ControlEffect]:
+        """Refuse what waits for a job that is gone; what is being decided finds out."""
+        effects: list[ControlEffect] = []
+        for commit in list(self._commits.values()):
+            is_deciding = commit.phase is _Phase.DECIDING
+            if commit.request.job_id == job_id and not is_deciding:
+                effects += self._fail(commit, UnknownJobError(job_id))
         return effects
 
     def link_closed(self, link: LinkId) -> None:

@@ -19,6 +19,7 @@ follows from what another one has done:
 `JobPlans`        what nodes keep of their jobs besides rows (rule W7)
 `Adoptions`       what is taken over from nodes that have kept it (rule W7)
 `Forgetting`      jobs that are wanted no more, nodes that are gone (rule B4)
+`UnusedJobs`      jobs without state, which go by themselves (rule B4)
 `Moves`           who gets which key groups next (rules S1, S2, S4)
 ================  ==================================================================
 
@@ -56,6 +57,7 @@ from queryablestate.control.assignment.assignment import (
 from queryablestate.control.changes import (
     AssignmentChanged,
     Change,
+    JobRemoved,
     NodeCame,
     Write,
 )
@@ -93,6 +95,7 @@ from queryablestate.control.restore_control import Restores
 from queryablestate.control.snapshot_control import Snapshots
 from queryablestate.control.state import ControlState
 from queryablestate.control.tickets import TicketOffice
+from queryablestate.control.unused_jobs import UnusedJobs
 from queryablestate.wire.adoption_messages import AdoptJob, TakeControl
 from queryablestate.wire.clients import (
     BindRun,
@@ -215,6 +218,8 @@ class ControlCore:
         self._plans = JobPlans(self._control)
         self._adoptions = Adoptions(self._control)
         self._forgetting = Forgetting(self._control)
+        self._unused = UnusedJobs(self._control)
+        self._unused.look(now_ns=now_ns)
         self._now_ns = now_ns
         self._queue: deque[Change] = deque()
         self._writing: _Writing | None = None
@@ -366,6 +371,7 @@ class ControlCore:
             self._adoptions.next_deadline_ns(),
             self._moves.next_deadline_ns(),
             self._control.open_batches.next_deadline_ns(),
+            self._unused.next_deadline_ns(),
         )
         return earliest(times)
 
@@ -417,6 +423,7 @@ class ControlCore:
         effects += self._commits.expire(now_ns=now_ns)
         if self._control.open_batches.expire(now_ns=now_ns):
             self._control.is_touched = True  # a node that is empty may end now
+        effects += self._sequence(self._unused.expire(now_ns=now_ns))
         effects += self._pump(now_ns)
         while outcomes := self._look(now_ns):
             effects += self._sequence(outcomes)
@@ -584,6 +591,10 @@ class ControlCore:
                     effects += self._commits.node_came()
                 case AssignmentChanged(job=job):
                     effects += self._sequence(self._commits.assignment_changed(job))
+                case JobRemoved(job_id=job_id):
+                    self._checked.pop(job_id, None)
+                    effects += self._commits.job_removed(job_id)
+                    effects += self._snapshots.job_removed(job_id)
                 case _:
                     effects.append(outcome)
         return effects
@@ -633,6 +644,7 @@ class ControlCore:
             return [WriteStore(operations=writing.commits.commits[writing.index])]
         self._writing = None
         outcomes = writing.write.adopt(now_ns)
+        self._unused.look(now_ns=now_ns)
         if outcomes and isinstance(outcomes[-1], StartOver):
             return self._start_over(outcomes)
         return outcomes

@@ -27,7 +27,8 @@ from nameservice import ConfigurationError, DidNotHappenError
 from queryablestate.control.adoption import deleted_job
 from queryablestate.control.changes import Write
 from queryablestate.control.effects import AnswerWriter, StartOver
-from queryablestate.control.job.leader_paths import encode_record, node_path
+from queryablestate.control.job.forgotten_runs import with_fence_of
+from queryablestate.control.job.leader_paths import COUNTERS, encode_record, node_path
 from queryablestate.errors import UnknownJobError
 from queryablestate.wire.operation_messages import AwayNodeForgotten, JobForgotten
 from queryablestate.wire.records import ForgottenJob
@@ -46,7 +47,10 @@ if TYPE_CHECKING:
     from queryablestate.wire.records import NodeRecord
 
 
-__all__ = ["Forgetting", "still_there", "without"]
+__all__ = ["Forgetting", "noted", "still_there", "without"]
+
+_NOTED_COUNT_MAX: Final = 1_000
+"""Jobs that are noted with one node; a node that stays away for years has no more."""
 
 _JOBS_NAMED_MAX: Final = 3
 
@@ -78,9 +82,12 @@ class Forgetting:
         operations: list[StoreOperation] = []
         if job is not None:
             operations += deleted_job(job)
+            counters = with_fence_of(control.counters, job.record)
+            if counters != control.counters:
+                operations.append(Put(COUNTERS, encode_record(counters)))
         node_ids = []
         for node_id in control.nodes.known_ids:
-            record = self._noted(node_id, job_id, job)
+            record = noted(control, node_id, job_id, job)
             if record is not None:
                 operations.append(Put(node_path(node_id), encode_record(record)))
                 node_ids.append(node_id)
@@ -155,29 +162,32 @@ class Forgetting:
         self._control.touch()
         return [AnswerWriter(link=link, message=done)]
 
-    def _noted(self, node_id: str, job_id: str, job: Job | None) -> NodeRecord | None:
-        """Return a node with the note that it forgets the job, or None."""
-        nodes = self._control.nodes
-        record, node = nodes.record_of(node_id), nodes.present(node_id)
-        keeps = any(one.node_id == node_id for one in nodes.kept.of_job(job_id))
-        has_part = job is not None and any(
-            node_id in assignment.node_ids for assignment in job.assignments.values()
-        )
-        says_so = node is not None and job_id in node.sequences
-        if record is None or not (keeps or has_part or says_so):
-            return None
-        number = 0 if job is None else job.record.job_number
-        note = ForgottenJob(job_id=job_id, job_number=number)
-        kept = tuple(
-            replace(rows, jobs=tuple(one for one in rows.jobs if one.job_id != job_id))
-            for rows in record.kept
-        )
-        others = tuple(one for one in record.forgotten if one != note)
-        return replace(
-            record,
-            kept=tuple(rows for rows in kept if rows.jobs),
-            forgotten=(*others, note),
-        )
+
+def noted(
+    control: ControlState, node_id: str, job_id: str, job: Job | None
+) -> NodeRecord | None:
+    """Return a node with the note that it forgets the job; None if it has nothing."""
+    nodes = control.nodes
+    record, node = nodes.record_of(node_id), nodes.present(node_id)
+    keeps = any(one.node_id == node_id for one in nodes.kept.of_job(job_id))
+    has_part = job is not None and any(
+        node_id in assignment.node_ids for assignment in job.assignments.values()
+    )
+    says_so = node is not None and job_id in node.sequences
+    if record is None or not (keeps or has_part or says_so):
+        return None
+    number = 0 if job is None else job.record.job_number
+    note = ForgottenJob(job_id=job_id, job_number=number)
+    kept = tuple(
+        replace(rows, jobs=tuple(one for one in rows.jobs if one.job_id != job_id))
+        for rows in record.kept
+    )
+    others = [one for one in record.forgotten if one != note]
+    return replace(
+        record,
+        kept=tuple(rows for rows in kept if rows.jobs),
+        forgotten=(*others, note)[-_NOTED_COUNT_MAX:],
+    )
 
 
 def _named(job_ids: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """
 How much a control plane takes on: jobs, states, nodes, copies; pure.
 
-What it knows is kept in the leader store, read by every new leader, and never forgotten
-by itself: without a limit one caller that may write could fill it with names.
+What it knows is kept in the leader store, and read by every new leader: without a limit
+one caller that may write could fill it with names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class ControlLimits:
     The limits of a control plane.
 
     Attributes:
-        job_count_max: Jobs that are known; one whose states were dropped is one.
+        job_count_max: Jobs that are known; one that has no state is one for an hour,
+            and makes room for another (`queryablestate.control.unused_jobs`).
         state_count_max: States of all jobs together.
         node_count_max: Nodes that are known; one that is away is one, and makes room
             for another if it has nothing.

@@ -222,8 +222,11 @@ class Moves:
     def _next(self, job_id: str, now_ns: int) -> Write | Sequence[Outcome]:
         """Work out what is next, now that nothing can come between."""
         del now_ns
-        job = self._control.jobs[job_id]
+        job = self._control.jobs.get(job_id)
         self._queued.discard(job_id)
+        if job is None:
+            self._started_at_ns.pop(job_id, None)
+            return []  # it was removed
         if self._control.problem_of(job_id) is not None:
             return []  # until somebody has decided what its rows are
         assignment = self._next_assignment(job)

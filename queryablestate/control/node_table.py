@@ -103,6 +103,12 @@ class PresentNode:
     copies: dict[str, CopyReport] = field(factory=dict)
     emptied_reason: str | None = None
 
+    def forget_job(self, job_id: str) -> None:
+        """Know nothing any more of what it says of a job."""
+        for known in (self.sequences, self.lost, self.failing, self.copies):
+            known.pop(job_id, None)
+        self.lost_jobs.discard(job_id)
+
 
 @final
 class NodeTable:

@@ -36,6 +36,8 @@ __all__ = ["OpenBatches"]
 _OPEN_NS: Final = 600 * NS_PER_SECOND
 """As long as a writer may wait for a commit."""
 _DRIVER_GONE_NS: Final = 60 * NS_PER_SECOND
+_OPEN_COUNT_MAX: Final = 10_000
+"""Tickets that are remembered; one that is forgotten is as one of another leader."""
 _UNINFORMED_NS: Final = 10 * NS_PER_SECOND
 """Batches that this leader knows nothing of are over by then, unless they are slow."""
 
@@ -98,6 +100,10 @@ class OpenBatches:
         tickets = self._tickets.values()
         return {ticket.version for ticket in tickets if ticket.job_id == job_id}
 
+    def links(self) -> dict[str, LinkId]:
+        """Return who drew the newest open ticket of each job."""
+        return {ticket.job_id: ticket.link for ticket in self._tickets.values()}
+
     def drawn(
         self,
         ticket: int,
@@ -121,6 +127,12 @@ class OpenBatches:
             link=link,
             closes_at_ns=now_ns + _OPEN_NS,
         )
+        if len(self._tickets) > _OPEN_COUNT_MAX:
+            self._remove([next(iter(self._tickets))])
+
+    def forget(self, job_id: str) -> None:
+        """Take note that there is no such job any more."""
+        self._close(lambda one: one.job_id == job_id)
 
     def bound(self, ticket: int, *, job_id: str, query_id: str, now_ns: int) -> None:
         """

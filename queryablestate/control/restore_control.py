@@ -40,6 +40,7 @@ from queryablestate.control.announcements import tell_assignment
 from queryablestate.control.assignment.assignment import first_assignment, held_by
 from queryablestate.control.changes import Change, Write
 from queryablestate.control.effects import AnswerWriter, RefuseWriter, SendToNode
+from queryablestate.control.job.forgotten_runs import fence_of_job
 from queryablestate.control.job.job import Job
 from queryablestate.control.job.job_changes import JobChange
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record
@@ -48,6 +49,7 @@ from queryablestate.control.restored_states import (
     loaded_states,
     restored_progress,
 )
+from queryablestate.control.unused_jobs import check_room_for_job
 from queryablestate.control.waiters import Waiter
 from queryablestate.errors import DeadlineExceededError, StateUnavailableError
 from queryablestate.wire.records import (
@@ -266,12 +268,7 @@ class Restores:
         if not self._free_stores():
             detail = "no state node is registered: start one with 'lodestar node'"
             raise _unavailable(request.job_id, detail)
-        is_new = request.job_id not in control.jobs
-        if is_new and len(control.jobs) >= limits.job_count_max:
-            raise ConfigurationError(
-                f"this proxy knows {len(control.jobs):,} jobs, and takes "
-                f"{limits.job_count_max:,}: raise its job_count_max"
-            )
+        check_room_for_job(control, request.job_id)
         count = len(request.states)
         if control.state_count + count > limits.state_count_max:
             raise ConfigurationError(
@@ -381,7 +378,8 @@ class Restores:
         if job is None:
             counters = replace(counters, job_number=counters.job_number + 1)
             operations.append(Put(COUNTERS, encode_record(counters)))
-            job = Job(record=_empty_record(request, counters.job_number))
+            fence = fence_of_job(counters, request.job_id)
+            job = Job(record=_empty_record(request, counters.job_number, fence))
         change = self._change(restore, job)
         return Write(
             operations=[*operations, *job.operations(change)],
@@ -475,7 +473,7 @@ class Restores:
         return effects
 
 
-def _empty_record(request: RestoreJob, job_number: int) -> JobRecord:
+def _empty_record(request: RestoreJob, job_number: int, fence: int) -> JobRecord:
     return JobRecord(
         job_id=request.job_id,
         job_number=job_number,
@@ -484,6 +482,7 @@ def _empty_record(request: RestoreJob, job_number: int) -> JobRecord:
         sequence_first=1,
         runs=(),
         progress=(),
+        fence=fence,
     )
 
 

@@ -189,6 +189,14 @@ class Snapshots:
                 effects += self._fail(snapshot, _too_late(snapshot, now_ns))
         return effects
 
+    def job_removed(self, job_id: str) -> list[ControlEffect]:
+        """Refuse what waits for a job that is gone."""
+        effects: list[ControlEffect] = []
+        for snapshot in list(self._running.values()):
+            if snapshot.request.job_id == job_id:
+                effects += self._fail(snapshot, UnknownJobError(job_id))
+        return effects
+
     def refuse_all(self, error: NameServiceError) -> list[ControlEffect]:
         """Refuse everybody who waits."""
         effects: list[ControlEffect] = []

@@ -25,8 +25,15 @@ from queryablestate.control.assignment.assignment import destinations, first_ass
 from queryablestate.control.chains import extend_chain
 from queryablestate.control.changes import Write
 from queryablestate.control.effects import AnswerWriter
+from queryablestate.control.job.forgotten_runs import fence_of_job
 from queryablestate.control.job.job import Job
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record
+from queryablestate.control.unused_jobs import (
+    check_room_for_job,
+    removal,
+    removed,
+    unused_job,
+)
 from queryablestate.errors import StateUnavailableError
 from queryablestate.wire.clients import (
     BindRun,
@@ -44,10 +51,12 @@ from queryablestate.wire.schema_digest import DeclarationWantedError
 
 if TYPE_CHECKING:
     from election import StoreOperation
+    from queryablestate.control.changes import Outcome
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.events import LinkId
     from queryablestate.control.job.job_changes import JobChange
     from queryablestate.control.state import ControlState
+    from queryablestate.control.unused_jobs import Removal
     from queryablestate.wire.clients import DrawTicket, DropState, WriterRun
     from queryablestate.wire.records import CountersRecord
 
@@ -123,10 +132,17 @@ class TicketOffice:
         if not request.states and request.run is None:
             return self._draw_epoch(link, request, counters)
         job = control.jobs.get(request.job_id)
+        gone: Removal | None = None
         if job is None:
-            self._check_may_add_job()
-            counters = replace(counters, job_number=counters.job_number + 1)
-            job = _empty_job(request, counters.job_number)
+            gone = self._room_for_job(request.job_id)
+            known = control.counters if gone is None else gone.counters
+            counters = replace(
+                known,
+                ticket_limit=counters.ticket_limit,
+                job_number=known.job_number + 1,
+            )
+            fence = fence_of_job(counters, request.job_id)
+            job = _empty_job(request, counters.job_number, fence)
         job.check_declarations(
             request.states,
             request.max_parallelism,
@@ -149,8 +165,11 @@ class TicketOffice:
             counters=counters,
             change=change,
             binding=binding,
+            gone=gone,
         )
         operations = self._operations(job, change, counters)
+        if gone is not None:
+            operations += gone.operations
         return Write(operations=operations, adopt=adopt)
 
     def _draw_epoch(
@@ -194,15 +213,15 @@ class TicketOffice:
             operations.append(Put(COUNTERS, encode_record(counters)))
         return operations
 
-    def _check_may_add_job(self) -> None:
-        """Return if there is room for one more job."""
-        count_max = self._control.limits.job_count_max
-        if len(self._control.jobs) >= count_max:
-            raise ConfigurationError(
-                f"this proxy knows {len(self._control.jobs):,} jobs, and takes "
-                f"{count_max:,}: raise its job_count_max, or call what belongs "
-                "together by one job_id"
-            )
+    def _room_for_job(self, job_id: str) -> Removal | None:
+        """Return what makes room for one more job; None if there is room."""
+        control = self._control
+        check_room_for_job(control, job_id)
+        if len(control.jobs) < control.limits.job_count_max:
+            return None
+        unused = unused_job(control)
+        assert unused is not None
+        return removal(control, unused, control.counters)
 
     def _check_may_add_states(self, count: int) -> None:
         """Return if there is room for so many more states."""
@@ -267,12 +286,15 @@ class TicketOffice:
         counters: CountersRecord,
         change: JobChange | None,
         binding: _Binding | None,
-    ) -> list[ControlEffect]:
+        gone: Removal | None,
+    ) -> list[Outcome]:
         control = self._control
         control.counters = counters
         ticket = control.ticket_next
         control.ticket_next += 1
-        effects: list[ControlEffect] = []
+        effects: list[Outcome] = []
+        if gone is not None:
+            effects += removed(control, gone)
         if change is not None:
             former = job.assignment
             control.jobs[request.job_id] = job
@@ -484,7 +506,7 @@ def _bound_run(job: Job, binding: _Binding) -> BoundRun:
     )
 
 
-def _empty_job(request: DrawTicket, job_number: int) -> Job:
+def _empty_job(request: DrawTicket, job_number: int, fence: int) -> Job:
     record = JobRecord(
         job_id=request.job_id,
         job_number=job_number,
@@ -493,5 +515,6 @@ def _empty_job(request: DrawTicket, job_number: int) -> Job:
         sequence_first=1,
         runs=(),
         progress=(),
+        fence=fence,
     )
     return Job(record=record)

@@ -34,11 +34,13 @@ from queryablestate.node.core.effects import (
     CheckStages,
     CollectRows,
     ConnectProxy,
+    DropFences,
     DropOldStages,
     EndProcess,
     FetchKeyGroups,
     FinishCopy,
     ForgetJobRows,
+    ForgetLeftJobs,
     HandleSnapshot,
     HoldKeyGroups,
     KeepCopySecret,
@@ -354,6 +356,10 @@ class NodeLoop:
                 store.drop_old_stages(spared)
             case ForgetJobRows(job_id=job_id):
                 store.forget_job(job_id)
+            case ForgetLeftJobs(kept=kept):
+                store.forget_left(kept)
+            case DropFences(job_id=job_id, query_ids=query_ids):
+                store.drop_fences(job_id, query_ids)
             case KeepJobPlan(plan=plan):
                 store.keep_plan(plan)
             case CheckStages(command=verify):

@@ -40,6 +40,7 @@ from queryablestate.node.core.events import (
     EntryFinished,
     KeptChanged,
     KeyGroupsHeld,
+    LeftJobsForgotten,
     ResetFinished,
     StoreOpened,
 )
@@ -294,6 +295,17 @@ class NodeStore:
         opened = self.opened
         opened.writer.run(partial(self._forget_job, opened, job_id), job_id=job_id)
 
+    def forget_left(self, kept: Sequence[str]) -> None:
+        """Forget what is left of all jobs but these."""
+        opened = self.opened
+        opened.writer.run(partial(self._forget_left, opened, kept))
+
+    def drop_fences(self, job_id: str, query_ids: Sequence[str]) -> None:
+        """Remember these fences no more."""
+        opened = self.opened
+        drop_fences = partial(opened.store.drop_fences, job_id, query_ids)
+        opened.writer.run(partial(self._write, drop_fences))
+
     # -- for others ----------------------------------------------------------------
 
     def collect(
@@ -497,6 +509,19 @@ class NodeStore:
         if self._write(opened.bind, forget, forget_kept) is None:
             self._log.info("job.forgotten", job_id=job_id)
             self.post(partial(self._kept_changed, opened))
+
+    def _forget_left(self, opened: OpenStore, kept: Sequence[str]) -> None:
+        job_ids: tuple[str, ...] = ()
+
+        def forget() -> None:
+            nonlocal job_ids
+            job_ids = opened.store.forget_left(kept)
+
+        self._write(forget)
+        if job_ids:
+            self._log.info("jobs.left", job_ids=job_ids)
+        event = LeftJobsForgotten(job_ids=job_ids)
+        self.post(partial(self._finished, opened, event))
 
     def _kept_changed(self, opened: OpenStore) -> None:
         if opened is self.opened:

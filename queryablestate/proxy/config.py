@@ -213,7 +213,7 @@ class ProxyConfig:
         default=1_000,
         validator=check_count,
         metadata=_about(
-            "Jobs that are known, those whose states were dropped included.",
+            "Jobs that are known. One that has no state makes room for a new one.",
             is_reloadable=True,
         ),
     )

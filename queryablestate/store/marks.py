@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from queryablestate.store.layout import (
     FENCE_PREFIX,
+    HOLD_PREFIX,
+    JOB_PREFIX,
     STAGED_PREFIX,
     STATE_PREFIX,
     FenceMark,
@@ -42,6 +44,7 @@ __all__ = [
     "forget_marks",
     "hold_mark",
     "job_states",
+    "marked_jobs",
     "move_position",
     "position_of",
     "put_hold_mark",
@@ -199,6 +202,18 @@ def _put_staged_size(
         transaction.put(staged_key(job_id), encode_record(mark), db=meta)
     else:
         transaction.delete(staged_key(job_id), db=meta)
+
+
+def marked_jobs(transaction: Transaction[bytes], meta: _Database) -> set[str]:
+    """Return the jobs with a position, with key groups that are held, or a fence."""
+    positions = records(transaction, meta, JOB_PREFIX)
+    holds = records(transaction, meta, HOLD_PREFIX)
+    fences = records(transaction, meta, FENCE_PREFIX)
+    return {
+        *(decode_job(stored).job_id for _, stored in positions),
+        *(decode_hold(stored).job_id for _, stored in holds),
+        *(decode_fence(stored).job_id for _, stored in fences),
+    }
 
 
 def forget_marks(transaction: Transaction[bytes], meta: _Database, job_id: str) -> None:

@@ -174,6 +174,17 @@ class StagingArea:
         transaction.put(prefix, encode_record(head), db=self._database)
         self._count(transaction, head, size_bytes)
 
+    def job_ids(self, transaction: Transaction[bytes]) -> set[str]:
+        """Return the jobs of which anything is here."""
+        job_ids: set[str] = set()
+        cursor = transaction.cursor(self._database)
+        is_there = cursor.first()
+        while is_there:
+            prefix = cursor.key()
+            job_ids.add(decode_staged_batch(cursor.value()).job_id)
+            is_there = self._pass(cursor, prefix)
+        return job_ids
+
     def recount(self, transaction: Transaction[bytes]) -> None:
         """
         Count all that is staged, when the store is opened.

@@ -51,11 +51,13 @@ from queryablestate.store.layout import (
     batch_prefix,
     decode_fence,
     decode_job,
+    fence_key,
 )
 from queryablestate.store.marks import (
     fence_of,
     forget_marks,
     job_states,
+    marked_jobs,
     raise_fence,
     records,
     state_mark,
@@ -71,7 +73,7 @@ from queryablestate.store.staging import StagingArea
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -88,6 +90,9 @@ __all__ = ["SIZE_BYTES_MAX", "StateStore"]
 SIZE_BYTES_MAX: Final = 64 << 30
 """How much a store may grow by default; takes address space, and disk as it is used."""
 
+_LEFT_COUNT_MAX: Final = 20
+"""Jobs that are forgotten at once: batches of others wait meanwhile."""
+
 
 @final
 class StateStore:
@@ -95,11 +100,11 @@ class StateStore:
     The rows of one node; one thread writes, any thread reads through its `reader`.
 
     All methods block.  Methods that write (`bind_control`, `fence`, `stage`, `apply`,
-    `reserve`, `reset_job`, `forget_job`, `keep_plan`, `hold`, `remove_unheld`,
-    `put_copied`, `finish_copy`, `drop_stages_older_than`, `sweep_expired`) are for one
-    thread; the others may be called from any.  Every failure of the disk is a
-    `StorageError`, and leaves everything as it was, or as what may be called again
-    makes it.
+    `reserve`, `reset_job`, `forget_job`, `forget_left`, `drop_fences`, `keep_plan`,
+    `hold`, `remove_unheld`, `put_copied`, `finish_copy`, `drop_stages_older_than`,
+    `sweep_expired`) are for one thread; the others may be called from any.  Every
+    failure of the disk is a `StorageError`, and leaves everything as it was, or as what
+    may be called again makes it.
     """
 
     def __init__(self, environment: StoreEnvironment) -> None:
@@ -385,6 +390,30 @@ class StateStore:
             self._staging.drop(transaction, lambda batch: batch.job_id == job_id)
             self._plans.forget(transaction, job_id)
             forget_marks(transaction, self._meta, job_id)
+
+    def forget_left(self, kept: Collection[str]) -> tuple[str, ...]:
+        """
+        Remove what is left of jobs but *kept*, so many with each call.
+
+        A job of which rows are staged stays: a batch that was begun while it was here
+        may be decided yet, and its rows are fetched from here then.
+
+        Returns:
+            The jobs of which there is nothing any more, sorted.
+        """
+        with self._environment.reading() as transaction:
+            known = marked_jobs(transaction, self._meta)
+            staged = self._staging.job_ids(transaction)
+        gone = sorted(known - staged - set(kept))[:_LEFT_COUNT_MAX]
+        for job_id in gone:
+            self.forget_job(job_id)
+        return tuple(gone)
+
+    def drop_fences(self, job_id: str, query_ids: Iterable[str]) -> None:
+        """Remember no fences of these queries of a job."""
+        with self._environment.writing() as transaction:
+            for query_id in query_ids:
+                transaction.delete(fence_key(job_id, query_id), db=self._meta)
 
     def hold(
         self, job_id: str, key_groups: Iterable[int], joining: Sequence[JoiningGroup]

@@ -35,6 +35,7 @@ __all__ = [
     "CountersRecord",
     "Entry",
     "ForgottenJob",
+    "JobFence",
     "JobRecord",
     "JoiningCopy",
     "NodeRecord",
@@ -394,6 +395,19 @@ class NodeRecord(WireStruct, frozen=True, kw_only=True):
     forgotten: tuple[ForgottenJob, ...] = ()
 
 
+class JobFence(Struct, frozen=True, array_like=True):
+    """
+    That runs of a job which was forgotten are over (rule W1).
+
+    Attributes:
+        job_digest: Of the job's id.
+        fence: No run of the job, were it begun anew, is younger than that.
+    """
+
+    job_digest: bytes
+    fence: int
+
+
 class CountersRecord(WireStruct, frozen=True, kw_only=True):
     """
     Numbers that are given out once.
@@ -405,9 +419,14 @@ class CountersRecord(WireStruct, frozen=True, kw_only=True):
         state_number: The last one given out; a control plane begins at a random one,
             since what names a state is remembered longer than it may live.
         job_number: The last one given out.
+        fences: Of jobs that were forgotten last, up to 100, the newest at the end; see
+            `queryablestate.control.job.forgotten_runs`.
+        fence: Of all that were forgotten before.
     """
 
     control_id: str
     ticket_limit: int
     state_number: int
     job_number: int
+    fences: tuple[JobFence, ...] = ()
+    fence: int = 0

@@ -118,6 +118,13 @@ class Disk:
         """Refuse older runs."""
         self.store.fence(fences)
 
+    def forget_left(self, kept: Sequence[str]) -> tuple[str, ...]:
+        """Forget what is left of jobs but these; return which."""
+        job_ids = self.store.forget_left(kept)
+        for job_id in job_ids:
+            self._positions.pop(job_id, None)
+        return job_ids
+
     def apply(self, job_id: str, entry: Entry) -> None:
         """Apply an entry."""
         self.store.apply(job_id, entry)

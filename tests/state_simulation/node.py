@@ -20,11 +20,13 @@ from queryablestate.node.core.effects import (
     CheckStages,
     CollectRows,
     ConnectProxy,
+    DropFences,
     DropOldStages,
     EndProcess,
     FetchKeyGroups,
     FinishCopy,
     ForgetJobRows,
+    ForgetLeftJobs,
     HandleSnapshot,
     HoldKeyGroups,
     KeepCopySecret,
@@ -51,6 +53,7 @@ from queryablestate.node.core.events import (
     EntryFinished,
     KeyGroupsHeld,
     LeaveAsked,
+    LeftJobsForgotten,
     NodeEvent,
     ProxyConnected,
     ProxyDisconnected,
@@ -516,6 +519,12 @@ class Node:
             case KeepJobPlan(plan=plan):
                 keep_plan = partial(self.disk.store.keep_plan, plan)
                 self.write(partial(self._quietly, keep_plan))
+            case ForgetLeftJobs(kept=kept):
+                self.write(partial(self._forget_left, kept))
+            case DropFences(job_id=job_id, query_ids=query_ids):
+                drop_fences = self.disk.store.drop_fences
+                forget = partial(drop_fences, job_id, query_ids)
+                self.write(partial(self._quietly, forget))
             case ForgetJobRows():
                 raise AssertionError  # nobody asks for it here
             case TellJobPlan(job_id=job_id):
@@ -543,6 +552,10 @@ class Node:
                 assert_never(effect)
 
     # -- the store -------------------------------------------------------------------
+
+    def _forget_left(self, kept: Sequence[str]) -> Callable[[], None]:
+        job_ids = self.disk.forget_left(kept)
+        return partial(self._step, LeftJobsForgotten(job_ids=job_ids))
 
     def write(self, task: Callable[[], Callable[[], None]]) -> None:
         """Have the writer's thread do *task*, and tell what it returns in the loop."""

@@ -85,6 +85,17 @@ class ChunkGate:
             self._fences[job_id, query_id] = writer_epoch
         return is_higher
 
+    def keep_fences(
+        self, job_id: str, fences: Iterable[WriterFence]
+    ) -> tuple[str, ...]:
+        """Know of no other fences of a job; return the queries of those that go."""
+        kept = {fence.query_id for fence in fences}
+        query_ids = [query for job, query in self._fences if job == job_id]
+        gone = tuple(sorted(query for query in query_ids if query not in kept))
+        for query_id in gone:
+            del self._fences[job_id, query_id]
+        return gone
+
     def forget(self, job_id: str) -> None:
         """Know of no fence of a job any more."""
         self._fences = {key: at for key, at in self._fences.items() if key[0] != job_id}

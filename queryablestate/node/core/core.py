@@ -39,9 +39,11 @@ from queryablestate.node.core.effects import (
     CancelReads,
     CheckStages,
     CollectRows,
+    DropFences,
     DropOldStages,
     EndProcess,
     ForgetJobRows,
+    ForgetLeftJobs,
     HandleSnapshot,
     KeepCopySecret,
     KeepJobPlan,
@@ -64,6 +66,7 @@ from queryablestate.node.core.events import (
     KeyGroupsFetched,
     KeyGroupsHeld,
     LeaveAsked,
+    LeftJobsForgotten,
     NodeEvent,
     ProxyConnected,
     ProxyDisconnected,
@@ -177,6 +180,10 @@ class NodeCore:
         self._drop_stages_due_ns = now_ns + limits.drop_stages_ns
         self._drop_round_due_ns = self._drop_stages_due_ns
         self._spared: tuple[str, ...] = ()
+        self._untouched: frozenset[str] = frozenset()
+        # While the store forgets jobs: those that it does not.
+        self._kept_jobs: frozenset[str] | None = None
+        self._is_left_looked_for = False
         self._deadline_ns = self._drop_stages_due_ns
 
     # -- questions -----------------------------------------------------------------
@@ -264,6 +271,8 @@ class NodeCore:
                 self._registration.kept = kept
                 registration.want()  # to say so
                 return []
+            case LeftJobsForgotten(job_ids=job_ids):
+                return self._left_forgotten(job_ids)
             case ProxyFound(address=address, epoch=epoch):
                 return registration.found(address, epoch, now_ns=now_ns)
             case ProxyConnected():
@@ -350,12 +359,54 @@ class NodeCore:
             self._spared = spared
             if is_due:
                 self._drop_round_due_ns = now_ns + self._limits.drop_stages_ns
+                effects += self._forget_left()
         if is_registered and not spared:
             self._drop_stages_due_ns = self._drop_round_due_ns
         else:
             pause_ns = self._limits.drop_stages_ns // _DROP_STAGES_TRIES
             self._drop_stages_due_ns = now_ns + pause_ns
         return effects
+
+    def _forget_left(self) -> list[NodeEffect]:
+        """
+        Have forgotten what is left of jobs that the node has no part in (rule B4).
+
+        Until the store has, nothing is followed that is said of them, and the node asks
+        for nothing: it would say how far it was.
+        """
+        is_under_way = self._kept_jobs is not None or self._registration.is_asking
+        is_wanted = self._jobs.has_left_any or not self._is_left_looked_for
+        if is_under_way or not is_wanted:
+            return []
+        self._is_left_looked_for = True
+        self._kept_jobs = self._jobs.not_left() | self._untouched
+        return [ForgetLeftJobs(kept=tuple(sorted(self._kept_jobs)))]
+
+    def _left_forgotten(self, job_ids: Sequence[str]) -> list[NodeEffect]:
+        """Know the jobs no more that are gone, and let the proxy know."""
+        self._kept_jobs = None
+        effects: list[NodeEffect] = []
+        for job_id in job_ids:
+            self._jobs.forget(job_id)
+            self._gate.forget(job_id)
+            effects += self._copies.forget_job(job_id)
+        if job_ids:
+            self._registration.want()
+        return effects
+
+    def _is_being_forgotten(self, command: ToNode) -> bool:
+        """Return whether a command is about a job that the store may be forgetting."""
+        kept = self._kept_jobs
+        match command:
+            case AssignJob(job=job):
+                job_id = job.job_id
+            case KeepPlan(plan=plan):
+                job_id = plan.job_id
+            case ApplyEntries(job_id=job_id) | ResetJob(job_id=job_id):
+                pass
+            case _:
+                return False
+        return kept is not None and job_id not in kept
 
     def _advance_copies(self, now_ns: int) -> list[NodeEffect]:
         registration = self._registration
@@ -375,6 +426,8 @@ class NodeCore:
         effects = self._copies.forget()
         self._gate.open(event.fences)
         self._is_switching = False
+        self._kept_jobs = None
+        self._is_left_looked_for = False
         return effects + self._registration.reconnect(now_ns=now_ns)
 
     def _job_table(
@@ -396,6 +449,7 @@ class NodeCore:
         """Return whether registering has to wait for the store."""
         return (
             self._is_switching
+            or self._kept_jobs is not None
             or self._jobs.is_unsettled
             or (self._registration.is_registered and self._jobs.is_draining)
         )
@@ -441,6 +495,9 @@ class NodeCore:
                 return [EndProcess(reason=reason)]
             case _ if registration.is_asking:
                 return []  # the answer will say it again
+            case _ if self._is_being_forgotten(command):
+                registration.want()
+                return []  # likewise
             case KeepPlan(plan=plan):
                 self._jobs.planned(plan)
                 return [KeepJobPlan(plan=plan)]
@@ -483,6 +540,7 @@ class NodeCore:
             self._gate.forget(job_id)
             effects += self._copies.forget_job(job_id)
             effects.append(ForgetJobRows(job_id=job_id))
+        self._untouched = frozenset(message.untouched)
         self._jobs.assign_all(message.jobs)
         for job in message.jobs:
             effects += self._fence(job)
@@ -499,8 +557,14 @@ class NodeCore:
         return [SendToProxy(message=message)]
 
     def _fence(self, job: JobAssignment) -> list[NodeEffect]:
+        effects: list[NodeEffect] = []
+        gone = self._gate.keep_fences(job.job_id, job.fences)
+        if gone:
+            effects.append(DropFences(job_id=job.job_id, query_ids=gone))
         raised = self._gate.raise_fences(job.fences)
-        return [RaiseFences(fences=raised)] if raised else []
+        if raised:
+            effects.append(RaiseFences(fences=raised))
+        return effects
 
     # -- entries -------------------------------------------------------------------
 

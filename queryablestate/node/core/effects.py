@@ -37,11 +37,13 @@ __all__ = [
     "CheckStages",
     "CollectRows",
     "ConnectProxy",
+    "DropFences",
     "DropOldStages",
     "EndProcess",
     "FetchKeyGroups",
     "FinishCopy",
     "ForgetJobRows",
+    "ForgetLeftJobs",
     "HandleSnapshot",
     "HoldKeyGroups",
     "KeepCopySecret",
@@ -102,6 +104,28 @@ class ApplyEntry:
 
     job_id: str
     entry: Entry
+
+
+@frozen(kw_only=True)
+class ForgetLeftJobs:
+    """
+    Forget what is left of jobs that the node has left; `LeftJobsForgotten` follows.
+
+    Attributes:
+        kept: Those that it has a part in, or that are not to be touched, sorted.  All
+            others go, but for those of which rows are staged: a batch that was begun
+            before may need these.
+    """
+
+    kept: tuple[str, ...]
+
+
+@frozen(kw_only=True)
+class DropFences:
+    """Remember these fences no more: the proxy leader has forgotten their queries."""
+
+    job_id: str
+    query_ids: tuple[str, ...]
 
 
 @frozen(kw_only=True)
@@ -343,6 +367,8 @@ NodeEffect: TypeAlias = (
     | BindStore
     | SwitchStore
     | ForgetJobRows
+    | ForgetLeftJobs
+    | DropFences
     | KeepJobPlan
     | TellJobPlan
     | AskAgain

@@ -28,6 +28,7 @@ __all__ = [
     "KeyGroupsFetched",
     "KeyGroupsHeld",
     "LeaveAsked",
+    "LeftJobsForgotten",
     "NodeEvent",
     "ProxyConnected",
     "ProxyDisconnected",
@@ -119,6 +120,13 @@ class KeptChanged:
     """A `ForgetJobRows` is done: this is what other stores of the node still hold."""
 
     kept: tuple[KeptRows, ...]
+
+
+@frozen(kw_only=True)
+class LeftJobsForgotten:
+    """A `ForgetLeftJobs` is done: nothing is left of these jobs."""
+
+    job_ids: tuple[str, ...]
 
 
 @frozen(kw_only=True)
@@ -297,6 +305,7 @@ class TimePassed:
 NodeEvent: TypeAlias = (
     StoreOpened
     | KeptChanged
+    | LeftJobsForgotten
     | ProxyFound
     | ProxyConnected
     | ProxyDisconnected

@@ -147,6 +147,11 @@ class NodeJob:
         )
 
     @property
+    def is_left(self) -> bool:
+        """Return whether the node has no part in it, and nothing is to be done."""
+        return not (self.has_part or self.is_busy or self.tasks)
+
+    @property
     def has_applied_all(self) -> bool:
         """Return whether nothing is decided that is not applied, if it matters."""
         return not self.has_part or (

@@ -113,6 +113,16 @@ class JobTable:
         """Return whether it is too early to ask for what is missing."""
         return any(job.is_incomplete and job.is_busy for job in self._jobs.values())
 
+    @property
+    def has_left_any(self) -> bool:
+        """Return whether there is a job that the node has no part in any more."""
+        return any(job.is_left for job in self._jobs.values())
+
+    def not_left(self) -> frozenset[str]:
+        """Return the jobs that the node has a part in, or is at something of."""
+        jobs = self._jobs.items()
+        return frozenset(job_id for job_id, job in jobs if not job.is_left)
+
     def unapplied(self) -> tuple[str, ...]:
         """Return the jobs of which something may be decided and not applied, sorted."""
         return tuple(

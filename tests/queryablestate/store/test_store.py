@@ -301,6 +301,63 @@ class TestQuota:
                 store.stage([chunk([], stage="b")], NOW_US, before[JOB])
 
 
+class TestJobsThatWereLeft:
+    @pytest.mark.proves("B4")
+    def test_nothing_of_them_is_left(self, tmp_path: Path) -> None:
+        """B4: no mark, no fence, no state; also where there was never an entry."""
+        with StateStore.open(tmp_path, node_id=NODE, is_durable=False) as store:
+            store.stage([chunk([(key(0), b"1")])], NOW_US)
+            store.apply(JOB, decided(1, {"a": 1}))
+            store.hold(JOB, (), ())
+            assert store.remove_unheld(JOB) is False
+            store.hold("planned", (0, 1), ())
+            store.fence([WriterFence(job_id="fenced", query_id="q", writer_epoch=4)])
+            assert store.forget_left(()) == ("fenced", JOB, "planned")
+            assert store.forget_left(()) == ()
+            assert (store.positions(), store.fences()) == ({}, {})
+            assert store.state(1) is None
+
+    @pytest.mark.proves("B4")
+    def test_others_stay(self, store: StateStore) -> None:
+        """The node has a part in them, or they are not to be touched."""
+        store.stage([chunk([(key(0), b"1")])], NOW_US)
+        store.apply(JOB, decided(1, {"a": 1}))
+        assert store.forget_left((JOB,)) == ()
+        assert store.positions() == {JOB: 1}
+
+    @pytest.mark.proves("S2")
+    def test_a_job_of_which_rows_are_staged_waits_for_them(
+        self, store: StateStore
+    ) -> None:
+        """S2: a batch that was begun while the node had a part may be decided yet."""
+        store.stage([chunk([(key(0), b"1")])], NOW_US)
+        store.fence([WriterFence(job_id=JOB, query_id="x", writer_epoch=5)])
+        assert store.forget_left(()) == ()
+        stages = [
+            StageRecord(stage_id=stage_id("a"), chunk_counts={NODE: 1}, row_count=1)
+        ]
+        assert store.missing_stages(JOB, 1, 0, stages) == ()
+        store.drop_stages_older_than(NOW_US + 1)
+        assert store.forget_left(()) == (JOB,)
+
+    @pytest.mark.proves("B4")
+    def test_some_at_a_time(self, store: StateStore) -> None:
+        """B4: batches of other jobs wait meanwhile."""
+        for number in range(50):
+            store.hold(f"job-{number}", (0,), ())
+        counts = [len(store.forget_left(())) for _ in range(4)]
+        assert counts == [20, 20, 10, 0]
+
+    @pytest.mark.proves("B4")
+    def test_fences_of_queries_that_are_forgotten_go(self, store: StateStore) -> None:
+        """B4: others of the job stay."""
+        for query_id in ("x", "y"):
+            fence = WriterFence(job_id=JOB, query_id=query_id, writer_epoch=5)
+            store.fence([fence])
+        store.drop_fences(JOB, ["x", "z"])
+        assert store.fences() == {(JOB, "y"): 5}
+
+
 class TestChain:
     @pytest.mark.proves("W3", "W4")
     def test_entries_are_applied_in_order_and_once(self, store: StateStore) -> None:

@@ -15,11 +15,13 @@ from queryablestate.node.core.effects import (
     CheckStages,
     CollectRows,
     ConnectProxy,
+    DropFences,
     DropOldStages,
     EndProcess,
     FetchKeyGroups,
     FinishCopy,
     ForgetJobRows,
+    ForgetLeftJobs,
     HoldKeyGroups,
     KeepCopySecret,
     NodeEffect,
@@ -45,6 +47,7 @@ from queryablestate.node.core.events import (
     KeyGroupsFetched,
     KeyGroupsHeld,
     LeaveAsked,
+    LeftJobsForgotten,
     NodeEvent,
     ProxyConnected,
     ProxyDisconnected,
@@ -185,6 +188,14 @@ class Node:
         number = self.core.figures(now_ns=self.now_ns)["heartbeats_total"]
         acknowledged = HeartbeatAcknowledged(leader_epoch=EPOCH, number=number)
         assert self.tell(acknowledged) == ()
+
+    def wait_for_round(self) -> tuple[NodeEffect, ...]:
+        """Be registered until old stages have been looked for once more."""
+        effects: list[NodeEffect] = []
+        for _ in range(LIMITS.drop_stages_ns // MS // 2_000):
+            effects += self.wait(2_000)
+            self.acknowledge()
+        return tuple(effects)
 
     def serve(self, *jobs: JobAssignment) -> None:
         """Come to where the node answers."""
@@ -485,6 +496,71 @@ class TestForgetting:
         assert node.applied(batch(8)) == ()
         node.now_ns += 10_000 * MS // 100
         assert asking() in node.step(KeptChanged(kept=()))
+
+    @pytest.mark.proves("B4")
+    def test_what_is_left_of_jobs_is_forgotten_in_its_time(self, node: Node) -> None:
+        """B4: the node registers anew then, without them."""
+        node.connect()
+        node.register(assignment(job_id="other"))
+        effects = node.wait_for_round()
+        assert ForgetLeftJobs(kept=("other",)) in effects
+        effects = node.step(LeftJobsForgotten(job_ids=("job",)))
+        (asked_again,) = [
+            one.message
+            for one in effects
+            if isinstance(one, SendToProxy) and isinstance(one.message, RegisterNode)
+        ]
+        assert [one.job_id for one in asked_again.positions] == []
+        # Neither again, nor for nothing.
+        node.register(assignment(job_id="other"))
+        effects = node.wait_for_round()
+        assert not [one for one in effects if isinstance(one, ForgetLeftJobs)]
+
+    @pytest.mark.proves("B4", "S2")
+    def test_a_job_that_comes_back_meanwhile_waits_for_the_answer(
+        self, node: Node
+    ) -> None:
+        """The store may be forgetting it: what is said by what it had is not true."""
+        node.connect()
+        node.register()
+        effects = node.wait_for_round()
+        assert ForgetLeftJobs(kept=()) in effects
+        told = assignment()
+        assert node.tell(AssignJob(leader_epoch=EPOCH, job=told)) == ()
+        entries = (batch(8),)
+        apply = ApplyEntries(leader_epoch=EPOCH, job_id="job", entries=entries)
+        assert node.tell(apply) == ()
+        effects = node.step(LeftJobsForgotten(job_ids=()))
+        assert any(
+            isinstance(one, SendToProxy) and isinstance(one.message, RegisterNode)
+            for one in effects
+        )
+        node.register(told)
+        assert ApplyEntry(job_id="job", entry=batch(8)) in node.tell(apply)
+
+    @pytest.mark.proves("W7")
+    def test_what_it_has_more_of_is_no_job_that_it_has_left(self, node: Node) -> None:
+        """W7: nobody has decided yet what those rows are."""
+        node.connect()
+        registered = NodeRegistered(
+            leader_epoch=EPOCH,
+            control_id="c",
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            jobs=(),
+            untouched=("job",),
+        )
+        node.tell(registered)
+        effects = node.wait_for_round()
+        assert ForgetLeftJobs(kept=("job",)) in effects
+
+    @pytest.mark.proves("B4")
+    def test_fences_of_queries_that_are_forgotten_go(self, node: Node) -> None:
+        """B4: the proxy leader refuses their runs, for ever."""
+        node.connect()
+        fence = WriterFence(job_id="job", query_id="new", writer_epoch=5)
+        effects = node.register(assignment(fences=(fence,)))
+        assert DropFences(job_id="job", query_ids=("q",)) in effects
+        assert RaiseFences(fences=(fence,)) in effects
 
     @pytest.mark.proves("W7")
     def test_what_it_has_more_of_stays_as_it_is(self, node: Node) -> None:
