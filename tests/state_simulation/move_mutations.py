@@ -11,6 +11,13 @@ __all__ = ["MOVE_MUTATIONS"]
 
 MOVE_MUTATIONS: Final = (
     Mutation(
+        name="copies-answer-too",
+        rule="S3: one node at most answers for a key group at any one time",
+        module="queryablestate.node.core.job",
+        before="prefixes=frozenset(group_start(group) for group in job.key_groups),",
+        after="prefixes=frozenset(map(group_start, (*job.key_groups, *job.copies))),",
+    ),
+    Mutation(
         name="copy-complete-before-replay",
         rule="S1: a copy is in sync only when it has all that was decided",
         module="queryablestate.store.copies",

@@ -74,6 +74,7 @@ from queryablestate.node.reads import (
     problem_of,
     read,
 )
+from queryablestate.schema.key_groups import group_start
 from queryablestate.store.groups import groups_in
 from queryablestate.store.rows import check_chunk
 from queryablestate.store.steps import ReadWork
@@ -85,12 +86,12 @@ from queryablestate.wire.node_messages import (
     StagesCollected,
     StagesVerified,
 )
-from queryablestate.wire.questions import Question, Refusal
+from queryablestate.wire.questions import CountKeys, Question, Refusal
 from tests.queryablestate.whole_reads import finish
 from tests.simulation.timeline import MS
 from tests.state_simulation.copying import NodeCopying, ThreadQueue
 from tests.state_simulation.network import Connection
-from tests.state_simulation.scenario import RETENTION_NS
+from tests.state_simulation.scenario import MAX_PARALLELISM, RETENTION_NS
 
 
 if TYPE_CHECKING:
@@ -229,6 +230,28 @@ class Node:
     def is_connected(self) -> bool:
         """Return whether messages flow between it and a proxy, both ways."""
         return self._connection is not None and not self._connection.is_broken
+
+    def answers_for(
+        self, job_id: str, leader_epoch: int, version: int
+    ) -> Sequence[int]:
+        """Return the key groups of which it would answer for keys, if asked now."""
+        question = Question(
+            leader_epoch=leader_epoch,
+            question_id=0,
+            state_number=0,
+            assignment_version=version,
+            operation=CountKeys(),
+            deadline_ms=1,
+            asker="",
+        )
+        admitted = self._core.admit(question, job_id, now_ns=self._now_ns)
+        if not isinstance(admitted, ServedJob):
+            return ()
+        return [
+            group
+            for group in range(MAX_PARALLELISM)
+            if group_start(group) in admitted.prefixes
+        ]
 
     # -- the proxy -------------------------------------------------------------------
 
@@ -450,6 +473,7 @@ class Node:
             for effect in effects:
                 self._perform(effect)
         self._is_stepping = False
+        self._world.look_at_nodes()
         self._arm()
 
     def _check_epoch(self, event: NodeEvent, effects: Sequence[NodeEffect]) -> None:

@@ -254,14 +254,13 @@ class Proxy:
         world.trace(self.name, "<", link, message)
         match message:
             case Answer():
+                now_ns = world.timeline.now_ns
                 if self.leads:
-                    now_ns = world.timeline.now_ns
                     outgoing = self._reads.answered(
                         link, message, payload, now_ns=now_ns
                     )
                 else:
                     refusal = Refusal(request_id=message.question_id, code=NOT_LEADER)
-                    now_ns = world.timeline.now_ns
                     outgoing = self._reads.refused(link, refusal, now_ns=now_ns)
                 self._send_reads(outgoing)
             case Refusal():
@@ -385,6 +384,7 @@ class Proxy:
         core.check_invariants()
         for effect in effects:
             self._perform(effect)
+        self._world.look_at_nodes()
         if self.core is core and self._reads.parked_count:
             is_settled = core.is_settled(now_ns=now_ns)
             self._send_reads(

@@ -23,6 +23,7 @@ from queryablestate.store import copy_reader as store_copy_reader
 from queryablestate.wire.operation_messages import DrainNode, ListRescalings
 from queryablestate.wire.refusals import refusal_of
 from tests.simulation.timeline import MS, Timeline
+from tests.state_simulation.answer_checks import AnswerChecker
 from tests.state_simulation.calls import Call
 from tests.state_simulation.checkers import Checker
 from tests.state_simulation.disk import Disk
@@ -167,6 +168,7 @@ class World:
         self.timeline = Timeline()
         self.checker = Checker(scenario.seed, self._is_in_use)
         self.moves = self.checker.moves
+        self.answers = AnswerChecker(self.checker)
         self.counts: Counter[str] = Counter()
         self.network = Network(
             scenario.network, self.timeline, Random(f"{scenario.seed}/network")
@@ -707,6 +709,14 @@ class World:
             if node.node_id == node_id:
                 return node.address
         return None
+
+    def look_at_nodes(self) -> None:
+        """Look at all nodes together: who answers now."""
+        nodes = (host.node for host in self.hosts if host.node is not None)
+        leader = self.leader
+        core = None if leader is None else leader.core
+        locations = () if core is None else core.locations.values()
+        self.answers.look(nodes, self.names.epoch, locations)
 
     # -- small things ------------------------------------------------------------------
 
