@@ -339,11 +339,16 @@ class StateTraffic:
             for part in run:
                 self._enqueue_run((part,), asking, least, touched, failed)
             return
-        for key, read, place in zip(storage_keys, reads, places, strict=True):
-            lane = table[(key[0] << 8) | key[1]]
-            lane.keys.append(key)
-            lane.reads.append(read)
-            lane.places.append(place)
+        if len(lanes) == 1:
+            lanes[0].keys += storage_keys
+            lanes[0].reads += reads
+            lanes[0].places += places
+        else:
+            for key, read, place in zip(storage_keys, reads, places, strict=True):
+                lane = table[(key[0] << 8) | key[1]]
+                lane.keys.append(key)
+                lane.reads.append(read)
+                lane.places.append(place)
         for lane in lanes:
             if lane.keys:
                 touched[lane] = None

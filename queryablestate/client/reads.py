@@ -9,7 +9,7 @@ another route, ask later, or fail the reads that it is about.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, final
+from typing import Any, Final, final
 
 from nameservice.clock import NS_PER_MS
 from nameservice.errors import NameServiceError, RemoteProtocolError
@@ -409,9 +409,13 @@ class KeyReads:
                 return
         traffic.pause_ns = 0
         lane.answered()
+        reads = flight.reads
+        if reads.count(reads[0]) == len(reads):
+            self._take_rows(reads[0], flight.places, rows, reading)
+            return
         done = self._outbox.done
         requests = self._outbox.requests
-        for read, place, row in zip(flight.reads, flight.places, rows, strict=True):
+        for read, place, row in zip(reads, flight.places, rows, strict=True):
             if read.is_done:
                 continue
             read.rows[place] = row
@@ -421,6 +425,20 @@ class KeyReads:
                 read.is_done = True
                 del requests[read]
                 done.append(read)
+
+    def _take_rows(
+        self, read: KeysRead, places: Sequence[int], rows: list[Any], reading: Reading
+    ) -> None:
+        """Do as `answered` where all keys are of one read, as those of `get_many`."""
+        if read.is_done:
+            return
+        found = read.rows
+        for place, row in zip(places, rows, strict=True):
+            found[place] = row
+        read.reading = reading
+        read.open_count -= len(rows)
+        if not read.open_count:
+            self._outbox.finish(read)
 
     def floor_of_node(self, read: NodeRead, reading: Reading) -> Floor | None:
         """Take note of a node's answer to *read*, or return how new it should be."""

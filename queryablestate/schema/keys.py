@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from xxhash import xxh64_intdigest
 
@@ -339,26 +339,45 @@ class KeyCodec:
     # and encodes a thousand keys at once.
 
     def _storage_keys_of_strings(self, keys: Sequence[object]) -> list[bytes]:
+        if len(keys) == 1:
+            return [self._storage_key_of_string(keys[0])]
+        if not keys or set(map(type, keys)) != {str}:
+            return self._storage_keys_of_any(keys)
+        texts = cast("Sequence[str]", keys)
+        try:
+            encoded = [text.encode() for text in texts]
+        except UnicodeEncodeError as error:
+            raise self._key.wrong(error.object, str(error)) from None
+        numbers = [xxh64_intdigest(data, HASH_SEED) for data in encoded]
         heads = self._heads
         count = self._max_parallelism
-        found = []
-        for key in keys:
-            if key.__class__ is not str:
-                found += self._storage_keys_of_any((key,))
-                continue
-            try:
-                data = key.encode()
-            except UnicodeEncodeError as error:
-                raise self._key.wrong(key, str(error)) from None
-            number = xxh64_intdigest(data, HASH_SEED)
-            if number > _LONG_MAX:
-                number -= _LONG_COUNT
-            if 0 in data:
-                data = escaped(data)
-            if len(data) > _STRING_SIZE_BYTES_MAX:
-                raise KeyTooLargeError(len(data) + 3, KEY_SIZE_BYTES_MAX)
-            found.append(heads[number % count] + data + COLUMN_END)
-        return found
+        if _LONG_COUNT % count:
+            # Spark's hash is signed; where this is 0, its remainder is the same.
+            numbers = [n - _LONG_COUNT if n > _LONG_MAX else n for n in numbers]
+        encoded = [escaped(data) if 0 in data else data for data in encoded]
+        size_bytes = max(map(len, encoded))
+        if size_bytes > _STRING_SIZE_BYTES_MAX:
+            raise KeyTooLargeError(size_bytes + 3, KEY_SIZE_BYTES_MAX)
+        return [
+            heads[number % count] + data + COLUMN_END
+            for number, data in zip(numbers, encoded, strict=True)
+        ]
+
+    def _storage_key_of_string(self, key: object) -> bytes:
+        """Do the same for one key: four times as fast."""
+        if key.__class__ is not str:
+            (storage_key,) = self._storage_keys_of_any((key,))
+            return storage_key
+        try:
+            data = key.encode()
+        except UnicodeEncodeError as error:
+            raise self._key.wrong(key, str(error)) from None
+        group = self._group(xxh64_intdigest(data, HASH_SEED))
+        if 0 in data:
+            data = escaped(data)
+        if len(data) > _STRING_SIZE_BYTES_MAX:
+            raise KeyTooLargeError(len(data) + 3, KEY_SIZE_BYTES_MAX)
+        return self._heads[group] + data + COLUMN_END
 
     def _storage_keys_of_bigints(self, keys: Sequence[object]) -> list[bytes]:
         heads = self._heads

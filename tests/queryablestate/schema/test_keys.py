@@ -240,13 +240,26 @@ class TestKeyGroup:
         assert both.key_group((None, "a")) == BY_STRING.key_group("a")
         assert both.encode((None, "a")) != both.encode(("a", None))
 
-    @given(st.lists(st.none() | st.text("a\x00é😀"), max_size=5))
-    def test_many_strings_are_many_times_one(self, keys: list[str | None]) -> None:
+    @given(
+        st.lists(st.text("a\x00é😀"), max_size=5)
+        | st.lists(st.none() | st.text("a\x00é😀"), max_size=5),
+        st.sampled_from([1, 7, 128, 1000]),
+    )
+    def test_many_strings_are_many_times_one(
+        self, keys: list[str | None], max_parallelism: int
+    ) -> None:
         """The fast way of one string column gives what the general one does."""
-        assert BY_STRING.storage_keys(keys) == [
-            BY_STRING.key_group(key).to_bytes(2, "big") + BY_STRING.encode(key)
-            for key in keys
+        codec = codec_of(TAILNUM, max_parallelism=max_parallelism)
+        expected = [
+            codec.key_group(key).to_bytes(2, "big") + codec.encode(key) for key in keys
         ]
+        assert codec.storage_keys(keys) == expected
+        assert [codec.storage_key(key) for key in keys] == expected
+
+    def test_one_of_many_strings_that_is_none_is_named(self) -> None:
+        """A lone surrogate has no bytes."""
+        with pytest.raises(WrongKeyTypeError, match="surrogates"):
+            BY_STRING.storage_keys(["a", "\ud800", "b"])
 
     @given(st.lists(st.none() | st.integers(-(1 << 63), (1 << 63) - 1), max_size=5))
     def test_many_integers_are_many_times_one(self, keys: list[int | None]) -> None:
@@ -298,6 +311,8 @@ class TestSize:
         """Also those of several columns."""
         with pytest.raises(KeyTooLargeError):
             BY_BOTH.storage_keys([("x" * KEY_SIZE_BYTES_MAX, None)])
+        with pytest.raises(KeyTooLargeError, match=str(KEY_SIZE_BYTES_MAX + 3)):
+            BY_STRING.storage_keys(["a", "x" * KEY_SIZE_BYTES_MAX, "b"])
 
     def test_a_prefix_has_it_too(self) -> None:
         """Nothing begins with more than fits."""
