@@ -15,6 +15,7 @@ _NAMES = (
     "slow_disk",
     "many_contenders",
     "faces",
+    "capacity",
     "state_reads",
     "greedy_reads",
     "state_publish",

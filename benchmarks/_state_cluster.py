@@ -59,6 +59,7 @@ class StateCluster:
 
     Attributes:
         url: Of the name service.
+        proxy_pid: The process of the proxy.
         node_pids: The processes of the nodes.
     """
 
@@ -71,6 +72,7 @@ class StateCluster:
         self._resources = ExitStack()
         self.url = ""
         self._directory = Path()
+        self.proxy_pid = 0
         self.node_pids: list[int] = []
 
     def __enter__(self) -> Self:
@@ -102,7 +104,8 @@ class StateCluster:
             path = directory / "proxy.toml"
             path.write_text(self._proxy_toml)
             options = ["--config-file", str(path)]
-        self._spawn("proxy", "--url", self.url, "--allow-volatile", *options)
+        proxy, _ = self._spawn("proxy", "--url", self.url, "--allow-volatile", *options)
+        self.proxy_pid = proxy.pid
         self._directory = directory
         for _ in range(self._node_count):
             self.add_node()
@@ -124,6 +127,10 @@ class StateCluster:
             log=log,
         )
         self.node_pids.append(process.pid)
+
+    def node_directory(self, index: int) -> Path:
+        """Return the data directory of the node that was started as number *index*."""
+        return self._directory / f"node-{index}"
 
     def copied(self) -> tuple[int, int]:
         """Return how many rows nodes have copied from each other, and their size."""
@@ -169,23 +176,25 @@ class StateCluster:
         *,
         rows_per_batch: int,
         first_batch_id: int = 0,
+        job_id: str = JOB,
+        max_parallelism: int = _MAX_PARALLELISM,
     ) -> None:
         """Publish *value* under each of *keys*, in batches of a size."""
         proxy = ProxyConnection(HAConfig(url=self.url))
         try:
             writer = StateWriter(proxy)
-            codec = KeyCodec(_SCHEMA.key, max_parallelism=_MAX_PARALLELISM)
+            codec = KeyCodec(_SCHEMA.key, max_parallelism=max_parallelism)
             payload = ValueCodec(_SCHEMA.value).encode_row([value])
             run_id = str(uuid.uuid4())
             firsts = range(0, len(keys), rows_per_batch)
             for batch_id, first in enumerate(firsts, first_batch_id):
                 part = keys[first : first + rows_per_batch]
                 run = writer.begin(
-                    JOB,
+                    job_id,
                     {STATE: _SCHEMA},
                     query_id="bench",
                     run_id=run_id,
-                    max_parallelism=_MAX_PARALLELISM,
+                    max_parallelism=max_parallelism,
                     on_new_query="refuse",
                     timeout_seconds=_TIMEOUT_SECONDS,
                 )

@@ -60,7 +60,9 @@ def make_parser(names: Iterable[str] = tuple(VERBS)) -> argparse.ArgumentParser:
     """
     parser = ArgumentParser(
         prog="lodestar",
-        description="Ask, operate and use the name service that knows who leads.",
+        description="Ask running Spark jobs for their state, find out who leads a job, "
+        "and\noperate what makes that possible: a name service that knows the leaders,"
+        "\nnodes that keep state, and a proxy, the one place to ask for it.",
         epilog=_EPILOG,
         formatter_class=HELP_FORMATTER,
         allow_abbrev=False,

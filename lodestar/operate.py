@@ -46,8 +46,8 @@ def add_verbs(verbs: Verbs) -> None:
     parser = verbs.add_verb(
         "sessions",
         _sessions,
-        description="List every session with the name service. ZooKeeper tells of "
-        "those that contend for something.",
+        description="List every session, that is, every client that is connected to "
+        "the name service. On ZooKeeper: only those that contend for a job.",
         examples="lodestar sessions --config /etc/lodestar.toml",
     )
     add_json_option(parser, "one JSON array")

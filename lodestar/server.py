@@ -44,14 +44,14 @@ _LIMITS: Final = (
     ("lease_seconds_min", "shorter leases are lengthened to this"),
     (
         "lease_seconds_max",
-        "longer ones are shortened to this; as long nothing is granted after a start",
+        "longer leases are shortened; for as long, a new server grants nothing",
     ),
     (
         "lease_seconds_unrecorded_max",
-        "what a server without a data directory, or an earlier one, may have admitted",
+        "the longest lease of the server before, where no data directory tells it",
     ),
     ("session_timeout_seconds_min", "shorter session timeouts are lengthened to this"),
-    ("session_timeout_seconds_max", "longer ones are shortened to this"),
+    ("session_timeout_seconds_max", "longer session timeouts are shortened to this"),
     ("frame_size_bytes_max", "of one request"),
     ("connections_max", "to each of the two ports"),
     ("sessions_max", "in all"),
@@ -115,8 +115,8 @@ def add_verbs(verbs: Verbs) -> None:
 
     access = parser.add_argument_group(
         "access",
-        "Without CURVE, every client that connects may do everything. So only clients "
-        "of this machine are let in.",
+        "Without CURVE keys, every client that connects may do everything. So "
+        "the\nserver listens on loopback only, unless --insecure is given.",
     )
     _add(
         access,
@@ -147,8 +147,8 @@ def add_verbs(verbs: Verbs) -> None:
 
     limits = parser.add_argument_group(
         "limits",
-        "An option outweighs the same limit in the file.  SIGHUP has the file read "
-        "again; what needs a restart is named in the log.",
+        "An option outweighs the same limit in the file. SIGHUP has the file read"
+        "\nagain; a limit that needs a restart is named in the log.",
     )
     limits.add_argument(
         "--limits",

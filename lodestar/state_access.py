@@ -53,7 +53,8 @@ def add_state_options(parser: argparse.ArgumentParser) -> None:
         help="how long each question may take in all (default: %(default)g)",
     )
     group = parser.add_argument_group(
-        "access", "Needed where the proxy has callers; see 'lodestar keygen'."
+        "access",
+        "Needed where the proxy's configuration lists callers; see 'lodestar keygen'.",
     )
     group.add_argument(
         "--token-file", metavar="FILE", help="our token, readable by us alone"
@@ -82,8 +83,9 @@ def add_least_options(parser: argparse.ArgumentParser) -> None:
         "--min-generation",
         metavar="G",
         type=int,
-        help="of this generation, which 'lodestar states' shows (default: the present "
-        "one)",
+        help="wait for a batch of this generation (default: the present one); "
+        "'lodestar states' shows it, and it rises when another query takes a state "
+        "over",
     )
 
 

@@ -48,7 +48,10 @@ _add: Final = partial(add_setting, _PREFIX)
 """Options with this prefix in their ``dest`` are settings of `NodeConfig`."""
 
 _LIMITS: Final = (
-    ("stage_retention_seconds", "rows that no commit named are dropped after this"),
+    (
+        "stage_retention_seconds",
+        "staged rows are dropped after this if no commit has named them",
+    ),
     ("staged_bytes_per_job_max", "rows of one job that are staged and not decided"),
     ("chunk_size_bytes_max", "of one chunk of rows"),
     ("chunks_per_writer_max", "chunks of one writer that wait for the disk"),
@@ -84,9 +87,8 @@ def add_verbs(verbs: Verbs) -> None:
         description="Run a StateNode until SIGTERM or SIGINT; the exit code is 0 then. "
         "After SIGTERM it first has other nodes take over its key groups; a second "
         "signal, or SIGINT, ends it at once. It keeps its rows in D, and registers "
-        "with whichever proxy leads. One line on standard output says so, once the "
-        "proxy has taken it; until then it goes on trying, and says on standard error "
-        "what is in the way.",
+        "with the proxy that leads. It prints one line when it is registered. Until "
+        "then it tries again, and says on standard error what is in the way.",
         examples="lodestar node --data-dir /var/lib/lodestar-node "
         "--url leaderserver://10.0.0.5:5170\n"
         "lodestar node --data-dir D --bind 'tcp://*:0' --token-file node.token \\\n"
@@ -98,7 +100,7 @@ def add_verbs(verbs: Verbs) -> None:
         "data_dir",
         required=True,
         metavar="D",
-        help="where its rows are; made if it is not there; one node at a time",
+        help="directory for its rows; made if it is not there; of one node only",
     )
     _add(
         parser,
@@ -146,8 +148,8 @@ def add_verbs(verbs: Verbs) -> None:
 
     access = parser.add_argument_group(
         "access",
-        "Without CURVE, every client that connects may bring rows. So only clients of "
-        "this machine are let in.",
+        "Without CURVE keys, every client that connects may bring rows. So "
+        "the node\nlistens on loopback only, unless --insecure is given.",
     )
     _add(
         access,

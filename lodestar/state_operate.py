@@ -68,8 +68,8 @@ def _add_forget_job(verbs: Verbs) -> None:
         operands="JOB",
         description="Forget JOB and everything in it, on every node, also what nodes "
         "keep aside since the name service has lost its store. It cannot be taken "
-        "back. Asks on a terminal; elsewhere it wants --yes. Exit code 3 if nobody "
-        "knows of such a job.",
+        "back. Asks on a terminal; elsewhere it wants --yes. Exit code 3 if there is "
+        "no such job.",
         examples="lodestar forget-job flights --yes",
     )
     parser.add_argument("job", metavar="JOB", type=job_id, help="the job id")

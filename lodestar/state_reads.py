@@ -56,9 +56,9 @@ def add_verbs(verbs: Verbs) -> None:
         "get",
         _get,
         operands="JOB STATE KEY...",
-        description="Tell what STATE of JOB holds under each KEY. A KEY is written as "
-        "the type of its column wants it: text as it is, 42, 1.10, true, 2026-03-01, "
-        "2026-03-01T04:05:06Z, 0x00ff. The columns of a longer key are separated by "
+        description="Tell what STATE of JOB holds under each KEY. Write a KEY as the "
+        "type of its column wants it: text as it is, 42, 1.10, true, 2026-03-01, "
+        "2026-03-01T04:05:06Z, 0x00ff (bytes). Separate several key columns by "
         "commas; --json-key takes any key as JSON. Put -- before a KEY that begins "
         "with a hyphen. Exit code 3 if there is nothing under a KEY.",
         examples="lodestar get flights aircraft N14228\n"
@@ -74,7 +74,7 @@ def add_verbs(verbs: Verbs) -> None:
         "several columns",
     )
     parser.add_argument(
-        "--null-key", action="store_true", help="ask for the key null (too)"
+        "--null-key", action="store_true", help="also ask for the key null"
     )
     parser.add_argument(
         "--map-key",
@@ -94,7 +94,7 @@ def add_verbs(verbs: Verbs) -> None:
         "--stop",
         metavar="N",
         type=int,
-        help="of a list state, up to this item, excluded; likewise",
+        help="of a list state, up to but without this item; from the end if negative",
     )
     add_least_options(parser)
     add_json_option(parser, "one JSON object; an array of them for several keys")
@@ -119,8 +119,8 @@ def add_verbs(verbs: Verbs) -> None:
         _scan,
         operands="JOB STATE",
         description="List what STATE of JOB holds, in the order of the keys, over all "
-        "nodes: a row for each key, each map entry, each list item. It is read page by "
-        "page, each as of its own moment.",
+        "nodes: a row for each key, each map entry, each list item. It reads page by "
+        "page; two pages may be of different batches.",
         examples="lodestar scan flights aircraft --prefix N1 --limit 20\n"
         "lodestar scan flights delays --key N14228 --start JFK\n"
         "lodestar scan flights aircraft --json | gzip >aircraft.jsonl.gz",

@@ -57,7 +57,7 @@ def add_verbs(verbs: Verbs) -> None:
         description="Set how many of the registered nodes JOB uses (--nodes), and how "
         "many copies it keeps of each key group (--replicas). Wait until the move is "
         "done. Queries and readers go on meanwhile. Ctrl-C ends the "
-        "waiting, not the move. With --status tell how far JOB is, or every job.",
+        "waiting, not the move. --status tells how far JOB is, or every job.",
         examples="lodestar rescale flights --nodes 4\n"
         "lodestar rescale flights --nodes 3 --replicas 2 --no-wait\n"
         "lodestar rescale --status flights",
@@ -70,7 +70,7 @@ def add_verbs(verbs: Verbs) -> None:
         "--replicas",
         metavar="R",
         type=positive_count,
-        help="how many copies of each key group, on a node each",
+        help="how many copies of each key group, each on another node",
     )
     parser.add_argument(
         "--status", action="store_true", help="change nothing, tell how far it is"
@@ -90,10 +90,11 @@ def add_verbs(verbs: Verbs) -> None:
         "drain",
         _drain,
         operands="NODE",
-        description="Have the key groups of NODE go to other nodes, give it no more, "
-        "and wait until it is empty. It may end then. A node that is away is given up: "
-        "what only it has stays unavailable until it is back. Ctrl-C ends the waiting, "
-        "not the move; --undo lets NODE take part again, and so does starting it anew.",
+        description="Move all key groups of NODE to other nodes, give it no more, and "
+        "wait until it is empty. Then it can be stopped without loss. A node that is "
+        "away is given up: what only it has stays unavailable until it is back. Ctrl-C "
+        "ends the waiting, not the move. --undo has NODE take part again; so does "
+        "starting it anew.",
         examples="lodestar drain node-1 --timeout 600",
     )
     parser.add_argument("node", metavar="NODE", help="the node's name")
@@ -107,7 +108,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 def _add_wait_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--no-wait", action="store_true", help="end as soon as it is written down"
+        "--no-wait", action="store_true", help="only start the move; do not wait for it"
     )
     parser.add_argument(
         "--timeout",

@@ -42,8 +42,8 @@ def add_verbs(verbs: Verbs) -> None:
         operands="JOB DIR",
         description="Have the nodes write every key group of JOB, and its operator "
         "state, to DIR: a directory that they and you share, or a URI such as "
-        "s3://bucket/path. All of it is as it was at one moment, at one batch of each "
-        "query; batches go on being committed meanwhile. DIR must hold no snapshot. "
+        "s3://bucket/path. It is of one moment: one batch of each query. Queries go on "
+        "meanwhile. DIR must hold no snapshot. "
         "Needs pyarrow.",
         examples="lodestar snapshot flights /mnt/snapshots/flights-monday\n"
         "lodestar snapshot flights s3://snapshots/flights --timeout 600 --json",
@@ -55,10 +55,10 @@ def add_verbs(verbs: Verbs) -> None:
         _restore,
         operands="JOB DIR",
         description="Make JOB from the snapshot in DIR, on all nodes that are there "
-        "now, however many it was taken of; JOB must have no state. All of it is there "
-        "then, or nothing. A query that is started again with its checkpoint goes on "
-        "exactly once: batches that the snapshot has are not applied again. Needs "
-        "pyarrow.",
+        "now; their number need not be that of the snapshot. JOB must have no state. "
+        "If it fails, there is no job. A query that is started again with its "
+        "checkpoint goes on exactly once: batches that the snapshot has are not "
+        "applied again. Needs pyarrow.",
         examples="lodestar restore flights /mnt/snapshots/flights-monday",
     )
     _add_arguments(parser, "how the job is to be called")

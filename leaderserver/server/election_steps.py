@@ -63,6 +63,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ElectionSteps"]
 
+_STALL_LOGGED_NS_MIN: Final = 100 * NS_PER_MS
+"""A busy machine has shorter ones all the time; they are counted."""
+
 
 @final
 class ElectionSteps:
@@ -125,7 +128,8 @@ class ElectionSteps:
         excused_ns = self._core.excused_ns
         effects = self._core.step(event, now_ns=turn.now_ns)
         stalled_ns = self._core.excused_ns - excused_ns
-        if stalled_ns and self._answering.may_log("server.stalled", turn):
+        is_long = stalled_ns >= _STALL_LOGGED_NS_MIN
+        if is_long and self._answering.may_log("server.stalled", turn):
             self._log.warning("server.stalled", duration_ms=stalled_ns // NS_PER_MS)
         is_deciding = was_undecided and not self._core.is_undecided
         is_recording = False

@@ -271,6 +271,19 @@ class TestBadUsage:
         assert len(captured.err.splitlines()) == 1
         assert captured.err.startswith("lodestar")
 
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_help_is_no_wider_than_a_terminal(
+        self,
+        verb: str,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """What is longer is broken by the terminal, in the middle of a word."""
+        monkeypatch.setenv("COLUMNS", "80")
+        assert main([verb, "--help"]) == 0
+        text, _, _ = capsys.readouterr().out.partition("\nexample:")
+        assert [line for line in text.splitlines() if len(line) > 80] == []
+
     @pytest.mark.proves("N6")
     @pytest.mark.parametrize(
         "arguments",

@@ -52,6 +52,7 @@ from leaderserver.messages import (
 )
 from leaderserver.server.core.turn import Broadcast, Outgoing, Send
 from leaderserver.server.sqlite_storage import SQLiteStorage
+from nameservice.clock import NS_PER_MS
 from tests.leaderserver.conversation import (
     CONTENDER,
     CONTENDER_OF_ANOTHER,
@@ -84,18 +85,19 @@ class TestStalls:
         deadline_ns = conversation.service.next_deadline_ns()
         assert deadline_ns is not None
         with capture_logs() as logs:
-            conversation.now_ns = deadline_ns + 20  # what is tolerated
+            conversation.now_ns = deadline_ns + 99 * NS_PER_MS  # counted, that is all
             conversation.service.advance(now_ns=conversation.now_ns)
         assert logs == []
+        assert conversation.service.core.stall_count == 1
         deadline_ns = conversation.service.next_deadline_ns()
         assert deadline_ns is not None
         with capture_logs() as logs:
-            conversation.now_ns = deadline_ns + 7_000_000
+            conversation.now_ns = deadline_ns + 100 * NS_PER_MS
             conversation.service.advance(now_ns=conversation.now_ns)
         (stalled,) = logs
         assert stalled["event"] == "server.stalled"
         assert stalled["log_level"] == "warning"
-        assert stalled["duration_ms"] == 7
+        assert stalled["duration_ms"] == 100
 
     def test_stalls_do_not_fill_the_log(self, alice: Talker) -> None:
         """A machine that is starved for hours says so now and then."""
@@ -104,7 +106,7 @@ class TestStalls:
             for _ in range(100):
                 deadline_ns = conversation.service.next_deadline_ns()
                 assert deadline_ns is not None
-                conversation.now_ns = deadline_ns + 30
+                conversation.now_ns = deadline_ns + 100 * NS_PER_MS
                 alice.heartbeat()
         assert 0 < len(logs) < 20
         assert conversation.service.core.stall_count == 100

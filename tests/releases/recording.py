@@ -1,0 +1,54 @@
+"""
+Messages and records as a release writes them: one a line, and how they are made.
+
+``python -m tests.releases.recording 0.1.0`` writes the file of a release.  Do that when
+it is released, and never again: `tests/releases/test_release_before.py` compares what
+comes after with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tests.releases.parties import PARTIES
+from tests.releases.samples import samples
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+__all__ = ["recorded", "release_before"]
+
+_DIRECTORY: Final = Path(__file__).parent
+
+
+def release_before() -> Path:
+    """Return the file of the newest release that is recorded."""
+    releases = {
+        tuple(int(number) for number in path.stem.split(".")): path
+        for path in _DIRECTORY.glob("*.txt")
+    }
+    return releases[max(releases)]
+
+
+def recorded(path: Path) -> list[tuple[str, bytes]]:
+    """Return who reads what in the file of a release, in its order."""
+    lines = [line.split() for line in path.read_text("ascii").splitlines()]
+    return [(party, bytes.fromhex(payload)) for party, _, payload in lines]
+
+
+def _lines() -> Sequence[str]:
+    return [
+        f"{name} {type(sample).__name__} {party.encode(sample).hex()}"
+        for name, party in PARTIES.items()
+        for sample in samples(party.kind)
+    ]
+
+
+if __name__ == "__main__":
+    (release,) = sys.argv[1:]
+    text = "\n".join(_lines()) + "\n"
+    (_DIRECTORY / f"{release}.txt").write_text(text, encoding="ascii")
