@@ -7,7 +7,7 @@ The checkers see what no process can see, and trust nothing that a core says of 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from attrs import frozen
 
@@ -23,6 +23,7 @@ from tests.state_simulation.move_checks import MoveChecker
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from queryablestate.wire.clients import StateDescription
     from queryablestate.wire.questions import Reading
     from queryablestate.wire.records import Entry
     from tests.state_simulation.content import Contents, Row
@@ -40,6 +41,10 @@ __all__ = [
     "StageBooks",
     "ViolationError",
 ]
+
+_US_PER_MS: Final = 1_000
+_CACHED_SLACK_US: Final = 250 * _US_PER_MS
+"""An answer is taken for as old when it comes to the cache as when it was given."""
 
 Found: TypeAlias = "dict[bytes | tuple[bytes, ...], tuple[bytes, ...] | bool | None]"
 """What is told of a storage key (with map key), or whether any of several is there."""
@@ -181,7 +186,12 @@ class Checker:
         self.job(job_id).registered(number, plan)
 
     def entry_decided(
-        self, job_id: str, entry: Entry, registered: dict[str, str]
+        self,
+        job_id: str,
+        entry: Entry,
+        registered: dict[str, str],
+        *,
+        began_us: int,
     ) -> None:
         """
         Take note of a new entry of a chain.
@@ -190,6 +200,7 @@ class Checker:
             job_id: Of which job.
             entry: What was decided.
             registered: The data directory of each node as the control plane has it.
+            began_us: When the leader began to write it.
         """
         job = self.job(job_id)
         self.require(
@@ -197,6 +208,13 @@ class Checker:
         )
         if isinstance(entry, BatchDecided):
             self._check_run(job_id, entry)
+            self.require(
+                "Q2 a decision says when it was made",
+                abs(entry.decided_at_us - began_us) <= 1,
+                entry,
+                "though it was made at",
+                began_us,
+            )
             for written in entry.states:
                 self._check_state(job.states[written.state_number], entry)
             expected = {
@@ -433,6 +451,8 @@ class Checker:
         state_number: int,
         reading: Reading,
         *,
+        sent_us: int,
+        now_us: int,
         groups: tuple[int, ...],
         found: Found | None = None,
         items_from: int = 0,
@@ -447,6 +467,8 @@ class Checker:
             asked: What was known when it asked.
             state_number: Of which state.
             reading: As of what.
+            sent_us: When it was asked.
+            now_us: The time.
             groups: The key groups that were asked for, sorted.
             found: What it is told of keys.
             items_from: Where the items of lists begin, as a slice means it.
@@ -489,6 +511,19 @@ class Checker:
             "instead of",
             asked.least,
         )
+        age_us = reading.age_ms * _US_PER_MS
+        slack_us = _CACHED_SLACK_US if reading.is_cached else _US_PER_MS
+        self.require(
+            "Q2 an age is that of the batch when it was read",
+            sent_us - slack_us <= version.decided_at_us + age_us <= now_us,
+            name,
+            reading,
+            version.decided_at_us,
+            "asked at",
+            sent_us,
+            "told at",
+            now_us,
+        )
         whole = {
             key: values
             for key, values in version.contents.items()
@@ -525,6 +560,49 @@ class Checker:
                 self._seen.get(seen),
             )
             self._seen[seen] = index
+
+    def read(
+        self, job_id: str, state_number: int, reading: Reading, *, now_us: int
+    ) -> None:
+        """Take note of how old a node says that its batch is."""
+        self._check_age(
+            "Q2 a node tells the age of its batch",
+            self.job(job_id).states[state_number],
+            (reading.generation, reading.batch_id, reading.age_ms),
+            now_us,
+        )
+
+    def described(self, described: StateDescription, *, now_us: int) -> None:
+        """Take note of how old the control plane says that the last batch is."""
+        self._check_age(
+            "Q2 a description tells the age of the last batch",
+            self.job(described.job_id).states[described.state_number],
+            (described.generation, described.batch_id, described.age_ms),
+            now_us,
+        )
+
+    def _check_age(
+        self,
+        rule: str,
+        state: StateModel,
+        told: tuple[int, int | None, int | None],
+        now_us: int,
+    ) -> None:
+        generation, batch_id, age_ms = told
+        if batch_id is None:
+            return
+        index = state.index_of(generation, batch_id)
+        decided_at_us = -1 if index is None else state.versions[index].decided_at_us
+        self.require(
+            rule,
+            age_ms == max(0, now_us - decided_at_us) // _US_PER_MS,
+            state.plan.state_name,
+            told,
+            "at",
+            now_us,
+            "of a batch of",
+            decided_at_us,
+        )
 
     def _check_found(
         self, name: object, whole: Contents, found: Found, items_from: int

@@ -99,6 +99,7 @@ class Client:
     Attributes:
         builder: Makes requests.
         open: What waits.
+        sent_ns: When the question was sent of which the answer is being taken.
     """
 
     def __init__(
@@ -124,7 +125,8 @@ class Client:
         self._connection: Connection | None = None
         self._proxy: Proxy | None = None
         self._connect_count = 0
-        self._asked: dict[int, tuple[Ask, Sequence[bytes]]] = {}
+        self._asked: dict[int, tuple[Ask, Sequence[bytes], int]] = {}
+        self.sent_ns = 0
         self._events: deque[QueryEvent] = deque()
         self._is_stepping = False
         self._timer_ns: int | None = None
@@ -182,7 +184,7 @@ class Client:
         message = event.message
         if not isinstance(message, Told | Refusal):
             return
-        ask, keys = self._asked.pop(message.request_id, (None, ()))
+        ask, keys, self.sent_ns = self._asked.pop(message.request_id, (None, (), 0))
         if ask is None or not keys or not isinstance(message, Told):
             return
         # What the core has taken of it bears its reading.
@@ -215,7 +217,8 @@ class Client:
                     self._on_done(request)
             case SendRequest(message, keys):
                 if isinstance(message, Ask):
-                    self._asked[message.request_id] = (message, keys or ())
+                    now_ns = self._world.timeline.now_ns
+                    self._asked[message.request_id] = (message, keys or (), now_ns)
                 self._send(message, encode_payload(keys) if keys else b"")
             case SayHello(request_id=request_id):
                 self._send(Hello(request_id=request_id), b"")

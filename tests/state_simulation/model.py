@@ -34,6 +34,7 @@ class Version:
         batch_id: The batch.
         query_id: Whose.
         sequence: Its place in the chain.
+        decided_at_us: When it was decided.
         contents: All rows.
         is_replaced: Whether the batch replaced what was there.
     """
@@ -42,6 +43,7 @@ class Version:
     batch_id: int
     query_id: str
     sequence: int
+    decided_at_us: int
     contents: Contents
     is_replaced: bool
 
@@ -129,6 +131,7 @@ class JobModel:
                         batch_id=entry.batch_id,
                         query_id=entry.query_id,
                         sequence=entry.sequence,
+                        decided_at_us=entry.decided_at_us,
                         contents=after_batch(
                             before, rows, state.plan, is_replaced=written.is_replaced
                         ),

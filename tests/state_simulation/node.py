@@ -406,7 +406,11 @@ class Node:
             self._not_now(asked, Wait.BATCH, job_id, connection)
         else:
             self._check_answer(question, found, admitted)
-            answer = answer_of(question, found, self._world.wall_clock_us)
+            now_us = self._world.wall_clock_us
+            answer = answer_of(question, found, now_us)
+            self._world.checker.read(
+                admitted.job_id, question.state_number, answer.reading, now_us=now_us
+            )
             self._send(answer, found.payload, connection)
 
     def _check_answer(

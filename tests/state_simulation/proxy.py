@@ -51,6 +51,7 @@ from queryablestate.wire.clients import (
     DropState,
     Hello,
     RunBound,
+    StateDescribed,
     StateDropDone,
     TicketDrawn,
     Welcome,
@@ -143,6 +144,7 @@ class Proxy:
         self._sessions = SessionTable(world.scenario.session_count_max)
         self._requests = RequestHandler(open_access())
         self._timer_ns: int | None = None
+        self._began_ns = 0
         self._loaded_at_ns = 0
         self._registered: set[str] = set()
         rules = [CacheRule(ttl_seconds=_CACHE_TTL_SECONDS)]
@@ -336,6 +338,10 @@ class Proxy:
             )
         except NameServiceError as error:
             answer = refusal_of(error, message.request_id)
+        if isinstance(answer, StateDescribed):
+            self._world.checker.described(
+                answer.description, now_us=self._world.wall_clock_us
+            )
         self._tell_client(link, answer)
 
     def _greet(self, link: LinkId, hello: Hello) -> None:
@@ -466,6 +472,9 @@ class Proxy:
     def _write(self, effect: WriteStore) -> None:
         """Have the leader store take operations, and hear of it, or not."""
         world, core, epoch = self._world, self.core, self.epoch
+        if not world.names.is_within_large_write:
+            self._began_ns = world.timeline.now_ns
+        began_ns = self._began_ns
         rng, timeline = world.rng, world.timeline
         is_doubtful = world.fails(max(world.scenario.store_doubt, world.store_doubt))
         is_lost = is_doubtful and rng.random() < 0.5
@@ -481,6 +490,7 @@ class Proxy:
                     error=MayHaveHappenedError("no answer"), is_certain=False
                 )
             else:
+                world.write_began_ns = began_ns
                 try:
                     world.names.commit(effect.operations, name=self.name, epoch=epoch)
                 except NameServiceError as error:

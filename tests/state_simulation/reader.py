@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from attrs import define
 
 from queryablestate import StateUnavailableError
+from queryablestate.client.builder import entry_of
 from queryablestate.client.floors import PRESENT
 from queryablestate.client.requests import (
     UNANSWERED,
@@ -33,6 +34,7 @@ from tests.state_simulation.content import (
     stored_value,
 )
 from tests.state_simulation.scenario import MAX_PARALLELISM, Profile
+from tests.state_simulation.wall_clock import wall_clock_us_at
 
 
 if TYPE_CHECKING:
@@ -248,6 +250,8 @@ class Reader:
             case _:
                 if request.error is not None:
                     self._failed(wish, request.error)
+                elif isinstance(request, KeysRead):
+                    self._check_entry(request)
                 self._again()
 
     def _failed(self, wish: _Wish, error: Exception) -> None:
@@ -284,11 +288,26 @@ class Reader:
                 wish.asked,
                 ask.state_number,
                 reading,
+                sent_us=wall_clock_us_at(self._client.sent_ns),
+                now_us=self._world.wall_clock_us,
                 groups=groups,
                 found=found,
                 items_from=read.asking.start,
             )
             self._count(ask.state_number, groups, is_cached=reading.is_cached)
+
+    def _check_entry(self, read: KeysRead) -> None:
+        """See to it that the entry of one key is of the age that was told."""
+        if len(read.keys) != 1 or read.rows[0] is None or read.rows[0] is UNANSWERED:
+            return
+        assert read.reading is not None
+        age_seconds = entry_of(read).age_seconds
+        self._world.checker.require(
+            "Q2 an entry is as old as its reading",
+            round(age_seconds * 1_000) == read.reading.age_ms,
+            age_seconds,
+            read.reading,
+        )
 
     def _check_node(self, wish: _Wish, read: NodeRead) -> None:
         route, reading = read.route, read.reading
@@ -301,6 +320,8 @@ class Reader:
             wish.asked,
             route.state_number,
             reading,
+            sent_us=wall_clock_us_at(self._client.sent_ns),
+            now_us=self._world.wall_clock_us,
             groups=groups,
         )
         if isinstance(read.operation, ScanRows):

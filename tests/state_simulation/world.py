@@ -41,6 +41,7 @@ from tests.state_simulation.scenario import (
     Profile,
     Scenario,
 )
+from tests.state_simulation.wall_clock import wall_clock_us_at
 
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ class ProxyPeer(Protocol):
         """Take note that the connection is over."""
 
 
-_WALL_CLOCK_US: Final = 1_700_000_000_000_000
 _LARGE_DEATH: Final = 0.05
 _NOTICE_NS: Final = 80 * MS
 _PROGRESS_COUNT: Final = 2
@@ -184,6 +184,7 @@ class World:
         self.plans: dict[str, QueryPlan] = {}
         self.zombies: list[Run | None] = []
         self.store_doubt = 0.0
+        self.write_began_ns = 0
         self.is_over = False
         self.directory = Path()
         self.hosts: list[Host] = []
@@ -467,7 +468,12 @@ class World:
             entry = decode_entry(value)
             self.trace("store", entry)
             self.counts["entries decided"] += 1
-            self.checker.entry_decided(self._jobs[job_number], entry, registered)
+            self.checker.entry_decided(
+                self._jobs[job_number],
+                entry,
+                registered,
+                began_us=wall_clock_us_at(self.write_began_ns),
+            )
         for job_number, value in assignments:
             record = paths.decode_assignment(value)
             self.trace("store", record)
@@ -723,7 +729,7 @@ class World:
     @property
     def wall_clock_us(self) -> int:
         """Return what every wall clock shows."""
-        return _WALL_CLOCK_US + self.timeline.now_ns // 1_000
+        return wall_clock_us_at(self.timeline.now_ns)
 
     def next_number(self) -> int:
         """Return a number that was not given out before."""
