@@ -47,6 +47,7 @@ from queryablestate.wire.clients import (
 from queryablestate.wire.node_messages import WriterFence
 from queryablestate.wire.records import JobRecord
 from queryablestate.wire.schema_digest import DeclarationWantedError
+from queryablestate.wire.staging_grant import staging_grant
 
 
 if TYPE_CHECKING:
@@ -320,7 +321,7 @@ class TicketOffice:
         run = None
         if binding is not None:
             effects += self._shown(job, binding, now_ns)
-            run = _bound_run(job, binding)
+            run = self._bound_run(job, binding)
         drawn = TicketDrawn(
             request_id=request.request_id,
             ticket=ticket,
@@ -407,7 +408,8 @@ class TicketOffice:
         job.adopt(binding.change)
         self._control.routes.locate(job)
         effects = self._shown(job, binding, now_ns)
-        bound = RunBound(request_id=request.request_id, run=_bound_run(job, binding))
+        run = self._bound_run(job, binding)
+        bound = RunBound(request_id=request.request_id, run=run)
         effects.append(AnswerWriter(link=link, message=bound))
         return effects
 
@@ -429,6 +431,25 @@ class TicketOffice:
             writer_epoch=run.writer_epoch,
         )
         return tell_fence(self._control, job, fence)
+
+    def _bound_run(self, job: Job, binding: _Binding) -> BoundRun:
+        """Return what a run is told that has shown a ticket."""
+        request, writer_epoch = binding.request, binding.writer_epoch
+        states = []
+        for declaration in request.states:
+            state = job.state_named(declaration.state_name)
+            assert state is not None
+            states.append(
+                BoundState(state_name=state.state_name, state_number=state.state_number)
+            )
+        numbers = [state.state_number for state in states]
+        secret, job_id = self._control.copy_secret, request.job_id
+        return BoundRun(
+            writer_epoch=writer_epoch,
+            states=tuple(states),
+            batch_id=job.batch_id_of(request.query_id, numbers),
+            grant=staging_grant(secret, job_id, request.query_id, writer_epoch),
+        )
 
     # -- states --------------------------------------------------------------------
 
@@ -485,24 +506,6 @@ def _together(assigned: JobChange | None, bound: JobChange) -> JobChange:
         record=replace(bound.record, max_parallelism=max_parallelism),
         assignment=assigned.assignment,
         forgotten=assigned.forgotten,
-    )
-
-
-def _bound_run(job: Job, binding: _Binding) -> BoundRun:
-    """Return what a run is told that has shown a ticket."""
-    request = binding.request
-    states = []
-    for declaration in request.states:
-        state = job.state_named(declaration.state_name)
-        assert state is not None
-        states.append(
-            BoundState(state_name=state.state_name, state_number=state.state_number)
-        )
-    numbers = [state.state_number for state in states]
-    return BoundRun(
-        writer_epoch=binding.writer_epoch,
-        states=tuple(states),
-        batch_id=job.batch_id_of(request.query_id, numbers),
     )
 
 

@@ -5,7 +5,8 @@ It has the store (`NodeStore`), answers questions about it (`QuestionAnswerer`),
 listens on a ROUTER of its own.  Writers bring chunks of rows there, which go to the
 disk before they are acknowledged (rule W2); other nodes copy rows that they are to have
 (rule S2), and show that they are nodes: who may bring rows may not read them for that
-(rule C1).
+(rule C1).  Writers show that they may write the job: to be on the allow-list is no
+right to fill the disk (`queryablestate.wire.staging_grant`).
 Whatever else comes in there is counted, logged within a budget, and answered.
 """
 
@@ -15,7 +16,13 @@ from contextlib import ExitStack
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Final, final
 
-from nameservice import RemoteProtocolError, StorageError, get_logger
+from nameservice import (
+    DidNotHappenError,
+    RemoteProtocolError,
+    StorageError,
+    get_logger,
+)
+from queryablestate.errors import AccessDeniedError
 from queryablestate.node.core.chunks import chunk_refused
 from queryablestate.node.core.events import ChunkReceived
 from queryablestate.store.threads import StageTask
@@ -30,6 +37,7 @@ from queryablestate.wire.copy_messages import CopyRefused, OpenCopy, ReadStages
 from queryablestate.wire.node_messages import (
     ChunkStaged,
 )
+from queryablestate.wire.staging_grant import is_granted
 from zmqtransport import (
     Authenticator,
     Port,
@@ -107,6 +115,7 @@ class QueryableStateServer:
         self._serve = serve_copy
         self._log = get_logger(component="state-node")
         self._copy_secret = b""
+        self._former_secret = b""
         self._resources = ExitStack()
         try:
             self._listen(context, key_pair, allow_list)
@@ -165,8 +174,10 @@ class QueryableStateServer:
         return self._port.figures()
 
     def keep_secret(self, secret: bytes) -> None:
-        """Send rows to nodes that show *secret*, from now on."""
-        self._copy_secret = secret
+        """Send rows to nodes that show *secret*, from now on, and take granted ones."""
+        if secret != self._copy_secret:
+            # A batch may be under way that was begun with the leader before.
+            self._former_secret, self._copy_secret = self._copy_secret, secret
 
     def refuse(self, writer: bytes, message: ChunkRefused) -> None:
         """Tell a writer why its chunk is not taken."""
@@ -190,7 +201,31 @@ class QueryableStateServer:
             self._port.drop(error)
             self._tell(writer, chunk_refused(error, 0))
             return
+        refusal = self._why_not(chunk)
+        if refusal is not None:
+            self.refuse(writer, chunk_refused(refusal, chunk.request_id))
+            return
         self._on_event(ChunkReceived(writer=writer, chunk=chunk, rows=frames[2]))
+
+    def _why_not(self, chunk: StageChunk) -> NameServiceError | None:
+        """Return why a writer may not stage a chunk, or None (rule C1)."""
+        if not self._copy_secret:
+            return DidNotHappenError(
+                "the node was not taken in by a proxy yet: send it again in a moment"
+            )
+        if is_granted(
+            chunk.grant,
+            (self._copy_secret, self._former_secret),
+            job_id=chunk.job_id,
+            query_id=chunk.query_id,
+            writer_epoch=chunk.writer_epoch,
+        ):
+            return None
+        if self._port.may_log("unauthorized"):
+            self._log.warning("chunk.not_granted", job_id=chunk.job_id)
+        return AccessDeniedError(
+            f"stage rows of {chunk.job_id} under epoch {chunk.writer_epoch}"
+        )
 
     def _decoded(self, frames: Sequence[zmq.Frame]) -> StageChunk:
         if len(frames) != 1 + FRAME_COUNT_MAX:

@@ -27,6 +27,7 @@ from queryablestate.wire.questions import Answer, Ask, Question, Refusal, Told
 from queryablestate.wire.records import StageRecord
 from queryablestate.wire.schema_digest import SchemaDigest, schema_digest
 from queryablestate.wire.snapshot_messages import SnapshotAnswer, SnapshotRequest
+from queryablestate.wire.staging_grant import StagingGrant
 from queryablestate.wire.wire_struct import WireStruct
 
 
@@ -327,11 +328,13 @@ class BoundRun(WireStruct, frozen=True, kw_only=True):
         writer_epoch: Under which its rows are staged.
         states: Their numbers, in the order of the request.
         batch_id: The last batch that was decided for this query, or None.
+        grant: What the run shows the nodes that it brings rows to.
     """
 
     writer_epoch: int
     states: tuple[BoundState, ...]
     batch_id: int | None
+    grant: StagingGrant = b""
 
 
 class TicketDrawn(WireStruct, frozen=True, kw_only=True, tag="drawn"):

@@ -26,6 +26,7 @@ from queryablestate.wire.records import (
     StageRecord,
 )
 from queryablestate.wire.snapshot_messages import SnapshotCommand, SnapshotReport
+from queryablestate.wire.staging_grant import StagingGrant
 from queryablestate.wire.wire_struct import WireStruct
 
 
@@ -180,7 +181,8 @@ class NodeRegistered(WireStruct, frozen=True, kw_only=True, tag="registered"):
         session_timeout_ms: How long the node may answer without an acknowledgement.
         jobs: What it answers for.
         copy_secret: What nodes show each other that ask for rows: whoever has it was
-            taken in by this proxy leader.  Without one nobody is sent any.
+            taken in by this proxy leader.  Without one nobody is sent any.  By it they
+            tell also which writers may stage (`queryablestate.wire.staging_grant`).
         untouched: Jobs of which the node has more than this control plane knows: what
             it has stays as it is, and nobody is asked for it.
         forgotten: Jobs of which the node removes all that it has, before anything
@@ -354,6 +356,8 @@ class StageChunk(WireStruct, frozen=True, kw_only=True, tag="stage"):
         stage_id: This execution of the task.
         chunk_index: From 0, for each (stage, node).
         assignment_version: By which the rows were sent here.
+        grant: What the run was given when it was bound; empty from who has none, and
+            is refused.
     """
 
     request_id: int
@@ -364,6 +368,7 @@ class StageChunk(WireStruct, frozen=True, kw_only=True, tag="stage"):
     stage_id: StageId
     chunk_index: int
     assignment_version: int
+    grant: StagingGrant = b""
 
 
 class StagedRows(Struct, frozen=True, array_like=True):

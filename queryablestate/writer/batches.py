@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import final
 
 import msgspec
-from attrs import frozen
+from attrs import field, frozen
 
 from nameservice import RemoteProtocolError
 from queryablestate.wire.clients import NodeAddress, StateDeclaration
@@ -95,11 +95,13 @@ class WriteRun:
         plan: The plan.
         origin: Whose batch it is.
         batch_id_last: The last batch that was decided for the query, or None.
+        grant: What nodes are shown that rows are brought to.
     """
 
     plan: WritePlan
     origin: WriteOrigin
     batch_id_last: int | None
+    grant: bytes = field(default=b"", repr=False)
 
     def is_decided(self, batch_id: int) -> bool:
         """Return whether nothing of that batch need be staged (rule W4)."""

@@ -61,6 +61,7 @@ class NodeSending:
         unreachable_since_ns: See the module docstring; None while it is connected.
         is_away: Whether the proxy leader, asked meanwhile, knew no address of it.
         is_given_up: Whether it gets nothing any more.
+        denied_since_ns: Since when it has refused to take rows of this run, or None.
     """
 
     index: int
@@ -78,6 +79,7 @@ class NodeSending:
     unreachable_since_ns: int | None = None
     is_away: bool = False
     is_given_up: bool = False
+    denied_since_ns: int | None = None
 
     @property
     def is_idle(self) -> bool:

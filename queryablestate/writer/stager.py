@@ -40,7 +40,11 @@ from nameservice import (
 )
 from nameservice.clock import NS_PER_MS
 from queryablestate.connect.credentials import as_credentials, load_caller_keys
-from queryablestate.errors import StateUnavailableError
+from queryablestate.errors import (
+    AccessDeniedError,
+    StaleWriterError,
+    StateUnavailableError,
+)
 from queryablestate.wire.address import parse_address
 from queryablestate.wire.batch_digest import digest_of, sum_of_rows
 from queryablestate.wire.codec import encode, encode_payload
@@ -124,6 +128,8 @@ class Stager:
         find_node: Returns where a node is reached now, or None while it is away; asked
             when the address in the plan does not answer.  Without it nobody is taken
             for away before *limits* say so.
+        renew_grant: Returns what nodes are to be shown now, for another proxy leader
+            may lead since the run was bound.  Without it a refusal is final.
         limits: How to send.
     """
 
@@ -135,6 +141,7 @@ class Stager:
         config: HAConfig | None = None,
         credentials: str | Credentials | None = None,
         find_node: Callable[[str], str | None] | None = None,
+        renew_grant: Callable[[], bytes] | None = None,
         limits: StageLimits | None = None,
         connections: WriterConnections | None = None,
     ) -> None:
@@ -144,6 +151,8 @@ class Stager:
         self._config = config
         self._credentials = as_credentials(credentials)
         self._find_node = find_node
+        self._renew_grant = renew_grant
+        self._grant = run.grant
         self._limits = limits or StageLimits()
         self._timeout_ns = seconds_to_ns(self._limits.timeout_seconds)
         self._give_up_ns = seconds_to_ns(self._limits.give_up_seconds)
@@ -174,6 +183,7 @@ class Stager:
 
         Raises:
             ConfigurationError: If a row is larger than `ROW_SIZE_BYTES_MAX`.
+            AccessDeniedError: If the caller may not write the job (rule C1).
             StaleWriterError: If a newer run of the query writes.
             StateUnavailableError: If a node has been silent for too long.
             NameServiceError: What else a node refused a chunk with.
@@ -329,15 +339,35 @@ class Stager:
             node.silent_since_ns = now_ns
             node.pause_ns = REOPEN_PAUSE_NS
             if isinstance(reply, ChunkStaged):
+                node.denied_since_ns = None
                 continue
             error = error_of(Refusal(request_id=0, code=reply.code, data=reply.data))
-            if reply.code not in _TRANSIENT_CODES:
+            if isinstance(error, AccessDeniedError):
+                self._denied(node, error, now_ns)
+            elif reply.code not in _TRANSIENT_CODES:
                 raise error
             node.problem = error
             node.waiting.appendleft(chunk)
             node.due_ns = now_ns + _REFUSED_PAUSE_NS
         if is_over:
             self._drop_link(node, now_ns)
+
+    def _denied(self, node: NodeSending, error: AccessDeniedError, now_ns: int) -> None:
+        """Get another grant: that of the run may be of an earlier proxy leader."""
+        if self._renew_grant is None:
+            raise error
+        if node.denied_since_ns is None:
+            node.denied_since_ns = now_ns
+        if now_ns - node.denied_since_ns >= self._timeout_ns:
+            raise error  # nor does the node know the present leader
+        if node.due_ns > now_ns:
+            return  # several chunks were refused at once
+        try:
+            self._grant = self._renew_grant()
+        except (AccessDeniedError, StaleWriterError):
+            raise
+        except NameServiceError as problem:
+            node.problem = problem
 
     def _send(self, node: NodeSending, now_ns: int) -> None:
         """Send *node* what may be sent, over a new connection if need be."""
@@ -383,6 +413,7 @@ class Stager:
                 stage_id=self._stage_id,
                 chunk_index=chunk.index,
                 assignment_version=origin.assignment_version,
+                grant=self._grant,
             )
         )
 

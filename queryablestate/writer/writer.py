@@ -444,6 +444,24 @@ class StateWriter:
                 return node.address
         return None
 
+    def renew_grant(self, run: WriteRun, *, timeout_seconds: float) -> bytes:
+        """
+        Return what the nodes of the present proxy leader are to be shown for a run.
+
+        Raises:
+            AccessDeniedError: If the caller may not write as that query (any more).
+            StaleWriterError: If a newer run of the query is known.
+            NameServiceError: If the proxy could not be asked.
+        """
+        bound = self.bind(
+            run.plan,
+            query_id=run.origin.query_id,
+            run_id=run.origin.run_id,
+            is_for_now=True,
+            timeout_seconds=timeout_seconds,
+        )
+        return bound.grant
+
     def draw_epoch(self, job_id: str, *, timeout_seconds: float) -> int:
         """
         Draw a ticket that belongs to no batch: an epoch for a run to be born with.
@@ -547,7 +565,9 @@ def _to_run(plan: WritePlan, query_id: str, run_id: str, bound: BoundRun) -> Wri
         state_numbers=tuple(state.state_number for state in bound.states),
         on_new_query=plan.on_new_query,
     )
-    return WriteRun(plan=plan, origin=origin, batch_id_last=bound.batch_id)
+    return WriteRun(
+        plan=plan, origin=origin, batch_id_last=bound.batch_id, grant=bound.grant
+    )
 
 
 def _groups_away(drawn: TicketDrawn) -> tuple[int, ...]:

@@ -175,6 +175,9 @@ def publish_batch(
             find_node=lambda node_id: writer.find_node(
                 run.plan, node_id, timeout_seconds=_FIND_TIMEOUT_SECONDS
             ),
+            renew_grant=lambda: writer.renew_grant(
+                run, timeout_seconds=_FIND_TIMEOUT_SECONDS
+            ),
             limits=StageLimits(timeout_seconds=timeout_seconds),
         ) as stager:
             for state, number in zip(states, run.origin.state_numbers, strict=True):

@@ -334,6 +334,9 @@ class _WriteTask:
             find_node=lambda node_id: self.writer().find_node(
                 self.plan, node_id, timeout_seconds=_FIND_TIMEOUT_SECONDS
             ),
+            renew_grant=lambda: self.writer().renew_grant(
+                run, timeout_seconds=_FIND_TIMEOUT_SECONDS
+            ),
             limits=StageLimits(timeout_seconds=self.options.commit_timeout_seconds),
         ) as stager:
             return StagedMessage(

@@ -324,7 +324,7 @@ def stage_task(
         names: What the columns are called; behind them, each state has a column with
             the key group of a row.
         config: The name service, where tasks can reach it; only asked when a node has
-            moved.
+            moved, or goes by another proxy leader.
         credentials: Whom the nodes see.
         timeout_seconds: How long a node may be silent.
     """
@@ -337,6 +337,15 @@ def stage_task(
         )
         return StateWriter(proxy).find_node(
             run.plan, node_id, timeout_seconds=_FIND_TIMEOUT_SECONDS
+        )
+
+    def renew_grant() -> bytes:
+        assert config is not None
+        proxy = writer_connections().proxy(
+            config, credentials, first_address=run.plan.proxy_address
+        )
+        return StateWriter(proxy).renew_grant(
+            run, timeout_seconds=_FIND_TIMEOUT_SECONDS
         )
 
     def split(
@@ -358,6 +367,7 @@ def stage_task(
             config=config,
             credentials=credentials,
             find_node=find_node,
+            renew_grant=None if config is None else renew_grant,
             limits=StageLimits(timeout_seconds=timeout_seconds),
         ) as stager:
             message = stage_batches(

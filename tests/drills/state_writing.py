@@ -220,6 +220,9 @@ class DrillQuery:
             find_node=lambda node_id: self._writer.find_node(
                 run.plan, node_id, timeout_seconds=_FIND_TIMEOUT_SECONDS
             ),
+            renew_grant=lambda: self._writer.renew_grant(
+                run, timeout_seconds=_FIND_TIMEOUT_SECONDS
+            ),
             limits=StageLimits(timeout_seconds=self._timeout_seconds),
         ) as stager:
             for number, those, is_list in (

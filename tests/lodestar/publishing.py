@@ -13,7 +13,7 @@ from queryablestate.connect.credentials import as_credentials
 from queryablestate.schema.keys import KeyCodec
 from queryablestate.schema.schema import StateKind, StateSchema
 from queryablestate.schema.values import ValueCodec
-from queryablestate.writer.batches import WritePlan
+from queryablestate.writer.batches import WritePlan, WriteRun
 from queryablestate.writer.rows import StateRows
 from queryablestate.writer.stager import Stager
 from queryablestate.writer.writer import StateWriter
@@ -84,6 +84,7 @@ class Publisher:
                 self._batch_id,
                 credentials=self._credentials,
                 find_node=partial(_find_node, writer, run.plan),
+                renew_grant=partial(_renew_grant, writer, run),
             ) as stager:
                 numbers = dict(zip(self._states, run.origin.state_numbers, strict=True))
                 for name, schema in self._states.items():
@@ -105,6 +106,10 @@ class Publisher:
             proxy.close()
         self._batch_id += 1
         return self._batch_id - 1
+
+
+def _renew_grant(writer: StateWriter, run: WriteRun) -> bytes:
+    return writer.renew_grant(run, timeout_seconds=TIMEOUT_SECONDS)
 
 
 def _find_node(writer: StateWriter, plan: WritePlan, node_id: str) -> str | None:

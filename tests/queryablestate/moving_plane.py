@@ -8,6 +8,7 @@ from nameservice import NameServiceError
 from queryablestate.control.changes import (
     AssignmentChanged,
     Change,
+    JobRemoved,
     NodeCame,
     Write,
 )
@@ -199,7 +200,7 @@ class MovingPlane:
         while waiting:
             outcome = waiting.pop(0)
             # No notices: they are for commits, and are given to them by name here.
-            assert not isinstance(outcome, NodeCame | AssignmentChanged)
+            assert not isinstance(outcome, NodeCame | AssignmentChanged | JobRemoved)
             if not isinstance(outcome, Change):
                 effects.append(outcome)
                 continue

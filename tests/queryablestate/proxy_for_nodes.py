@@ -38,6 +38,7 @@ from queryablestate.wire.node_messages import (
 )
 from queryablestate.wire.questions import Answer, Refusal
 from queryablestate.wire.records import StageRecord
+from queryablestate.wire.staging_grant import staging_grant
 from zmqtransport import parse_endpoint
 
 
@@ -262,6 +263,9 @@ class Writer:
             stage_id=self.stage_id,
             chunk_index=self.chunk_count,
             assignment_version=1,
+            grant=staging_grant(
+                COPY_SECRET, self.job_id, self.query_id, self.writer_epoch
+            ),
         )
         payload = rows if isinstance(rows, bytes) else encode_payload(rows)
         self.socket.send_multipart([encode(chunk), payload])

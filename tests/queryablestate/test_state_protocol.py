@@ -28,6 +28,7 @@ PAGE = (ROOT / "docs" / "reference" / "state-protocol.md").read_text("utf-8")
 STORED = {
     "AssignmentRecord",
     "CountersRecord",
+    "JobFence",
     "JobRecord",
     "NodeRecord",
     "QueryProgress",

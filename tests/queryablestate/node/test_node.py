@@ -572,12 +572,13 @@ class TestWriting:
     def test_a_fence_outlives_the_node(
         self, ha: HAServices, proxy: NodeProxy, tmp_path: Path
     ) -> None:
-        """W1: after a restart the zombie is refused before any proxy is heard."""
+        """W1: after a restart the zombie is refused, whatever the proxy says of it."""
         with StateNode(ha, config(tmp_path)) as one:
             fence = WriterFence(job_id="job", query_id="q", writer_epoch=7)
             proxy.register(assignment(fences=(fence,)))
             proxy.apply(batch(1))  # the writer's thread works in order
         with StateNode(ha, config(tmp_path)) as one, Writer(one.address) as writer:
+            proxy.register()
             reply = writer.bring(rows(a=b"1"))
             assert isinstance(reply, ChunkRefused)
             assert reply.code == "stale-writer"
@@ -628,11 +629,12 @@ class TestWriting:
             assert isinstance(error, RemoteProtocolError)
 
     def test_a_chunk_that_is_too_large_is_refused(
-        self, ha: HAServices, tmp_path: Path
+        self, ha: HAServices, proxy: NodeProxy, tmp_path: Path
     ) -> None:
         """The limit itself is taken; a little more is told why not."""
         settings = config(tmp_path, chunk_size_bytes_max=65_536)
         with StateNode(ha, settings) as one, Writer(one.address) as writer:
+            proxy.register()
             empty = len(encode_payload(rows(a=bytes(60_000)))) - 60_000
             fitting = rows(a=bytes(65_536 - empty))
             assert writer.bring(fitting) == ChunkStaged(request_id=1)
@@ -640,18 +642,32 @@ class TestWriting:
             assert isinstance(reply, ChunkRefused)
             assert "at most 65,536 are taken" in str(reply.data)
 
+    @pytest.mark.proves("C1")
+    def test_a_node_that_no_proxy_has_taken_in_takes_no_rows(
+        self, ha: HAServices, proxy: NodeProxy, tmp_path: Path
+    ) -> None:
+        """C1: it cannot tell who may write; the writer sends them again in a moment."""
+        with StateNode(ha, config(tmp_path)) as one, Writer(one.address) as writer:
+            reply = writer.bring(rows(a=b"1"))
+            assert isinstance(reply, ChunkRefused)
+            assert reply.code == "did-not-happen"
+            proxy.register()
+            assert writer.bring(rows(a=b"1")) == ChunkStaged(request_id=2)
+
     @pytest.mark.proves("B4")
     def test_what_a_job_may_stage_is_bounded(
-        self, ha: HAServices, tmp_path: Path
+        self, ha: HAServices, proxy: NodeProxy, tmp_path: Path
     ) -> None:
         """B4: the writer is told why, also when the node has been started again."""
         settings = config(
             tmp_path, chunk_size_bytes_max=1 << 20, staged_bytes_per_job_max=1 << 20
         )
         with StateNode(ha, settings) as one, Writer(one.address) as writer:
+            proxy.register()
             reply = writer.bring(rows(a=bytes(600_000)))
             assert reply == ChunkStaged(request_id=1)
         with StateNode(ha, settings) as one, Writer(one.address) as writer:
+            proxy.register()
             writer.chunk_count += 1
             reply = writer.bring(rows(a=bytes(500_000)))
             assert isinstance(reply, ChunkRefused)
@@ -660,11 +676,12 @@ class TestWriting:
             assert reply.data[3] == 1 << 20
 
     def test_what_waits_for_the_disk_is_bounded(
-        self, ha: HAServices, tmp_path: Path
+        self, ha: HAServices, proxy: NodeProxy, tmp_path: Path
     ) -> None:
         """N3: a writer that brings too much at once is told to bring it again."""
         settings = config(tmp_path, chunks_per_writer_max=1)
         with StateNode(ha, settings) as one, Writer(one.address) as writer:
+            proxy.register()
             for _ in range(200):
                 writer.put(rows(a=b"1"))
             replies = [writer.reply() for _ in range(200)]
@@ -1423,7 +1440,11 @@ class TestStrangers:
             curve_secret_key_file=files.secret_file,
             allow_list_file=allow_list,
         )
-        with StateNode(ha, settings) as one:
+        with (
+            NodeProxy(ha, key_pair=CurveKeyPair.generate()) as proxy,
+            StateNode(ha, settings) as one,
+        ):
+            proxy.register()
             address = parse_address(one.address)
             assert address.server_public_key == keys.public_key
             for pair, is_taken in (
@@ -1447,10 +1468,13 @@ class TestStrangers:
                         with pytest.raises(TimeoutError):
                             writer.reply(0.3)
 
-    def test_connections_are_bounded(self, ha: HAServices, tmp_path: Path) -> None:
+    def test_connections_are_bounded(
+        self, ha: HAServices, proxy: NodeProxy, tmp_path: Path
+    ) -> None:
         """N3: beyond the limit the newest goes, and those there are not disturbed."""
         settings = config(tmp_path, connections_max=1)
         with StateNode(ha, settings) as one, Writer(one.address) as writer:
+            proxy.register()
             assert writer.bring(rows(a=b"1")) == ChunkStaged(request_id=1)
             with Writer(one.address) as second:
                 second.put(rows(a=b"1"))

@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, final
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from nameservice import (
@@ -20,7 +21,13 @@ from queryablestate.control.core import ControlCore
 from queryablestate.control.events import LinkId, NodeSpoke, WriterAsked
 from queryablestate.control.limits import ControlLimits
 from queryablestate.proxy.leadership import ProxyControl
-from queryablestate.wire.clients import BindRun, CommitBatch, DrawTicket, TicketDrawn
+from queryablestate.wire.clients import (
+    BindRun,
+    CommitBatch,
+    DrawTicket,
+    TicketDrawn,
+    WriterRun,
+)
 from queryablestate.wire.node_messages import (
     HeartbeatAcknowledged,
     NodeRefused,
@@ -568,6 +575,9 @@ class TestStoreInDoubt:
         assert proxy.not_led(5)
 
 
+RUN = WriterRun(query_id="q", run_id="r", on_new_query="refuse", born_epoch=1)
+
+
 class TestLimits:
     @pytest.mark.proves("C4")
     def test_they_hold_for_the_core_and_change_with_it(self, proxy: Proxy) -> None:
@@ -576,7 +586,8 @@ class TestLimits:
         proxy.register()
         proxy.register("b", LINK_B)
         for job_id in ("one", "two"):
-            proxy.ask(draw(job_id=job_id, request_id=len(job_id)))
+            request = draw(job_id=job_id, request_id=len(job_id))
+            proxy.ask(replace(request, run=RUN))
             proxy.run(proxy.control.waiting_count)
         *_, refused = proxy.answers()
         assert isinstance(refused, Refusal)
