@@ -91,6 +91,7 @@ VERBS: Final = {
     "states": Verb("state_reads", "list the states that can be asked"),
     "scan": Verb("state_reads", "list what a state holds, in the order of the keys"),
     "count": Verb("state_reads", "tell how many keys a state holds"),
+    "export": Verb("state_export", "write a whole state to a file, for other tools"),
     "operator-state": Verb(
         "operator_state", "tell what the subtasks of an operator hold"
     ),

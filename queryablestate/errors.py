@@ -14,6 +14,7 @@ What reading and writing queryable state can answer with: one branch of the tree
         ├── RateLimitedError            asked too often; carries when to ask again
         ├── AccessDeniedError           says nothing about what exists
         ├── DeadlineExceededError       no answer within the caller's deadline
+        ├── TableTooLargeError          more rows than a table may have
         ├── StaleWriterError            a newer run of the same query writes
         ├── StateOwnedError             another query owns the state
         ├── SchemaMismatchError         not the schema the state was registered with
@@ -22,8 +23,8 @@ What reading and writing queryable state can answer with: one branch of the tree
         ├── StagingQuotaError           too much of a job is staged and not decided
         └── CommitTimeoutError          decided or not, not applied everywhere in time
 
-Readers meet the first nine, writers all.  `UnreachableError`, `NoLeaderError` and
-`AuthenticationError` are what they are elsewhere.
+Readers meet the first ten, writers all but `TableTooLargeError`.  `UnreachableError`,
+`NoLeaderError` and `AuthenticationError` are what they are elsewhere.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ __all__ = [
     "StaleWriterError",
     "StateOwnedError",
     "StateUnavailableError",
+    "TableTooLargeError",
     "UnknownJobError",
     "UnknownKeyError",
     "UnknownStateError",
@@ -260,6 +262,30 @@ class DeadlineExceededError(QueryableStateError):
     def __str__(self) -> str:
         sentence = f"no answer within {self.waited_seconds:.3g} s"
         return f"{sentence}: {self.detail}" if self.detail else sentence
+
+
+class TableTooLargeError(QueryableStateError):
+    """
+    A state has more rows than the caller wants in one table.
+
+    Attributes:
+        job_id: The job.
+        state_name: The state.
+        row_limit: How many rows it may have.
+    """
+
+    def __init__(self, job_id: str, state_name: str, row_limit: int) -> None:
+        super().__init__(job_id, state_name, row_limit)
+        self.job_id = job_id
+        self.state_name = state_name
+        self.row_limit = row_limit
+
+    def __str__(self) -> str:
+        return (
+            f"{self.job_id}/{self.state_name} has more than {self.row_limit} rows: "
+            "raise row_limit if they fit in memory, read it part by part with "
+            "batches(), or write it to a file with 'lodestar export'"
+        )
 
 
 class StaleWriterError(QueryableStateError):

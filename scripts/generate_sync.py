@@ -117,6 +117,10 @@ when it changes.
             ("import Awaitable, Callable", "import Callable"),
         ),
     ),
+    Twin(
+        "tests/queryablestate/client/test_async_frames.py",
+        "tests/queryablestate/client/test_frames.py",
+    ),
 )
 
 

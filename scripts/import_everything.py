@@ -15,6 +15,7 @@ NEEDS_MORE = {
     "pyspark_lodestar": "the extra spark",
     "pyspark_lodestar_log": "the extra spark",
     "haservices.pytest_plugin": "pytest",
+    "queryablestate.client.arrow_columns": "the extra frames",
 }
 
 

@@ -18,6 +18,8 @@ from haservices.testing import LeaderServer, ServerConfig, ZooKeeperServer
 from queryablestate import QueryableStateClient
 from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.proxy.server import QueryStateProxyServer
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from tests.lodestar.publishing import Publisher
 from tests.tiers import nightly_after
 
 
@@ -136,6 +138,37 @@ def children_of(pid: int) -> list[int]:
     """Return the processes that *pid* has started and that still run."""
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     return [int(child) for child in text.split()]
+
+
+class TestFrames:
+    """States as data frames, without Spark."""
+
+    def test_a_state_becomes_a_data_frame(self) -> None:
+        """It sums up, and says as of what."""
+        schema = StateSchema(
+            kind=StateKind.VALUE,
+            key=(Field("tailnum", AtomicType.STRING),),
+            value=(
+                Field("flights", AtomicType.BIGINT),
+                Field("last_dest", AtomicType.STRING),
+            ),
+        )
+        rows = [("N1", 3, "CLE"), ("N2", 40, "BOS"), ("N3", 4, "CLE")]
+        with (
+            LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
+            open_ha_services(server.url) as ha,
+            LocalStateCluster(ha, nodes=2),
+        ):
+            publisher = Publisher(ha, "flights", {"aircraft": schema})
+            publisher.write({"aircraft": rows})
+            done = run("examples/frame_flights.py", server.url)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert [line.split() for line in done.stdout.splitlines()] == [
+            ["last_dest"],
+            ["BOS", "40"],
+            ["CLE", "7"],
+            ["of", "3", "aircraft,", "as", "of", "batch", "0", "or", "later"],
+        ]
 
 
 @pytest.mark.nightly

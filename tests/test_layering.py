@@ -243,6 +243,13 @@ SPARK_PACKAGES = frozenset(
     {"sparkpipeline", "pyspark_lodestar", "pyspark_lodestar_log"}
 )
 
+ARROW_FILES = frozenset(
+    {
+        "queryablestate/client/arrow_columns.py",
+        "queryablestate/connect/snapshot_files.py",
+    }
+)
+
 
 def imported_names(source: str) -> Iterator[str]:
     """
@@ -314,11 +321,7 @@ def violations(path: Path, source: str) -> list[str]:
         forbidden |= {"kazoo"}
     if not (package == "queryablestate" and path.parts[1] == "store"):
         forbidden |= {"lmdb"}
-    is_of_snapshots = package == "queryablestate" and path.parts[1:] == (
-        "connect",
-        "snapshot_files.py",
-    )
-    if package not in SPARK_PACKAGES and not is_of_snapshots:
+    if package not in SPARK_PACKAGES and path.as_posix() not in ARROW_FILES:
         forbidden |= {"pyarrow"}
     if is_pure(path):
         forbidden |= IMPURE
@@ -404,6 +407,7 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         ("leaderserver/client/core/core.py", "import threading"),
         ("queryablestate/node/node.py", "import lmdb"),
         ("queryablestate/node/snapshots.py", "import pyarrow.fs"),
+        ("queryablestate/client/frames.py", "import pyarrow"),
         ("queryablestate/wire/codec.py", "import queryablestate.store.store"),
         ("queryablestate/control/core.py", "from queryablestate.proxy import loop"),
         ("queryablestate/control/moves.py", "import threading"),

@@ -26,6 +26,7 @@ from queryablestate.client.builder import (
     reply_of,
     values_of,
 )
+from queryablestate.client.frames import Frame, check_row_limit
 from queryablestate.client.operator_states import OperatorStateRead, OperatorStateView
 from queryablestate.client.requests import Call, KeysRead, StaleRouteError
 from queryablestate.client.routes import (
@@ -39,6 +40,7 @@ from queryablestate.client.routes import (
 from queryablestate.client.scanning import (
     Scan,
     ScanBounds,
+    ScannedPage,
     bounds_of,
     map_bounds_of,
 )
@@ -500,7 +502,8 @@ class QueryableStateClient:
         self._builder.route(
             job_id, state_name, self._builder.deadline_ns(deadline_seconds)
         )
-        return self._pages(job_id, state_name, bounds, limit, deadline_seconds, least)
+        pages = self._pages(job_id, state_name, bounds, limit, deadline_seconds, least)
+        return ((key, value) for page in pages for _, key, value in page.rows)
 
     def _pages(  # noqa: PLR0917 (only called from here)
         self,
@@ -510,7 +513,7 @@ class QueryableStateClient:
         limit: int | None,
         deadline_seconds: float | None,
         least: Floor | None,
-    ) -> Iterator[tuple[Any, dict[str, Any]]]:
+    ) -> Iterator[ScannedPage]:
         deadline_ns = self._builder.deadline_ns(deadline_seconds)
         route = self._route(job_id, state_name, deadline_ns)
         scan = Scan(
@@ -527,9 +530,134 @@ class QueryableStateClient:
             for page in pages:
                 raise_error(page.error)
                 scan.take(page.node_index, page.result, page.next_start)
-            for _, key, value in scan.pop():
-                yield key, value
+            readings = [page.reading for page in pages if page.reading is not None]
+            yield ScannedPage(route, scan.pop(), readings)
             deadline_ns = self._builder.deadline_ns(deadline_seconds)
+
+    def table(
+        self,
+        job_id: str,
+        state_name: str,
+        *,
+        columns: Iterable[str] | None = None,
+        row_limit: int = 1_000_000,
+        deadline_seconds: float | None = None,
+        min_batch_id: int | None = None,
+        min_generation: int | None = None,
+    ) -> Any:
+        """
+        Return the whole state as a ``pyarrow.Table``, in the order of its keys.
+
+        There is a row for each key, or each entry of a map.  The columns are those of
+        the key, the map key and the value, with the types of the schema; null is null.
+        A list state has a row for each key as well, and each value column is a list of
+        what its items have there.
+
+        *What is of one moment.*  A table is made of the pages of a `scan`.  Each page
+        is what one node held at one moment, after one batch; two pages may be after two
+        batches, and a list or a map that is longer than a page may be, too.  The
+        metadata of the table tells the oldest and the newest batch that a page was
+        read after: ``lodestar.generation`` and ``lodestar.batch_id``,
+        ``lodestar.newest_generation`` and ``lodestar.newest_batch_id``; a batch id is
+        left out before the first batch of a generation.  If both are the same, the
+        table is the state as it was after that batch, but for rows whose time to live
+        ended meanwhile.  If not, every row is as of the oldest or a later batch: a row
+        that was there all the while is there, and what was changed or deleted meanwhile
+        may be as before or as after.  ``lodestar.age_seconds`` is how long ago the
+        batch of a page was decided when the page was read, at most.
+
+        Needs pyarrow: ``pip install 'spark-lodestar[frames]'``.
+
+        Args:
+            job_id: The job.
+            state_name: The state.
+            columns: The names of the columns that are wanted, in that order; all of
+                them travel nevertheless.
+            row_limit: How many rows at most, from 1; of a list state, how many items.
+                All of them are in memory.
+            deadline_seconds: How long each page may take.
+            min_batch_id: Wait until this batch is visible.
+            min_generation: Whose batch; without it, of the present generation.
+
+        Raises:
+            TableTooLargeError: If there are more than *row_limit*; says what to do.
+            ConfigurationError: If there is no such column, an argument is malformed, or
+                pyarrow is not installed.
+            StateUnavailableError: If a node that holds key groups is away; or if the
+                state was dropped and made anew meanwhile.
+            NameServiceError: As `get`.
+        """
+        check_row_limit(row_limit)
+        frame = Frame(job_id, state_name, columns, row_limit)
+        least = least_of(min_batch_id, min_generation)
+        return frame.table(
+            list(self._batches(job_id, state_name, frame, deadline_seconds, least))
+        )
+
+    def batches(
+        self,
+        job_id: str,
+        state_name: str,
+        *,
+        columns: Iterable[str] | None = None,
+        deadline_seconds: float | None = None,
+        min_batch_id: int | None = None,
+        min_generation: int | None = None,
+    ) -> Iterator[Any]:
+        """
+        Iterate over the whole state as batches of a `table` of any size.
+
+        Pages are fetched as the caller comes to them, and only the present one is in
+        memory; of a list state also the list that is not yet at its end.
+
+        Args:
+            job_id: The job.
+            state_name: The state.
+            columns: As for `table`.
+            deadline_seconds: How long each page may take.
+            min_batch_id: Wait until this batch is visible.
+            min_generation: Whose batch; without it, of the present generation.
+
+        Yields:
+            ``pyarrow.RecordBatch``, at least one.  The metadata of each, as `table`
+            has it, is about all pages that were read so far: that of the last one is
+            about all.
+
+        Raises:
+            ConfigurationError: At once, if an argument is malformed or pyarrow is not
+                installed; while iterating, if there is no such column.
+            StateUnavailableError: While iterating, as `table`.
+            NameServiceError: As `get`, while iterating.
+        """
+        frame = Frame(job_id, state_name, columns)
+        least = least_of(min_batch_id, min_generation)
+        self._builder.route(
+            job_id, state_name, self._builder.deadline_ns(deadline_seconds)
+        )
+        return self._batches(job_id, state_name, frame, deadline_seconds, least)
+
+    def _batches(
+        self,
+        job_id: str,
+        state_name: str,
+        frame: Frame,
+        deadline_seconds: float | None,
+        least: Floor | None,
+    ) -> Iterator[Any]:
+        def bounds(route: Route) -> ScanBounds:
+            return bounds_of(route, prefix=None, start=None, stop=None)
+
+        limit = frame.scan_limit
+        pages = self._pages(job_id, state_name, bounds, limit, deadline_seconds, least)
+        is_first = True
+        for page in pages:
+            batch = frame.take(page)
+            if batch.num_rows:
+                is_first = False
+                yield batch
+        batch = frame.rest()
+        if is_first or batch.num_rows:
+            yield batch
 
     def count(
         self,

@@ -22,13 +22,14 @@ from attrs import define, frozen
 from nameservice.errors import RemoteProtocolError
 from queryablestate.client.routes import Route
 from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_of
-from queryablestate.wire.questions import ScanRows
+from queryablestate.wire.questions import Reading, ScanRows
 
 
 __all__ = [
     "PAGE_ROW_COUNT_MAX",
     "Scan",
     "ScanBounds",
+    "ScannedPage",
     "ScannedRow",
     "bounds_of",
     "map_bounds_of",
@@ -40,6 +41,23 @@ PAGE_ROW_COUNT_MAX: Final = 1_000
 
 ScannedRow: TypeAlias = tuple[bytes, Any, dict[str, Any]]
 """The encoded key, the key for the user, the value."""
+
+
+@final
+@frozen
+class ScannedPage:
+    """
+    Rows that are next, over all nodes.
+
+    Attributes:
+        route: The route by which they were asked for.
+        rows: In the order of their encoded keys; may be empty.
+        readings: As of what each page was read that was fetched for them.
+    """
+
+    route: Route
+    rows: Sequence[ScannedRow]
+    readings: Sequence[Reading]
 
 
 @final

@@ -1,5 +1,5 @@
 """
-Arrow columns as Spark hands them over, to stored keys and rows, and back.
+Arrow columns as Spark hands them over, to stored keys and rows.
 
 A batch is converted column by column in Arrow and becomes Python objects at the very
 end: what a row costs is then little more than its own bytes object.  The stored forms
@@ -10,8 +10,8 @@ group of each row has been computed by Spark.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NoReturn, TypeAlias, assert_never
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -20,6 +20,7 @@ from xxhash import xxh64_intdigest
 
 from nameservice import ConfigurationError
 from queryablestate import KeyTooLargeError
+from queryablestate.client.arrow_columns import ARROW_TYPES
 from queryablestate.schema.key_columns import (
     COLUMN_END,
     COLUMN_PRESENT,
@@ -30,20 +31,14 @@ from queryablestate.schema.key_columns import (
 from queryablestate.schema.key_groups import group_start
 from queryablestate.schema.keys import HASH_SEED, KEY_SIZE_BYTES_MAX
 from queryablestate.schema.schema import (
-    ArrayType,
     AtomicType,
-    CollatedStringType,
     DataType,
     DecimalType,
     Field,
-    MapType,
-    StructType,
 )
 
 
 __all__ = [
-    "arrow_rows",
-    "arrow_schema",
     "encoded_keys",
     "encoded_rows",
     "key_groups",
@@ -55,21 +50,6 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 
 # What makes stored values of a column without children.
 _Leaf: TypeAlias = Callable[[pa.Array], list[Any]]
-
-_ARROW_TYPES: Final = {
-    AtomicType.TINYINT: pa.int8(),
-    AtomicType.SMALLINT: pa.int16(),
-    AtomicType.INT: pa.int32(),
-    AtomicType.BIGINT: pa.int64(),
-    AtomicType.FLOAT: pa.float32(),
-    AtomicType.DOUBLE: pa.float64(),
-    AtomicType.BOOLEAN: pa.bool_(),
-    AtomicType.STRING: pa.string(),
-    AtomicType.BINARY: pa.binary(),
-    AtomicType.DATE: pa.date32(),
-    AtomicType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-    AtomicType.TIMESTAMP_NTZ: pa.timestamp("us"),
-}
 
 
 # --- Rows -------------------------------------------------------------------------
@@ -266,7 +246,7 @@ def _scalar_type(arrow_type: pa.DataType) -> DataType:
     if pa.types.is_timestamp(arrow_type):
         is_aware = arrow_type.tz is not None
         return AtomicType.TIMESTAMP if is_aware else AtomicType.TIMESTAMP_NTZ
-    for data_type, one in _ARROW_TYPES.items():
+    for data_type, one in ARROW_TYPES.items():
         if one == arrow_type:
             return data_type
     return _refuse(arrow_type)
@@ -341,7 +321,7 @@ def _times_as_integers(array: pa.Array) -> pa.Array:
         return array.cast(pa.int32())
     if pa.types.is_timestamp(data_type):
         return array.cast(pa.timestamp("us", tz=data_type.tz)).cast(pa.int64())
-    if not _is_binary(data_type) and data_type not in _ARROW_TYPES.values():
+    if not _is_binary(data_type) and data_type not in ARROW_TYPES.values():
         _refuse(data_type)
     return array
 
@@ -364,96 +344,3 @@ def _refuse(arrow_type: pa.DataType) -> NoReturn:
         f"a state cannot hold a column of Arrow type {arrow_type}: cast it to one of "
         "the types in docs/reference/state-types.md"
     )
-
-
-# --- From stored rows to Arrow ----------------------------------------------------
-
-
-def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
-    """Return *fields* as Spark wants them of a Python data source: times in UTC."""
-    return pa.schema([(one.name, _arrow_type(one.type)) for one in fields])
-
-
-def arrow_rows(
-    schema_fields: Sequence[Field], rows: Sequence[Sequence[Any]]
-) -> pa.RecordBatch:
-    """
-    Return *rows* as a batch that a Python data source may give to Spark.
-
-    Args:
-        schema_fields: The columns of the DataFrame: key columns, value columns, or
-            both.
-        rows: For each row the columns in that order, with the values that `KeyCodec`
-            and `ValueCodec` decode.
-    """
-    schema = arrow_schema(schema_fields)
-    columns: Sequence[Sequence[Any]] = (
-        list(zip(*rows, strict=True)) if rows else [()] * len(schema_fields)
-    )
-    arrays = []
-    for one, column in zip(schema_fields, columns, strict=True):
-        to_arrow = _to_arrow(one.type)
-        values = column if to_arrow is None else [to_arrow(value) for value in column]
-        arrays.append(pa.array(values, _arrow_type(one.type)))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _arrow_type(data_type: DataType) -> pa.DataType:
-    match data_type:
-        case AtomicType():
-            return _ARROW_TYPES[data_type]
-        case CollatedStringType():
-            return pa.string()
-        case DecimalType(precision=precision, scale=scale):
-            return pa.decimal128(precision, scale)
-        case StructType(fields=fields):
-            return pa.struct([(one.name, _arrow_type(one.type)) for one in fields])
-        case ArrayType(element=element):
-            return pa.list_(pa.field("element", _arrow_type(element)))
-        case MapType(key=key, value=value):
-            return pa.map_(_arrow_type(key), _arrow_type(value))
-        case _:
-            assert_never(data_type)
-
-
-def _to_arrow(data_type: DataType) -> Callable[[Any], Any] | None:
-    """Return what makes values fit for pyarrow, or None if they are."""
-    match data_type:
-        case AtomicType() | CollatedStringType() | DecimalType():
-            return None
-        case StructType(fields=fields):
-            names = [one.name for one in fields]
-            inner = [_to_arrow(one.type) or _unchanged for one in fields]
-
-            def to_struct(value: Any) -> dict[str, Any] | None:
-                if value is None:
-                    return None
-                if isinstance(value, Mapping):
-                    value = [value[name] for name in names]
-                return {
-                    name: convert(one)
-                    for name, convert, one in zip(names, inner, value, strict=True)
-                }
-
-            return to_struct
-        case ArrayType(element=element):
-            to_element = _to_arrow(element)
-            if to_element is None:
-                return None
-            return lambda value: None if value is None else list(map(to_element, value))
-        case MapType(key=key, value=value_type):
-            to_key = _to_arrow(key) or _unchanged
-            to_value = _to_arrow(value_type) or _unchanged
-
-            def to_pairs(value: Any) -> list[tuple[Any, Any]] | None:
-                if value is None:
-                    return None
-                return [(to_key(one), to_value(other)) for one, other in value.items()]
-
-            return to_pairs
-        case _:
-            assert_never(data_type)
-
-
-def _unchanged(value: Any) -> Any:
-    return value

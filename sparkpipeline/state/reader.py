@@ -10,10 +10,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from nameservice import ConfigurationError
+from queryablestate.client.arrow_columns import arrow_rows
 from queryablestate.client.partition_scan import PartitionScanner
 from queryablestate.schema.schema import fields_json, fields_text, parse_fields
 from sparkpipeline.failures import through_spark
-from sparkpipeline.state.columns import arrow_rows
 
 
 if TYPE_CHECKING:

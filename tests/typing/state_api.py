@@ -65,6 +65,8 @@ def ask(config: HAConfig) -> None:
         client.get_list("flights", "log", "N14228", start=-10)
         rows = client.scan("flights", "aircraft", prefix="N1", limit=10)
         assert_type(rows, Iterator[tuple[Any, dict[str, Any]]])
+        assert_type(client.batches("flights", "aircraft"), Iterator[Any])
+        client.table("flights", "aircraft", columns=["origin"], row_limit=10)
         assert_type(client.count("flights", "aircraft"), int)
         assert_type(client.jobs(), list[str])
         assert_type(client.states("flights"), list[str])

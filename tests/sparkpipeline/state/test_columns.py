@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType as SparkStructType
 
 from nameservice import ConfigurationError
 from queryablestate import KeyTooLargeError
+from queryablestate.client.arrow_columns import arrow_rows, arrow_schema
 from queryablestate.schema.key_columns import key_column
 from queryablestate.schema.keys import KEY_SIZE_BYTES_MAX, KeyCodec
 from queryablestate.schema.schema import (
@@ -37,8 +38,6 @@ from queryablestate.schema.schema import (
 )
 from queryablestate.schema.values import ValueCodec
 from sparkpipeline.state.columns import (
-    arrow_rows,
-    arrow_schema,
     encoded_keys,
     encoded_rows,
     order_bytes,

@@ -8,9 +8,10 @@ import random
 import pyarrow as pa
 import pytest
 
+from queryablestate.client.arrow_columns import arrow_rows
 from queryablestate.schema.keys import KeyCodec
 from queryablestate.schema.schema import AtomicType, DataType
-from sparkpipeline.state.columns import arrow_rows, key_groups
+from sparkpipeline.state.columns import key_groups
 from tests.queryablestate.typed_values import (
     NESTED_KEYS,
     SCALARS,

@@ -1,0 +1,195 @@
+"""
+Rows that were read, as Arrow columns with the types of the schema.
+
+This module needs pyarrow, which is no dependency of those who only ask for keys: it is
+imported when a frame is made (`queryablestate.client.frames`), and by what runs in
+Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, BinaryIO, Final, assert_never
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from queryablestate.schema.schema import (
+    ArrayType,
+    AtomicType,
+    CollatedStringType,
+    DataType,
+    DecimalType,
+    Field,
+    MapType,
+    StructType,
+)
+
+
+__all__ = ["ARROW_TYPES", "arrow_rows", "arrow_schema", "arrow_table", "write_parquet"]
+
+_ROW_GROUP_ROW_COUNT: Final = 100_000
+_ROW_GROUP_SIZE_BYTES: Final = 64 * 1024 * 1024
+
+ARROW_TYPES: Final = {
+    AtomicType.TINYINT: pa.int8(),
+    AtomicType.SMALLINT: pa.int16(),
+    AtomicType.INT: pa.int32(),
+    AtomicType.BIGINT: pa.int64(),
+    AtomicType.FLOAT: pa.float32(),
+    AtomicType.DOUBLE: pa.float64(),
+    AtomicType.BOOLEAN: pa.bool_(),
+    AtomicType.STRING: pa.string(),
+    AtomicType.BINARY: pa.binary(),
+    AtomicType.DATE: pa.date32(),
+    AtomicType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    AtomicType.TIMESTAMP_NTZ: pa.timestamp("us"),
+}
+
+
+def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
+    """Return *fields* as Arrow has them: times in UTC, to the microsecond."""
+    return pa.schema([(one.name, _arrow_type(one.type)) for one in fields])
+
+
+def arrow_rows(
+    schema_fields: Sequence[Field], rows: Sequence[Sequence[Any]]
+) -> pa.RecordBatch:
+    """
+    Return *rows* as a batch of columns.
+
+    Args:
+        schema_fields: The columns: of the key, the map key, the value, or some of them.
+        rows: For each row the columns in that order, with the values that `KeyCodec`
+            and `ValueCodec` decode.
+    """
+    schema = arrow_schema(schema_fields)
+    columns: Sequence[Sequence[Any]] = (
+        list(zip(*rows, strict=True)) if rows else [()] * len(schema_fields)
+    )
+    arrays = []
+    for one, column in zip(schema_fields, columns, strict=True):
+        to_arrow = _to_arrow(one.type)
+        values = column if to_arrow is None else [to_arrow(value) for value in column]
+        arrays.append(pa.array(values, _arrow_type(one.type)))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def arrow_table(
+    fields: Sequence[Field],
+    batches: Sequence[pa.RecordBatch],
+    metadata: Mapping[str, str],
+) -> pa.Table:
+    """Return *batches* with the columns *fields* as one table with *metadata*."""
+    plain = [batch.replace_schema_metadata(None) for batch in batches]
+    table = pa.Table.from_batches(plain, arrow_schema(fields))
+    return table.replace_schema_metadata(metadata)
+
+
+def _arrow_type(data_type: DataType) -> pa.DataType:
+    match data_type:
+        case AtomicType():
+            return ARROW_TYPES[data_type]
+        case CollatedStringType():
+            return pa.string()
+        case DecimalType(precision=precision, scale=scale):
+            return pa.decimal128(precision, scale)
+        case StructType(fields=fields):
+            return pa.struct([(one.name, _arrow_type(one.type)) for one in fields])
+        case ArrayType(element=element):
+            return pa.list_(pa.field("element", _arrow_type(element)))
+        case MapType(key=key, value=value):
+            return pa.map_(_arrow_type(key), _arrow_type(value))
+        case _:
+            assert_never(data_type)
+
+
+def _to_arrow(data_type: DataType) -> Callable[[Any], Any] | None:
+    """Return what makes values fit for pyarrow, or None if they are."""
+    match data_type:
+        case AtomicType() | CollatedStringType() | DecimalType():
+            return None
+        case StructType(fields=fields):
+            names = [one.name for one in fields]
+            inner = [_to_arrow(one.type) or _unchanged for one in fields]
+
+            def to_struct(value: Any) -> dict[str, Any] | None:
+                if value is None:
+                    return None
+                if isinstance(value, Mapping):
+                    value = [value[name] for name in names]
+                return {
+                    name: convert(one)
+                    for name, convert, one in zip(names, inner, value, strict=True)
+                }
+
+            return to_struct
+        case ArrayType(element=element):
+            to_element = _to_arrow(element)
+            if to_element is None:
+                return None
+            return lambda value: None if value is None else list(map(to_element, value))
+        case MapType(key=key, value=value_type):
+            to_key = _to_arrow(key) or _unchanged
+            to_value = _to_arrow(value_type) or _unchanged
+
+            def to_pairs(value: Any) -> list[tuple[Any, Any]] | None:
+                if value is None:
+                    return None
+                return [(to_key(one), to_value(other)) for one, other in value.items()]
+
+            return to_pairs
+        case _:
+            assert_never(data_type)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+# --- Files ------------------------------------------------------------------------
+
+
+def write_parquet(batches: Iterable[pa.RecordBatch], file: BinaryIO) -> int:
+    """
+    Write *batches* to *file*, and return how many rows they have.
+
+    Batches are joined to row groups of 64 MiB in memory, or 100,000 rows.  The metadata
+    of the last one is that of the file (``pyarrow.parquet.read_metadata``), not of the
+    schema, which is written first.
+
+    Args:
+        batches: At least one.
+        file: Stays open.
+
+    Raises:
+        OSError: If *file* cannot be written.
+    """
+    writer: pq.ParquetWriter | None = None
+    waiting: list[pa.RecordBatch] = []
+    metadata: Mapping[bytes, bytes] = {}
+    row_count = 0
+    try:
+        for batch in batches:
+            metadata = batch.schema.metadata
+            waiting.append(batch.replace_schema_metadata(None))
+            row_count += batch.num_rows
+            if writer is None:
+                writer = pq.ParquetWriter(file, waiting[0].schema)
+            if _is_row_group(waiting):
+                writer.write_table(pa.Table.from_batches(waiting))
+                waiting = []
+        assert writer is not None, "there is at least one batch"
+        if waiting:
+            writer.write_table(pa.Table.from_batches(waiting))
+        writer.add_key_value_metadata(metadata)
+    finally:
+        if writer is not None:
+            writer.close()
+    return row_count
+
+
+def _is_row_group(batches: Sequence[pa.RecordBatch]) -> bool:
+    row_count: int = sum(one.num_rows for one in batches)
+    size_bytes: int = sum(one.nbytes for one in batches)
+    return row_count >= _ROW_GROUP_ROW_COUNT or size_bytes >= _ROW_GROUP_SIZE_BYTES
