@@ -11,6 +11,7 @@ from queryablestate.store.marks import hold_mark, records
 from queryablestate.store.store import StateStore
 from queryablestate.wire.codec import decode_rows
 from tests.queryablestate.whole_reads import WholeReader
+from tests.state_simulation.interruptions import Interruption
 from tests.state_simulation.scenario import MAX_PARALLELISM
 
 
@@ -46,6 +47,7 @@ class Disk:
         name: For traces: the node, and how many directories it had before.
         store: It is open while a process has it, and while the books are looked at.
         staged: Chunks that were ever made durable here, by stage id and index.
+        interruption: What may come between the store and its files.
     """
 
     def __init__(self, directory: Path, node_id: str, number: int) -> None:
@@ -55,6 +57,7 @@ class Disk:
         self._directory = directory
         self._node_id = node_id
         self.staged: dict[tuple[bytes, int], StagedRows] = {}
+        self.interruption = Interruption()
         self.store = self._open()
         self.reader = WholeReader(self.store)
         self._positions: dict[str, int] = {}
@@ -68,18 +71,22 @@ class Disk:
         return self.store.store_id
 
     def _open(self) -> StateStore:
-        return StateStore.open(
+        store = StateStore.open(
             self._directory,
             node_id=self._node_id,
             size_bytes_max=_SIZE_BYTES_MAX,
             is_durable=False,
         )
+        self.interruption.put_into(store)
+        return store
 
-    def reopen(self) -> None:
-        """Open it as a new process does."""
+    def reopen(self) -> bool:
+        """Open it as a new process does; return whether it is as far as it was."""
         self.store.close()
         self.store = self._open()
         self.reader = WholeReader(self.store)
+        found = self.store.positions()
+        return all(found.get(job, -1) == at for job, at in self._positions.items())
 
     def close(self) -> None:
         """Let go of it."""
@@ -102,9 +109,13 @@ class Disk:
 
     def stage(self, chunk: StageChunk, payload: bytes, *, now_us: int) -> None:
         """Keep a chunk."""
-        self.store.stage([(chunk, payload)], now_us)
-        key = (chunk.stage_id, chunk.chunk_index)
-        self.staged.setdefault(key, decode_rows(payload))
+        commit_count = self.interruption.commit_count
+        try:
+            self.store.stage([(chunk, payload)], now_us)
+        finally:
+            if self.interruption.commit_count > commit_count:
+                key = (chunk.stage_id, chunk.chunk_index)
+                self.staged.setdefault(key, decode_rows(payload))
 
     def discard(
         self, job_id: str, writer_epoch: int, batch_id: int, stage_ids: Sequence[bytes]
@@ -127,16 +138,29 @@ class Disk:
 
     def apply(self, job_id: str, entry: Entry) -> None:
         """Apply an entry."""
-        self.store.apply(job_id, entry)
-        self._positions[job_id] = self.store.positions()[job_id]
+        try:
+            self.store.apply(job_id, entry)
+        finally:
+            self._look_at_position(job_id)
 
     def reset(
         self, job_id: str, sequence: int, numbers: Sequence[int], job: JobModel
     ) -> None:
         """Begin anew: whatever has rows by then has lost them."""
-        self.store.reset_job(job_id, sequence, numbers)
-        self._positions[job_id] = sequence
-        if sequence == job.sequence:
+        commit_count = self.interruption.commit_count
+        try:
+            self.store.reset_job(job_id, sequence, numbers)
+        finally:
+            self._look_at_position(job_id)
+            is_done = self.interruption.commit_count > commit_count
+            self._reset(job_id, job, is_done=is_done)
+
+    def _look_at_position(self, job_id: str) -> None:
+        """Take note of what is in the files; the process may have ended meanwhile."""
+        self._positions[job_id] = self.store.positions().get(job_id, -1)
+
+    def _reset(self, job_id: str, job: JobModel, *, is_done: bool) -> None:
+        if is_done and self.position(job_id) == job.sequence:
             # From here on it has everything; an earlier beginning may still turn out
             # to lack what another disk has.
             self._cleared.add(job_id)

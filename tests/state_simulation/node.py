@@ -90,6 +90,7 @@ from queryablestate.wire.questions import CountKeys, Question, Refusal
 from tests.queryablestate.whole_reads import finish
 from tests.simulation.timeline import MS
 from tests.state_simulation.copying import NodeCopying, ThreadQueue
+from tests.state_simulation.interruptions import KilledError
 from tests.state_simulation.network import Connection
 from tests.state_simulation.scenario import MAX_PARALLELISM, RETENTION_NS
 
@@ -182,7 +183,9 @@ class Node:
         self._timer_ns: int | None = None
         self._epoch_max = 0
         self.is_leaving = False
-        disk.reopen()
+        world.checker.require(
+            "W3 a store that is opened again is where it was", disk.reopen(), disk
+        )
         self._loop = ThreadQueue(world, lambda: self.is_alive)
         self.copying = NodeCopying(
             world,
@@ -600,15 +603,31 @@ class Node:
     def _written(self) -> None:
         if not self.is_alive:
             return
+        interruption = self.disk.interruption
+        if self._world.kills_within_write():
+            interruption.kill_at(self._world.interruption_step())
+        try:
+            tell = self._tasks.popleft()()
+        except KilledError:
+            self._world.killed_within_write(self)
+            return
+        finally:
+            interruption.disarm()
         # The loop hears of it a moment later; a process may die in between.
-        self._loop.post(self._tasks.popleft()())
+        self._loop.post(tell)
         self._write_next()
+
+    def _may_fail(self) -> None:
+        """Let the disk fail in the middle of what follows, now and then."""
+        if self._world.fails_within_write():
+            self.disk.interruption.fail_at(self._world.interruption_step())
 
     def _stage(self, effect: StageRows) -> Callable[[], None]:
         chunk, payload = effect.chunk, effect.rows.bytes
         message: Struct = ChunkStaged(request_id=chunk.request_id)
         try:
             check_chunk(chunk, decode_rows(payload))
+            self._may_fail()
             self.disk.stage(chunk, payload, now_us=self._world.wall_clock_us)
         except NameServiceError as error:
             message = chunk_refused(error, chunk.request_id)
@@ -623,6 +642,7 @@ class Node:
         job_id, entry = effect.job_id, effect.entry
         failure = None
         try:
+            self._may_fail()
             self.disk.apply(job_id, entry)
         except NameServiceError as error:
             failure = str(error)
@@ -658,6 +678,7 @@ class Node:
         key_groups: tuple[int, ...] | None = None
         failure = None
         try:
+            self._may_fail()
             key_groups = self.disk.store.finish_copy(
                 effect.job_id, effect.key_groups, effect.sequence
             )

@@ -70,6 +70,9 @@ class ProxyPeer(Protocol):
 
 
 _LARGE_DEATH: Final = 0.05
+_KILL_WITHIN_WRITE: Final = 0.01
+_FAIL_WITHIN_WRITE: Final = 0.04
+_STEP_COUNT: Final = 8
 _NOTICE_NS: Final = 80 * MS
 _PROGRESS_COUNT: Final = 2
 # A batch may fail a few times on what the faults have left behind: a commit that times
@@ -173,6 +176,7 @@ class World:
         self.network = Network(
             scenario.network, self.timeline, Random(f"{scenario.seed}/network")
         )
+        self._interruption_rng = Random(f"{scenario.seed}/interruptions")
         self._large_rng = Random(f"{scenario.seed}/large writes")
         self.names = NameService(self._committed, scenario.commit_limits)
         self.connections: dict[LinkId, tuple[ProxyPeer, Proxy]] = {}
@@ -627,6 +631,34 @@ class World:
     def _kill_if_alive(self, proxy: Proxy) -> None:
         if proxy.is_alive and self.leader is proxy:
             self.restart_proxy(proxy)
+
+    # -- within a transaction ----------------------------------------------------------
+
+    def _interrupts(self, probability: float) -> bool:
+        is_storm = self.scenario.profile is Profile.STORM
+        is_quiet = self.network.is_calm or not is_storm
+        return not is_quiet and self._interruption_rng.random() < probability
+
+    def kills_within_write(self) -> bool:
+        """Return whether a node is killed while its store does what comes next."""
+        return self._interrupts(_KILL_WITHIN_WRITE)
+
+    def fails_within_write(self) -> bool:
+        """Return whether the disk fails while a store does what comes next."""
+        return self._interrupts(_FAIL_WITHIN_WRITE)
+
+    def interruption_step(self) -> int:
+        """Return at which step of the store that happens."""
+        return self._interruption_rng.randint(1, _STEP_COUNT)
+
+    def killed_within_write(self, node: Node) -> None:
+        """End a process that was killed, and start another one in a while."""
+        self.counts["fault: killed within a write"] += 1
+        for host in self.hosts:
+            if host.node is node:
+                host.stop()
+                delay_ns = self._interruption_rng.randrange(1, 600 * MS)
+                self.timeline.after(delay_ns, partial(self._return, host))
 
     # -- what lies between -------------------------------------------------------------
 
