@@ -47,7 +47,8 @@ def add_verbs(verbs: Verbs) -> None:
         metavar="D",
         type=Path,
         default=Path(),
-        help="where to write them (default: the working directory)",
+        help="where to write them; made if it is not there (default: the working "
+        "directory)",
     )
     add_json_option(parser, "one JSON object")
     add_log_option(parser, "error")
@@ -105,4 +106,9 @@ def _base(arguments: Namespace) -> Path | None:
         message = f"{name!r} is not a name: say where it goes with --dir"
         raise ConfigurationError(message)
     directory: Path = arguments.dir
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"directory {directory} cannot be made: {error.strerror}"
+        raise ConfigurationError(message) from error
     return directory / name

@@ -23,6 +23,7 @@ from lodestar.arguments import (
 from lodestar.exit_codes import ExitCode
 from lodestar.output import (
     ABSENT,
+    address_text,
     ago_text,
     duration_text,
     json_line,
@@ -159,7 +160,9 @@ def leaders_text(components: Sequence[ComponentInformation]) -> str:
         [
             (
                 each.component_id,
-                _NO_LEADER if each.leader is None else each.leader.address,
+                _NO_LEADER
+                if each.leader is None
+                else address_text(each.leader.address),
                 _number_text(each.epoch),
                 str(each.contender_count),
             )
@@ -356,7 +359,7 @@ def contenders_text(job: str, contenders: Sequence[ContenderInformation]) -> str
             (
                 "leads" if each.is_leader else str(place),
                 each.contender_id,
-                ABSENT if each.address is None else each.address,
+                ABSENT if each.address is None else address_text(each.address),
                 each.session_id,
                 duration_text(each.session_age_seconds),
                 ago_text(each.last_heard_seconds),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABSENT",
+    "address_text",
     "ago_text",
     "duration_text",
     "json_line",
@@ -39,6 +41,7 @@ ABSENT: Final = "-"
 
 _COLUMN_GAP: Final = "  "
 _COLUMN_WIDTH_MIN: Final = 8
+_KEY_IN_ADDRESS: Final = re.compile(r"\?key=[0-9a-f]{64}$")
 _MINUTE_SECONDS: Final = 60
 _HOUR_SECONDS: Final = 60 * _MINUTE_SECONDS
 _DAY_SECONDS: Final = 24 * _HOUR_SECONDS
@@ -166,6 +169,11 @@ def _terminal_width() -> int | None:
         return os.get_terminal_size(sys.stdout.fileno()).columns or None
     except (OSError, ValueError):  # no terminal; not even a file
         return None
+
+
+def address_text(address: str) -> str:
+    """Return *address* for a table: the key of a proxy or a node says little there."""
+    return _KEY_IN_ADDRESS.sub("?key=…", address)
 
 
 def pairs_text(pairs: Sequence[tuple[str, str]]) -> str:

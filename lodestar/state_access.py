@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 from argparse import Namespace
 from typing import TYPE_CHECKING, TypedDict
 
@@ -14,7 +15,12 @@ from lodestar.arguments import (
     positive_seconds,
 )
 from lodestar.verbs import near_name
-from nameservice import NameServiceError, NoLeaderError, UnreachableError
+from nameservice import (
+    AuthenticationError,
+    NameServiceError,
+    NoLeaderError,
+    UnreachableError,
+)
 from queryablestate import UnknownJobError, UnknownStateError
 from queryablestate.client.client import QueryableStateClient
 from queryablestate.connect.credentials import Credentials, credentials_of
@@ -57,7 +63,10 @@ def add_state_options(parser: argparse.ArgumentParser) -> None:
         "Needed where the proxy's configuration lists callers; see 'lodestar keygen'.",
     )
     group.add_argument(
-        "--token-file", metavar="FILE", help="our token, readable by us alone"
+        "--token-file",
+        metavar="FILE",
+        default=os.environ.get("LODESTAR_TOKEN_FILE"),
+        help="our token, readable by us alone (default: LODESTAR_TOKEN_FILE)",
     )
     group.add_argument(
         "--caller-public-key-file", metavar="FILE", help="our own CURVE public key"
@@ -111,6 +120,9 @@ def open_client(arguments: Namespace) -> Iterator[QueryableStateClient]:
         except (UnknownJobError, UnknownStateError) as error:
             _add_known(error, client)
             raise
+        except AuthenticationError as error:
+            _add_options(error, arguments)
+            raise
 
 
 @contextlib.contextmanager
@@ -130,6 +142,9 @@ def open_operations(arguments: Namespace) -> Iterator[StateOperations]:
                 config, _credentials(arguments), deadline_seconds=arguments.deadline
             ) as client:
                 _add_known(error, client)
+            raise
+        except AuthenticationError as error:
+            _add_options(error, arguments)
             raise
 
 
@@ -165,6 +180,13 @@ def _add_known(
             shown = ", ".join(repr(each) for each in known[:_KNOWN_COUNT_MAX])
             more = ", ..." if len(known) > _KNOWN_COUNT_MAX else ""
             error.add_note(f"there are {shown}{more}")
+
+
+def _add_options(error: AuthenticationError, arguments: Namespace) -> None:
+    """Say in *error* how to show who we are, where nothing was shown to a proxy."""
+    is_shown = arguments.token_file or arguments.caller_secret_key_file
+    if not is_shown and error.target.startswith("tcp://"):
+        error.add_note("give --token-file, or --caller-secret-key-file")
 
 
 def _split(name: str, known: Sequence[str]) -> tuple[str, Sequence[str]]:

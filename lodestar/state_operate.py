@@ -10,6 +10,7 @@ from lodestar.arguments import add_json_option, job_id
 from lodestar.exit_codes import ExitCode
 from lodestar.output import (
     ABSENT,
+    address_text,
     ago_text,
     printable,
     rounded_seconds,
@@ -148,7 +149,7 @@ def nodes_text(nodes: Sequence[NodeInformation]) -> str:
         [
             (
                 each.node_id + (" (draining)" if each.is_draining else ""),
-                "away" if each.address is None else each.address,
+                "away" if each.address is None else address_text(each.address),
                 ago_text(each.last_heard_seconds),
                 _counts_text(each.key_group_counts),
                 _counts_text(each.copy_counts),

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "check_classic",
     "close_ha_services",
     "get_leader_retriever",
     "ha_config",
@@ -142,21 +141,6 @@ def close_ha_services() -> None:
     """
     _opened.close()
     close_writer_connections()
-
-
-def check_classic(spark: SparkSession, what: str) -> None:
-    """
-    Refuse a session of Spark Connect, where *what* needs the driver's JVM.
-
-    Raises:
-        ConfigurationError: Says where to run it instead.
-    """
-    if not hasattr(spark, "_jsparkSession"):
-        raise ConfigurationError(
-            f"{what} needs the driver's JVM, which Spark Connect does not give to its "
-            "clients: run it in a classic session, where the driver is "
-            "(spark-submit, or SparkSession.builder.master(…))"
-        )
 
 
 def _from_spark_settings(settings: Mapping[str, str]) -> HAConfig:

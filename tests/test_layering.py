@@ -99,6 +99,7 @@ SHARED_ABOVE_ROOMS = frozenset(
         "sparkpipeline/configuration.py",
         "sparkpipeline/failures.py",
         "sparkpipeline/lasting_errors.py",
+        "sparkpipeline/spark_session.py",
     }
 )
 

@@ -194,8 +194,9 @@ _REASONS: Final = {
         "server's allow-list, or name another key"
     ),
     HandshakeFailure.SECURITY_MISMATCH: (
-        "one side uses CURVE and the other does not: name the key files if the server "
-        "has keys, or leave them out if it has none"
+        "one side uses CURVE and the other does not: name the key files "
+        "(curve_public_key_file, curve_secret_key_file, curve_server_key_file) if the "
+        "server has keys, or leave them out if it has none"
     ),
     HandshakeFailure.PROTOCOL: "what answers there does not speak this protocol",
     HandshakeFailure.CLOSED: (

@@ -25,7 +25,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from nameservice import ConfigurationError, LocalProtocolError, StorageError
-from sparkpipeline.configuration import check_classic
+from sparkpipeline.spark_session import check_session
 
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Checkpoint:
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.location = location
         self._spark = spark
-        check_classic(spark, "attach_state")
+        check_session(spark, "attach_state")
         # Spark has no other way to files than this one, which all of PySpark uses.
         self._jvm = cast("Any", spark._jvm)  # noqa: SLF001 (as above)
         with self._reading():

@@ -36,7 +36,6 @@ from rescaling.operator_state import (
     encode_snapshot,
 )
 from rescaling.redistribution import carry_over
-from sparkpipeline.configuration import check_classic
 from sparkpipeline.failures import StateStreamWriter, through_spark
 from sparkpipeline.operators.batch import (
     OperatorBatch,
@@ -63,6 +62,7 @@ from sparkpipeline.operators.task import (
     file_schema,
     run_subtask,
 )
+from sparkpipeline.spark_session import check_session
 from sparkpipeline.state.sink import QUERY_ID_PROPERTY, RUN_ID_PROPERTY
 
 
@@ -130,7 +130,7 @@ def run_operator(
     Raises:
         ConfigurationError: If the query could not work like that; says what to change.
     """
-    check_classic(df.sparkSession, "run_operator")
+    check_session(df.sparkSession, "run_operator")
     if not df.isStreaming:
         raise ConfigurationError(
             "this DataFrame is no stream: operators run over spark.readStream"

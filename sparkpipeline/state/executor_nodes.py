@@ -41,7 +41,7 @@ from nameservice import (
     seconds_to_ns,
 )
 from queryablestate.node.config import NodeConfig
-from sparkpipeline.configuration import check_classic
+from sparkpipeline.spark_session import check_session
 from sparkpipeline.state import executor_node_process
 from sparkpipeline.state.executor_node_process import (
     NodeOrder,
@@ -125,7 +125,7 @@ def start_nodes(
         UnreachableError: If there were not enough executors in time, or a node did not
             start; says why.
     """
-    check_classic(spark, "start_nodes")
+    check_session(spark, "start_nodes")
     if isinstance(config, str):
         config = HAConfig(url=config)
     if config.backend is Backend.EMBEDDED:

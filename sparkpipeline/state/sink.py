@@ -27,8 +27,8 @@ from queryablestate.writer.batches import StageMessage
 from queryablestate.writer.connections import writer_connections
 from queryablestate.writer.stager import StageLimits, Stager
 from queryablestate.writer.writer import StateWriter
-from sparkpipeline.configuration import check_classic
 from sparkpipeline.failures import StateStreamWriter, through_spark
+from sparkpipeline.spark_session import check_session
 from sparkpipeline.state.options import (
     COMMIT_TIMEOUT_SECONDS_DEFAULT,
     MAX_PARALLELISM_DEFAULT,
@@ -177,7 +177,7 @@ def publish_states(
         UnreachableError: If the name service did not answer in time.
         AuthenticationError: If it refused us.
     """
-    check_classic(df.sparkSession, "publish_state")
+    check_session(df.sparkSession, "publish_state")
     if not df.isStreaming:
         raise ConfigurationError(
             "this DataFrame is no stream: write it with "

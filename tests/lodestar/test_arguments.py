@@ -36,6 +36,7 @@ VERBS = (
     "states",
     "scan",
     "count",
+    "export",
     "operator-state",
     "nodes",
     "drop-state",
@@ -254,7 +255,6 @@ class TestBadUsage:
             (["count", "job", "state"], "LODESTAR_URL"),
             (["drop-state", "job"], "STATE"),
             (["keygen", "a/b"], "--dir"),
-            (["keygen", "a", "--dir", "missing"], "missing"),
         ],
     )
     def test_it_is_told_in_one_line(

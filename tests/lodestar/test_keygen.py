@@ -40,6 +40,18 @@ class TestKeygen:
             "secret_key_file": str(tmp_path / "a.key_secret"),
         }
 
+    def test_the_directory_is_made(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """N4: of its owner alone, as what is in it; what is no directory is refused."""
+        directory = tmp_path / "a" / "keys"
+        assert main(["keygen", "a", "--dir", str(directory)]) == 0
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        assert main(["keygen", "a", "--dir", str(directory / "a.key")]) == 2
+        error = capsys.readouterr().err
+        assert f"directory {directory / 'a.key'} cannot be made" in error
+        assert len(error.splitlines()) == 1
+
     def test_it_never_overwrites(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -95,10 +107,11 @@ class TestToken:
             tokens.add(token)
         assert len(tokens) == 2
 
-    def test_a_directory_that_is_not_there_is_told(
+    def test_a_directory_that_is_none_is_told(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """N5: exit code 2 and a line that names the file."""
-        missing = tmp_path / "missing"
-        assert main(["keygen", "a", "--token", "--dir", str(missing)]) == 2
-        assert str(missing / "a.token") in capsys.readouterr().err
+        """N5: exit code 2 and a line that names it."""
+        file = tmp_path / "file"
+        file.touch()
+        assert main(["keygen", "a", "--token", "--dir", str(file)]) == 2
+        assert f"directory {file} cannot be made" in capsys.readouterr().err

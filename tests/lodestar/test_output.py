@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lodestar.output import (
+    address_text,
     ago_text,
     duration_text,
     json_line,
@@ -189,3 +190,10 @@ def test_a_table_fits_the_terminal(columns: int) -> None:
         assert len(line) == columns
         assert line.split()[0] == "short"
         assert line.count("…") == 2
+
+
+def test_tables_leave_out_the_key_of_an_address() -> None:
+    """Sixty-four digits tell nobody anything, and push the rest off the screen."""
+    address = "tcp://10.0.0.5:5172"
+    assert address_text(address) == address
+    assert address_text(f"{address}?key={'0f' * 32}") == f"{address}?key=…"

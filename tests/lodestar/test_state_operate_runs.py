@@ -167,6 +167,19 @@ class TestAccess:
         states = json.loads(ask("states", "--json", *reader).out)
         assert [each["state"] for each in states] == ["open"]
 
+    @pytest.mark.proves("N5")
+    def test_the_token_may_come_from_the_environment(
+        self, ask: Ask, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """N5: set once, as the URL is; an option outweighs it."""
+        path = cluster.directory / "reader.token"
+        monkeypatch.setenv("LODESTAR_TOKEN_FILE", str(path))
+        result = ask("get", "flights", "open", "1", *cluster.at)
+        assert (result.exit_code, result.out, result.err) == (0, "v  10\n", "")
+        assert ask("nodes", *cluster.at).exit_code == 4
+        operator = cluster.token("operator")
+        assert ask("nodes", *operator, *cluster.at).exit_code == 0
+
     @pytest.mark.parametrize(
         "arguments",
         [
@@ -198,6 +211,8 @@ class TestAccess:
         result = ask("get", "flights", "open", "1", *cluster.at)
         assert result.exit_code == 4
         assert "refused access" in result.err
+        assert result.err.endswith("give --token-file, or --caller-secret-key-file\n")
+        assert ask("nodes", *cluster.at).err.endswith("--caller-secret-key-file\n")
         wrong = tmp_path / "wrong.token"
         wrong.write_text("wrong\n")
         wrong.chmod(0o600)

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from haservices import HAConfig, open_ha_services
 from nameservice import ConfigurationError, UnreachableError
 from sparkpipeline import publish_state
-from sparkpipeline.configuration import check_classic
+from sparkpipeline.spark_session import check_session
 from tests.sparkpipeline.state_cluster import Feed
 
 
@@ -120,7 +120,7 @@ class TestSparkConnect:
         """It is told where to run what needs one."""
         without: Any = object()
         with pytest.raises(ConfigurationError, match="start_nodes needs the driver's"):
-            check_classic(without, "start_nodes")
+            check_session(without, "start_nodes")
 
     def test_its_client_is_refused(self) -> None:
         """By the call, not by the first batch; where the client's packages are."""
