@@ -21,7 +21,7 @@ from attrs import frozen
 
 from haservices import HAConfig
 from nameservice import NS_PER_SECOND, NameServiceError, SystemClock, configure_logging
-from tests.drills.state_writing import DrillQuery
+from tests.drills.state_writing import JOB, DrillQuery
 
 
 __all__ = ["DriverSettings", "report"]
@@ -42,6 +42,8 @@ class DriverSettings:
         pause_seconds: Between two batches.
         is_complete_every: Each batch whose number this divides holds all rows there
             are; 0 for none.
+        job_id: What it writes.
+        token: What it shows the proxy.
     """
 
     services: dict[str, Any]
@@ -50,6 +52,8 @@ class DriverSettings:
     commit_timeout_seconds: float
     pause_seconds: float
     is_complete_every: int
+    job_id: str = JOB
+    token: str | None = None
 
 
 def report(name: str, **fields: Any) -> None:
@@ -77,6 +81,8 @@ def run(settings: DriverSettings, is_over: threading.Event) -> None:
         HAConfig(**settings.services),
         query_id=settings.query_id,
         commit_timeout_seconds=settings.commit_timeout_seconds,
+        job_id=settings.job_id,
+        token=settings.token,
     )
     report("ready")
     while not is_over.is_set():

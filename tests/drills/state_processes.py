@@ -20,6 +20,7 @@ from tests.drills.processes import WAIT_SECONDS, Process, Server
 from tests.drills.spark_driver import SparkSettings
 from tests.drills.state_answers import BatchTimes
 from tests.drills.state_driver import DriverSettings
+from tests.drills.state_writing import JOB
 
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class StateProcesses:
         started_count: How many of them are started with the rest; None for all.
         replica_count: How many copies of each key group a new job has.
         is_durable: Whether the LeaderServer has a data directory.
+        proxy_tables: More of the proxies' configuration, TOML.
+        node_options: More of the nodes' command line.
 
     Attributes:
         server: The LeaderServer.
@@ -116,6 +119,8 @@ class StateProcesses:
         started_count: int | None = None,
         replica_count: int = 1,
         is_durable: bool = True,
+        proxy_tables: str = "",
+        node_options: Sequence[str] = (),
     ) -> None:
         self._started_count = started_count
         self._directory = directory
@@ -131,9 +136,10 @@ class StateProcesses:
             *("--session-timeout-seconds", str(SESSION_TIMEOUT_SECONDS)),
         ]
         proxy_options = [*common, "--allow-volatile"]
-        if replica_count > 1:
+        if replica_count > 1 or proxy_tables:
             config_file = directory / "proxy.toml"
-            config_file.write_text(f"replica_count = {replica_count}\n", "utf-8")
+            text = f"replica_count = {replica_count}\n{proxy_tables}"
+            config_file.write_text(text, "utf-8")
             proxy_options += ["--config-file", str(config_file)]
         self.proxies = [
             Service("proxy", f"proxy-{number}", directory, proxy_options)
@@ -148,6 +154,7 @@ class StateProcesses:
                     *common,
                     *("--node-id", node_id),
                     *("--data-dir", str(self.data_directory(node_id))),
+                    *node_options,
                 ],
             )
             for node_id in (f"node-{number}" for number in range(1, node_count + 1))
@@ -271,6 +278,8 @@ class Driver:
             are, as in complete mode; 0 for none.
         command: What to run instead, such as `spark_command`: it reports the same, and
             the rest is its own business.
+        job_id: What it writes; its files are named after that.
+        token: What it shows the proxy.
     """
 
     def __init__(
@@ -282,18 +291,23 @@ class Driver:
         pause_seconds: float = 0.05,
         is_complete_every: int = 0,
         command: Sequence[str] = (),
+        job_id: str = JOB,
+        token: str | None = None,
     ) -> None:
+        name = "driver" if job_id == JOB else f"driver-{job_id}"
         settings = DriverSettings(
             services=_services(config),
             query_id=str(uuid.uuid4()),
-            checkpoint_file=str(directory / "driver.checkpoint"),
+            checkpoint_file=str(directory / f"{name}.checkpoint"),
             commit_timeout_seconds=commit_timeout_seconds,
             pause_seconds=pause_seconds,
             is_complete_every=is_complete_every,
+            job_id=job_id,
+            token=token,
         )
         own = ["-m", "tests.drills.state_driver", json.dumps(asdict(settings))]
         self._command = [sys.executable, *(command or own)]
-        self._log_file = directory / "driver.log"
+        self._log_file = directory / f"{name}.log"
         self._past: list[DriverEvent] = []
         self._process: Process | None = None
 

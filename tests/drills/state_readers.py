@@ -509,13 +509,16 @@ def _failed(answer: Answer, error: NameServiceError) -> Answer:
     return evolve(answer, error=type(error).__name__, detail=str(error))
 
 
-def check_contents(config: HAConfig, batch_id: int) -> None:
+def check_contents(
+    config: HAConfig, batch_id: int, *, job_id: str = JOB, token: str | None = None
+) -> None:
     """Assert that every row is of that batch, and every list whole."""
-    with QueryableStateClient(config, deadline_seconds=WAIT_SECONDS) as client:
-        rows = dict(client.scan(JOB, ROWS, min_batch_id=batch_id))
+    with QueryableStateClient(config, token, deadline_seconds=WAIT_SECONDS) as client:
+        rows = dict(client.scan(job_id, ROWS, min_batch_id=batch_id))
         assert rows == {key: {"batch": batch_id} for key in KEYS}
-        assert client.count(JOB, ROWS) == len(KEYS)
-        assert client.get_many(JOB, ROWS, KEYS) == rows
+        assert client.count(job_id, ROWS) == len(KEYS)
+        assert client.get_many(job_id, ROWS, KEYS) == rows
         whole = [{"batch": number} for number in range(batch_id + 1)]
         for key in LOG_KEYS:
-            assert client.get_list(JOB, LOG, key, min_batch_id=batch_id) == whole
+            found = client.get_list(job_id, LOG, key, min_batch_id=batch_id)
+            assert found == whole

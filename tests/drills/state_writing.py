@@ -94,6 +94,7 @@ class DrillQuery:
         keys: The keys that each batch writes.
         job_id: The job that the states belong to.
         first_value: What stands in the rows of batch 0; of batch 1, one more.
+        token: What it shows the proxy.
     """
 
     def __init__(
@@ -106,10 +107,11 @@ class DrillQuery:
         keys: Sequence[str] = KEYS,
         job_id: str = JOB,
         first_value: int = 0,
+        token: str | None = None,
     ) -> None:
         self._job_id = job_id
         self._first_value = first_value
-        self._proxy = ProxyConnection(config)
+        self._proxy = ProxyConnection(config, token)
         self._writer = StateWriter(self._proxy)
         self._query_id = query_id
         self._timeout_seconds = commit_timeout_seconds
