@@ -215,8 +215,7 @@ class ResultCache:
             ttl_ns: As `ttl_ns` says of the state.
             valid_ns: When, from *now_ns*, a row in it expires; None if none does.
             batch_id_known: The last batch that is known to be committed.
-            now_ns: The time.  To be strict about rows that expire, the time at which
-                the node was asked: what it said counts from then at the earliest.
+            now_ns: The time.
 
         Returns:
             Whether it is kept.

@@ -358,9 +358,7 @@ class ReadRouter:
                     values=bytes(values),
                     has_missing=answer.has_missing,
                     ttl_ns=self._cache.ttl_ns(location.job_id, location.state_name),
-                    valid_ns=(
-                        None if answer.valid_ms is None else answer.valid_ms * NS_PER_MS
-                    ),
+                    valid_ns=_valid_ns(answer, now_ns - pending.asked_at_ns),
                     batch_id_known=_batch_id_known(location, None),
                     now_ns=now_ns,
                 )
@@ -653,6 +651,17 @@ class ReadRouter:
             ]
             heapq.heapify(self._deadlines)
         return pending
+
+
+def _valid_ns(answer: Answer, waited_ns: int) -> int | None:
+    """
+    Return for how long no row in *answer* expires; None for ever (rule W6).
+
+    The node counts from the moment at which it read: that was *waited_ns* ago at most.
+    """
+    if answer.valid_ms is None:
+        return None
+    return answer.valid_ms * NS_PER_MS - waited_ns
 
 
 def _charge_of(caller: Caller, ask: Ask, location: KvStateLocation) -> _Charge:

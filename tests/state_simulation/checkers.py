@@ -15,7 +15,7 @@ from queryablestate.client.floors import PRESENT
 from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_of
 from queryablestate.wire.records import BatchDecided
 from tests.simulation.checkers import ViolationError
-from tests.state_simulation.content import count_of, rows_of
+from tests.state_simulation.content import count_of, live_at, moments, rows_of
 from tests.state_simulation.model import JobModel
 from tests.state_simulation.move_checks import MoveChecker
 
@@ -77,6 +77,36 @@ class Page:
             for key, value in rows
             if self.start <= key and (self.end is None or key < self.end)
         )
+
+
+@frozen
+class _Told:
+    """What an answer says: of keys and lists, of all rows, or of their number."""
+
+    found: Found | None
+    items_from: int
+    page: Page | None
+    count: int | None
+
+    def is_of(self, whole: Contents, kind: str) -> bool:
+        """Return whether it says what *whole* is."""
+        return (
+            (self.found is None or self._is_found_in(self.found, whole))
+            and (self.page is None or self.page.rows == self.page.part_of(whole))
+            and (self.count is None or self.count == count_of(whole, kind))
+        )
+
+    def _is_found_in(self, found: Found, whole: Contents) -> bool:
+        for key, values in found.items():
+            expected: tuple[bytes, ...] | bool | None
+            if isinstance(key, tuple):
+                expected = not whole.keys().isdisjoint(key)
+            else:
+                expected = whole.get(key)
+                expected = None if expected is None else expected[self.items_from :]
+            if values != expected:
+                return False
+        return True
 
 
 @frozen(kw_only=True)
@@ -145,6 +175,7 @@ class Checker:
     Args:
         seed: Of the run.
         is_in_use: Returns whether a data directory is the one that its node has now.
+        now_us: Returns what the wall clocks show.
 
     Attributes:
         counts: How often each rule was checked.
@@ -155,14 +186,16 @@ class Checker:
         moves: Books over assignments and copies.
     """
 
-    def __init__(self, seed: int, is_in_use: Callable[[str], bool]) -> None:
+    def __init__(
+        self, seed: int, is_in_use: Callable[[str], bool], now_us: Callable[[], int]
+    ) -> None:
         self._seed = seed
         self.counts: Counter[str] = Counter()
         self.jobs: dict[str, JobModel] = {}
         self.stages: dict[bytes, StageBooks] = {}
         self.runs: dict[tuple[str, int], RunBooks] = {}
         self.disks: dict[str, Disk] = {}
-        self.moves = MoveChecker(self, is_in_use)
+        self.moves = MoveChecker(self, is_in_use, now_us)
         self._bound_max: dict[tuple[str, str], int] = {}
         self._runs_of: dict[tuple[str, str], list[str]] = {}
         self._seen: dict[tuple[str, int, int], int] = {}
@@ -529,26 +562,24 @@ class Checker:
             for key, values in version.contents.items()
             if group_of(key) in groups
         }
-        if found is not None:
-            self._check_found(name, whole, found, items_from)
-        if page is not None:
-            self.require(
-                "Q1 a scan misses nothing",
-                page.rows == page.part_of(whole),
-                name,
-                page,
-                "instead of",
-                whole,
-            )
-        if count is not None:
-            self.require(
-                "Q1 a count is of one batch",
-                count == count_of(whole, state.plan.kind),
-                name,
-                count,
-                "instead of",
-                whole,
-            )
+        told = _Told(found, items_from, page, count)
+        # It was read at one moment: no row that had expired by then is in it, and every
+        # other one is.
+        possible = [
+            live_at(whole, state.plan, at_us)
+            for at_us in moments(whole, state.plan, sent_us, now_us)
+        ]
+        self.require(
+            "Q1 an answer holds what its batch left, whole and once",
+            any(told.is_of(live, state.plan.kind) for live in possible),
+            name,
+            told,
+            "instead of",
+            possible,
+        )
+        self.counts["W6 what has expired is absent, and nothing else"] += (
+            state.plan.has_ttl
+        )
         for key_group in groups:
             seen = (reader, state_number, key_group)
             self.require(
@@ -603,23 +634,3 @@ class Checker:
             "of a batch of",
             decided_at_us,
         )
-
-    def _check_found(
-        self, name: object, whole: Contents, found: Found, items_from: int
-    ) -> None:
-        for key, values in found.items():
-            expected: tuple[bytes, ...] | bool | None
-            if isinstance(key, tuple):
-                expected = not whole.keys().isdisjoint(key)
-            else:
-                expected = whole.get(key)
-                expected = None if expected is None else expected[items_from:]
-            self.require(
-                "Q1 an answer holds what its batch left, whole and once",
-                values == expected,
-                name,
-                key,
-                values,
-                "instead of",
-                expected,
-            )

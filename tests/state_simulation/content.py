@@ -13,7 +13,10 @@ from queryablestate.schema.key_groups import GROUP_SIZE_BYTES
 from queryablestate.schema.keys import KeyCodec
 from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from queryablestate.schema.values import ValueCodec
+from queryablestate.store.rows import EXPIRY_SIZE_BYTES
+from tests.simulation.timeline import MS
 from tests.state_simulation.scenario import MAX_PARALLELISM, StatePlan
+from tests.state_simulation.wall_clock import wall_clock_us_at
 
 
 __all__ = [
@@ -24,7 +27,10 @@ __all__ = [
     "after_batch",
     "count_of",
     "entry_key",
+    "expiry_us_of",
+    "live_at",
     "map_keys",
+    "moments",
     "rows_of",
     "schema_of",
     "storage_key",
@@ -32,6 +38,7 @@ __all__ = [
 ]
 
 _KEY_COUNT: Final = 10
+_EXPIRY_NS_MAX: Final = 15_000 * MS
 _KEY_FIELDS: Final = (Field("key", AtomicType.STRING),)
 _MAP_KEY_FIELDS: Final = (Field("inner", AtomicType.STRING),)
 _VALUE_FIELDS: Final = (Field("value", AtomicType.BINARY),)
@@ -79,6 +86,7 @@ def schema_of(state: StatePlan) -> StateSchema:
         key=_KEY_FIELDS,
         map_key=_MAP_KEY_FIELDS if kind is StateKind.MAP else (),
         value=_VALUE_FIELDS,
+        has_ttl=state.has_ttl,
     )
 
 
@@ -126,15 +134,56 @@ def rows_of(seed: int, source: str, batch_id: int, state: StatePlan) -> Sequence
         if state.kind == "map":
             key = rng.choice(map_keys(name))
         is_delete = state.has_deletes and rng.random() < 0.2
-        value = f"{source}/{batch_id}/{index}".encode()
+        value = stored_value(f"{source}/{batch_id}/{index}".encode())
+        if state.has_ttl:
+            value = _expiry(rng) + value
         rows.append(
             Row(
                 key=key,
-                value=None if is_delete else stored_value(value),
+                value=None if is_delete else value,
                 order=b"%d" % rng.randrange(3) if state.has_orders else None,
             )
         )
     return tuple(rows)
+
+
+def _expiry(rng: Random) -> bytes:
+    """Return when a row expires: at any time, whenever its batch comes, or never."""
+    if rng.random() < 0.3:
+        return bytes(EXPIRY_SIZE_BYTES)
+    at_us = wall_clock_us_at(rng.randrange(_EXPIRY_NS_MAX))
+    return at_us.to_bytes(EXPIRY_SIZE_BYTES, "big")
+
+
+def live_at(contents: Contents, state: StatePlan, now_us: int) -> Contents:
+    """Return what there is for readers at some time, without its expiry (rule W6)."""
+    if not state.has_ttl:
+        return contents
+    live = {}
+    for key, values in contents.items():
+        left = tuple(
+            value[EXPIRY_SIZE_BYTES:]
+            for value in values
+            if not 0 < expiry_us_of(value) <= now_us
+        )
+        if left:
+            live[key] = left
+    return live
+
+
+def expiry_us_of(value: bytes) -> int:
+    """Return when a stored value expires; 0 for never."""
+    return int.from_bytes(value[:EXPIRY_SIZE_BYTES], "big")
+
+
+def moments(
+    contents: Contents, state: StatePlan, first_us: int, last_us: int
+) -> list[int]:
+    """Return one time for each of the different contents from *first_us* on."""
+    if not state.has_ttl:
+        return [first_us]
+    expiries = {expiry_us_of(value) for row in contents.values() for value in row}
+    return [first_us, *sorted(us for us in expiries if first_us < us <= last_us)]
 
 
 def after_batch(

@@ -174,13 +174,17 @@ class Disk:
     # -- what the books look at ------------------------------------------------------
 
     def contents(
-        self, number: int, plan: StatePlan, key_groups: Sequence[int]
+        self, number: int, plan: StatePlan, key_groups: Sequence[int], now_us: int
     ) -> dict[bytes, tuple[bytes, ...]] | None:
-        """Return all rows of a state by storage key, or None if it is not there."""
+        """
+        Return all rows of a state by storage key, or None if it is not there.
+
+        Without those that have expired at *now_us*, and without their expiries.
+        """
         found: dict[bytes, tuple[bytes, ...]] = {}
         is_there = False
         for group in key_groups:
-            page = self.reader.scan(number, [group], b"", None, _SCAN_LIMIT, 1)
+            page = self.reader.scan(number, [group], b"", None, _SCAN_LIMIT, now_us)
             assert page.next_start is None
             is_there = is_there or page.view is not None
             for key, value in zip(page.rows[::2], page.rows[1::2], strict=True):

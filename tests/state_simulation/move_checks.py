@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, final
 
 from queryablestate.wire.records import collected_stage_id
+from tests.state_simulation.content import live_at
 
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class MoveChecker:
     Args:
         checker: Counts what is checked, and has the books of jobs and disks.
         is_in_use: Returns whether a data directory is the one that its node has now.
+        now_us: Returns what the wall clocks show.
 
     Attributes:
         present: The assignment of each job.
@@ -46,8 +48,14 @@ class MoveChecker:
             under.
     """
 
-    def __init__(self, checker: Checker, is_in_use: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        checker: Checker,
+        is_in_use: Callable[[str], bool],
+        now_us: Callable[[], int],
+    ) -> None:
         self._checker = checker
+        self._now_us = now_us
         self._require = checker.require
         self._is_in_use = is_in_use
         self.present: dict[str, AssignmentRecord] = {}
@@ -183,7 +191,9 @@ class MoveChecker:
             if disk.lost(number, (key_group,)):
                 self._check_lost(job_id, key_group, disk)
                 continue
-            contents = disk.contents(number, state.plan, (key_group,))
+            now_us = self._now_us()
+            expected = live_at(expected, state.plan, now_us)
+            contents = disk.contents(number, state.plan, (key_group,), now_us)
             require(
                 "S1 a copy holds what the chain says when it is put into use",
                 (contents or {}) == _part(expected, (key_group,)),
@@ -451,7 +461,8 @@ class MoveChecker:
             disk.kept_entries(job_id),
         )
         for number, state in sorted(job.states.items()):
-            rest = disk.contents(number, state.plan, others)
+            now_us = self._now_us()
+            rest = disk.contents(number, state.plan, others, now_us=1)
             require(
                 "S1 rows that a node gives away are gone",
                 not rest,
@@ -465,11 +476,12 @@ class MoveChecker:
             sound = tuple(g for g in held if g not in lost)
             if not sound:
                 continue
-            contents = disk.contents(number, state.plan, sound)
+            contents = disk.contents(number, state.plan, sound, now_us)
             if state.dropped_at is not None or not state.versions:
                 require("W5 what was dropped is gone", contents is None, number)
                 continue
-            expected = _part(state.versions[-1].contents, sound)
+            newest = live_at(state.versions[-1].contents, state.plan, now_us)
+            expected = _part(newest, sound)
             require(
                 "W3 a node holds what the chain says, whole and once",
                 (contents or {}) == expected,

@@ -116,6 +116,7 @@ __all__ = ["Node"]
 _NS_PER_US: Final = 1_000
 _ANSWER_SIZE_BYTES_MAX: Final = 1 << 20
 _COMMANDED: Final = (ResetJobRows, HoldKeyGroups, CollectRows, EndProcess, ApplyEntry)
+_SWEEP_COUNT: Final = 3
 _LIMITS: Final = NodeLimits(
     pause_ns=50 * MS,
     pause_ns_max=400 * MS,
@@ -204,6 +205,7 @@ class Node:
             _LIMITS,
             now_ns=world.timeline.now_ns,
         )
+        self._sweep_later()
         self._registration_id = self._core._identity.registration_id
         store = disk.store
         self._step(
@@ -616,6 +618,18 @@ class Node:
         # The loop hears of it a moment later; a process may die in between.
         self._loop.post(tell)
         self._write_next()
+
+    def _sweep_later(self) -> None:
+        """Remove rows that have expired, some at a time, as long as it runs."""
+        self._world.timeline.after(self._world.sweep_delay_ns(), self._sweep)
+
+    def _sweep(self) -> None:
+        if self.is_alive and not self._world.is_over:
+            sweep = partial(
+                self.disk.store.sweep_expired, self._world.wall_clock_us, _SWEEP_COUNT
+            )
+            self.write(partial(self._quietly, sweep))
+            self._sweep_later()
 
     def _may_fail(self) -> None:
         """Let the disk fail in the middle of what follows, now and then."""

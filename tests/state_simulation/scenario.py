@@ -6,7 +6,7 @@ from enum import Enum
 from random import Random
 from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from queryablestate.control.large_writes import COMMIT_LIMITS, CommitLimits
 from tests.simulation.timeline import MS
@@ -100,6 +100,7 @@ class StatePlan:
         is_complete: Whether each batch is all there is.
         has_deletes: Whether rows may delete.
         has_orders: Whether several rows of a batch may have one key.
+        has_ttl: Whether rows expire.
     """
 
     state_name: str
@@ -107,6 +108,7 @@ class StatePlan:
     is_complete: bool = False
     has_deletes: bool = False
     has_orders: bool = False
+    has_ttl: bool = False
 
 
 @frozen(kw_only=True)
@@ -248,6 +250,16 @@ def _make_queries(rng: Random) -> tuple[QueryPlan, ...]:
     return tuple(queries)
 
 
+def _with_ttl(seed: int, queries: tuple[QueryPlan, ...]) -> tuple[QueryPlan, ...]:
+    """Return *queries*; in some runs the rows of all of their states expire."""
+    if Random(f"{seed}/ttl").random() < 0.6:
+        return queries
+    return tuple(
+        evolve(query, states=tuple(evolve(one, has_ttl=True) for one in query.states))
+        for query in queries
+    )
+
+
 def _make_network(rng: Random, profile: Profile) -> NetworkPlan:
     is_lossy = rng.random() < 0.7 and profile is Profile.STORM
     return NetworkPlan(
@@ -306,7 +318,7 @@ def make_scenario(seed: int) -> Scenario:
         replica_count=replica_count,
         joining_count_max=rng.choice((1, 2, 16)),
         copy_ns=rng.choice((MS, 10 * MS, 60 * MS if is_storm else 10 * MS)),
-        queries=_make_queries(rng),
+        queries=_with_ttl(seed, _make_queries(rng)),
         reader_count=rng.choice((1, 2)),
         network=_make_network(rng, profile),
         store_ns=rng.choice((MS, 5 * MS, 20 * MS)),

@@ -28,4 +28,28 @@ STORE_MUTATIONS: Final = (
         after="                self.slots += opened\n",
         seed=64,
     ),
+    Mutation(
+        name="expired-rows-answered",
+        rule="W6: rows that are expired are absent for every reader",
+        module="queryablestate.store.rows",
+        before="            if expiry <= self._now:\n",
+        after="            if expiry <= self._now[:-3]:\n",
+        seed=2,
+    ),
+    Mutation(
+        name="rows-removed-too-early",
+        rule="W6: a row is there until it expires",
+        module="queryablestate.store.expiry",
+        before="live = LiveValues(has_ttl=True, now_us=now_us)",
+        after="live = LiveValues(has_ttl=True, now_us=now_us + 1_000_000)",
+        seed=2,
+    ),
+    Mutation(
+        name="kept-beyond-expiry",
+        rule="C3: an answer is not kept longer than a row in it is there",
+        module="queryablestate.proxy.cache",
+        before="lifetime_ns = ttl_ns if valid_ns is None else min(ttl_ns, valid_ns)",
+        after="lifetime_ns = ttl_ns",
+        seed=11,
+    ),
 )

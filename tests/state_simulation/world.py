@@ -169,7 +169,9 @@ class World:
         self.rng = Random(f"{scenario.seed}/world")
         self.connection_rng = Random(f"{scenario.seed}/connections")
         self.timeline = Timeline()
-        self.checker = Checker(scenario.seed, self._is_in_use)
+        self.checker = Checker(
+            scenario.seed, self._is_in_use, lambda: self.wall_clock_us
+        )
         self.moves = self.checker.moves
         self.answers = AnswerChecker(self.checker)
         self.counts: Counter[str] = Counter()
@@ -177,6 +179,7 @@ class World:
             scenario.network, self.timeline, Random(f"{scenario.seed}/network")
         )
         self._interruption_rng = Random(f"{scenario.seed}/interruptions")
+        self._sweep_rng = Random(f"{scenario.seed}/sweeps")
         self._large_rng = Random(f"{scenario.seed}/large writes")
         self.names = NameService(self._committed, scenario.commit_limits)
         self.connections: dict[LinkId, tuple[ProxyPeer, Proxy]] = {}
@@ -779,6 +782,10 @@ class World:
         """Return how long a write to a node's store takes."""
         return 1 + round(self.rng.expovariate(1.0) * self.scenario.store_ns)
 
+    def sweep_delay_ns(self) -> int:
+        """Return when a node looks for expired rows again."""
+        return 1 + self._sweep_rng.randrange(400 * MS)
+
     def copy_delay_ns(self, node_id: str) -> int:
         """Return how long a node takes to read a page for another."""
         del node_id
@@ -812,4 +819,6 @@ class World:
         """Write a line of the trace."""
         if self._write is not None:
             text = " ".join(str(part) for part in what)
+            # Where it runs is drawn, and stands in what disks complain of.
+            text = text.replace(str(self.directory), "directory")
             self._write(f"{self.timeline.now_ns / MS:10.3f} {who}: {text}")

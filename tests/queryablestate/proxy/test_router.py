@@ -825,6 +825,20 @@ class TestCaching:
             Outgoing(CLIENT, told, VALUES)
         ]
 
+    @pytest.mark.proves("W6", "C3")
+    def test_what_expires_counts_from_the_question(self) -> None:
+        """The node has read before its answer came, and the proxy knows not when."""
+        reads = self.reads()
+        reads.ask(ask())
+        answer = Answer(
+            question_id=1, reading=reading(), has_missing=False, valid_ms=1_000
+        )
+        reads.router.answered(NODE_A, answer, VALUES, now_ns=SECOND // 2)
+        kept = reads.ask(ask(request_id=2), now_ns=SECOND - 1)[0].message
+        assert isinstance(kept, Told)
+        asked = reads.ask(ask(request_id=3), now_ns=SECOND)[0].message
+        assert isinstance(asked, Question)
+
     @pytest.mark.proves("C3")
     def test_a_newer_commit_ends_what_is_kept(self) -> None:
         """C3: from the decision on, before the node has applied it."""
