@@ -40,7 +40,7 @@ class LeaderContender(Protocol):
         Become the leader under *session*.
 
         Prepare what leading needs, then call ``LeaderElection.confirm_leadership``,
-        here or later on any thread: nobody finds a leader that has not confirmed.
+        here or later on any thread: a leader that has not confirmed is not found.
         """
 
     def revoke_leadership(self) -> None:

@@ -156,7 +156,7 @@ class LeaderElection:
 
         Args:
             leader_session_id: As it was granted.
-            address: 1 to 1,024 printable characters, for whoever looks for us.
+            address: 1 to 1,024 printable characters, for those who look for us.
 
         Raises:
             LeadershipLostError: That leadership is over, or `close` was called; nothing

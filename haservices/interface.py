@@ -127,7 +127,7 @@ class HAOperations(Protocol):
             The leadership that was ended.
 
         Raises:
-            NoLeaderError: If nobody has been granted it.
+            NoLeaderError: If no contender has been granted it.
         """
 
     def transfer(self, component_id: str, contender_id: str) -> LeaderSession | None:
@@ -137,7 +137,7 @@ class HAOperations(Protocol):
         The present holder is revoked and queues last.  When its revoke callback has
         returned, or when it believes no longer, *contender_id* is granted.  Should it
         be silent by then, or not confirm in time, the next in the queue leads.  Where
-        nobody leads, *contender_id* goes first.
+        there is no leader, *contender_id* goes first.
 
         On ZooKeeper the contenders that queued before *contender_id* queue last, too.
 
@@ -147,7 +147,7 @@ class HAOperations(Protocol):
 
         Returns:
             The leadership that was ended, or None if there was none to end:
-            *contender_id* leads already, or nobody did.
+            *contender_id* leads already, or there was no leader.
 
         Raises:
             UnknownContenderError: If it does not contend for *component_id*.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lodestar.exit_codes import ExitCode, exit_code_of
 from lodestar.output import printable
 from lodestar.verbs import SERVING_VERBS
-from nameservice import NameServiceError, configure_logging
+from nameservice import NameServiceError, RemoteProtocolError, configure_logging
 
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 
 __all__ = ["run"]
+
+_NOT_UNDERSTOOD: Final = frozenset({"malformed", "invalid"})
+"""What a request is answered with that the other side does not know."""
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -40,7 +43,9 @@ def run(parsed: argparse.Namespace) -> int:
         _complain(parsed.verb, "interrupted")
         return ExitCode.FAILED
     except (NameServiceError, OSError) as error:
-        notes = getattr(error, "__notes__", ())
+        notes = [*getattr(error, "__notes__", ())]
+        if isinstance(error, RemoteProtocolError) and error.reason in _NOT_UNDERSTOOD:
+            notes.append("the other side may run an earlier version: upgrade it first")
         _complain(parsed.verb, "; ".join((str(error), *notes)))
         return exit_code_of(error)
     return code

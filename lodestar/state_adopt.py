@@ -179,10 +179,10 @@ def _is_confirmed() -> bool:
     Return whether the person at the terminal says yes.
 
     Raises:
-        ConfigurationError: If there is nobody to ask.
+        ConfigurationError: If standard input is not a terminal.
     """
     if not sys.stdin.isatty():
-        message = "say --yes to take these rows over: there is nobody to ask"
+        message = "say --yes to take these rows over: standard input is not a terminal"
         raise ConfigurationError(message)
     print("Type yes to take them over: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == "yes"

@@ -9,7 +9,7 @@ Every exception of the name service, in one tree.
     │   ├── LocalProtocolError          our caller asked for something illegal
     │   └── RemoteProtocolError         the peer sent something illegal
     │       └── WrongServiceError       a URL names another kind of server
-    ├── UnreachableError                nobody answered; carries what was tried
+    ├── UnreachableError                no answer in time; carries what was tried
     ├── AuthenticationError             somebody answered, and refused us
     ├── ForkedClientError               an inherited service was used after fork()
     ├── DidNotHappenError               nothing changed; retrying is safe
@@ -119,7 +119,7 @@ class WrongServiceError(RemoteProtocolError):
 
 class UnreachableError(NameServiceError):
     """
-    Nobody answered in time.
+    There was no answer in time.
 
     Attributes:
         target: What was tried: a URL or an endpoint.
@@ -340,7 +340,7 @@ class StorageError(NameServiceError):
 
 class NoLeaderError(NameServiceError):
     """
-    Nobody was known to lead.
+    There was no leader, or none was known.
 
     Attributes:
         component_id: Whose leader was looked for.

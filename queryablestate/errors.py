@@ -10,7 +10,7 @@ What reading and writing queryable state can answer with: one branch of the tree
         ├── UnknownKeyError             the state holds nothing under this key
         ├── WrongKeyTypeError (also TypeError)    the key does not fit the key columns
         ├── KeyTooLargeError            an encoded key is too long to be stored
-        ├── StateUnavailableError       key groups that nobody can answer for now
+        ├── StateUnavailableError       key groups that no node can answer for now
         ├── RateLimitedError            asked too often; carries when to ask again
         ├── AccessDeniedError           says nothing about what exists
         ├── DeadlineExceededError       no answer within the caller's deadline
@@ -166,7 +166,7 @@ class KeyTooLargeError(QueryableStateError):
 
 class StateUnavailableError(QueryableStateError):
     """
-    Nobody can answer for some key groups now.
+    No node can answer for some key groups now.
 
     Attributes:
         job_id: The job that was asked.

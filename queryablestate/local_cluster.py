@@ -176,7 +176,7 @@ class LocalStateCluster:
         """
         Have others take over what a node has, as far as they can, and stop it (S1).
 
-        To stop one that nobody expects to go, close it: ``cluster.node(name).close()``.
+        To stop one without warning, close it: ``cluster.node(name).close()``.
 
         Args:
             node_id: Its name.

@@ -65,7 +65,7 @@ class ContactRestored:
     The name service was asked anew, and has answered.
 
     Attributes:
-        publication: Its answer, or None if nobody ever led.
+        publication: Its answer, or None if there never was a leader.
     """
 
     publication: Publication | None
@@ -78,7 +78,7 @@ RetrieverEvent: TypeAlias = (
 
 @frozen(kw_only=True)
 class NotifyLeader:
-    """Tell the listener; None means that nobody leads now."""
+    """Tell the listener; None means that there is no leader now."""
 
     leader: LeaderInformation | None
 

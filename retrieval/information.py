@@ -34,7 +34,7 @@ class Publication:
     Attributes:
         epoch: The newest epoch of the component that was ever published.
         confirm_count: How often its holder has confirmed; 0 if it never did.
-        leader: The confirmed leader, or None if nobody leads now.
+        leader: The confirmed leader, or None if there is none now.
     """
 
     epoch: int

@@ -127,7 +127,7 @@ class LeaderRetriever:
             timeout_seconds: How long to wait; None waits for as long as it takes.
 
         Raises:
-            NoLeaderError: If nobody was known to lead within *timeout_seconds*.
+            NoLeaderError: If no leader was known within *timeout_seconds*.
             ConfigurationError: If *timeout_seconds* is negative or not finite.
             LocalProtocolError: If the retriever is not started, or is closed.
             ForkedClientError: In a child of the process that made it.

@@ -102,7 +102,7 @@ class AsyncQueryableStateClient:
     Args:
         config: The name service, or how to open it (a URL will do).  One that is given
             open stays its owner's.
-        credentials: A token or `Credentials`; without, whoever may connect may ask.
+        credentials: A token or `Credentials`; None where the proxy has no callers.
         deadline_seconds: For questions that do not say.
         query_config: The limits of the client itself.
 
@@ -159,8 +159,8 @@ class AsyncQueryableStateClient:
             KeyTooLargeError: If no key is as long.
             LocalProtocolError: If it is more than 16 MiB: read a long list with
                 `get_list`, a large map with `scan_map`.
-            StateUnavailableError: If nobody can answer for its key group now; says when
-                to ask again.
+            StateUnavailableError: If no node can answer for its key group now; says
+                when to ask again.
             RateLimitedError: If this is asked too often; likewise.
             AccessDeniedError: If we may not read this.
             DeadlineExceededError: If there was no answer in time.
@@ -243,7 +243,7 @@ class AsyncQueryableStateClient:
             min_generation: Whose batch; without it, of the present generation.
 
         Raises:
-            StateUnavailableError: At once, if nobody can answer for some of the key
+            StateUnavailableError: At once, if no node can answer for some of the key
                 groups (without *partial*).
             NameServiceError: As `get`.
         """
@@ -730,7 +730,7 @@ class AsyncQueryableStateClient:
         Raises:
             UnknownStateError: If no operator of the job has published such a state.
             UnknownJobError: If there is no state of this job at all.
-            StateUnavailableError: If nobody can answer now, or nothing is published
+            StateUnavailableError: If no node can answer now, or nothing is published
                 yet; says when to ask again.
             DeadlineExceededError: If there was no answer in time; or if the state is
                 large, and no two batches were as far apart as it takes to read it.
@@ -773,7 +773,7 @@ class AsyncQueryableStateClient:
 
         Raises:
             UnknownJobError: If there are none.
-            StateUnavailableError: If nobody can say, though nodes have its rows.
+            StateUnavailableError: If it cannot be said yet, though nodes have rows.
         """
         found = await self.describe_all(job_id, deadline_seconds=deadline_seconds)
         return [state.name for state in found]

@@ -141,7 +141,7 @@ class DrainWaiting:
         if not drain.is_draining:
             raise DidNotHappenError(
                 f"{self._node_id} is not being drained any more, and not empty: it "
-                "was started anew, or somebody lets it take part again"
+                "was started anew, or was told to take part again (drain --undo)"
             )
         if (
             not is_settled

@@ -97,7 +97,7 @@ Reply = TypeVar("Reply", bound=Struct)
 @final
 class StateOperations:
     """
-    Asks whoever is the proxy leader.  Thread-safe; a context manager.
+    Asks the proxy that leads.  Thread-safe; a context manager.
 
     Args:
         config: The name service, or how to open it (a URL will do).
@@ -355,7 +355,7 @@ class StateOperations:
             The nodes that may have rows of it, sorted.
 
         Raises:
-            UnknownJobError: If nobody knows of such a job.
+            UnknownJobError: If there is no such job.
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
@@ -442,7 +442,8 @@ class StateOperations:
             What was taken over, by job.
 
         Raises:
-            ConfigurationError: If nobody keeps rows of *control_id*, or there is state.
+            ConfigurationError: If no node keeps rows of *control_id*, or there is
+                state.
             StorageError: If a job cannot be taken over; says why.
             DidNotHappenError: If nodes of a job are away; says which.
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.

@@ -105,7 +105,7 @@ class TestRescaling:
         """O6: no more nodes than there are, no job that there is not."""
         with LocalStateCluster(ha, nodes=1), StateOperations(ha) as operations:
             Publisher(ha, "job", {"state": SCHEMA}).write({"state": [(1, 1)]})
-            with pytest.raises(ConfigurationError, match="1 are registered"):
+            with pytest.raises(ConfigurationError, match="being drained: 1;"):
                 operations.rescale("job", node_count=2)
             with pytest.raises(ConfigurationError, match="2 copies"):
                 operations.rescale("job", replica_count=2)
