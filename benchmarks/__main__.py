@@ -20,6 +20,7 @@ _NAMES = (
     "greedy_reads",
     "state_publish",
     "state_move",
+    "large_batch",
 )
 
 
