@@ -23,6 +23,7 @@ from lodestar.arguments import (
     settings_of,
 )
 from lodestar.exit_codes import ExitCode
+from lodestar.metrics import add_metrics_option, metrics_of
 from lodestar.output import write
 from lodestar.signals import stop_signals
 from nameservice import NameServiceError, get_logger
@@ -111,6 +112,7 @@ def add_verbs(verbs: Verbs) -> None:
         metavar="D",
         help="keep epochs and leader stores here over restarts (default: in memory)",
     )
+    add_metrics_option(parser)
     add_log_option(parser, "info")
 
     access = parser.add_argument_group(
@@ -199,7 +201,11 @@ def _server(arguments: Namespace) -> ExitCode:
     _raise_descriptor_limit()
     ended: queue.SimpleQueue[Signals | None] = queue.SimpleQueue()
     server = LeaderServer(config, is_alone=True)
-    with stop_signals(ended.put, takes_hangup=True), server:
+    with (
+        stop_signals(ended.put, takes_hangup=True),
+        metrics_of(arguments, server),
+        server,
+    ):
 
         def wait_for_failure() -> None:
             server.join()

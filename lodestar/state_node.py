@@ -30,6 +30,7 @@ from lodestar.arguments import (
     settings_of,
 )
 from lodestar.exit_codes import ExitCode
+from lodestar.metrics import add_metrics_option, metrics_of
 from lodestar.output import printable, write
 from lodestar.signals import stop_signals
 from nameservice import NS_PER_SECOND, NameServiceError, SystemClock, seconds_to_ns
@@ -144,6 +145,7 @@ def add_verbs(verbs: Verbs) -> None:
         help="how long SIGTERM waits until other nodes have its key groups; 0 ends it "
         f"at once (default: {_default('drain_timeout_seconds'):g})",
     )
+    add_metrics_option(parser)
     add_log_option(parser, "info")
 
     access = parser.add_argument_group(
@@ -219,7 +221,8 @@ def _node(arguments: Namespace) -> ExitCode:
     with (
         stop_signals(news.put),
         open_ha_services(load_config(arguments)) as ha,
-        StateNode(ha, config) as node,
+        metrics_of(arguments, node := StateNode(ha, config)),
+        node,
     ):
 
         def wait_until_registered() -> None:

@@ -16,6 +16,7 @@ from lodestar.arguments import (
     load_config,
 )
 from lodestar.exit_codes import ExitCode
+from lodestar.metrics import add_metrics_option, metrics_of
 from lodestar.output import write
 from lodestar.signals import stop_signals
 from nameservice import ConfigurationError, NameServiceError, get_logger
@@ -85,6 +86,7 @@ def add_verbs(verbs: Verbs) -> None:
         help="publish over a name service that forgets when it is restarted, e.g. a "
         "LeaderServer without --data-dir",
     )
+    add_metrics_option(parser)
     add_name_service_options(parser, contends=True)
     add_log_option(parser, "info")
 
@@ -103,7 +105,8 @@ def _proxy(arguments: Namespace) -> ExitCode:
     with (
         stop_signals(ended.put, takes_hangup=file is not None),
         _lasting_services(arguments) as ha,
-        QueryStateProxyServer(ha, config) as proxy,
+        metrics_of(arguments, proxy := QueryStateProxyServer(ha, config)),
+        proxy,
     ):
 
         def wait_for_failure() -> None:

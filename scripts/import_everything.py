@@ -14,6 +14,7 @@ NEEDS_MORE = {
     "sparkpipeline": "the extra spark",
     "pyspark_lodestar": "the extra spark",
     "pyspark_lodestar_log": "the extra spark",
+    "haservices.metrics.exposition": "the extra metrics",
     "haservices.pytest_plugin": "pytest",
     "queryablestate.client.arrow_columns": "the extra frames",
 }

@@ -41,7 +41,8 @@ def oldest_releases(project: str, lock: str) -> list[str]:
         lock: The text of requirements.lock.
     """
     table = tomllib.loads(project)["project"]
-    named = [*table["dependencies"], *table["optional-dependencies"]["spark"]]
+    extras = table["optional-dependencies"]
+    named = [*table["dependencies"], *extras["spark"], *extras["metrics"]]
     oldest = {}
     for line in named:
         requirement = Requirement(line)

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 PROJECT: dict[str, Any] = tomllib.loads(
     (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 )
+EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 VERBS = (
@@ -140,7 +141,7 @@ class TestLock:
         wanted = requirement_names(
             [
                 *project["dependencies"],
-                *project["optional-dependencies"]["spark"],
+                *(one for extra in EXTRAS.values() for one in extra),
                 *PROJECT["build-system"]["requires"],
                 *(line for line in tools.splitlines() if not line.startswith("#")),
             ]
@@ -173,10 +174,10 @@ class TestOldestReleases:
         constraints = dict(line.split("==") for line in oldest_releases(project, LOCK))
         table = PROJECT["project"]
         ours = requirement_names(
-            [*table["dependencies"], *table["optional-dependencies"]["spark"]]
+            [*table["dependencies"], *EXTRAS["spark"], *EXTRAS["metrics"]]
         )
         assert ours < set(constraints)
-        bounds = dict(re.findall(r'^    "([a-z]+)>=([\d.]+)', project, re.MULTILINE))
+        bounds = dict(re.findall(r'^    "([a-z-]+)>=([\d.]+)', project, re.MULTILINE))
         assert bounds == {name: constraints[name] for name in ours}
         for name in set(constraints) - ours:
             assert f"{name}=={constraints[name]} " in LOCK

@@ -21,6 +21,7 @@ from nameservice import (
     UnreachableError,
     get_logger,
 )
+from nameservice.observation import Observation
 from nameservice.parameters import check_timeout_seconds
 from zmqtransport import load_key_files
 
@@ -242,6 +243,29 @@ class LeaderServer:
             UnreachableError: If its thread does not answer.
         """
         return self._call(lambda running: running.figures())
+
+    def observe(
+        self, *, timeout_seconds: float = 30.0, state_count_max: int = 0
+    ) -> Observation:
+        """
+        Return what metrics and health are made of.
+
+        Args:
+            timeout_seconds: How long to wait for its thread.
+            state_count_max: Of no meaning here.
+
+        Raises:
+            LocalProtocolError: If it is not running.
+            UnreachableError: If its thread does not answer in time.
+        """
+        running = self._started()
+        figures = running.loop.call(
+            running.figures, target=running.url, timeout_seconds=timeout_seconds
+        )
+        problem = None
+        if figures["is_undecided"]:
+            problem = "it waits until what an earlier server granted has ended"
+        return Observation(role="server", figures=figures, problem=problem)
 
     # -- control, for tests and for services in the same process ---------------------
 

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 from attrs import define
@@ -47,6 +48,7 @@ from nameservice import (
     NameServiceError,
 )
 from nameservice.clock import NS_PER_MS, earliest
+from nameservice.observation import StateFreshness
 from queryablestate.control.adoption import Adoptions
 from queryablestate.control.assignment.assignment import (
     check_assignment,
@@ -315,6 +317,27 @@ class ControlCore:
                 if state.state_number in node.lost.get(job_id, ())
             ),
         )
+
+    def freshness(
+        self, state_count_max: int, *, wall_clock_us: int
+    ) -> Sequence[StateFreshness]:
+        """Return how new some states are, *state_count_max* of them at most."""
+        found = []
+        for location in islice(self.locations.values(), state_count_max):
+            job = self._control.jobs[location.job_id]
+            progress = job.progress_of(location.state_number)
+            age_us = max(0, wall_clock_us - progress.decided_at_us)
+            has_batch = progress.batch_id is not None
+            found.append(
+                StateFreshness(
+                    job_id=location.job_id,
+                    state_name=location.state_name,
+                    generation=progress.generation,
+                    batch_id=progress.batch_id,
+                    age_seconds=age_us / 1_000_000 if has_batch else None,
+                )
+            )
+        return found
 
     def node_summaries(self, *, now_ns: int) -> Sequence[NodeSummary]:
         """Return every known node, sorted by name."""

@@ -24,6 +24,7 @@ from nameservice import (
     get_logger,
 )
 from nameservice.clock import NS_PER_MS, NS_PER_SECOND, NS_PER_US
+from nameservice.observation import Latencies
 from queryablestate.errors import DeadlineExceededError, StateUnavailableError
 from queryablestate.node.core.events import AskedQuestion, QuestionDeferred, Wait
 from queryablestate.node.core.jobs import ServedJob
@@ -40,13 +41,22 @@ from queryablestate.node.reads import (
     read,
 )
 from queryablestate.store.steps import ReadWork
-from queryablestate.wire.questions import Refusal
+from queryablestate.wire.questions import (
+    CountKeys,
+    GetEntries,
+    GetItems,
+    GetValues,
+    HasRows,
+    Refusal,
+    ScanRows,
+    WalkRows,
+)
 from queryablestate.wire.refusals import refusal_of
 from zmqtransport import LogBudget
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import msgspec
 
@@ -66,6 +76,17 @@ _LOOP_PAUSE_COUNT_MAX: Final = 3
 
 _LOOP_SIZE_BYTES_MAX: Final = 512 << 10
 """Of an answer that is read in the loop: a fraction of a millisecond to copy."""
+
+_KINDS: Final[Mapping[type, str]] = {
+    GetValues: "get",
+    GetItems: "get",
+    GetEntries: "get",
+    HasRows: "exists",
+    ScanRows: "scan",
+    WalkRows: "scan",
+    CountKeys: "count",
+}
+"""What kinds of questions are told apart where their duration is counted."""
 
 
 class Reply(Protocol):
@@ -111,6 +132,7 @@ class QuestionAnswerer:
     Attributes:
         answered_count: Answers given.
         refused_count: Refusals given.
+        latencies: How long it took from a question to its answer, on this node.
     """
 
     def __init__(
@@ -137,6 +159,7 @@ class QuestionAnswerer:
         self._log = get_logger(component="state-node")
         self.answered_count = 0
         self.refused_count = 0
+        self.latencies = Latencies()
 
     def ask(
         self, question: Question, keys: bytes, *, asked_at_ns: int, link: int
@@ -332,6 +355,10 @@ class QuestionAnswerer:
                 why = Wait.BATCH
         if why is None:
             self.answered_count += 1
+            self.latencies.add(
+                _KINDS[type(question.operation)],
+                self._clock.now_ns() - asked.asked_at_ns,
+            )
             answer = answer_of(question, found, now_us)
             self._reply(answer, payload, asked.link, on_gone)
             return

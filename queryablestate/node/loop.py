@@ -22,6 +22,7 @@ from attrs import evolve
 
 from haservices import Backend
 from nameservice import LocalProtocolError, get_logger
+from nameservice.observation import Observation
 from queryablestate.connect.credentials import Credentials, credentials_of
 from queryablestate.node.answering import QuestionAnswerer
 from queryablestate.node.core.core import NodeCore
@@ -268,6 +269,18 @@ class NodeLoop:
             **{f"proxy_frames_{name}_total": n for name, n in sorted(counts.items())},
             "failures_total": self.loop.failure_count,
         }
+
+    def observe(self) -> Observation:
+        """Return what metrics and health are made of."""
+        problem = None
+        if not self._core.is_registered:
+            problem = self.problem or "it is not registered with a proxy that leads"
+        return Observation(
+            role="node",
+            figures=self.figures(),
+            problem=problem,
+            latencies=self._answerer.latencies.buckets(),
+        )
 
     def step(self, event: NodeEvent) -> None:
         """Let *event* happen; what happens meanwhile, after it."""

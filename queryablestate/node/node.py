@@ -19,6 +19,7 @@ from nameservice import (
     UnreachableError,
     get_logger,
 )
+from nameservice.observation import Observation
 from nameservice.parameters import check_timeout_seconds
 from queryablestate.node.loop import NodeLoop
 
@@ -202,6 +203,25 @@ class StateNode:
             UnreachableError: If its thread does not answer.
         """
         return self._call(lambda running: running.figures())
+
+    def observe(
+        self, *, timeout_seconds: float = 30.0, state_count_max: int = 0
+    ) -> Observation:
+        """
+        Return what metrics and health are made of.
+
+        Args:
+            timeout_seconds: How long to wait for its thread.
+            state_count_max: Of no meaning here: the proxy tells how new states are.
+
+        Raises:
+            LocalProtocolError: If it is not running.
+            UnreachableError: If its thread does not answer in time.
+        """
+        running = self._started()
+        return running.loop.call(
+            running.observe, target=running.address, timeout_seconds=timeout_seconds
+        )
 
     def _call(self, action: Callable[[NodeLoop], T]) -> T:
         """Return what *action* returns in the node's thread."""

@@ -38,6 +38,7 @@ from nameservice import (
     SystemClock,
     get_logger,
 )
+from nameservice.observation import Observation, StateFreshness
 from queryablestate.control.events import NodeSpoke, WriterAsked
 from queryablestate.proxy.access import Right
 from queryablestate.proxy.cache import ResultCache
@@ -270,6 +271,22 @@ class ProxyLoop:
             "failures_total": self.loop.failure_count,
             **self.port.figures(),
         }
+
+    def observe(self, state_count_max: int) -> Observation:
+        """Return what metrics and health are made of."""
+        core = self.control.core
+        states: Sequence[StateFreshness] = ()
+        state_count = 0
+        if core is not None and self.control.leads:
+            state_count = len(core.locations)
+            states = core.freshness(state_count_max, wall_clock_us=_wall_clock_us())
+        return Observation(
+            role="proxy",
+            figures=self.figures(),
+            problem=None if self.control.leads else "it does not lead: it stands by",
+            states=states,
+            states_left_out=state_count - len(states),
+        )
 
     # -- in ----------------------------------------------------------------------------
 

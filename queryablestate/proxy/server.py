@@ -22,6 +22,7 @@ from nameservice import (
     NoLeaderError,
     get_logger,
 )
+from nameservice.observation import Observation
 from queryablestate.proxy.config import ProxyConfig, check_reloadable
 from queryablestate.proxy.loop import ProxyLoop
 
@@ -192,6 +193,27 @@ class QueryStateProxyServer:
             UnreachableError: If its thread does not answer.
         """
         return self._call(lambda running: running.figures())
+
+    def observe(
+        self, *, timeout_seconds: float = 30.0, state_count_max: int = 1_000
+    ) -> Observation:
+        """
+        Return what metrics and health are made of.
+
+        Args:
+            timeout_seconds: How long to wait for its thread.
+            state_count_max: How many states to tell of at most, in no order.
+
+        Raises:
+            LocalProtocolError: If it is not running.
+            UnreachableError: If its thread does not answer in time.
+        """
+        running = self._started()
+        return running.loop.call(
+            lambda: running.observe(state_count_max),
+            target=running.port.address,
+            timeout_seconds=timeout_seconds,
+        )
 
     def reconfigure(self, config: ProxyConfig) -> None:
         """

@@ -168,6 +168,30 @@ class TestQuestions:
         assert plane.core.job_ids() == [APP]
         assert plane.core.state_names(APP) == ["aircraft", "log"]
 
+    @pytest.mark.proves("F1")
+    def test_how_new_states_are(self) -> None:
+        """F1: of each state, or of as many as are asked for."""
+        plane = Plane()
+        epoch = plane.start_job(states={"log": LIST, "aircraft": VALUE})
+        before = plane.core.freshness(9, wall_clock_us=WALL_US)
+        assert {one.state_name for one in before} == {"log", "aircraft"}
+        assert {(one.batch_id, one.age_seconds) for one in before} == {(None, None)}
+        plane.decide(commit(epoch, 3))
+        found = plane.core.freshness(9, wall_clock_us=WALL_US + 2_500_000)
+        for one in found:
+            described = plane.core.describe(
+                APP, one.state_name, wall_clock_us=WALL_US + 2_500_000
+            )
+            assert described is not None
+            assert (one.job_id, one.generation) == (APP, described.generation)
+            assert one.batch_id == described.batch_id
+        ages = {one.batch_id: one.age_seconds for one in found}
+        assert ages[3] == 2.5
+        assert len(plane.core.freshness(1, wall_clock_us=WALL_US)) == 1
+        assert plane.core.freshness(0, wall_clock_us=WALL_US) == []
+        early = plane.core.freshness(9, wall_clock_us=WALL_US - 1)
+        assert 0 in {one.age_seconds for one in early}
+
     def test_what_is_not_there_is_not_described(self) -> None:
         """Neither an unknown job nor an unknown state is an error here."""
         plane = Plane()

@@ -1,0 +1,292 @@
+"""
+Which figure of a server is which metric: one table; pure.
+
+Figures are what ``status`` of a server, a proxy and a node returns, by name.  Each one
+is a metric, a part of one (`Family`, `INFO`), or left out with the reason.  A metric
+that ends with ``_total`` is a counter: it only grows while the process runs.  All
+others are gauges.  A test holds the table to what the servers have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, final
+
+from attrs import frozen
+
+
+__all__ = [
+    "FAMILIES",
+    "FIGURES",
+    "INFO",
+    "LATENCIES",
+    "LEFT_OUT",
+    "OTHERS",
+    "STATES",
+    "Family",
+    "Figure",
+    "figure_of",
+    "metric_name",
+]
+
+PREFIX: Final = "lodestar_"
+
+
+@final
+@frozen
+class Figure:
+    """
+    What a figure means as a metric.
+
+    Attributes:
+        help: For a person; units are in the name.
+        name: Of the metric, behind role and prefix; "" is that of the figure.
+        scale: What the figure is multiplied by: metrics are in seconds and bytes.
+    """
+
+    help: str
+    name: str = ""
+    scale: float = 1.0
+
+
+@final
+@frozen
+class Family:
+    """
+    Figures whose names differ in the middle: one metric with a label.
+
+    Attributes:
+        prefix: What their names begin with; they end with ``_total``.
+        label: The name of the label, whose value stands between.
+        name: Of the metric.
+        help: For a person.
+    """
+
+    prefix: str
+    label: str
+    name: str
+    help: str
+
+
+_PORT: Final = {
+    "connections": Figure("Connections that are open."),
+    "connections_refused_total": Figure("Connections refused: too many are open."),
+    "connections_unauthorized_total": Figure(
+        "Connections refused: their key is not on the allow-list."
+    ),
+    "failures_total": Figure(
+        "Exceptions in the server's loop that it survived: each is a defect."
+    ),
+}
+
+FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
+    "server": {
+        **_PORT,
+        "uptime_seconds": Figure("Since the server was started."),
+        "is_undecided": Figure(
+            "1 while nothing is granted after a start, until former leases have ended.",
+            name="undecided",
+        ),
+        "is_durable": Figure(
+            "1 if epochs and leader stores outlive a restart.", name="durable"
+        ),
+        "sessions": Figure("Sessions of clients."),
+        "components": Figure("Jobs that are remembered."),
+        "contenders": Figure("Contenders of all jobs."),
+        "leaders": Figure("Jobs that have a leader."),
+        "subscriptions": Figure("Sessions that hear of the leader of a job."),
+        "state_bytes": Figure("Memory that is reckoned for sessions and jobs."),
+        "store_watches": Figure("Leader stores that are watched."),
+        "storage_waiting": Figure("Writes that wait for the disk."),
+        "storage_is_short": Figure(
+            "1 while the disk is full, or nearly so.", name="storage_short"
+        ),
+        "grants_total": Figure("Leaderships granted."),
+        "stalls_total": Figure("Times that the server was not running for a while."),
+        "stalled_seconds_total": Figure("How long it was not running in all."),
+        "requests_total": Figure("Requests that were taken."),
+        "requests_failed_total": Figure("Requests that were answered by an error."),
+        "requests_foreign_key_total": Figure(
+            "Requests for a session of another client's key."
+        ),
+        "requests_repeated_total": Figure("Requests that came again."),
+        "requests_session_unknown_total": Figure(
+            "Requests of sessions that had ended, or never were."
+        ),
+        "sessions_refused_total": Figure("Sessions that were not opened."),
+        "sessions_ended_by_rights_total": Figure(
+            "Sessions ended because their rights were withdrawn."
+        ),
+        "epochs_refused_total": Figure("Grants put off: no epoch could be had."),
+        "epochs_unrecorded_total": Figure("Epochs that could not be written."),
+        "storage_writes_total": Figure("Changes written to the disk."),
+        "storage_batches_total": Figure("Transactions that they were written in."),
+        "storage_failures_total": Figure("Transactions that failed."),
+        "batches_dropped_total": Figure("Requests dropped: too many waited."),
+        "broadcasts_total": Figure("Changes of leaders that were published."),
+        "broadcasts_dropped_total": Figure(
+            "Changes of leaders not published to somebody: too much waited."
+        ),
+        "broadcasts_unencodable_total": Figure(
+            "Changes of leaders that could not be encoded: each is a defect."
+        ),
+        "replies_full_total": Figure("Replies that waited: a client reads too slowly."),
+        "replies_unencodable_total": Figure(
+            "Replies that could not be encoded: each is a defect."
+        ),
+        "replies_unroutable_total": Figure("Replies to clients that were gone."),
+        "replies_queued_bytes": Figure("Replies that wait to be read."),
+        "replies_waiting_peers": Figure("Clients that have replies to read."),
+        "peers_ended_total": Figure("Clients ended because they read too slowly."),
+        "connections_silent": Figure("Connections over which nothing has come yet."),
+        "connections_ended_total": Figure("Connections ended by the server."),
+        "subscribers": Figure("Connections that changes are published to."),
+        "subscribers_refused_total": Figure("Subscribers refused: too many."),
+        "subscribers_ended_total": Figure(
+            "Subscribers ended: they asked for too much."
+        ),
+        "topics": Figure("Jobs that somebody subscribes to."),
+    },
+    "proxy": {
+        **_PORT,
+        "leads": Figure("1 if this proxy leads, and answers."),
+        "nodes": Figure("Nodes that are known."),
+        "nodes_present": Figure("Nodes that are registered."),
+        "nodes_refused_total": Figure("Registrations of nodes that were refused."),
+        "jobs": Figure("Jobs that have state."),
+        "states": Figure("States that can be asked."),
+        "sessions": Figure("Sessions of clients and writers."),
+        "sessions_unknown_total": Figure("Requests of sessions that had ended."),
+        "hellos_refused_total": Figure("Callers refused: neither token nor key fits."),
+        "changes_waiting": Figure("Changes that wait for the leader store."),
+        "questions_pending": Figure("Questions that nodes have not yet answered."),
+        "questions_parked": Figure("Questions that wait for a node to come back."),
+        "cache_hits_total": Figure("Questions answered from the cache."),
+        "cache_misses_total": Figure("Questions that the cache had no answer to."),
+        "cache_size_bytes": Figure("Answers in the cache."),
+        "links": Figure("Connections that have spoken."),
+        "in_flight_bytes": Figure("Answers that wait to be read by clients."),
+    },
+    "node": {
+        **_PORT,
+        "is_registered": Figure(
+            "1 if the node is registered with a proxy that leads.", name="registered"
+        ),
+        "leader_epoch": Figure("The epoch of that proxy."),
+        "lease_remaining_ms": Figure(
+            "How long the node may answer without hearing of the proxy.",
+            name="lease_remaining_seconds",
+            scale=0.001,
+        ),
+        "heartbeats_total": Figure("Heartbeats sent to the proxy."),
+        "jobs": Figure("Jobs that the node has a part in."),
+        "jobs_failed": Figure("Jobs that are stopped on this node: its log says why."),
+        "questions_waiting": Figure("Questions that wait for a batch."),
+        "questions_answered_total": Figure("Questions answered."),
+        "questions_refused_total": Figure("Questions refused."),
+        "chunks_waiting": Figure("Chunks of rows that wait for the disk."),
+        "chunks_waiting_bytes": Figure("Their size."),
+        "chunks_staged_total": Figure("Chunks of rows staged."),
+        "chunks_refused_total": Figure("Chunks of rows refused."),
+        "key_groups_held": Figure("Copies of key groups that are whole."),
+        "key_groups_copying": Figure("Copies of key groups that are being made."),
+        # These two shrink when a job goes: no counters, so the names do not end so.
+        "rows_copied_total": Figure(
+            "Rows copied from other nodes, for the jobs that are here now.",
+            name="rows_copied",
+        ),
+        "rows_copied_bytes_total": Figure("Their size.", name="rows_copied_bytes"),
+        "copies_served": Figure("Nodes that copy from this one now."),
+        "copy_requests_total": Figure("Pages that other nodes asked for."),
+        "reads_waiting": Figure("Long reads that wait for the reading thread."),
+        "reads_held_bytes": Figure("Answers of long reads that wait to be sent."),
+    },
+}
+
+FAMILIES: Final[Mapping[str, tuple[Family, ...]]] = {
+    "server": (
+        Family(
+            "frames_", "reason", "frames_dropped", "Messages that were no requests."
+        ),
+    ),
+    "proxy": (
+        Family("frames_", "reason", "frames_dropped", "Messages that made no sense."),
+        Family(
+            "messages_",
+            "outcome",
+            "messages_not_sent",
+            "Messages not sent: the other side is gone, or reads too slowly.",
+        ),
+    ),
+    "node": (
+        Family("frames_", "reason", "frames_dropped", "Messages that made no sense."),
+        Family(
+            "proxy_frames_",
+            "reason",
+            "proxy_frames_dropped",
+            "Messages from and to the proxy that were dropped.",
+        ),
+    ),
+}
+
+INFO: Final[Mapping[str, tuple[str, ...]]] = {
+    "server": ("version",),
+    "proxy": (),
+    "node": ("node_id", "address"),
+}
+"""Figures that are text: labels of ``lodestar_ROLE_info``, whose value is 1."""
+
+LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
+    "server": {"incarnation": "names the data directory: a text that no graph needs"},
+    "proxy": {},
+    "node": {},
+}
+"""Figures that are no metric, and why."""
+
+STATES: Final[Mapping[str, str]] = {
+    "state_generation": "The present ownership of the state.",
+    "state_last_batch_id": "The last batch decided in it.",
+    "state_age_seconds": "How long ago that was: how old answers are, at least.",
+}
+"""By job and state, of the proxy that leads."""
+
+LATENCIES: Final = "answer_duration_seconds"
+
+OTHERS: Final[Mapping[str, Mapping[str, str]]] = {
+    "server": {},
+    "proxy": {
+        **STATES,
+        "states_left_out": "States without metrics of their own: there are too many.",
+    },
+    "node": {
+        LATENCIES: "From a question to its answer on the node, by kind; a histogram.",
+    },
+}
+"""Metrics that are made of no figure, and what they mean."""
+
+
+def metric_name(role: str, name: str) -> str:
+    """Return the whole name of a metric."""
+    return f"{PREFIX}{role}_{name}"
+
+
+def figure_of(role: str, name: str) -> tuple[str, Figure, Mapping[str, str]] | None:
+    """
+    Return which metric a figure is.
+
+    Args:
+        role: Whose figure it is.
+        name: Of the figure.
+
+    Returns:
+        The name of the metric, what it means, and its labels; None if it is none.
+    """
+    figure = FIGURES[role].get(name)
+    if figure is not None:
+        return metric_name(role, figure.name or name), figure, {}
+    for family in FAMILIES[role]:
+        if name.startswith(family.prefix) and name.endswith("_total"):
+            value = name.removeprefix(family.prefix).removesuffix("_total")
+            whole = metric_name(role, f"{family.name}_total")
+            return whole, Figure(family.help), {family.label: value}
+    return None
