@@ -14,6 +14,7 @@ from prometheus_client.core import (
 )
 
 from haservices.metrics.figures import (
+    FIGURES,
     INFO,
     LATENCIES,
     OTHERS,
@@ -57,7 +58,14 @@ def exposition(observation: Observation) -> bytes:
 
 def _figures(observation: Observation) -> Iterable[Any]:
     families: dict[str, Any] = {}
-    for name, value in observation.figures.items():
+    # Some figures begin when something happens for the first time.  A counter that
+    # appears with 1 has not grown, as Prometheus sees it: so it is 0 before.
+    counters = {
+        name: 0
+        for name, figure in FIGURES[observation.role].items()
+        if (figure.name or name).endswith("_total")
+    }
+    for name, value in (counters | dict(observation.figures)).items():
         found = figure_of(observation.role, name)
         if found is None or isinstance(value, str):
             continue
@@ -90,7 +98,7 @@ def _states(observation: Observation) -> Iterable[Any]:
         return
     families = {
         name: GaugeMetricFamily(
-            metric_name("proxy", name), what, labels=["job", "state"]
+            metric_name("proxy", name), what, labels=["job_id", "state"]
         )
         for name, what in STATES.items()
     }
