@@ -11,7 +11,11 @@ import pytest
 from attrs import evolve
 
 from nameservice import NS_PER_SECOND, ConfigurationError, LocalProtocolError
-from queryablestate import StaleWriterError, StateUnavailableError
+from queryablestate import (
+    AccessDeniedError,
+    StaleWriterError,
+    StateUnavailableError,
+)
 from queryablestate.wire.clients import NodeAddress, StateDeclaration
 from queryablestate.wire.node_messages import ChunkRefused, ChunkStaged, StageChunk
 from queryablestate.writer import sending as writer_nodes
@@ -27,6 +31,12 @@ from tests.queryablestate.staging_node import Reply, staged, staging_node
 pytestmark = pytest.mark.shells
 
 LIMITS = StageLimits(timeout_seconds=20.0)
+
+
+def _denied(chunk: StageChunk) -> Reply:
+    return ChunkRefused(
+        request_id=chunk.request_id, code="access-denied", data=("stage rows",)
+    )
 
 
 def write_run(
@@ -250,6 +260,57 @@ class TestTrouble:
                     stager.add(1, some_rows(10), is_list=False)
                     stager.finish()
                 assert caught.value.writer_epoch_max == 9
+
+    @pytest.mark.proves("C1")
+    def test_a_grant_that_is_refused_is_renewed(
+        self, connections: WriterConnections
+    ) -> None:
+        """A node may have heard of the present proxy leader later than the writer."""
+        grants = iter((b"of another", b"of another", b"the present"))
+
+        def answer(chunk: StageChunk) -> Reply:
+            if chunk.grant == b"the present":
+                return staged(chunk)
+            return _denied(chunk)
+
+        with staging_node(answer) as node:
+            run = evolve(write_run([node.address], [(0,)] * 4), grant=b"of long ago")
+            with Stager(
+                run,
+                0,
+                connections=connections,
+                limits=LIMITS,
+                renew_grant=lambda: next(grants),
+            ) as stager:
+                stager.add(1, some_rows(10), is_list=False)
+                assert stager.finish().stage.row_count == 10
+        assert [chunk.grant for chunk, _ in node.chunks] == [
+            b"of long ago",
+            b"of another",
+            b"of another",
+            b"the present",
+        ]
+
+    @pytest.mark.proves("C1")
+    @pytest.mark.parametrize("is_renewed", [True, False])
+    def test_who_may_not_write_is_told_in_time(
+        self, connections: WriterConnections, is_renewed: bool
+    ) -> None:
+        """C1: at once without a way to another grant, and in bounded time with one."""
+        limits = StageLimits(timeout_seconds=0.3)
+        with staging_node(_denied) as node:
+            run = write_run([node.address], [(0,)] * 4)
+            with Stager(
+                run,
+                0,
+                connections=connections,
+                limits=limits,
+                renew_grant=(lambda: b"another") if is_renewed else None,
+            ) as stager:
+                stager.add(1, some_rows(1), is_list=False)
+                with pytest.raises(AccessDeniedError):
+                    stager.finish()
+        assert (len(node.chunks) > 1) is is_renewed
 
     def test_a_silent_node_is_unavailable_in_time(
         self, connections: WriterConnections
