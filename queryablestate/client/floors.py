@@ -90,6 +90,35 @@ class ReadFloors:
         self._by_node[node_id] = max(seen, self._by_node.get(node_id, _NOTHING))
         return None
 
+    def check_late(
+        self, node_id: str, key_groups: Iterable[int], seen: Floor, present: Route
+    ) -> Floor | None:
+        """
+        Do what `check` does, of an answer that came by a route that was replaced.
+
+        Meanwhile the key groups may have other nodes, which have answered.
+
+        Args:
+            node_id: Who answered.
+            key_groups: For which key groups.
+            seen: As of what.
+            present: The present route.
+        """
+        owners = {
+            group: present.node_ids[present.owners[group]] for group in key_groups
+        }
+        floors = [self._by_node.get(node_id, _NOTHING)]
+        for group, owner in owners.items():
+            floors.append(self._by_node.get(owner, _NOTHING))
+            floors.append(self._by_group.get(group, _NOTHING))
+        if seen < max(floors):
+            return max(floors)
+        self._by_node[node_id] = seen
+        for group, owner in owners.items():
+            if owner != node_id and seen > self._by_node.get(owner, _NOTHING):
+                self._by_group[group] = seen
+        return None
+
     def move(self, before: Route, after: Route) -> None:
         """Take note of a new route to the same state."""
         for group, (old, new) in enumerate(

@@ -36,6 +36,7 @@ from queryablestate.errors import (
     UnknownJobError,
     UnknownStateError,
 )
+from queryablestate.schema.key_groups import group_of
 from queryablestate.wire.clients import DescribeState, StateDescribed, StateDescription
 from queryablestate.wire.questions import Ask, Reading, Refusal, Told
 from queryablestate.wire.refusals import STALE_ROUTE, error_of
@@ -403,7 +404,12 @@ class KeyReads:
             batch_id = reading.batch_id
             seen = (reading.generation, -1 if batch_id is None else batch_id)
             node_id = route.node_ids[lane.node_index]
-            floor = traffic.floors.check(node_id, flight.keys, seen)
+            present = traffic.route
+            if present is None or present is route:
+                floor = traffic.floors.check(node_id, flight.keys, seen)
+            else:
+                groups = map(group_of, flight.keys)
+                floor = traffic.floors.check_late(node_id, groups, seen, present)
             if floor is not None:
                 self._too_old(flight, seen, floor)
                 return
@@ -443,10 +449,19 @@ class KeyReads:
     def floor_of_node(self, read: NodeRead, reading: Reading) -> Floor | None:
         """Take note of a node's answer to *read*, or return how new it should be."""
         traffic = self._traffic.get(read.state)
-        if traffic is None or traffic.route is not read.route:
+        if traffic is None:
             return None
-        node_id = read.route.node_ids[read.node_index]
-        floor = traffic.floors.check(node_id, (), floor_of_reading(reading))
+        present = traffic.route
+        if present is None or present.state_number != read.route.state_number:
+            return None  # it is another state of the same name
+        route, seen = read.route, floor_of_reading(reading)
+        node_id = route.node_ids[read.node_index]
+        if present is route:
+            floor = traffic.floors.check(node_id, (), seen)
+        else:
+            owners = enumerate(route.owners)
+            groups = (group for group, one in owners if one == read.node_index)
+            floor = traffic.floors.check_late(node_id, groups, seen, present)
         if floor is None:
             traffic.pause_ns = 0
         return floor

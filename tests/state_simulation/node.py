@@ -611,10 +611,11 @@ class Node:
         try:
             tell = self._tasks.popleft()()
         except KilledError:
+            interruption.disarm()
             self._world.killed_within_write(self)
             return
-        finally:
-            interruption.disarm()
+        struck = interruption.disarm()
+        self._world.counts["fault: disk failed within a write"] += struck
         # The loop hears of it a moment later; a process may die in between.
         self._loop.post(tell)
         self._write_next()

@@ -91,4 +91,13 @@ READ_MUTATIONS: Final = (
         before="age_seconds=reading.age_ms / MS_PER_SECOND,",
         after="age_seconds=0.0,",
     ),
+    Mutation(
+        name="late-answers-may-go-back",
+        rule="Q1: an answer by an older route is held against the present nodes",
+        module="queryablestate.client.floors",
+        before="        if seen < max(floors):\n",
+        after="        if seen < floors[0]:\n",
+        is_rare=True,
+        seed=4664,
+    ),
 )

@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, final
 
-from attrs import define
+from attrs import Factory, define
 
 from queryablestate import StateUnavailableError
 from queryablestate.client.builder import entry_of
@@ -64,6 +64,7 @@ class _Wish:
         asked: For the books.
         deadline_ns: When it is worth nothing any more.
         least: Of which generation and batch the answer is to be at least, or None.
+        answered: The places of its keys that have an answer.
         is_scan: If it is about all rows, whether they are wanted, or their number.
         scan: The rows that are wanted, once there is a route.
         left: Nodes that were asked and have not answered.
@@ -74,6 +75,7 @@ class _Wish:
     asked: Asked
     deadline_ns: int
     least: Floor | None
+    answered: set[int] = Factory(set)
     is_scan: bool = False
     scan: Scan | None = None
     left: int = 0
@@ -278,10 +280,13 @@ class Reader:
             wish: _Wish = read.waiter
             kind = self._world.kind_of(*read.state)
             found: Found = {}
-            for key, row in zip(read.keys, read.rows, strict=True):
+            for place, (key, row) in enumerate(zip(read.keys, read.rows, strict=True)):
                 is_entry = read.asking is ENTRY
                 stored = entry_key(*key) if is_entry else storage_key(key)
-                if stored in keys and row is not UNANSWERED:
+                if row is UNANSWERED or place in wish.answered:
+                    continue
+                if stored in keys:
+                    wish.answered.add(place)
                     found |= _found(kind, read.asking, key, row)
             self._world.checker.told(
                 self.name,

@@ -1897,8 +1897,27 @@ class TestNodeReads:
         talk.say(Told(request_id=number_of(again), reading=reading), [])
         assert read.is_done
 
-    def test_a_route_of_before_sets_no_floor(self) -> None:
-        """Answers by a route that was replaced are taken as they are."""
+    @pytest.mark.proves("Q1")
+    def test_a_route_of_before_is_held_against_the_floor(self) -> None:
+        """A page that was long under way may be older than what came meanwhile."""
+        talk, route = self.routed(state_of())
+        slow = talk.node_read(route, 0, self.SCAN)
+        (slowly_asked,) = talk.ask(slow)
+        (ask,) = talk.ask(talk.node_read(route, 0, self.SCAN))
+        reading = Reading(generation=2, batch_id=5, age_ms=0)
+        talk.say(Told(request_id=number_of(ask), reading=reading), [])
+        talk.state.version = 2
+        (describe,) = talk.ask(talk.route_read(stale=route))
+        talk.describe(describe)
+        older = Reading(generation=2, batch_id=4, age_ms=0)
+        talk.say(Told(request_id=number_of(slowly_asked), reading=older), [])
+        assert not slow.is_done
+        (again,) = talk.wait_for_deadline()
+        talk.refuse(again, "stale-route")
+        assert isinstance(slow.error, StaleRouteError)
+
+    def test_a_route_of_before_is_no_reason_to_ask_again(self) -> None:
+        """An answer by a route that was replaced is taken if it is new enough."""
         talk, route = self.routed(state_of())
         read = talk.node_read(route, 0, self.SCAN)
         (ask,) = talk.ask(read)

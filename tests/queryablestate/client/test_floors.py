@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from queryablestate.client.floors import ReadFloors, floor_of_reading
 from queryablestate.client.routes import Route
@@ -94,3 +95,27 @@ class TestMoves:
         floors = ReadFloors()
         floors.move(route(0, 0), route(1, 1))
         assert floors.check("node-1", [GROUP_0], (1, 0)) is None
+
+
+@pytest.mark.proves("Q1")
+class TestLateAnswers:
+    """Of a node that was asked by a route that is replaced by now."""
+
+    def test_the_new_node_has_answered(self) -> None:
+        """What it has shown of the key group is the floor, not what the old one had."""
+        floors = ReadFloors()
+        floors.check("node-0", [GROUP_0], (1, 1))
+        present = route(1, 1)
+        floors.move(route(0, 1), present)
+        assert floors.check("node-1", [GROUP_0], (1, 2)) is None
+        assert floors.check_late("node-0", [0], (1, 1), present) == (1, 2)
+        assert floors.check_late("node-0", [0], (1, 2), present) is None
+
+    def test_the_new_node_may_not_go_back_behind_it(self) -> None:
+        """A late answer that is taken counts for whoever has the key group now."""
+        floors = ReadFloors()
+        present = route(1, 1)
+        floors.move(route(0, 1), present)
+        assert floors.check_late("node-0", [0], (1, 3), present) is None
+        assert floors.check("node-1", [GROUP_0], (1, 2)) == (1, 3)
+        assert floors.check("node-1", [GROUP_1], (1, 2)) is None
