@@ -161,6 +161,14 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
         "changes_waiting": Figure("Changes that wait for the leader store."),
         "questions_pending": Figure("Questions that nodes have not yet answered."),
         "questions_parked": Figure("Questions that wait for a node to come back."),
+        "hedged_total": Figure(
+            "Reads that a second copy was asked for: the first was late."
+        ),
+        "hedges_won_total": Figure("Hedged reads that the second copy has answered."),
+        "reads_moved_total": Figure(
+            "Reads asked of others: the node was silent, away, or refused."
+        ),
+        "nodes_unresponsive": Figure("Nodes that do not answer, and are asked second."),
         "cache_hits_total": Figure("Questions answered from the cache."),
         "cache_misses_total": Figure("Questions that the cache had no answer to."),
         "cache_size_bytes": Figure("Answers in the cache."),

@@ -3,10 +3,11 @@
 
 One client never goes back in time within a key group (rule Q1).  What an answer was
 read as of is ordered by (generation, batch id), and each node applies batches in that
-order, so it is enough to remember the newest of each node.  Two things could go wrong
-behind that: an answer that was under way for long, and a key group that moves to a node
-which has not yet applied what its former node had.  Hence what a group brings along
-when it moves.
+order, so it is enough to remember the newest of each node.  It stands for those, too,
+that answer in its place with another copy, and may be a batch behind (rule D4).  Two
+things could go wrong behind that: an answer that was under way for long, and a key
+group that moves to a node which has not yet applied what its former node had.  Hence
+what a group brings along when it moves.
 """
 
 from __future__ import annotations

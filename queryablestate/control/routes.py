@@ -45,6 +45,10 @@ class KvStateLocation:
             now: none that is there has another in-sync copy.  The others are about to
             get another primary when the node has gone (rule S4).
         problem: Why nobody is asked, or None; then there are no links.
+        owners: For each key group the indexes of the nodes that have an in-sync copy,
+            the primary first; nothing at all if no key group has a second one.
+        copy_links: The connection to each node whose in-sync copies may be asked (rule
+            D4); None while it is away, or has lost what it had.
     """
 
     job_id: str
@@ -58,6 +62,8 @@ class KvStateLocation:
     key_groups: tuple[tuple[int, ...], ...]
     sole_key_groups: tuple[tuple[int, ...], ...]
     problem: str | None = None
+    owners: tuple[tuple[int, ...], ...] = ()
+    copy_links: tuple[LinkId | None, ...] = ()
 
 
 @final
@@ -98,9 +104,17 @@ class RouteTable:
             None if node is None or not (usable or alone) else node.link
             for node, usable, alone in zip(present, are_usable, sole, strict=True)
         )
+        copy_links = tuple(
+            node.link
+            if node is not None and usable and job_id not in node.lost_jobs
+            else None
+            for node, usable in zip(present, are_usable, strict=True)
+        )
         rolled_back = self._nodes.kept.rolled_back(job_id)
         if rolled_back is not None:
             sole, links = key_groups, (None,) * len(links)
+            copy_links = links
+        has_copies = any(len(owners) > 1 for owners in assignment.owners)
         self._numbers[job_id] = tuple(sorted(job.states))
         for number in self._numbers[job_id]:
             progress = job.progress_of(number)
@@ -116,6 +130,8 @@ class RouteTable:
                 key_groups=key_groups,
                 sole_key_groups=sole,
                 problem=None if rolled_back is None else rolled_back.detail,
+                owners=assignment.owners if has_copies else (),
+                copy_links=copy_links if has_copies else (),
             )
 
     def _key_groups_of(self, job_id: str, assignment: AssignmentRecord) -> _KeyGroups:

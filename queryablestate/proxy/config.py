@@ -241,6 +241,16 @@ class ProxyConfig:
             is_reloadable=True,
         ),
     )
+    replica_reads: bool = field(
+        default=True,
+        validator=check_flag,
+        metadata=_about(
+            "Whether other copies are asked than the one that answers as a rule, if "
+            "there are any: when its node is late (about the 99th percentile of late, "
+            "20 ms at least; a tenth of all reads at most), unresponsive or away.",
+            is_reloadable=True,
+        ),
+    )
     joining_key_groups_max: int = field(
         default=64,
         validator=check_count,

@@ -170,6 +170,7 @@ class ProxyLoop:
             limiter=self._limiter,
             cache=self._cache,
             limits=_read_limits(config),
+            asks_copies=config.replica_reads,
         )
         self._requests = RequestHandler(config.access)
         self.loop = PollLoop(
@@ -238,6 +239,7 @@ class ProxyLoop:
         self.port.admit(config)
         self._reads.access = config.access
         self._reads.limits = _read_limits(config)
+        self._reads.nodes.asks_copies = config.replica_reads
         self._requests.access = config.access
         self._limiter.reconfigure(config.rate_limits)
         self._cache.reconfigure(
@@ -265,6 +267,10 @@ class ProxyLoop:
             "changes_waiting": self.control.waiting_count,
             "questions_pending": self._reads.pending_count,
             "questions_parked": self._reads.parked_count,
+            "hedged_total": self._reads.nodes.hedged_count,
+            "hedges_won_total": self._reads.nodes.hedge_won_count,
+            "reads_moved_total": self._reads.nodes.moved_count,
+            "nodes_unresponsive": self._reads.nodes.unresponsive_count,
             "cache_hits_total": self._cache.hit_count,
             "cache_misses_total": self._cache.miss_count,
             "cache_size_bytes": self._cache.size_bytes,
@@ -315,7 +321,7 @@ class ProxyLoop:
             case Answer():
                 if self.control.leads:
                     now_ns = self._clock.now_ns()
-                    outgoing = self._reads.answered(
+                    outgoing = self._reads.nodes.answered(
                         link, message, payload, now_ns=now_ns
                     )
                 else:  # it was asked while we led, and may be a thing of the past
@@ -506,9 +512,10 @@ class ProxyLoop:
             self._send_all(self._current(outgoing))
 
     def _node_left(self, link: LinkId) -> None:
-        """Answer whoever waits for a node that is gone."""
-        is_settled = self.control.is_settled(now_ns=self._clock.now_ns())
-        outgoing = self._reads.node_left(link, is_settled=is_settled)
+        """Ask others, or answer, what waits for a node that is gone."""
+        now_ns = self._clock.now_ns()
+        is_settled = self.control.is_settled(now_ns=now_ns)
+        outgoing = self._reads.node_left(link, now_ns=now_ns, is_settled=is_settled)
         self._send_all(self._current(outgoing))
 
     def _current(self, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:
@@ -544,7 +551,7 @@ class ProxyLoop:
         error = DidNotHappenError("its node takes no more questions: ask again")
         refusal = refusal_of(error, question_id)
         now_ns = self._clock.now_ns()
-        outgoing = self._reads.refused(node, refusal, now_ns=now_ns)
+        outgoing = self._reads.nodes.not_asked(node, refusal, now_ns=now_ns)
         self._send_all(self._current(outgoing))
 
     def _call(self, callback: Callable[[], None]) -> None:

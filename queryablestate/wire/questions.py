@@ -167,6 +167,9 @@ class Question(
     Attributes:
         asker: Whose question it is, by a name that the proxy chooses: what a node has
             little of is shared fairly between askers (rule B2).
+        copies: Key groups, the first and the last one of each run, both included,
+            sorted: the node answers for exactly these, as one of those that have an
+            in-sync copy (rule D4).  None asks it as the primary, for its key groups.
     """
 
     leader_epoch: int
@@ -178,6 +181,7 @@ class Question(
     asker: str = ""
     min_batch_id: int | None = None
     min_generation: int | None = None
+    copies: tuple[tuple[int, int], ...] | None = None
 
 
 class CancelQuestions(WireStruct, frozen=True, kw_only=True, tag="cancel-questions"):

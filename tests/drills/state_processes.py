@@ -101,6 +101,7 @@ class StateProcesses:
         is_durable: Whether the LeaderServer has a data directory.
         proxy_tables: More of the proxies' configuration, TOML.
         node_options: More of the nodes' command line.
+        session_timeout_seconds: Of all of them.
 
     Attributes:
         server: The LeaderServer.
@@ -121,6 +122,7 @@ class StateProcesses:
         is_durable: bool = True,
         proxy_tables: str = "",
         node_options: Sequence[str] = (),
+        session_timeout_seconds: float = SESSION_TIMEOUT_SECONDS,
     ) -> None:
         self._started_count = started_count
         self._directory = directory
@@ -129,11 +131,11 @@ class StateProcesses:
         self.decided_us: dict[int, int] = {}
         self.server = Server(directory, is_durable=is_durable)
         self.config = HAConfig(
-            url=self.server.url, session_timeout_seconds=SESSION_TIMEOUT_SECONDS
+            url=self.server.url, session_timeout_seconds=session_timeout_seconds
         )
         common = [
             *("--url", self.server.url),
-            *("--session-timeout-seconds", str(SESSION_TIMEOUT_SECONDS)),
+            *("--session-timeout-seconds", str(session_timeout_seconds)),
         ]
         proxy_options = [*common, "--allow-volatile"]
         if replica_count > 1 or proxy_tables:

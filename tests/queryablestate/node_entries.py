@@ -118,6 +118,7 @@ def question(
     min_batch_id: int | None = None,
     min_generation: int | None = None,
     asker: str = "",
+    copies: tuple[tuple[int, int], ...] | None = None,
 ) -> Question:
     """Return a question of the proxy leader."""
     return Question(
@@ -130,6 +131,7 @@ def question(
         min_batch_id=min_batch_id,
         min_generation=min_generation,
         asker=asker,
+        copies=copies,
     )
 
 

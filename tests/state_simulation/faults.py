@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Faults"]
 
 _SESSION: Final = b"session"
+_STALL_NS_MAX: Final = SESSION_TIMEOUT_NS // 2
 _SETTLED_NS: Final = 4 * SESSION_TIMEOUT_NS
 _NEEDS_ALL: Final = (
     "kill node",
@@ -41,6 +42,8 @@ class Faults:
     def __init__(self, world: World) -> None:
         self._world = world
         self._rng = Random(f"{world.seed}/faults")
+        # Of their own: what else goes wrong in a run is not changed by them.
+        self._stalls = Random(f"{world.seed}/stalls")
         moves = MoveFaults(world, self._rng, self._within)
         self._leader_changed_at_ns = self._taken_away_at_ns = -_SETTLED_NS
         self._actions: dict[str, Callable[[], bool]] = {
@@ -75,6 +78,10 @@ class Faults:
 
     def begin(self) -> None:
         """Let faults begin."""
+        self._stall_later()
+        self._strike_later()
+
+    def _strike_later(self) -> None:
         interval_ns = self._world.scenario.fault_interval_ns
         delay_ns = 1 + round(self._rng.expovariate(1.0) * interval_ns)
         self._world.timeline.after(delay_ns, self._strike)
@@ -87,7 +94,24 @@ class Faults:
         if self._may(name) and self._actions[name]():
             world.counts[f"fault: {name}"] += 1
             world.trace("world", f"fault: {name}")
-        self.begin()
+        self._strike_later()
+
+    def _stall_later(self) -> None:
+        interval_ns = self._world.scenario.fault_interval_ns
+        delay_ns = 1 + round(self._stalls.expovariate(1.0) * interval_ns)
+        self._world.timeline.after(delay_ns, self._stall)
+
+    def _stall(self) -> None:
+        """Make a node silent, for less than it takes to be taken for away."""
+        world = self._world
+        if world.network.is_calm:
+            return
+        node = self._stalls.choice(world.hosts).node
+        duration_ns = self._stalls.randrange(1, _STALL_NS_MAX)
+        if node is not None and node.stall(duration_ns):
+            world.counts["fault: stalled node"] += 1
+            world.trace("world", f"fault: {node.node_id} stalls for {duration_ns} ns")
+        self._stall_later()
 
     def _may(self, name: str) -> bool:
         """Return whether that may happen now: see `Profile.ONE_AWAY`."""

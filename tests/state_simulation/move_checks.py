@@ -324,6 +324,7 @@ class MoveChecker:
         version: int,
         key_groups: Sequence[int],
         lost: Sequence[int],
+        is_copy: bool = False,
     ) -> None:
         """
         Take note that a node answers.
@@ -335,6 +336,7 @@ class MoveChecker:
             version: By which assignment it was asked.
             key_groups: For which key groups.
             lost: Those of them of which the store says that their rows are lost.
+            is_copy: Whether it was asked as one that has an in-sync copy (rule D4).
         """
         require = self._require
         require("W7 rows that were lost are not answered for", not lost, disk, lost)
@@ -342,18 +344,27 @@ class MoveChecker:
         complete = disk.complete(job_id)
         for key_group in key_groups:
             require(
-                "S3 only the primary of a key group answers for it",
-                _owners(record, key_group)[0] == node_id,
-                node_id,
-                key_group,
-                record,
-            )
-            require(
                 "S1 only whole copies answer",
                 key_group in complete,
                 disk,
                 key_group,
                 complete,
+            )
+            if is_copy:
+                require(
+                    "D4 only in-sync copies answer in place of a primary",
+                    node_id in _owners(record, key_group)[1:],
+                    node_id,
+                    key_group,
+                    record,
+                )
+                continue
+            require(
+                "S3 only the primary of a key group answers for it",
+                _owners(record, key_group)[0] == node_id,
+                node_id,
+                key_group,
+                record,
             )
             primary = self._primaries.setdefault((job_id, version, key_group), node_id)
             require(

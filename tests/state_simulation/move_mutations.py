@@ -14,8 +14,8 @@ MOVE_MUTATIONS: Final = (
         name="copies-answer-too",
         rule="S3: one node at most answers for a key group at any one time",
         module="queryablestate.node.core.job",
-        before="prefixes=frozenset(group_start(group) for group in job.key_groups),",
-        after="prefixes=frozenset(map(group_start, (*job.key_groups, *job.copies))),",
+        before="prefixes=_prefixes(job.key_groups),",
+        after="prefixes=_prefixes((*job.key_groups, *job.copies)),",
     ),
     Mutation(
         name="copy-complete-before-replay",
@@ -130,14 +130,6 @@ MOVE_MUTATIONS: Final = (
         before=".union(*(stage.given_up for stage in stages))",
         after="",
         seed=152,
-    ),
-    Mutation(
-        name="failing-copy-is-no-reason",
-        rule="S4: questions wait for a copy that is about to be asked",
-        module="queryablestate.proxy.router",
-        before="            or not location.sole_key_groups[pending.node_index]\n",
-        after="",
-        seed=22,
     ),
     Mutation(
         name="collected-rows-repeated",

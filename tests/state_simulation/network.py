@@ -165,6 +165,11 @@ class Connection:
         if not self.is_broken:
             self._down.send(self._delay_ns(), deliver)
 
+    def stall(self, duration_ns: int) -> None:
+        """Carry nothing for a while, as if the node were stopped; lose nothing."""
+        for lane in (self._up, self._down):
+            lane.last_ns = max(lane.last_ns, self._timeline.now_ns + duration_ns)
+
     def sever(self) -> int:
         """
         Break it; of what is under way, each end gets the first part at the most.

@@ -285,6 +285,13 @@ class Node:
         self._world.timeline.after(duration_ns, end)
         return True
 
+    def stall(self, duration_ns: int) -> bool:
+        """Answer nothing for a while, as a process that is stopped and runs again."""
+        if self._connection is None:
+            return False
+        self._connection.stall(duration_ns)
+        return True
+
     def isolate(self) -> None:
         """Lose the connection, whatever is under way in it."""
         if self._connection is not None:
@@ -428,6 +435,8 @@ class Node:
                 sorted({int.from_bytes(key[:2], "big") for key in found.keys})
             )
         assert found.view is not None
+        is_copy = question.copies is not None
+        self._world.counts["copies asked instead of primaries"] += is_copy
         self._world.moves.answered(
             admitted.job_id,
             self.node_id,
@@ -435,6 +444,7 @@ class Node:
             version=question.assignment_version,
             key_groups=key_groups,
             lost=groups_in(found.view.lost, key_groups),
+            is_copy=is_copy,
         )
 
     def _not_now(

@@ -32,6 +32,7 @@ from queryablestate.control.events import (
 from queryablestate.control.limits import ControlLimits
 from queryablestate.proxy.access import ANONYMOUS_CALLER, open_access
 from queryablestate.proxy.cache import CacheRule, ResultCache
+from queryablestate.proxy.hedging import HedgeLimits
 from queryablestate.proxy.rate_limit import RateLimiter
 from queryablestate.proxy.read_answers import Outgoing
 from queryablestate.proxy.requests import RequestHandler
@@ -113,6 +114,10 @@ NodeMessage: TypeAlias = (
 _SECOND_NS: Final = 1_000 * MS
 _LOAD_NS: Final = 20 * MS
 _DOUBT_NS: Final = 700 * MS
+# Soon, and often: answers of copies are what is to be tried.
+_HEDGING: Final = HedgeLimits(
+    delay_ns_min=4 * MS, delay_ns_max=40 * MS, saved_count_max=1_000
+)
 _CACHE_TTL_SECONDS: Final = 5.0
 _KEYS_PER_REQUEST_MAX: Final = 100
 _FRAME_SIZE_BYTES_MAX: Final = 1 << 20
@@ -160,6 +165,7 @@ class Proxy:
                 pending_count_max=1_000,
                 keys_per_request_max=_KEYS_PER_REQUEST_MAX,
             ),
+            hedging=_HEDGING,
         )
 
     @property
@@ -418,7 +424,8 @@ class Proxy:
             case ForgetNode(link=link):
                 now_ns = self._world.timeline.now_ns
                 is_settled = core is not None and core.is_settled(now_ns=now_ns)
-                self._send_reads(self._reads.node_left(link, is_settled=is_settled))
+                left = self._reads.node_left(link, now_ns=now_ns, is_settled=is_settled)
+                self._send_reads(left)
             case NoteAssignment():
                 pass
             case StartOver():

@@ -35,6 +35,17 @@ READ_MUTATIONS: Final = (
         seed=8,
     ),
     Mutation(
+        name="copies-not-awaited",
+        rule="D5: a batch is acknowledged when every in-sync copy has applied it",
+        module="queryablestate.control.chains",
+        before="    for node_id in job.holder_ids():\n        node = control",
+        after="    assert job.assignment is not None\n"
+        "    owners = {owners[0] for owners in job.assignment.owners}\n"
+        "    for node_id in (job.assignment.node_ids[index] for index in owners):\n"
+        "        node = control",
+        seed=62,
+    ),
+    Mutation(
         name="batch-of-any-generation",
         rule="Q2: the batch that is waited for is of one generation",
         module="queryablestate.client.floors",

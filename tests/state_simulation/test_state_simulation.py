@@ -17,7 +17,21 @@ SEEDS_PER_TEST = 25
 
 
 @pytest.mark.proves(
-    "Q1", "Q2", "W1", "W2", "W3", "W4", "W5", "W6", "W7", "S1", "S2", "S3", "S4"
+    "D4",
+    "D5",
+    "Q1",
+    "Q2",
+    "W1",
+    "W2",
+    "W3",
+    "W4",
+    "W5",
+    "W6",
+    "W7",
+    "S1",
+    "S2",
+    "S3",
+    "S4",
 )
 @pytest.mark.parametrize("first", nightly_after(3, range(0, 200, SEEDS_PER_TEST)))
 def test_every_rule_holds_whatever_happens(first: int) -> None:
@@ -28,6 +42,7 @@ def test_every_rule_holds_whatever_happens(first: int) -> None:
     assert summary.failures == []
     assert summary.counts["entries decided"] > SEEDS_PER_TEST
     assert summary.counts["readers told"] > SEEDS_PER_TEST
+    assert summary.counts["copies asked instead of primaries"] > SEEDS_PER_TEST
     assert summary.counts["copies promoted"] > SEEDS_PER_TEST // 2
     assert summary.counts["primaries changed"] > SEEDS_PER_TEST // 2
 

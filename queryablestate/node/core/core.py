@@ -242,8 +242,11 @@ class NodeCore:
             return unavailable(question, job_id, "the node does not serve this job")
         if served.assignment_version != question.assignment_version:
             return stale_route(question)
-        if not served.key_groups:
-            return stale_route(question)  # its copies are not the ones to ask (S3)
+        if question.copies is not None:
+            # An in-sync copy answers under the same conditions as a primary (D4).
+            served = served.copies(question.copies)
+        if served is None or not served.key_groups:
+            return stale_route(question)  # nothing that it is to answer for (S1, S3)
         if not self._jobs.is_caught_up(job_id):
             return Wait.CATCHING_UP
         return served

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, TypeAlias, assert_never, final
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from queryablestate.schema.key_groups import group_start
 from queryablestate.wire.job_plan import JobOrigin
@@ -20,6 +20,8 @@ from queryablestate.wire.records import (
 
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from queryablestate.wire.node_messages import JobAssignment
 
 
@@ -37,15 +39,37 @@ class ServedJob:
     Attributes:
         job_id: The job.
         assignment_version: The assignment that says so.
-        key_groups: Those of which the node is the primary, sorted; other copies that it
-            holds are not asked.
+        key_groups: Those of which the node is the primary, sorted: what it is asked
+            for, unless a question says which copies it is about.
         prefixes: The same as storage keys begin with them.
+        in_sync: All of which it has an in-sync copy, these included.
     """
 
     job_id: str
     assignment_version: int
     key_groups: tuple[int, ...]
     prefixes: frozenset[bytes]
+    in_sync: frozenset[int]
+
+    def copies(self, runs: Sequence[tuple[int, int]]) -> ServedJob | None:
+        """
+        Return the same for the in-sync copies of some key groups (rule D4).
+
+        Args:
+            runs: The first and the last one of each run, both included, sorted.
+
+        Returns:
+            None if the node has not an in-sync copy of each of them.
+        """
+        # Counted first: what a peer says may be a great many.
+        if sum(last - first + 1 for first, last in runs) > len(self.in_sync):
+            return None
+        key_groups = tuple(
+            group for first, last in runs for group in range(first, last + 1)
+        )
+        if not key_groups or not self.in_sync.issuperset(key_groups):
+            return None
+        return evolve(self, key_groups=key_groups, prefixes=_prefixes(key_groups))
 
 
 def served_job(job: JobAssignment) -> ServedJob:
@@ -54,8 +78,13 @@ def served_job(job: JobAssignment) -> ServedJob:
         job_id=job.job_id,
         assignment_version=job.assignment_version,
         key_groups=job.key_groups,
-        prefixes=frozenset(group_start(group) for group in job.key_groups),
+        prefixes=_prefixes(job.key_groups),
+        in_sync=frozenset(job.key_groups + job.copies),
     )
+
+
+def _prefixes(key_groups: Iterable[int]) -> frozenset[bytes]:
+    return frozenset(group_start(group) for group in key_groups)
 
 
 def found_by(entry: Entry) -> frozenset[int]:

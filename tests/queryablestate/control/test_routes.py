@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queryablestate.control.events import LinkClosed
+from queryablestate.control.events import LinkClosed, LinkId
 from queryablestate.control.job.job import Job
 from queryablestate.control.node_table import NodeTable
 from queryablestate.control.routes import KvStateLocation, RouteTable
@@ -129,6 +129,26 @@ class TestReplicas:
         assert route.links == (None, LINK_B)
         assert route.sole_key_groups == ((), (3,))
 
+    @pytest.mark.proves("D4", "S1")
+    def test_which_copies_may_be_asked(self) -> None:
+        """D4, S1: in-sync ones, of nodes that are here and have lost nothing."""
+        plane = MovingPlane()
+        plane.assign(assignment(2, "ab", "a a b b", joining="b b - -"))
+        route = plane.control.routes.locations[1]
+        assert (route.owners, route.copy_links) == ((), ())
+        plane.assign(assignment(3, "ab", "ab ab a ba"))
+        route = plane.control.routes.locations[1]
+        assert route.owners == ((0, 1), (0, 1), (0,), (1, 0))
+        assert _copy_links(plane) == [LINK_A, LINK_B]
+        plane.leave("a")
+        assert _copy_links(plane) == [None, LINK_B]
+        plane.come("a", store_id="another")
+        assert _copy_links(plane) == [None, LINK_B]
+        node = plane.control.nodes.present("b")
+        assert node is not None
+        node.lost_jobs.add(APP)
+        assert _copy_links(plane) == [None, None]
+
     def test_another_disk_is_asked_for_what_nobody_else_has(self) -> None:
         """It says which states are lost, and answers for those that were replaced."""
         plane = MovingPlane()
@@ -137,6 +157,12 @@ class TestReplicas:
         plane.come("a", store_id="another")
         plane.control.routes.locate(plane.control.job(APP))
         assert None not in plane.control.routes.locations[1].links
+
+
+def _copy_links(plane: MovingPlane) -> list[LinkId | None]:
+    """Return who may be asked for in-sync copies, as of now."""
+    plane.control.routes.locate(plane.control.job(APP))
+    return list(plane.control.routes.locations[1].copy_links)
 
 
 def _sole(plane: MovingPlane) -> tuple[tuple[int, ...], ...]:

@@ -25,6 +25,7 @@ SERVED = ServedJob(
     assignment_version=1,
     key_groups=(1, 2, 4),
     prefixes=frozenset(group.to_bytes(2, "big") for group in (1, 2, 4)),
+    in_sync=frozenset(),
 )
 
 

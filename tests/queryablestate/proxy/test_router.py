@@ -12,7 +12,7 @@ from nameservice import NS_PER_SECOND
 from queryablestate import RateLimitedError, StateUnavailableError
 from queryablestate.control.events import LinkId
 from queryablestate.control.routes import KvStateLocation
-from queryablestate.proxy import router as router_module
+from queryablestate.proxy import node_reads
 from queryablestate.proxy.access import (
     ANONYMOUS_CALLER,
     AccessList,
@@ -350,18 +350,18 @@ class TestAbsentNodes:
         reads = Reads()
         reads.ask(ask(request_id=1, node_index=0))
         reads.ask(ask(request_id=2, node_index=1))
-        refused = refusal(reads.router.node_left(NODE_A))
+        refused = refusal(reads.router.node_left(NODE_A, now_ns=0))
         assert (refused.request_id, refused.code) == (1, "state-unavailable")
-        assert reads.router.node_left(NODE_A) == []
+        assert reads.router.node_left(NODE_A, now_ns=0) == []
         assert reads.router.pending_count == 1
 
     def test_while_settling_what_waits_for_a_node_that_leaves_asks_again(self) -> None:
         """S2: those who could answer in its place may be late only."""
         reads = Reads()
         reads.ask(ask())
-        assert refusal(reads.router.node_left(NODE_A, is_settled=False)).code == (
-            STALE_ROUTE
-        )
+        assert refusal(
+            reads.router.node_left(NODE_A, now_ns=0, is_settled=False)
+        ).code == (STALE_ROUTE)
 
     def test_while_settling_a_question_waits_for_its_node(self) -> None:
         """S2: under a new leader an absent node is only late."""
@@ -461,7 +461,7 @@ class TestReplicas:
         reads = Reads()
         reads.ask(ask(request_id=3))
         reads.locations[5] = self.AWAY
-        refused = refusal(reads.router.node_left(NODE_A))
+        refused = refusal(reads.router.node_left(NODE_A, now_ns=0))
         assert (refused.request_id, refused.code) == (3, STALE_ROUTE)
 
     def test_what_waits_for_a_node_that_leaves_after_the_promotion(self) -> None:
@@ -469,17 +469,17 @@ class TestReplicas:
         reads = Reads()
         reads.ask(ask())
         reads.locations[5] = location(version=2)
-        assert refusal(reads.router.node_left(NODE_A)).code == STALE_ROUTE
+        assert refusal(reads.router.node_left(NODE_A, now_ns=0)).code == STALE_ROUTE
         reads.ask(ask(version=2))
         del reads.locations[5]
-        assert refusal(reads.router.node_left(NODE_A)).code == STALE_ROUTE
+        assert refusal(reads.router.node_left(NODE_A, now_ns=0)).code == STALE_ROUTE
 
     def test_what_waits_is_refused_for_what_only_that_node_had(self) -> None:
         """W7: for these key groups, and for no others."""
         reads = Reads()
         reads.ask(ask())
         reads.locations[5] = location(links=(None, NODE_B), sole=((0,), (2, 3)))
-        refused = refusal(reads.router.node_left(NODE_A))
+        refused = refusal(reads.router.node_left(NODE_A, now_ns=0))
         assert (refused.code, refused.data[2]) == ("state-unavailable", (0,))
 
     @pytest.mark.parametrize(
@@ -580,7 +580,7 @@ class TestRows:
             assert reads.router.refused(NODE_B, late, now_ns=5 * SECOND) == []
             assert isinstance(self.counting(reads)[0].message, Question)
             assert reads.router.refused(NODE_A, late, now_ns=5 * SECOND) == []
-            assert reads.router._unpaid == {}
+            assert reads.router.nodes._unpaid == {}
             out = self.counting(reads, now_ns=5 * SECOND)
             assert refusal(out).code == "rate-limited"
 
@@ -598,22 +598,22 @@ class TestRows:
         reads = self.reads()
         self.counting(reads)
         reads.router.client_left(CLIENT)
-        assert len(reads.router._unpaid) == 1
-        reads.router.node_left(NODE_B)
-        assert len(reads.router._unpaid) == 1
-        reads.router.node_left(NODE_A)
-        assert reads.router._unpaid == {}
+        assert len(reads.router.nodes._unpaid) == 1
+        reads.router.node_left(NODE_B, now_ns=0)
+        assert len(reads.router.nodes._unpaid) == 1
+        reads.router.node_left(NODE_A, now_ns=0)
+        assert reads.router.nodes._unpaid == {}
 
     def test_what_is_to_be_settled_is_bounded(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A node that never answers is no memory of ours."""
-        monkeypatch.setattr(router_module, "_UNPAID_COUNT_MAX", 3)
+        monkeypatch.setattr(node_reads, "_UNPAID_COUNT_MAX", 3)
         reads = Reads()
         for _ in range(5):
             self.counting(reads)
         reads.router.client_left(CLIENT)
-        assert list(reads.router._unpaid) == [3, 4, 5]
+        assert list(reads.router.nodes._unpaid) == [3, 4, 5]
 
 
 class TestBeforeTheFirstBatch:
@@ -701,7 +701,7 @@ class TestDeadlines:
             reads.ask(ask(request_id=number))
             answer = Answer(question_id=number, reading=reading(), has_missing=False)
             reads.router.answered(NODE_A, answer, VALUES, now_ns=0)
-        assert len(reads.router._deadlines) <= 1_001
+        assert len(reads.router.nodes._pending._deadlines) <= 1_001
 
     def test_a_client_that_leaves_is_forgotten(self) -> None:
         """Nothing is sent to it, and nothing is kept for it."""
@@ -752,10 +752,10 @@ class TestShares:
                 case 1:
                     assert len(reads.router.expire(now_ns=SECOND)) == 1_000
                 case _:
-                    assert len(reads.router.node_left(NODE_A)) == 1_000
+                    assert len(reads.router.node_left(NODE_A, now_ns=0)) == 1_000
             assert reads.router.pending_count == 0
-            assert reads.router._of_client == {}
-            assert reads.router._of_node == {}
+            assert reads.router.nodes._pending._of_client == {}
+            assert reads.router.nodes._pending._of_node == {}
 
     @pytest.mark.proves("B2", "Q2")
     def test_one_reader_does_not_keep_others_from_waiting(self) -> None:

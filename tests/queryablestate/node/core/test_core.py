@@ -941,6 +941,70 @@ class TestAnswering:
         node.now_ns += 1
         assert code(node.admit(question())) == "state-unavailable"
 
+    @pytest.mark.proves("D4")
+    def test_it_answers_for_in_sync_copies_that_it_is_asked_for(
+        self, node: Node
+    ) -> None:
+        """D4: for these alone, also if it is the primary of nothing."""
+        node.serve(assignment(key_groups=(), copies=(0, 1, 3)))
+        admitted = node.admit(question(copies=((0, 1),)))
+        assert isinstance(admitted, ServedJob)
+        assert admitted.key_groups == (0, 1)
+        assert admitted.prefixes == {b"\0\0", b"\0\1"}
+        assert code(node.admit(question())) == STALE_ROUTE
+
+    @pytest.mark.proves("D4", "S1")
+    @pytest.mark.parametrize(
+        "copies", [((2, 2),), ((0, 2),), ((4, 4),), ((0, 1 << 62),), ((1, 0),), ()]
+    )
+    def test_only_in_sync_copies_answer(
+        self, node: Node, copies: tuple[tuple[int, int], ...]
+    ) -> None:
+        """D4, S1: not those that are being made, nor any that it has not."""
+        copying = assignment(
+            key_groups=(0,),
+            copies=(1, 3),
+            joining=joining({2: 7}),
+            sources=(source("a", 2),),
+        )
+        node.serve(copying)
+        assert code(node.admit(question(copies=copies))) == STALE_ROUTE
+        assert isinstance(node.admit(question(copies=((0, 1), (3, 3)))), ServedJob)
+
+    @pytest.mark.proves("D5", "Q4")
+    def test_a_copy_answers_until_the_lease_is_over(self, node: Node) -> None:
+        """D5, Q4: as a primary does, to the moment."""
+        node.serve(assignment(key_groups=(), copies=(0,)))
+        asked_as_copy = question(copies=((0, 0),))
+        node.now_ns += SESSION_TIMEOUT_MS * MS - 1
+        assert isinstance(node.admit(asked_as_copy), ServedJob)
+        node.now_ns += 1
+        assert code(node.admit(asked_as_copy)) == "state-unavailable"
+
+    @pytest.mark.proves("D5", "S1")
+    def test_a_copy_that_was_taken_out_answers_no_more(self, node: Node) -> None:
+        """D5, S1: from the moment that it knows, by neither version."""
+        node.serve(assignment(key_groups=(0,), copies=(1,)))
+        without = AssignJob(
+            leader_epoch=EPOCH, job=assignment(version=2, key_groups=(0,))
+        )
+        node.tell(without)
+        for version in (1, 2):
+            asked_as_copy = question(version=version, copies=((1, 1),))
+            assert code(node.admit(asked_as_copy)) == STALE_ROUTE
+
+    @pytest.mark.proves("D5", "S2")
+    def test_a_copy_catches_up_first(self, node: Node) -> None:
+        """D5, S2: what others may have shown by then is applied before it answers."""
+        node.serve(assignment(key_groups=(), copies=(0,)))
+        later = AssignJob(
+            leader_epoch=EPOCH,
+            job=assignment(version=2, key_groups=(), copies=(0,), sequence=8),
+        )
+        node.tell(later)
+        asked_as_copy = question(version=2, copies=((0, 0),))
+        assert node.admit(asked_as_copy) is Wait.CATCHING_UP
+
     @pytest.mark.proves("S2")
     def test_a_question_of_an_older_leader_is_refused(self, node: Node) -> None:
         """S2: whoever led before is told that it leads no more."""

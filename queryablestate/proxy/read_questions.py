@@ -1,0 +1,138 @@
+"""What a `ReadRouter` makes of a client's question: what nodes are asked; pure."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, TypeAlias
+
+from nameservice.clock import NS_PER_MS
+from queryablestate.errors import StateUnavailableError
+from queryablestate.proxy.pending_reads import Charge
+from queryablestate.wire.questions import (
+    GetEntries,
+    GetItems,
+    GetValues,
+    HasRows,
+    Question,
+    Refusal,
+    ScanRows,
+    WalkRows,
+)
+from queryablestate.wire.refusals import error_of
+
+
+if TYPE_CHECKING:
+    from queryablestate.control.routes import KvStateLocation
+    from queryablestate.proxy.access import Caller
+    from queryablestate.proxy.copy_reads import CopyPart
+    from queryablestate.proxy.read_parking import ParkedQuestion
+    from queryablestate.wire.questions import Ask, Reading
+
+
+__all__ = [
+    "CacheableOperation",
+    "batch_id_known",
+    "charge_of",
+    "generation_asked",
+    "is_awaited",
+    "names_nothing",
+    "question_of",
+]
+
+CacheableOperation: TypeAlias = GetValues | GetItems | GetEntries | HasRows
+"""The answer to these may be given again."""
+
+
+def question_of(
+    question_id: int,
+    asked: ParkedQuestion,
+    location: KvStateLocation,
+    *,
+    leader_epoch: int,
+    now_ns: int,
+    part: CopyPart | None = None,
+    newest: Reading | None = None,
+) -> Question:
+    """
+    Return what a node is asked.
+
+    Args:
+        question_id: Under which number.
+        asked: The question as it came in.
+        location: The route that it came by.
+        leader_epoch: Of the proxy.
+        now_ns: The time.
+        part: What a node with another copy is asked of it; None for the primary.
+        newest: As of what another part was answered: this one is to be no older.
+    """
+    ask = asked.ask
+    min_batch_id = ask.min_batch_id
+    min_generation = None
+    if min_batch_id is not None:
+        min_generation = generation_asked(location, ask)
+    if newest is not None:
+        # Other parts were answered as of that, so it is what was wanted, or newer.
+        min_batch_id, min_generation = newest.batch_id, newest.generation
+    return Question(
+        leader_epoch=leader_epoch,
+        question_id=question_id,
+        state_number=ask.state_number,
+        assignment_version=ask.assignment_version,
+        operation=ask.operation if part is None else part.operation,
+        deadline_ms=max(1, (asked.deadline_ns - now_ns) // NS_PER_MS),
+        asker=_asker_of(asked),
+        min_batch_id=min_batch_id,
+        min_generation=min_generation,
+        copies=None if part is None else part.runs,
+    )
+
+
+def charge_of(caller: Caller, ask: Ask, location: KvStateLocation) -> Charge:
+    """Return what a question pays beforehand: a page pays for what it returns."""
+    is_page = isinstance(ask.operation, ScanRows | WalkRows)
+    return Charge(
+        caller.name,
+        f"{location.job_id}/{location.state_name}",
+        min(ask.key_count, 1) if is_page else ask.key_count,
+    )
+
+
+def generation_asked(location: KvStateLocation, ask: Ask) -> int | None:
+    """Return whose batch *ask* waits for, or None if it waits for none (rule Q2)."""
+    if ask.min_batch_id is None:
+        return None
+    return location.generation if ask.min_generation is None else ask.min_generation
+
+
+def batch_id_known(location: KvStateLocation, ask: Ask | None) -> int:
+    """Return from which batch of the present generation on an answer is new enough."""
+    known = -1 if location.batch_id is None else location.batch_id
+    if ask is None or ask.min_batch_id is None:
+        return known
+    generation = generation_asked(location, ask)
+    assert generation is not None
+    if generation != location.generation:
+        return known if generation < location.generation else sys.maxsize
+    return max(known, ask.min_batch_id)
+
+
+def is_awaited(location: KvStateLocation, ask: Ask) -> bool:
+    """Return whether *ask* waits for a batch that is not decided yet."""
+    if ask.min_batch_id is None:
+        return False
+    generation = generation_asked(location, ask)
+    assert generation is not None
+    known = -1 if location.batch_id is None else location.batch_id
+    return (generation, ask.min_batch_id) > (location.generation, known)
+
+
+def names_nothing(refusal: Refusal) -> bool:
+    """Return whether a node's `StateUnavailableError` names no key groups."""
+    error = error_of(refusal)
+    return isinstance(error, StateUnavailableError) and not error.key_groups
+
+
+def _asker_of(asked: ParkedQuestion) -> str:
+    """Return whose turn a question takes: a caller's, or a nameless connection's."""
+    owner = asked.owner
+    return f"caller {owner}" if isinstance(owner, str) else f"connection {owner}"
