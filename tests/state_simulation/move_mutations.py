@@ -61,7 +61,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store.copies",
         before="lost = union(state.lost, intersection(copied.lost, groups))",
         after="lost = state.lost",
-        seed=35,
+        seed=67,
     ),
     Mutation(
         name="rows-given-away-kept",
@@ -99,7 +99,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.core",
         before="if not control.is_touched or not control.is_settled(now_ns=now_ns):",
         after="if not control.is_touched:",
-        seed=5,
+        seed=9,
     ),
     Mutation(
         name="joining-node-not-brought-rows",
@@ -114,7 +114,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.node.core.jobs",
         before="job.promised = max(job.promised, assignment.sequence)",
         after="job.promised = max(job.promised, 0)",
-        seed=51,
+        seed=54,
     ),
     Mutation(
         name="collected-rows-dropped",
@@ -122,6 +122,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.commit_rows",
         before="                if counts:\n",
         after="                if counts is None:\n",
+        seed=9,
     ),
     Mutation(
         name="given-up-ignored",
@@ -129,7 +130,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.commit_rows",
         before=".union(*(stage.given_up for stage in stages))",
         after="",
-        seed=152,
+        seed=163,
     ),
     Mutation(
         name="collected-rows-repeated",

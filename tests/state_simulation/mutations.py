@@ -69,7 +69,7 @@ MUTATIONS: Final = (
         module="queryablestate.node.reads",
         before="if found.view.lost:",
         after="if found.view is None:",
-        seed=35,
+        seed=67,
     ),
     Mutation(
         name="older-run-bound",
@@ -110,7 +110,7 @@ MUTATIONS: Final = (
         module="queryablestate.control.job.batch_order",
         before="    if last > batch_id:\n        raise",
         after="    if last < -1:\n        raise",
-        seed=4,
+        seed=8,
     ),
     Mutation(
         name="dropped-state-forgets-others",
@@ -142,7 +142,7 @@ MUTATIONS: Final = (
         module="queryablestate.control.core",
         before="if is_certain and writing.index <= writing.commits.deciding_index:\n",
         after="if is_certain or error is not None:\n",
-        seed=18,
+        seed=19,
     ),
     Mutation(
         name="decision-checked-too-early",
@@ -195,6 +195,7 @@ MUTATIONS: Final = (
         module="queryablestate.control.stored_control",
         before="    values = with_large(values)\n",
         after="    with_large(values)\n",
+        seed=12,
     ),
     Mutation(
         name="large-write-left-undone",

@@ -16,7 +16,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.floors",
         before="        if seen < floor:\n",
         after="        if seen[0] < floor[0]:\n",
-        seed=31,
+        seed=32,
     ),
     Mutation(
         name="client-goes-back-by-a-generation",
@@ -24,7 +24,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.floors",
         before="        if seen < floor:\n",
         after="        if seen[0] == floor[0] and seen < floor:\n",
-        seed=8,
+        seed=166,
     ),
     Mutation(
         name="pages-may-go-back",
@@ -32,7 +32,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.core",
         before="        if floor is not None:\n            if told",
         after="        if floor is not None and read is None:\n            if told",
-        seed=8,
+        seed=32,
     ),
     Mutation(
         name="copies-not-awaited",
@@ -51,7 +51,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.floors",
         before="return None if generation == PRESENT else generation, batch_id",
         after="return None, batch_id",
-        seed=63,
+        seed=183,
     ),
     Mutation(
         name="decided-when-asked",
@@ -80,6 +80,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.store.copies",
         before="decided_at_us=copied.decided_at_us,",
         after="decided_at_us=mark.decided_at_us,",
+        seed=11,
     ),
     Mutation(
         name="node-rounds-age",
