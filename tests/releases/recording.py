@@ -1,9 +1,9 @@
 """
 Messages and records as a release writes them: one a line, and how they are made.
 
-``python -m tests.releases.recording 0.1.0`` writes the file of a release.  Do that when
-it is released, and never again: `tests/releases/test_release_before.py` compares what
-comes after with it.
+``python -m tests.releases.recording 0.1.0`` writes the file of a release.  Do that with
+each change of a message until it is released, and never again:
+`tests/releases/test_release_before.py` compares what comes after with it.
 """
 
 from __future__ import annotations
