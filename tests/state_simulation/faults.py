@@ -99,7 +99,8 @@ class Faults:
     def _stall_later(self) -> None:
         interval_ns = self._world.scenario.fault_interval_ns
         delay_ns = 1 + round(self._stalls.expovariate(1.0) * interval_ns)
-        self._world.timeline.after(delay_ns, self._stall)
+        # One after the other: two of one node add up to more than its session.
+        self._world.timeline.after(SESSION_TIMEOUT_NS + delay_ns, self._stall)
 
     def _stall(self) -> None:
         """Make a node silent, for less than it takes to be taken for away."""
