@@ -64,6 +64,8 @@ _UNAVAILABLE: Final = "state-unavailable"
 _ELSEWHERE_PERHAPS: Final = frozenset({_UNAVAILABLE, "storage", "did-not-happen"})
 """What a node says that cannot answer, where another one may."""
 _ATTEMPT_COUNT_MAX: Final = 3
+_KEPT_WAITED_NS_MAX: Final = NS_PER_SECOND
+"""An answer that took longer is not kept: its age is not known well enough."""
 _UNPAID_COUNT_MAX: Final = 100_000
 """Questions whose askers have gone: each is settled when its node answers, or goes."""
 
@@ -559,12 +561,13 @@ class NodeReads:
         reading = answer.reading
         if read.cache_key is not None and reading.batch_id is not None:
             location = self._locations.get(read.location.state_number)
-            if location is not None:
+            if location is not None and waited_ns <= _KEPT_WAITED_NS_MAX:
                 self._cache.put(
                     read.cache_key,
                     generation=reading.generation,
                     batch_id=reading.batch_id,
-                    age_ns=reading.age_ms * NS_PER_MS,
+                    # The node read it at any time since: never said to be too young.
+                    age_ns=reading.age_ms * NS_PER_MS + waited_ns,
                     values=bytes(values),
                     has_missing=answer.has_missing,
                     ttl_ns=self._cache.ttl_ns(location.job_id, location.state_name),

@@ -43,8 +43,8 @@ __all__ = [
 ]
 
 _US_PER_MS: Final = 1_000
-_CACHED_SLACK_US: Final = 250 * _US_PER_MS
-"""An answer is taken for as old when it comes to the cache as when it was given."""
+_CACHED_SLACK_US: Final = 1_000 * _US_PER_MS
+"""An answer that is kept is told as older by as long as it took, never as younger."""
 
 Found: TypeAlias = "dict[bytes | tuple[bytes, ...], tuple[bytes, ...] | bool | None]"
 """What is told of a storage key (with map key), or whether any of several is there."""
@@ -545,10 +545,11 @@ class Checker:
             asked.least,
         )
         age_us = reading.age_ms * _US_PER_MS
-        slack_us = _CACHED_SLACK_US if reading.is_cached else _US_PER_MS
+        slack_us = _CACHED_SLACK_US if reading.is_cached else 0
+        rounded_us = (1 + reading.is_cached) * _US_PER_MS  # down, by each who tells it
         self.require(
             "Q2 an age is that of the batch when it was read",
-            sent_us - slack_us <= version.decided_at_us + age_us <= now_us,
+            sent_us - rounded_us <= version.decided_at_us + age_us <= now_us + slack_us,
             name,
             reading,
             version.decided_at_us,

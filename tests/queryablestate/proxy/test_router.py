@@ -839,6 +839,27 @@ class TestCaching:
         asked = reads.ask(ask(request_id=3), now_ns=SECOND)[0].message
         assert isinstance(asked, Question)
 
+    @pytest.mark.proves("Q2", "C3")
+    def test_age_counts_from_the_question(self) -> None:
+        """Q2: what is kept is never told as younger than it is."""
+        reads = self.reads()
+        reads.ask(ask())
+        answer = Answer(question_id=1, reading=reading(), has_missing=False)
+        reads.router.answered(NODE_A, answer, VALUES, now_ns=SECOND // 2)
+        kept = reads.ask(ask(request_id=2), now_ns=SECOND)[0].message
+        assert isinstance(kept, Told)
+        assert kept.reading.age_ms == 1_040
+
+    @pytest.mark.proves("Q2", "C3")
+    def test_an_answer_that_took_long_is_not_kept(self) -> None:
+        """Q2: the node may have read it at any time since it was asked."""
+        reads = self.reads()
+        reads.ask(ask())
+        answer = Answer(question_id=1, reading=reading(), has_missing=False)
+        reads.router.answered(NODE_A, answer, VALUES, now_ns=SECOND + 1)
+        again = reads.ask(ask(request_id=2), now_ns=SECOND + 1)[0].message
+        assert isinstance(again, Question)
+
     @pytest.mark.proves("C3")
     def test_a_newer_commit_ends_what_is_kept(self) -> None:
         """C3: from the decision on, before the node has applied it."""
