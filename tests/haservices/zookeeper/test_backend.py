@@ -612,7 +612,8 @@ class TestStore:
         self, cluster: Cluster
     ) -> None:
         """L3: 1,000,000 bytes in 1,000 values: written, replaced and removed again."""
-        ha = cluster.open()
+        # A megabyte takes a busy disk seconds, and this is not about speed.
+        ha = cluster.open(connect_timeout_seconds=30.0)
         _, _, session = cluster.lead(ha)
         store = ha.get_leader_store(JOB)
         bundles = f"{cluster.top}/bundles/{JOB}"
