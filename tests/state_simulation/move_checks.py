@@ -386,9 +386,9 @@ class MoveChecker:
         """Take note that a node is told to begin a job with nothing."""
         record, job = self.present[effect.job_id], self._checker.job(effect.job_id)
         holds = any(node_id in _owners(record, g) for g in range(len(record.owners)))
-        has_rows = any(
-            state.has_rows_at(effect.sequence) for state in job.states.values()
-        )
+        # It may hear late: what was dropped before it was in sync is no loss.
+        sequence = max(effect.sequence, record.sequence)
+        has_rows = any(state.has_rows_at(sequence) for state in job.states.values())
         self._require(
             "W7 rows are given up only if a disk was lost or exchanged",
             not (holds and has_rows) or disk.is_suspect(effect.job_id),

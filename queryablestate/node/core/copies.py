@@ -317,10 +317,11 @@ class JobCopies:
     def _is_hold_urgent(self) -> bool:
         """Return whether key groups are in sync that the store knows nothing of."""
         last = self._told or self._held
-        known: set[int] = set()
+        # Of what is being copied it only knows what is complete: of a job without
+        # states the rest is in sync, too, and the next batch must find it held.
+        known = set(self._copied)
         if last is not None:
             known.update(last.key_groups, last.copies)
-            known.update(group.key_group for group in last.joining)
         return not known.issuperset(self.assignment.key_groups + self.assignment.copies)
 
     def _finish(self, position: int) -> list[NodeEffect]:

@@ -231,6 +231,34 @@ class TestHolding:
         assert copies.held(version=4) == []
         assert copies.job.held_count == 1
 
+    @pytest.mark.proves("S1", "W7")
+    def test_what_was_to_be_copied_and_is_in_sync_is_held_at_once(
+        self, copies: Copies
+    ) -> None:
+        """
+        S1: of a job without any state nothing has to be copied.
+
+        The store takes the key group for one that is being copied: it would keep the
+        next batch aside, and take it for lost when it is told at last (W7).
+        """
+        assert copies.advance() == [hold(2, (0, 3), {1: 7, 2: 9})]
+        in_sync = assignment(version=3, key_groups=(0, 1), copies=(3,))
+        assert copies.assign(in_sync) == [hold(3, (0, 1, 3))]
+
+    @pytest.mark.proves("S1")
+    def test_what_was_copied_waits_for_the_store(self, copies: Copies) -> None:
+        """The store knows that it is whole: it need not hear so twice."""
+        copies.advance()
+        copies.held(2, copied=(1,))
+        assert copies.assign(
+            assignment(
+                version=3, key_groups=(0, 1), copies=(3,), joining=joining({2: 9})
+            )
+        ) == [hold(3, (0, 1, 3), {2: 9})]
+        in_sync = assignment(version=4, key_groups=(0, 1), copies=(3,))
+        assert copies.assign(in_sync) == []
+        assert copies.held(2, version=3) == [hold(4, (0, 1, 3))]
+
     def test_an_answer_to_something_else_does_not_count(self, copies: Copies) -> None:
         """It cannot say what is held now."""
         copies.job.missed_came()
@@ -511,10 +539,13 @@ class TestMoving:
         copies.position = 12
         copies.fetched()
         another = assignment(
-            version=3, joining=joining({1: 12}), sources=(source("a", 1),)
+            version=3,
+            key_groups=(0,),
+            joining=joining({1: 12}),
+            sources=(source("a", 1),),
         )
         assert copies.assign(another) == []
-        assert copies.finished(1) == [hold(3, (0, 1), {1: 12})]
+        assert copies.finished(1) == [hold(3, (0,), {1: 12})]
         effects = copies.held(1, version=3, sequence_min=12)
         assert effects == [
             fetch(2, "a", 1, sequence_min=12),
