@@ -40,4 +40,5 @@ def said_until_killed(
         assert "" not in lines, "it ended by itself"
         # `communicate` would miss what was read ahead behind these lines.
         lines += child.stdout
-    return [line.split() for line in lines]
+    # It may have died within its last line: a write for each word, if unbuffered.
+    return [line.split() for line in lines if line.endswith("\n")]
