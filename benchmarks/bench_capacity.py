@@ -312,7 +312,7 @@ def _growth(
     Return what one more thing takes: what *measure* tells, and memory of *pid*.
 
     Args:
-        make_until: Has so many things be there.
+        make_until: Takes a number, and makes things until there are as many.
         counts: How many things first, and then.
         measure: Tells how much there is of something.
         pid: The process.
@@ -321,7 +321,7 @@ def _growth(
     found = []
     for count in counts:
         make_until(count)
-        time.sleep(_SETTLE_SECONDS)  # noqa: TID251 (what is under way ends meanwhile)
+        time.sleep(_SETTLE_SECONDS)  # noqa: TID251 (nothing tells that memory is at rest)
         found.append((measure(), _memory_bytes(pid)))
     (measured, memory), (measured_then, memory_then) = found
     more = last - first

@@ -5,7 +5,7 @@ Workload: one store on disk with its writing thread.  A job has a state of a mil
 rows (12 bytes of key, 40 of value), and a batch writes all of them once more: whole, or
 in 10 or 100 batches of a part of the key groups each.  Meanwhile another job stages and
 applies ten rows again and again, one after the other.  One transaction is one batch:
-readers see all of it or nothing, and nobody else writes meanwhile.
+readers see all of it or nothing, and no other job writes meanwhile.
 Unit: seconds for an entry of the large job; milliseconds for a commit of the small one
 at rest, and its longest beside the large one.  Bad: a longest wait of more than one
 entry of the large job and a moment.
@@ -69,7 +69,7 @@ class _Job:
         groups: Sequence[int],
         row_count: int,
     ) -> float:
-        """Write so many rows of these key groups; return the seconds of the entry."""
+        """Write *row_count* rows of these groups; return the seconds of the entry."""
         sequence = next(self._sequences)
         for index, group in enumerate(groups):
             prefix = group.to_bytes(2, "big") + b"\1"
@@ -136,7 +136,7 @@ def _small_commit_ms(write: Callable[[], float]) -> float:
 
 
 def _measure(part_count: int, figures: list[Figure]) -> None:
-    """Write a million rows twice, the second time in so many parts."""
+    """Write a million rows twice, the second time in *part_count* parts."""
     staged = {"large": threading.Semaphore(0), "small": threading.Semaphore(0)}
 
     def on_staged(
