@@ -53,8 +53,7 @@ class _Subscription:
         revision: The newest change known, as this session's server numbers them.
         newest: The highest publication known.
         is_current: Whether the server has told of it since contact was restored.
-        epoch_refused: The epoch of a leader that is older than what we know, as was
-            told, or None.
+        refused: What was told of a leader that is older than what we know, or None.
     """
 
     component_id: str
@@ -62,7 +61,7 @@ class _Subscription:
     revision: int = 0
     newest: Publication | None = None
     is_current: bool = False
-    epoch_refused: int | None = None
+    refused: EpochAheadError | None = None
 
 
 @final
@@ -95,6 +94,8 @@ class ClientSubscriptions:
         if subscription.is_current:
             restored = ContactRestored(publication=subscription.newest)
             self._tell(event.retriever_id, restored)
+        if subscription.refused is not None:
+            self._report(event.retriever_id, subscription.refused)
 
     def remove(self, retriever_id: int) -> None:
         """Let a retriever go, and unsubscribe after the last of a component."""
@@ -177,18 +178,18 @@ class ClientSubscriptions:
     def report(self, error: NameServiceError) -> None:
         """Tell every retriever of what concerns them all."""
         for retriever_id in self._retrievers:
-            self._outbox.emit(ReportToRetriever(retriever_id=retriever_id, error=error))
+            self._report(retriever_id, error)
 
     def _check_not_behind(
         self, subscription: _Subscription, publication: Publication, revision: int
     ) -> None:
         """Say, once, that a server has a leader older than what we know (R3)."""
-        newest = subscription.newest
+        newest, refused = subscription.newest, subscription.refused
         if (
             newest is None
             or publication.leader is None
             or publication.rank >= newest.rank
-            or publication.epoch == subscription.epoch_refused
+            or (refused is not None and publication.epoch == refused.epoch_max)
         ):
             return
         if not subscription.is_current:
@@ -197,16 +198,16 @@ class ClientSubscriptions:
             return
         if revision < subscription.revision:
             return
-        subscription.epoch_refused = publication.epoch
         name = subscription.component_id.rpartition("/")[2]
         error = EpochAheadError(name, newest.epoch, publication.epoch)
+        subscription.refused = error
         for retriever_id in subscription.retriever_ids:
-            self._outbox.emit(ReportToRetriever(retriever_id=retriever_id, error=error))
+            self._report(retriever_id, error)
 
     def subscribe_failed(self, component_id: str, error: NameServiceError) -> None:
         """Tell retrievers why they hear nothing."""
         for retriever_id in self._subscriptions[component_id].retriever_ids:
-            self._outbox.emit(ReportToRetriever(retriever_id=retriever_id, error=error))
+            self._report(retriever_id, error)
 
     def take_broadcast(self, message: Published, *, is_numbered: bool) -> None:
         """
@@ -220,12 +221,13 @@ class ClientSubscriptions:
         subscription = self._subscriptions.get(message.component_id)
         if subscription is None:
             return
+        publication = publication_from_record(message.publication)
         # The first answer says where numbers begin.
         if subscription.is_current and is_numbered:
+            self._check_not_behind(subscription, publication, message.revision)
             if message.revision > subscription.revision + 1:
                 self._begin_subscribe(subscription)
             subscription.revision = max(subscription.revision, message.revision)
-        publication = publication_from_record(message.publication)
         self._keep_newest(subscription, publication)
         self._tell_each(subscription, PublicationReceived(publication=publication))
 
@@ -253,10 +255,14 @@ class ClientSubscriptions:
         newest = subscription.newest
         if newest is None or publication.rank > newest.rank:
             subscription.newest = publication
+            subscription.refused = None
 
     def _tell_each(self, subscription: _Subscription, event: RetrieverEvent) -> None:
         for retriever_id in subscription.retriever_ids:
             self._tell(retriever_id, event)
+
+    def _report(self, retriever_id: int, error: NameServiceError) -> None:
+        self._outbox.emit(ReportToRetriever(retriever_id=retriever_id, error=error))
 
     def _tell(self, retriever_id: int, event: RetrieverEvent) -> None:
         self._outbox.emit(DeliverToRetriever(retriever_id=retriever_id, event=event))

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
+from attrs import evolve
 
 from leaderserver.client.core.events import (
     DeliverToRetriever,
@@ -268,6 +269,39 @@ class TestSnapshots:
         assert str(report.error) == str(error)
         assert others == told(received, 1)
         assert current.snapshot(4, leads(7)) == told(received, 1)
+
+    @pytest.mark.proves("R3")
+    def test_older_leader_that_is_broadcast_is_told(self, current: Subscribed) -> None:
+        """R3: its server had no leader when it was asked, so no answer tells of it."""
+        current.publish(4, leads(8))
+        current.has_contact = False
+        current.all.contact_suspended()
+        current.all.session_begins()
+        current.take()
+        current.has_contact = True
+        current.all.contact_restored()
+        current.snapshot(1, None)
+        received = PublicationReceived(publication=leads(7))
+        report, *others = current.publish(2, leads(7))
+        assert isinstance(report, ReportToRetriever)
+        assert str(report.error) == str(EpochAheadError("job", 8, 7))
+        assert others == told(received, 1)
+        assert current.snapshot(2, leads(7)) == told(received, 1)
+        (_, also) = current.add(2)
+        assert also == evolve(report, retriever_id=2)
+        current.publish(3, leads(9))
+        assert len(current.add(3)) == 1
+
+    @pytest.mark.proves("R3")
+    @pytest.mark.parametrize(("revision", "is_numbered"), [(9, False), (3, True)])
+    def test_late_broadcast_of_an_older_leader_is_no_error(
+        self, current: Subscribed, revision: int, is_numbered: bool
+    ) -> None:
+        """R3: a former server's, or one that an answer has overtaken."""
+        current.publish(4, leads(8))
+        received = PublicationReceived(publication=leads(7))
+        published = current.publish(revision, leads(7), is_numbered=is_numbered)
+        assert published == told(received, 1)
 
     @pytest.mark.proves("R3")
     def test_an_answer_that_was_overtaken_is_news_at_most(
