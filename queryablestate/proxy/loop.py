@@ -239,7 +239,7 @@ class ProxyLoop:
         self.port.admit(config)
         self._reads.access = config.access
         self._reads.limits = _read_limits(config)
-        self._reads.nodes.asks_copies = config.replica_reads
+        self._reads.nodes.questions.asks_copies = config.replica_reads
         self._requests.access = config.access
         self._limiter.reconfigure(config.rate_limits)
         self._cache.reconfigure(
@@ -327,11 +327,11 @@ class ProxyLoop:
                 else:  # it was asked while we led, and may be a thing of the past
                     refusal = _refusal(message.question_id, NOT_LEADER)
                     now_ns = self._clock.now_ns()
-                    outgoing = self._reads.refused(link, refusal, now_ns=now_ns)
+                    outgoing = self._reads.nodes.refused(link, refusal, now_ns=now_ns)
                 self._send_all(outgoing)
             case Refusal():
                 now_ns = self._clock.now_ns()
-                outgoing = self._reads.refused(link, message, now_ns=now_ns)
+                outgoing = self._reads.nodes.refused(link, message, now_ns=now_ns)
                 self._send_all(self._current(outgoing))
             case (
                 RegisterNode()
@@ -515,7 +515,9 @@ class ProxyLoop:
         """Ask others, or answer, what waits for a node that is gone."""
         now_ns = self._clock.now_ns()
         is_settled = self.control.is_settled(now_ns=now_ns)
-        outgoing = self._reads.node_left(link, now_ns=now_ns, is_settled=is_settled)
+        outgoing = self._reads.nodes.node_left(
+            link, now_ns=now_ns, is_settled=is_settled
+        )
         self._send_all(self._current(outgoing))
 
     def _current(self, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:

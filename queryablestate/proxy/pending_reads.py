@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Final, final
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 
 if TYPE_CHECKING:
@@ -22,24 +22,15 @@ if TYPE_CHECKING:
     from queryablestate.control.routes import KvStateLocation
     from queryablestate.proxy.cache import CacheKey
     from queryablestate.proxy.copy_reads import CopyPart
+    from queryablestate.proxy.read_charges import Charge
     from queryablestate.proxy.read_parking import ParkedQuestion
     from queryablestate.wire.questions import Answer, Refusal
 
 
-__all__ = ["Charge", "CopyAttempt", "PendingRead", "PendingReads"]
+__all__ = ["CopyAttempt", "PendingRead", "PendingReads"]
 
 # A compaction is due when this many, and most, of the deadlines are of the past.
 _DEADLINES_STALE_MIN: Final = 1_000
-
-
-@final
-@frozen
-class Charge:
-    """Who pays for the rows that a node reads, and how many are paid for."""
-
-    caller: str
-    state: str
-    row_count: int
 
 
 @final

@@ -20,6 +20,7 @@ from queryablestate.wire.refusals import refusal_of
 if TYPE_CHECKING:
     from queryablestate.control.events import LinkId
     from queryablestate.control.routes import KvStateLocation
+    from queryablestate.proxy.read_parking import ParkedQuestion
 
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "element_count",
     "failed",
     "nothing_committed",
+    "passed_on",
     "refused",
     "unavailable",
 ]
@@ -111,3 +113,11 @@ def unavailable(
         location.problem or f"node {node_id} is away",
     )
     return failed(client, request_id, error)
+
+
+def passed_on(asked: ParkedQuestion, refusal: Refusal) -> Outgoing:
+    """Return what a node has refused with, as the asker is told it."""
+    passed = Refusal(
+        request_id=asked.ask.request_id, code=refusal.code, data=refusal.data
+    )
+    return Outgoing(asked.client, passed)

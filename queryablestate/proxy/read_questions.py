@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from nameservice.clock import NS_PER_MS
 from queryablestate.errors import StateUnavailableError
-from queryablestate.proxy.pending_reads import Charge
-from queryablestate.wire.questions import (
-    GetEntries,
-    GetItems,
-    GetValues,
-    HasRows,
-    Question,
-    Refusal,
-    ScanRows,
-    WalkRows,
-)
+from queryablestate.wire.questions import Question, Refusal
 from queryablestate.wire.refusals import error_of
 
 
 if TYPE_CHECKING:
     from queryablestate.control.routes import KvStateLocation
-    from queryablestate.proxy.access import Caller
     from queryablestate.proxy.copy_reads import CopyPart
     from queryablestate.proxy.read_parking import ParkedQuestion
     from queryablestate.wire.questions import Ask, Reading
 
 
 __all__ = [
-    "CacheableOperation",
-    "batch_id_known",
-    "charge_of",
     "generation_asked",
     "is_awaited",
     "names_nothing",
     "question_of",
 ]
-
-CacheableOperation: TypeAlias = GetValues | GetItems | GetEntries | HasRows
-"""The answer to these may be given again."""
 
 
 def question_of(
@@ -87,33 +69,11 @@ def question_of(
     )
 
 
-def charge_of(caller: Caller, ask: Ask, location: KvStateLocation) -> Charge:
-    """Return what a question pays beforehand: a page pays for what it returns."""
-    is_page = isinstance(ask.operation, ScanRows | WalkRows)
-    return Charge(
-        caller.name,
-        f"{location.job_id}/{location.state_name}",
-        min(ask.key_count, 1) if is_page else ask.key_count,
-    )
-
-
 def generation_asked(location: KvStateLocation, ask: Ask) -> int | None:
     """Return whose batch *ask* waits for, or None if it waits for none (rule Q2)."""
     if ask.min_batch_id is None:
         return None
     return location.generation if ask.min_generation is None else ask.min_generation
-
-
-def batch_id_known(location: KvStateLocation, ask: Ask | None) -> int:
-    """Return from which batch of the present generation on an answer is new enough."""
-    known = -1 if location.batch_id is None else location.batch_id
-    if ask is None or ask.min_batch_id is None:
-        return known
-    generation = generation_asked(location, ask)
-    assert generation is not None
-    if generation != location.generation:
-        return known if generation < location.generation else sys.maxsize
-    return max(known, ask.min_batch_id)
 
 
 def is_awaited(location: KvStateLocation, ask: Ask) -> bool:

@@ -36,6 +36,7 @@ from queryablestate.errors import (
     RateLimitedError,
 )
 from queryablestate.proxy.access import AccessList, Caller, Right
+from queryablestate.proxy.cached_answers import cache_key_of, find_answer
 from queryablestate.proxy.hedging import HEDGE_LIMITS
 from queryablestate.proxy.node_reads import NodeReads
 from queryablestate.proxy.read_answers import (
@@ -46,22 +47,9 @@ from queryablestate.proxy.read_answers import (
     refused,
     unavailable,
 )
+from queryablestate.proxy.read_charges import charge_of
 from queryablestate.proxy.read_parking import ParkedQuestion, ParkedQuestions
-from queryablestate.proxy.read_questions import (
-    CacheableOperation,
-    batch_id_known,
-    charge_of,
-)
-from queryablestate.wire.questions import (
-    Answer,
-    Ask,
-    CountKeys,
-    Reading,
-    Refusal,
-    ScanRows,
-    Told,
-    WalkRows,
-)
+from queryablestate.wire.questions import CountKeys, ScanRows, WalkRows
 from queryablestate.wire.refusals import STALE_ROUTE
 
 
@@ -72,16 +60,15 @@ if TYPE_CHECKING:
     from queryablestate.control.routes import KvStateLocation
     from queryablestate.proxy.cache import CacheKey, ResultCache
     from queryablestate.proxy.hedging import HedgeLimits
-    from queryablestate.proxy.pending_reads import Charge
     from queryablestate.proxy.rate_limit import RateLimiter
+    from queryablestate.proxy.read_charges import Charge
+    from queryablestate.wire.questions import Ask
 
 
 __all__ = ["ReadLimits", "ReadRouter"]
 
 _PARKED_COUNT_MAX: Final = 10_000
 _PARKED_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
-_CACHED_KEYS_SIZE_BYTES_MAX: Final = 64 * 1024
-"""What is asked with more than that is seldom asked again, and costs memory to know."""
 _CLIENT_PENDING_COUNT_MIN: Final = 1_000
 
 
@@ -246,9 +233,9 @@ class ReadRouter:
             if ask.min_batch_id is not None:
                 return self._park(asked)
             return [nothing_committed(client, ask.request_id, location, ask.node_index)]
-        cache_key = self._cache_key(location, ask, keys)
+        cache_key = cache_key_of(self._cache, location, ask, keys)
         if cache_key is not None:
-            told = self._from_cache(asked, location, cache_key, now_ns)
+            told = find_answer(self._cache, asked, location, cache_key, now_ns)
             if told is not None:
                 return [told]
         return self._route(asked, location, cache_key, charge, now_ns, is_settled)
@@ -276,37 +263,14 @@ class ReadRouter:
                 # It waits for a batch, until its deadline.
                 outgoing += self._park(parked)
             else:
-                cache_key = self._cache_key(location, ask, parked.keys)
+                cache_key = cache_key_of(self._cache, location, ask, parked.keys)
                 charge = charge_of(parked.caller, ask, location)
                 outgoing += self._route(
                     parked, location, cache_key, charge, now_ns, is_settled
                 )
         return outgoing
 
-    # -- answers -------------------------------------------------------------------
-
-    def answered(
-        self, node: LinkId, answer: Answer, values: bytes | memoryview, *, now_ns: int
-    ) -> list[Outgoing]:
-        """Pass a node's answer on to its asker; nothing if no asker waits."""
-        return self.nodes.answered(node, answer, values, now_ns=now_ns)
-
-    def refused(self, node: LinkId, refusal: Refusal, *, now_ns: int) -> list[Outgoing]:
-        """Ask others, or pass a node's refusal on to its asker, if one waits."""
-        return self.nodes.refused(node, refusal, now_ns=now_ns)
-
-    def node_left(
-        self, node: LinkId, *, now_ns: int, is_settled: bool = True
-    ) -> list[Outgoing]:
-        """
-        Ask others, or refuse, what waits for a node that is gone.
-
-        Args:
-            node: Its connection.
-            now_ns: The time.
-            is_settled: Whether other nodes that are not here count as away.
-        """
-        return self.nodes.node_left(node, now_ns=now_ns, is_settled=is_settled)
+    # -- ends -------------------------------------------------------------------
 
     def client_left(self, client: LinkId) -> list[Outgoing]:
         """Forget what a client waits for, and have nodes do so, too (rule B2)."""
@@ -405,46 +369,3 @@ class ReadRouter:
                 "ask again in a moment"
             )
         return None
-
-    def _cache_key(
-        self, location: KvStateLocation, ask: Ask, keys: bytes
-    ) -> CacheKey | None:
-        """Return what the answer is kept under, or None if it is not."""
-        if (
-            not isinstance(ask.operation, CacheableOperation)
-            or len(keys) > _CACHED_KEYS_SIZE_BYTES_MAX
-            or not self._cache.ttl_ns(location.job_id, location.state_name)
-        ):
-            return None
-        node_id = location.node_ids[ask.node_index]
-        return (
-            location.state_number,
-            location.generation,
-            node_id,
-            ask.operation,
-            keys,
-        )
-
-    def _from_cache(
-        self,
-        asked: ParkedQuestion,
-        location: KvStateLocation,
-        cache_key: CacheKey,
-        now_ns: int,
-    ) -> Outgoing | None:
-        ask = asked.ask
-        found = self._cache.get(
-            cache_key,
-            batch_id_known=batch_id_known(location, ask),
-            now_ns=now_ns,
-        )
-        if found is None:
-            return None
-        reading = Reading(
-            generation=found.generation,
-            batch_id=found.batch_id,
-            age_ms=found.age_ns(now_ns=now_ns) // NS_PER_MS,
-            is_cached=True,
-        )
-        told = Told(request_id=ask.request_id, reading=reading)
-        return Outgoing(asked.client, told, found.values)

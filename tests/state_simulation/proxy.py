@@ -264,16 +264,18 @@ class Proxy:
             case Answer():
                 now_ns = world.timeline.now_ns
                 if self.leads:
-                    outgoing = self._reads.answered(
+                    outgoing = self._reads.nodes.answered(
                         link, message, payload, now_ns=now_ns
                     )
                 else:
                     refusal = Refusal(request_id=message.question_id, code=NOT_LEADER)
-                    outgoing = self._reads.refused(link, refusal, now_ns=now_ns)
+                    outgoing = self._reads.nodes.refused(link, refusal, now_ns=now_ns)
                 self._send_reads(outgoing)
             case Refusal():
                 now_ns = world.timeline.now_ns
-                self._send_reads(self._reads.refused(link, message, now_ns=now_ns))
+                self._send_reads(
+                    self._reads.nodes.refused(link, message, now_ns=now_ns)
+                )
             case _:
                 # As `queryablestate.proxy.loop`: nodes are heard, and none is taken in.
                 is_joining = isinstance(message, RegisterNode)
@@ -424,7 +426,9 @@ class Proxy:
             case ForgetNode(link=link):
                 now_ns = self._world.timeline.now_ns
                 is_settled = core is not None and core.is_settled(now_ns=now_ns)
-                left = self._reads.node_left(link, now_ns=now_ns, is_settled=is_settled)
+                left = self._reads.nodes.node_left(
+                    link, now_ns=now_ns, is_settled=is_settled
+                )
                 self._send_reads(left)
             case NoteAssignment():
                 pass
@@ -555,4 +559,6 @@ class Proxy:
             error = DidNotHappenError("its node takes no more questions: ask again")
             refusal = refusal_of(error, item.message.question_id)
             now_ns = self._world.timeline.now_ns
-            self._send_reads(self._reads.refused(item.link, refusal, now_ns=now_ns))
+            self._send_reads(
+                self._reads.nodes.refused(item.link, refusal, now_ns=now_ns)
+            )

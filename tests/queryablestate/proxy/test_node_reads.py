@@ -148,7 +148,7 @@ class Stage:
         self, node: LinkId, told: Answer, values: bytes = VALUES, now_ns: int = LATE
     ) -> list[Outgoing]:
         """Let *node* answer."""
-        return self.router.answered(node, told, values, now_ns=now_ns)
+        return self.router.nodes.answered(node, told, values, now_ns=now_ns)
 
 
 def questions(outgoing: Sequence[Outgoing]) -> list[tuple[LinkId, Question]]:
@@ -224,7 +224,7 @@ class TestHedges:
         stage = Stage(asks_copies=False)
         stage.ask()
         assert stage.router.expire(now_ns=1_000 * MS) == []
-        assert told(stage.router.node_left(A, now_ns=0)) == [STALE_ROUTE]
+        assert told(stage.router.nodes.node_left(A, now_ns=0)) == [STALE_ROUTE]
         stage.locations[5] = location(links=(None, B, C))
         assert stage.ask() == []
         assert stage.router.parked_count == 1
@@ -253,7 +253,7 @@ class TestHedges:
         stage.ask()
         stage.locations[5] = location(assignment_version=2)
         assert stage.router.expire(now_ns=LATE) == []
-        assert told(stage.router.node_left(A, now_ns=LATE)) == [STALE_ROUTE]
+        assert told(stage.router.nodes.node_left(A, now_ns=LATE)) == [STALE_ROUTE]
 
     def test_a_copy_that_is_not_here_is_not_asked(self) -> None:
         """D4: nor one whose rows are lost: the route has no connection to it then."""
@@ -299,7 +299,7 @@ class TestParts:
         """D4: then the primary is waited for, and the copies asked again later."""
         stage = self.hedged()
         refused = refusal_of(UNAVAILABLE, 3)
-        outgoing = stage.router.refused(C, refused, now_ns=LATE)
+        outgoing = stage.router.nodes.refused(C, refused, now_ns=LATE)
         assert (told(outgoing), cancelled(outgoing)) == ([], [(B, (2,))])
         for _ in range(20):
             stage.router.nodes._policy.earn()
@@ -358,7 +358,7 @@ class TestUnresponsive:
         stage.ask(now_ns=61 * MS)  # and a probe
         ((_, question),) = questions(stage.ask(now_ns=62 * MS))
         refused = refusal_of(UNAVAILABLE, question.question_id)
-        asked = questions(stage.router.refused(B, refused, now_ns=62 * MS))
+        asked = questions(stage.router.nodes.refused(B, refused, now_ns=62 * MS))
         assert [node for node, _ in asked] == [A]
 
     def test_a_copy_that_is_late_is_hedged_with_the_primary(self) -> None:
@@ -392,7 +392,7 @@ class TestGone:
         for _ in range(5):
             stage.ask()
         stage.locations[5] = location(links=(None, B, C), copy_links=(None, B, C))
-        moved = questions(stage.router.node_left(A, now_ns=MS))
+        moved = questions(stage.router.nodes.node_left(A, now_ns=MS))
         assert [node for node, _ in moved] == [B] * 5
 
     def test_others_are_asked_while_it_is_away(self) -> None:
@@ -400,7 +400,7 @@ class TestGone:
         stage = Stage()
         stage.locations[5] = location(links=(None, B, C), copy_links=(None, B, C))
         assert [node for node, _ in questions(stage.ask())] == [B]
-        outgoing = stage.router.node_left(B, now_ns=0)
+        outgoing = stage.router.nodes.node_left(B, now_ns=0)
         assert told(outgoing) == [STALE_ROUTE]
         assert stage.router.pending_count == 0
 
@@ -410,7 +410,7 @@ class TestGone:
         stage.ask()
         stage.router.expire(now_ns=LATE)
         stage.locations[5] = location(links=(None, B, C), copy_links=(None, B, C))
-        assert stage.router.node_left(A, now_ns=LATE) == []
+        assert stage.router.nodes.node_left(A, now_ns=LATE) == []
         assert told(stage.answered(B, answer(2))) == [[b"value"]]
 
     def test_the_primary_outlives_a_hedge(self) -> None:
@@ -419,7 +419,7 @@ class TestGone:
         stage.ask()
         stage.router.expire(now_ns=LATE)
         stage.locations[5] = location(links=(A, None, C), copy_links=(A, None, C))
-        assert told(stage.router.node_left(B, now_ns=LATE)) == []
+        assert told(stage.router.nodes.node_left(B, now_ns=LATE)) == []
         assert told(stage.answered(A, answer(1))) == [[b"value"]]
 
     def test_others_are_asked_for_what_it_refuses(self) -> None:
@@ -427,10 +427,10 @@ class TestGone:
         stage = Stage()
         stage.ask()
         moved = questions(
-            stage.router.refused(A, refusal_of(UNAVAILABLE, 1), now_ns=MS)
+            stage.router.nodes.refused(A, refusal_of(UNAVAILABLE, 1), now_ns=MS)
         )
         assert [node for node, _ in moved] == [B]
-        refused = stage.router.refused(B, refusal_of(UNAVAILABLE, 2), now_ns=MS)
+        refused = stage.router.nodes.refused(B, refusal_of(UNAVAILABLE, 2), now_ns=MS)
         assert told(refused) == [STALE_ROUTE]
 
     @pytest.mark.parametrize("code", [STALE_ROUTE, NOT_LEADER, "illegal"])
@@ -439,7 +439,7 @@ class TestGone:
         stage = Stage()
         stage.ask()
         stage.router.expire(now_ns=LATE)
-        outgoing = stage.router.refused(
+        outgoing = stage.router.nodes.refused(
             A, Refusal(request_id=1, code=code), now_ns=LATE
         )
         assert (told(outgoing), cancelled(outgoing)) == ([code], [(B, (2,))])
@@ -529,7 +529,7 @@ def test_every_read_ends_once(data: st.DataObject) -> None:
                 stage.locations[5] = location(links=here, copy_links=here)
                 if link is not None:
                     open_questions = [one for one in open_questions if one[0] != link]
-                    take(stage.router.node_left(link, now_ns=now_ns))
+                    take(stage.router.nodes.node_left(link, now_ns=now_ns))
             case what if open_questions:
                 index = data.draw(st.integers(0, len(open_questions) - 1))
                 node, question_id = open_questions.pop(index)
@@ -543,7 +543,7 @@ def test_every_read_ends_once(data: st.DataObject) -> None:
                         st.sampled_from([UNAVAILABLE, DidNotHappenError("no")])
                     )
                     refused = refusal_of(code, question_id)
-                    take(stage.router.refused(node, refused, now_ns=now_ns))
+                    take(stage.router.nodes.refused(node, refused, now_ns=now_ns))
     take(stage.router.expire(now_ns=now_ns + 5_000 * MS))
     assert sorted(ended) == list(range(1, stage.number + 1))
     assert stage.router.pending_count == 0

@@ -12,7 +12,7 @@ from nameservice import NS_PER_SECOND
 from queryablestate import RateLimitedError, StateUnavailableError
 from queryablestate.control.events import LinkId
 from queryablestate.control.routes import KvStateLocation
-from queryablestate.proxy import node_reads
+from queryablestate.proxy import read_charges
 from queryablestate.proxy.access import (
     ANONYMOUS_CALLER,
     AccessList,
@@ -197,7 +197,7 @@ class TestReads:
             Outgoing(NODE_B, question(1), KEY)
         ]
         answer = Answer(question_id=1, reading=reading(), has_missing=False)
-        assert reads.router.answered(NODE_B, answer, VALUES, now_ns=5) == [
+        assert reads.router.nodes.answered(NODE_B, answer, VALUES, now_ns=5) == [
             Outgoing(CLIENT, Told(request_id=77, reading=reading()), VALUES)
         ]
         assert reads.router.pending_count == 0
@@ -207,9 +207,9 @@ class TestReads:
         reads = Reads()
         reads.ask(ask())
         answer = Answer(question_id=1, reading=reading(), has_missing=False)
-        assert reads.router.answered(NODE_B, answer, VALUES, now_ns=1) == []
-        assert len(reads.router.answered(NODE_A, answer, VALUES, now_ns=1)) == 1
-        assert reads.router.answered(NODE_A, answer, VALUES, now_ns=1) == []
+        assert reads.router.nodes.answered(NODE_B, answer, VALUES, now_ns=1) == []
+        assert len(reads.router.nodes.answered(NODE_A, answer, VALUES, now_ns=1)) == 1
+        assert reads.router.nodes.answered(NODE_A, answer, VALUES, now_ns=1) == []
 
     def test_a_refusal_of_the_node_is_passed_on(self) -> None:
         """The client hears the node's own code and data."""
@@ -217,9 +217,9 @@ class TestReads:
         reads.ask(ask(request_id=9))
         from_node = Refusal(request_id=1, code="storage", data=("full",))
         passed = Refusal(request_id=9, code="storage", data=("full",))
-        refused = reads.router.refused(NODE_A, from_node, now_ns=1)
+        refused = reads.router.nodes.refused(NODE_A, from_node, now_ns=1)
         assert refused == [Outgoing(CLIENT, passed)]
-        assert reads.router.refused(NODE_A, from_node, now_ns=1) == []
+        assert reads.router.nodes.refused(NODE_A, from_node, now_ns=1) == []
 
     @pytest.mark.parametrize(
         "stale",
@@ -247,7 +247,7 @@ class TestReads:
         ]
         assert reads.router.stop_leading(NOT_LEADER) == refused
         answer = Answer(question_id=1, reading=reading(), has_missing=False)
-        assert reads.router.answered(NODE_A, answer, VALUES, now_ns=1) == []
+        assert reads.router.nodes.answered(NODE_A, answer, VALUES, now_ns=1) == []
         assert refusal(reads.ask(ask())).code == STALE_ROUTE
         assert reads.router.next_deadline_ns() is None
 
@@ -350,9 +350,9 @@ class TestAbsentNodes:
         reads = Reads()
         reads.ask(ask(request_id=1, node_index=0))
         reads.ask(ask(request_id=2, node_index=1))
-        refused = refusal(reads.router.node_left(NODE_A, now_ns=0))
+        refused = refusal(reads.router.nodes.node_left(NODE_A, now_ns=0))
         assert (refused.request_id, refused.code) == (1, "state-unavailable")
-        assert reads.router.node_left(NODE_A, now_ns=0) == []
+        assert reads.router.nodes.node_left(NODE_A, now_ns=0) == []
         assert reads.router.pending_count == 1
 
     def test_while_settling_what_waits_for_a_node_that_leaves_asks_again(self) -> None:
@@ -360,7 +360,7 @@ class TestAbsentNodes:
         reads = Reads()
         reads.ask(ask())
         assert refusal(
-            reads.router.node_left(NODE_A, now_ns=0, is_settled=False)
+            reads.router.nodes.node_left(NODE_A, now_ns=0, is_settled=False)
         ).code == (STALE_ROUTE)
 
     def test_while_settling_a_question_waits_for_its_node(self) -> None:
@@ -461,7 +461,7 @@ class TestReplicas:
         reads = Reads()
         reads.ask(ask(request_id=3))
         reads.locations[5] = self.AWAY
-        refused = refusal(reads.router.node_left(NODE_A, now_ns=0))
+        refused = refusal(reads.router.nodes.node_left(NODE_A, now_ns=0))
         assert (refused.request_id, refused.code) == (3, STALE_ROUTE)
 
     def test_what_waits_for_a_node_that_leaves_after_the_promotion(self) -> None:
@@ -469,17 +469,21 @@ class TestReplicas:
         reads = Reads()
         reads.ask(ask())
         reads.locations[5] = location(version=2)
-        assert refusal(reads.router.node_left(NODE_A, now_ns=0)).code == STALE_ROUTE
+        assert (
+            refusal(reads.router.nodes.node_left(NODE_A, now_ns=0)).code == STALE_ROUTE
+        )
         reads.ask(ask(version=2))
         del reads.locations[5]
-        assert refusal(reads.router.node_left(NODE_A, now_ns=0)).code == STALE_ROUTE
+        assert (
+            refusal(reads.router.nodes.node_left(NODE_A, now_ns=0)).code == STALE_ROUTE
+        )
 
     def test_what_waits_is_refused_for_what_only_that_node_had(self) -> None:
         """W7: for these key groups, and for no others."""
         reads = Reads()
         reads.ask(ask())
         reads.locations[5] = location(links=(None, NODE_B), sole=((0,), (2, 3)))
-        refused = refusal(reads.router.node_left(NODE_A, now_ns=0))
+        refused = refusal(reads.router.nodes.node_left(NODE_A, now_ns=0))
         assert (refused.code, refused.data[2]) == ("state-unavailable", (0,))
 
     @pytest.mark.parametrize(
@@ -498,7 +502,7 @@ class TestReplicas:
         reads.ask(ask(request_id=8))
         reads.locations[5] = location(sole=(sole, (2, 3)))
         error = StateUnavailableError("job", None, key_groups, 0.1, "not confirmed")
-        out = reads.router.refused(NODE_A, refusal_of(error, 1), now_ns=1)
+        out = reads.router.nodes.refused(NODE_A, refusal_of(error, 1), now_ns=1)
         refused = refusal(out)
         assert (refused.request_id, refused.code) == (8, code)
 
@@ -534,7 +538,7 @@ class TestRows:
         """B2, C2: one row lets it begin; then its caller waits for all the others."""
         reads = self.reads()
         assert isinstance(self.counting(reads)[0].message, Question)
-        reads.router.answered(NODE_A, self.answer(30), VALUES, now_ns=0)
+        reads.router.nodes.answered(NODE_A, self.answer(30), VALUES, now_ns=0)
         error = error_of(refusal(self.counting(reads)))
         assert isinstance(error, RateLimitedError)
         assert error.retry_after_seconds == 21.0  # a debt of 20, and one row
@@ -548,7 +552,9 @@ class TestRows:
         for number in range(1, 6):
             (out,) = reads.ask(question, b"")
             assert isinstance(out.message, Question)
-            reads.router.answered(NODE_A, self.answer(2, number), VALUES, now_ns=0)
+            reads.router.nodes.answered(
+                NODE_A, self.answer(2, number), VALUES, now_ns=0
+            )
         assert refusal(reads.ask(question, b"")).code == "rate-limited"
 
     def test_points_are_paid_for_beforehand(self) -> None:
@@ -556,7 +562,9 @@ class TestRows:
         reads = self.reads()
         for number in range(1, 11):
             reads.ask(ask())
-            reads.router.answered(NODE_A, self.answer(1, number), VALUES, now_ns=0)
+            reads.router.nodes.answered(
+                NODE_A, self.answer(1, number), VALUES, now_ns=0
+            )
         assert refusal(reads.ask(ask())).code == "rate-limited"
 
     def test_what_came_to_nothing_is_charged(self) -> None:
@@ -564,7 +572,7 @@ class TestRows:
         reads = self.reads()
         self.counting(reads)
         late = Refusal(request_id=1, code="deadline-exceeded", row_count=30)
-        assert len(reads.router.refused(NODE_A, late, now_ns=0)) == 1
+        assert len(reads.router.nodes.refused(NODE_A, late, now_ns=0)) == 1
         assert refusal(self.counting(reads)).code == "rate-limited"
 
     def test_it_is_charged_though_nobody_waits_any_more(self) -> None:
@@ -577,10 +585,10 @@ class TestRows:
             else:
                 reads.router.expire(now_ns=5 * SECOND)
             late = Refusal(request_id=1, code="did-not-happen", row_count=60)
-            assert reads.router.refused(NODE_B, late, now_ns=5 * SECOND) == []
+            assert reads.router.nodes.refused(NODE_B, late, now_ns=5 * SECOND) == []
             assert isinstance(self.counting(reads)[0].message, Question)
-            assert reads.router.refused(NODE_A, late, now_ns=5 * SECOND) == []
-            assert reads.router.nodes._unpaid == {}
+            assert reads.router.nodes.refused(NODE_A, late, now_ns=5 * SECOND) == []
+            assert len(reads.router.nodes._charges) == 0
             out = self.counting(reads, now_ns=5 * SECOND)
             assert refusal(out).code == "rate-limited"
 
@@ -588,9 +596,9 @@ class TestRows:
         """Another one, or one that answers twice, does not."""
         reads = self.reads()
         self.counting(reads)
-        reads.router.answered(NODE_B, self.answer(99), VALUES, now_ns=0)
-        reads.router.answered(NODE_A, self.answer(1), VALUES, now_ns=0)
-        reads.router.answered(NODE_A, self.answer(99), VALUES, now_ns=0)
+        reads.router.nodes.answered(NODE_B, self.answer(99), VALUES, now_ns=0)
+        reads.router.nodes.answered(NODE_A, self.answer(1), VALUES, now_ns=0)
+        reads.router.nodes.answered(NODE_A, self.answer(99), VALUES, now_ns=0)
         assert isinstance(self.counting(reads)[0].message, Question)
 
     def test_what_is_to_be_settled_ends_with_its_node(self) -> None:
@@ -598,22 +606,22 @@ class TestRows:
         reads = self.reads()
         self.counting(reads)
         reads.router.client_left(CLIENT)
-        assert len(reads.router.nodes._unpaid) == 1
-        reads.router.node_left(NODE_B, now_ns=0)
-        assert len(reads.router.nodes._unpaid) == 1
-        reads.router.node_left(NODE_A, now_ns=0)
-        assert reads.router.nodes._unpaid == {}
+        assert len(reads.router.nodes._charges) == 1
+        reads.router.nodes.node_left(NODE_B, now_ns=0)
+        assert len(reads.router.nodes._charges) == 1
+        reads.router.nodes.node_left(NODE_A, now_ns=0)
+        assert len(reads.router.nodes._charges) == 0
 
     def test_what_is_to_be_settled_is_bounded(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A node that never answers is no memory of ours."""
-        monkeypatch.setattr(node_reads, "_UNPAID_COUNT_MAX", 3)
+        monkeypatch.setattr(read_charges, "_UNPAID_COUNT_MAX", 3)
         reads = Reads()
         for _ in range(5):
             self.counting(reads)
         reads.router.client_left(CLIENT)
-        assert list(reads.router.nodes._unpaid) == [3, 4, 5]
+        assert list(reads.router.nodes._charges._unpaid) == [3, 4, 5]
 
 
 class TestBeforeTheFirstBatch:
@@ -700,7 +708,7 @@ class TestDeadlines:
         for number in range(1, 5_001):
             reads.ask(ask(request_id=number))
             answer = Answer(question_id=number, reading=reading(), has_missing=False)
-            reads.router.answered(NODE_A, answer, VALUES, now_ns=0)
+            reads.router.nodes.answered(NODE_A, answer, VALUES, now_ns=0)
         assert len(reads.router.nodes._pending._deadlines) <= 1_001
 
     def test_a_client_that_leaves_is_forgotten(self) -> None:
@@ -748,11 +756,11 @@ class TestShares:
                         answer = Answer(
                             question_id=number, reading=reading(), has_missing=False
                         )
-                        reads.router.answered(NODE_A, answer, VALUES, now_ns=0)
+                        reads.router.nodes.answered(NODE_A, answer, VALUES, now_ns=0)
                 case 1:
                     assert len(reads.router.expire(now_ns=SECOND)) == 1_000
                 case _:
-                    assert len(reads.router.node_left(NODE_A, now_ns=0)) == 1_000
+                    assert len(reads.router.nodes.node_left(NODE_A, now_ns=0)) == 1_000
             assert reads.router.pending_count == 0
             assert reads.router.nodes._pending._of_client == {}
             assert reads.router.nodes._pending._of_node == {}
@@ -810,7 +818,7 @@ class TestCaching:
         """Let one question be answered as of batch 3."""
         reads.ask(ask())
         answer = Answer(question_id=1, reading=reading(), has_missing=has_missing)
-        reads.router.answered(NODE_A, answer, VALUES, now_ns=0)
+        reads.router.nodes.answered(NODE_A, answer, VALUES, now_ns=0)
 
     @pytest.mark.proves("Q2", "C3")
     def test_the_same_question_is_answered_from_the_cache(self) -> None:
@@ -833,7 +841,7 @@ class TestCaching:
         answer = Answer(
             question_id=1, reading=reading(), has_missing=False, valid_ms=1_000
         )
-        reads.router.answered(NODE_A, answer, VALUES, now_ns=SECOND // 2)
+        reads.router.nodes.answered(NODE_A, answer, VALUES, now_ns=SECOND // 2)
         kept = reads.ask(ask(request_id=2), now_ns=SECOND - 1)[0].message
         assert isinstance(kept, Told)
         asked = reads.ask(ask(request_id=3), now_ns=SECOND)[0].message
@@ -845,7 +853,7 @@ class TestCaching:
         reads = self.reads()
         reads.ask(ask())
         answer = Answer(question_id=1, reading=reading(), has_missing=False)
-        reads.router.answered(NODE_A, answer, VALUES, now_ns=SECOND // 2)
+        reads.router.nodes.answered(NODE_A, answer, VALUES, now_ns=SECOND // 2)
         kept = reads.ask(ask(request_id=2), now_ns=SECOND)[0].message
         assert isinstance(kept, Told)
         assert kept.reading.age_ms == 1_040
@@ -856,7 +864,7 @@ class TestCaching:
         reads = self.reads()
         reads.ask(ask())
         answer = Answer(question_id=1, reading=reading(), has_missing=False)
-        reads.router.answered(NODE_A, answer, VALUES, now_ns=SECOND + 1)
+        reads.router.nodes.answered(NODE_A, answer, VALUES, now_ns=SECOND + 1)
         again = reads.ask(ask(request_id=2), now_ns=SECOND + 1)[0].message
         assert isinstance(again, Question)
 
