@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+from tests.deploy.serving import metrics_url, status_of
 from tests.lodestar.running import Running, run
 
 
 pytestmark = [pytest.mark.shells, pytest.mark.proves("F1")]
-
-
-def url_of(running: Running) -> str:
-    """Return where a process serves its metrics, as its log says."""
-    found = re.search(r"http://127\.0\.0\.1:\d+", running.err.until("metrics.serving"))
-    assert found is not None
-    return found[0]
-
-
-def status_of(url: str) -> int:
-    """Return the status of an answer."""
-    try:
-        with urllib.request.urlopen(url, timeout=60) as response:
-            return int(response.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
 
 
 def test_server_proxy_and_node(tmp_path: Path) -> None:
@@ -38,7 +20,7 @@ def test_server_proxy_and_node(tmp_path: Path) -> None:
         *("server", "--bind", "tcp://127.0.0.1:0", "--metrics", "127.0.0.1:0"),
         *("--data-dir", str(tmp_path / "server")),
     ) as server:
-        metrics = {"server": url_of(server)}
+        metrics = {"server": metrics_url(server)}
         url = server.out.next().removeprefix("serving ")
         with (
             Running("proxy", "--url", url, "--metrics", "0") as proxy,
@@ -47,7 +29,7 @@ def test_server_proxy_and_node(tmp_path: Path) -> None:
                 *("--data-dir", str(tmp_path / "node")),
             ) as node,
         ):
-            metrics |= {"proxy": url_of(proxy), "node": url_of(node)}
+            metrics |= {"proxy": metrics_url(proxy), "node": metrics_url(node)}
             proxy.out.until("serving ")
             node.out.until("serving ")  # so the proxy leads
             for role, address in metrics.items():

@@ -228,7 +228,7 @@ class TestFailures:
             published.run(parallelism=1, publication=publication)
         published.run(
             parallelism=1,
-            publication=evolve(publication, config=published.publication.config),
+            publication=evolve(published.publication, is_required=True),
         )
         view = published.ask("seen")
         assert (view.batch_id, seen(view)) == (0, [0, 1])
