@@ -38,7 +38,7 @@ setup:
 # A year of flights through Spark, a leader killed midway.
 # BACKEND=leaderserver, zookeeper or embedded.
 demo: setup
-	$(python) -m examples.flights --backend $(BACKEND)
+	$(python) -m examples.flights --backend $(BACKEND) $(if $(KEEP),--keep)
 
 # Lint, and see that the formatter would change nothing and that the twins agree.
 style: setup

@@ -75,7 +75,14 @@ def _parse_arguments() -> DemoSettings:
     parser.add_argument("--files-per-batch", type=_positive, metavar="N", default=4)
     parser.add_argument("--cores", type=_positive, metavar="N", default=2)
     parser.add_argument("--session-timeout-seconds", type=float, default=4.0)
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep name service, proxy and nodes up until Ctrl-C, to ask them",
+    )
     arguments = parser.parse_args()
+    if arguments.keep and arguments.backend == Backend.EMBEDDED.value:
+        parser.error("--keep: no other program can ask an embedded name service")
     if arguments.files < 3 * arguments.files_per_batch:
         parser.error("--files must be at least three times --files-per-batch")
     return DemoSettings(
@@ -85,6 +92,7 @@ def _parse_arguments() -> DemoSettings:
         files_per_batch=arguments.files_per_batch,
         core_count=arguments.cores,
         session_timeout_seconds=arguments.session_timeout_seconds,
+        keeps_up=arguments.keep,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -57,8 +58,19 @@ __all__ = ["Demo", "DemoFailedError", "DemoSettings"]
 _STREAM_TIMEOUT_SECONDS: Final = 300
 _CHECK_SECONDS: Final = 1
 _GO_ON: Final = (
-    "\nTo go on asking by yourself, start each part by hand: docs/tutorial/ask-a-job.md"
+    "\nTo ask by yourself: make demo KEEP=1, or docs/tutorial/ask-a-job.md part by part"
 )
+
+
+_COMMAND: Final = Path(sys.executable).with_name("lodestar")
+_KEPT_UP: Final = """
+Name service, proxy and nodes stay up until Ctrl-C. Ask from another terminal:
+  export LODESTAR_URL={url}
+  {command} states
+  {command} get flights aircraft N14228
+  {command} get flights routes EWR,ORD
+  {command} export flights aircraft --format csv
+  {command} nodes"""
 
 
 class DemoFailedError(Exception):
@@ -77,6 +89,7 @@ class DemoSettings:
         files_per_batch: How many of them make one micro-batch.
         core_count: How many tasks Spark runs at a time.
         session_timeout_seconds: After how much silence a session ends.
+        keeps_up: Whether name service, proxy and nodes stay up until a signal comes.
     """
 
     backend: Backend
@@ -85,6 +98,7 @@ class DemoSettings:
     files_per_batch: int
     core_count: int
     session_timeout_seconds: float
+    keeps_up: bool
 
     @property
     def is_embedded(self) -> bool:
@@ -136,13 +150,23 @@ class Demo:
                 took over from a leader that was lost, or no node joined and left.
         """
         self._timeline.introduce()
-        with self._timeline.never_silent():
-            core = self._show()
-        self._judge(core)
+        with contextlib.ExitStack() as up:
+            with self._timeline.never_silent():
+                url, core = self._show(up)
+            self._judge(core)
+            if self._settings.keeps_up:
+                print(_KEPT_UP.format(url=url, command=_COMMAND), flush=True)
+                self._termination.wait()
+                return
         print(_GO_ON)
 
-    def _show(self) -> TotalsCore:
-        """Start everything, stream, and end everything; return the totals."""
+    def _show(self, up: contextlib.ExitStack) -> tuple[str, TotalsCore]:
+        """
+        Start everything and stream; return the name service's URL and the totals.
+
+        Args:
+            up: Ends the name service, proxies and nodes.
+        """
         self._replay_directory.mkdir()
         flight_count = write_replay(
             self._replay_directory,
@@ -152,20 +176,18 @@ class Demo:
         self._timeline.say(
             "data", f"{flight_count:,} flights in {self._settings.file_count} files"
         )
-        with name_service(self._settings.backend, self._directory) as url:
-            config = HAConfig(
-                url=url,
-                session_timeout_seconds=self._settings.session_timeout_seconds,
-            )
-            with open_ha_services(config) as ha:
-                self._timeline.say("name service", f"{url}; {_notice(ha)}")
-                with (
-                    self._state_processes(ha) as state_processes,
-                    self._collectors(ha) as disruption,
-                ):
-                    self._stream(config, disruption, state_processes)
-                # The collectors have ended: what they had to report has come.
-                return read_store(ha.get_leader_store(JOB_ID))
+        url = up.enter_context(name_service(self._settings.backend, self._directory))
+        config = HAConfig(
+            url=url,
+            session_timeout_seconds=self._settings.session_timeout_seconds,
+        )
+        ha = up.enter_context(open_ha_services(config))
+        self._timeline.say("name service", f"{url}; {_notice(ha)}")
+        state_processes = up.enter_context(self._state_processes(ha))
+        with self._collectors(ha) as disruption:
+            self._stream(config, disruption, state_processes)
+        # The collectors have ended: what they had to report has come.
+        return url, read_store(ha.get_leader_store(JOB_ID))
 
     @contextlib.contextmanager
     def _state_processes(self, ha: HAServices) -> Iterator[StateProcesses | None]:

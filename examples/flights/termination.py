@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import signal
 from collections.abc import Iterator
 from types import FrameType
@@ -23,6 +24,7 @@ class Termination:
 
     def __init__(self) -> None:
         self._number: int | None = None
+        self._noted: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._is_deferred = False
         self.install()
 
@@ -51,7 +53,13 @@ class Termination:
             self._is_deferred = False
         self.check()
 
+    def wait(self) -> None:
+        """Return with the first signal since we began, as the end that is wanted."""
+        self._is_deferred = True
+        self._noted.get()
+
     def _take(self, number: int, _frame: FrameType | None) -> None:
         self._number = number
+        self._noted.put(number)
         if not self._is_deferred:
             self.check()
