@@ -25,6 +25,7 @@ from retrieval.core import RetrieverCore
 if TYPE_CHECKING:
     from election.contender import LeaderSession
     from leaderserver.messages import ReplyBody
+    from nameservice.errors import EpochAheadError
     from retrieval.core import RetrieverEvent
     from tests.simulation.client import ClientProcess
 
@@ -44,6 +45,7 @@ class Election:
         held: The leadership between the begin of its grant and of its revoke callback.
         is_closing: Whether it leaves.
         past: Every leadership that it was granted.
+        ahead: How it was told that it is ahead of its server, or None.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Election:
         self._leaving: LeaderSession | None = None
         self.is_closing = False
         self.past: list[LeaderSession] = []
+        self.ahead: EpochAheadError | None = None
         self._queue: deque[DeliverGrant | DeliverRevoke] = deque()
         self._is_busy = False
         self._collapsed_count = 0
@@ -239,7 +242,13 @@ class Election:
 
 @final
 class Listener:
-    """One retriever: the shipped core, and what its listener is told."""
+    """
+    One retriever: the shipped core, and what its listener is told.
+
+    Attributes:
+        core: The shipped core.
+        ahead: How it was told last that it is ahead of its server, or None.
+    """
 
     def __init__(
         self, client: ClientProcess, retriever_id: int, component_id: str
@@ -248,6 +257,7 @@ class Listener:
         self.retriever_id = retriever_id
         self.component_id = component_id
         self.core = RetrieverCore(clears_on_suspended=client.plan.clears_on_suspended)
+        self.ahead: EpochAheadError | None = None
         self._name = f"{client.name}/{retriever_id}"
 
     def start(self) -> None:

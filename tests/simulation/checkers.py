@@ -227,6 +227,10 @@ class Checker:
         self.store.lost()
         self._recorded_epochs.clear()
 
+    def epochs_begin_anew(self) -> None:
+        """Take note that no server knows any more which epochs there were."""
+        self._newest.clear()
+
     # -- R2, R3: retrievers --------------------------------------------------------
 
     def retriever_took(self, retriever: str, rank: tuple[int, bool, int]) -> None:

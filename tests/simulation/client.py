@@ -39,7 +39,7 @@ from leaderserver.messages import (
     RevocationFinishedRequest,
     SessionEnded,
 )
-from nameservice.errors import SeveralServersError
+from nameservice.errors import EpochAheadError, SeveralServersError
 from tests.simulation.application import Election, Listener
 from tests.simulation.network import Path
 from tests.simulation.timeline import NodeClock, Process
@@ -323,13 +323,10 @@ class ClientProcess(Process):
                 if election is not None:
                     self._check_delivered(contender_id, delivered)
                     election.deliver(delivered)
-            case ReportToContender(error=error) | ReportToRetriever(error=error):
-                self.checker.require(
-                    "N1 one server is not taken for two",
-                    not isinstance(error, SeveralServersError),
-                    str(error),
-                )
-                self.world.counts["refusals reported"] += 1
+            case ReportToContender(contender_id=contender_id, error=error):
+                self._take_report(self.elections.get(contender_id), error)
+            case ReportToRetriever(retriever_id=retriever_id, error=error):
+                self._take_report(self.listeners.get(retriever_id), error)
             case DeliverToRetriever(retriever_id=retriever_id, event=event):
                 listener = self.listeners.get(retriever_id)
                 if listener is not None:
@@ -342,6 +339,18 @@ class ClientProcess(Process):
                 assert answered is not None
                 # Its caller is another thread, which wakes up a little later.
                 self.after(self.rng.randrange(100_000), lambda: answered(reply, error))
+
+    def _take_report(
+        self, reported: Election | Listener | None, error: NameServiceError
+    ) -> None:
+        self.checker.require(
+            "N1 one server is not taken for two",
+            not isinstance(error, SeveralServersError),
+            str(error),
+        )
+        self.world.counts["refusals reported"] += 1
+        if reported is not None and isinstance(error, EpochAheadError):
+            reported.ahead = error
 
     def _check_sent(self, message: ToServer) -> None:
         if not isinstance(message, Request):

@@ -197,6 +197,31 @@ MUTATIONS: Final = (
         after="if subscription is not None and revision < 0:",
     ),
     Mutation(
+        name="older-leader-by-broadcast-untold",
+        rule="R3: a retriever that is ahead of its server is told",
+        module="leaderserver.client.core.subscriptions",
+        before="            self._check_not_behind(subscription, publication, "
+        "message.revision)\n",
+        after="",
+        seed=64,
+    ),
+    Mutation(
+        name="older-leader-untold-to-latecomers",
+        rule="R3: a retriever that is opened later is told, too",
+        module="leaderserver.client.core.subscriptions",
+        before="        if subscription.refused is not None:\n",
+        after="        if subscription is None:\n",
+        seed=4,
+    ),
+    Mutation(
+        name="contenders-ahead-untold",
+        rule="E8: a contender that is ahead of its server is told",
+        module="leaderserver.server.requests",
+        before="        if not self._core.admits(epoch_known):\n",
+        after="        if epoch_known < 0:\n",
+        seed=4,
+    ),
+    Mutation(
         name="revisions-outlive-session",
         rule="N1: a lost last message of the next server is noticed",
         module="leaderserver.client.core.subscriptions",

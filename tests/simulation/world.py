@@ -18,6 +18,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.leftovers import find_leftover
 from tests.simulation.network import Network
 from tests.simulation.prose import describe
+from tests.simulation.replacement import Replacement
 from tests.simulation.scenario import ClientPlan, Scenario, Storage, clock_parts
 from tests.simulation.server import ServerHost
 from tests.simulation.timeline import MS, NodeClock, Timeline
@@ -110,6 +111,7 @@ class World:
         )
         self._finish_what_began(bound_ns)
         Epilogues(self).play(scenario.epilogue)
+        Replacement(self).play_perhaps()
         self.counts.update(self.network.counts)
         return Result(
             counts=self.counts,
@@ -170,7 +172,14 @@ class World:
             bound_ns += max(self.scenario.lease_ns_max, 1_000 * MS) * 105 // 100
         return bound_ns
 
-    def run_until_agreed(self, bound_ns: int, *, settles: bool, rule: str) -> int:
+    def run_until_agreed(
+        self,
+        bound_ns: int,
+        *,
+        settles: bool,
+        rule: str,
+        problem: Callable[[], str | None] | None = None,
+    ) -> int:
         """
         Run on until everybody agrees.
 
@@ -178,10 +187,13 @@ class World:
             bound_ns: How long that may take.
             settles: Whether everybody must go on agreeing for a while.
             rule: What is broken otherwise.
+            problem: Returns what they do not agree about, or None; without it who
+                leads is what counts.
 
         Returns:
             After how long everybody agreed.
         """
+        find_problem = self._disagreement if problem is None else problem
         lease_ns = self.scenario.lease_ns_max
         begin_ns = self.timeline.now_ns
         end_ns = begin_ns + bound_ns
@@ -189,13 +201,13 @@ class World:
         agreed_ns: int | None = None
         while True:
             now_ns = self.timeline.now_ns
-            problem = self._disagreement()
-            if problem is not None:
+            found = find_problem()
+            if found is not None:
                 agreed_ns = None
                 self.checker.require(
                     rule,
                     now_ns < end_ns,
-                    f"{problem} {(now_ns - begin_ns) / 1e9:.3f} s after the last fault",
+                    f"{found} {(now_ns - begin_ns) / 1e9:.3f} s after the last fault",
                 )
             else:
                 agreed_ns = now_ns if agreed_ns is None else agreed_ns
