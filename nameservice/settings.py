@@ -42,7 +42,8 @@ T = TypeVar("T")
 
 _COUNT_MAX: Final = 10_000_000
 _FRAME_SIZE_BYTES_MIN: Final = 65_536
-_FRAME_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
+_FRAME_SIZE_BYTES_MAX: Final = 60 << 20
+"""Clients and nodes take 64 MiB: what one side lets in, the other must let through."""
 
 
 def seconds_between(

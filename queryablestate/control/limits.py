@@ -31,6 +31,8 @@ class ControlLimits:
             for another if it has nothing.
         replica_count: How many copies the key groups of a new job have, as far as there
             are nodes (rule S4).
+        schema_size_bytes_max: The schemas of one job, as text: its nodes are told all
+            of them in one message.
         joining_key_groups_max: Key groups of one job that a node copies at once; see
             `joining_count_max`.
     """
@@ -39,6 +41,7 @@ class ControlLimits:
     state_count_max: int = field(default=1_000, validator=validators.ge(1))
     node_count_max: int = field(default=1_000, validator=validators.ge(1))
     replica_count: int = field(default=1, validator=validators.ge(1))
+    schema_size_bytes_max: int = field(default=8 << 20, validator=validators.ge(1))
     joining_key_groups_max: int = field(default=64, validator=validators.ge(1))
 
     def joining_count_max(self, max_parallelism: int) -> int:

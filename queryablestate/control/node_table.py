@@ -78,6 +78,8 @@ class PresentNode:
         link: Its connection.
         address: Where writers reach it.
         heard_at_ns: When it was last heard from.
+        chunk_size_bytes_max: How large a chunk of rows it takes, or None if it has not
+            said so.
         sequences: How far it is, for each job that it has said so of.
         lost: The states whose rows it has lost, likewise.
         probes: Entries of which it was asked whether it lacks rows: job and sequence,
@@ -95,6 +97,7 @@ class PresentNode:
     link: LinkId
     address: str
     heard_at_ns: int
+    chunk_size_bytes_max: int | None = None
     sequences: dict[str, int] = field(factory=dict)
     lost: dict[str, tuple[int, ...]] = field(factory=dict)
     probes: dict[int, tuple[str, int]] = field(factory=dict)
@@ -221,6 +224,7 @@ class NodeTable:
             link=link,
             address=message.address,
             heard_at_ns=now_ns,
+            chunk_size_bytes_max=message.chunk_size_bytes_max,
             sequences={
                 position.job_id: position.sequence for position in message.positions
             },

@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 from msgspec.structs import replace
 
 from election import Put
-from nameservice import ConfigurationError, LocalProtocolError
+from nameservice import LocalProtocolError
 from nameservice.clock import NS_PER_SECOND
 from queryablestate.control.announcements import tell_assignment, tell_fence
 from queryablestate.control.assignment.assignment import destinations, first_assignment
@@ -28,6 +28,7 @@ from queryablestate.control.effects import AnswerWriter
 from queryablestate.control.job.forgotten_runs import fence_of_job
 from queryablestate.control.job.job import Job
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record
+from queryablestate.control.room import check_room_for_states
 from queryablestate.control.unused_jobs import (
     check_room_for_job,
     removal,
@@ -224,17 +225,6 @@ class TicketOffice:
         assert unused is not None
         return removal(control, unused, control.counters)
 
-    def _check_may_add_states(self, count: int) -> None:
-        """Return if there is room for so many more states."""
-        control = self._control
-        count_max = control.limits.state_count_max
-        if count and control.state_count + count > count_max:
-            raise ConfigurationError(
-                f"this proxy keeps {control.state_count:,} states, and takes "
-                f"{count_max:,}: raise its state_count_max, or drop states that are "
-                "not in use with 'lodestar drop-state'"
-            )
-
     def _check_may_assign(self, job_id: str, now_ns: int) -> None:
         """Return if nodes may be chosen for a job now (rule S2)."""
         retry_after_seconds = self._control.session_timeout_ns / NS_PER_SECOND / 5
@@ -316,8 +306,15 @@ class TicketOffice:
         nodes = []
         for node_id in assignment.node_ids:
             node = control.nodes.present(node_id)
-            address = None if node is None else node.address
-            nodes.append(NodeAddress(node_id=node_id, address=address))
+            nodes.append(
+                NodeAddress(node_id=node_id, address=None)
+                if node is None
+                else NodeAddress(
+                    node_id=node_id,
+                    address=node.address,
+                    chunk_size_bytes_max=node.chunk_size_bytes_max,
+                )
+            )
         run = None
         if binding is not None:
             effects += self._shown(job, binding, now_ns)
@@ -386,7 +383,7 @@ class TicketOffice:
         earlier, run = job.run_of(request.query_id), job.run_to_bind(request)
         change = job.bind(request, state_number_next=number + 1)
         added = [state for state in change.states if state.state_number > number]
-        self._check_may_add_states(len(added))
+        check_room_for_states(self._control, job, change, added_count=len(added))
         binding = _Binding(
             request=request,
             change=change,

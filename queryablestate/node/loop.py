@@ -196,6 +196,7 @@ class NodeLoop:
                 node_id=self.node_id,
                 registration_id=registration_id,
                 address=self.address,
+                chunk_size_bytes_max=config.chunk_size_bytes_max,
             ),
             config.limits,
             token=token,

@@ -201,14 +201,23 @@ class QueryableStateServer:
             self._port.drop(error)
             self._tell(writer, chunk_refused(error, 0))
             return
-        refusal = self._why_not(chunk)
+        refusal = self._why_not(chunk, len(frames[2]))
         if refusal is not None:
             self.refuse(writer, chunk_refused(refusal, chunk.request_id))
             return
         self._on_event(ChunkReceived(writer=writer, chunk=chunk, rows=frames[2]))
 
-    def _why_not(self, chunk: StageChunk) -> NameServiceError | None:
-        """Return why a writer may not stage a chunk, or None (rule C1)."""
+    def _why_not(self, chunk: StageChunk, size_bytes: int) -> NameServiceError | None:
+        """Return why a writer may not stage a chunk, or None (rules B3, C1)."""
+        size_bytes_max = self._config.chunk_size_bytes_max
+        if size_bytes > size_bytes_max:
+            oversized = RemoteProtocolError(
+                "oversized",
+                f"a chunk has {size_bytes:,} bytes, at most {size_bytes_max:,} are "
+                "taken: bring fewer rows at once",
+            )
+            self._port.drop(oversized)
+            return oversized
         if not self._copy_secret:
             return DidNotHappenError(
                 "the node was not taken in by a proxy yet: send it again in a moment"
@@ -233,15 +242,7 @@ class QueryableStateServer:
                 "malformed",
                 f"a message has {len(frames) - 1} frames, a chunk {FRAME_COUNT_MAX}",
             )
-        chunk = decode_chunk(frames[1].bytes)
-        size_bytes, size_bytes_max = len(frames[2]), self._config.chunk_size_bytes_max
-        if size_bytes > size_bytes_max:
-            raise RemoteProtocolError(
-                "oversized",
-                f"a chunk has {size_bytes:,} bytes, at most {size_bytes_max:,} are "
-                "taken: bring fewer rows at once",
-            )
-        return chunk
+        return decode_chunk(frames[1].bytes)
 
     def _serve_copy(self, peer: bytes, frames: Sequence[zmq.Frame]) -> None:
         """Take what another node says of rows that it copies."""

@@ -71,7 +71,9 @@ if TYPE_CHECKING:
 
 __all__ = ["NodeStore", "OpenStore"]
 
-_FRAME_SIZE_BYTES_MIN: Final = 8 << 20  # room for a page, and a row more than that
+_COPY_FRAME_SIZE_BYTES_MAX: Final = 32 << 20
+"""Room for a page and a row more than that, however small the chunks are here: the
+row was brought to another node (rule B3)."""
 
 _Staged: TypeAlias = "Sequence[tuple[StageTask, NameServiceError | None]]"
 
@@ -181,9 +183,7 @@ class NodeStore:
                 context,
                 key_pair,
                 socket_limits=SocketLimits(
-                    frame_size_bytes_max=max(
-                        _FRAME_SIZE_BYTES_MIN, config.chunk_size_bytes_max * 2
-                    )
+                    frame_size_bytes_max=_COPY_FRAME_SIZE_BYTES_MAX
                 ),
                 clock=clock,
                 limits=self._copy_limits,

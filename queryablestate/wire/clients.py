@@ -307,10 +307,18 @@ class DrawTicket(WireStruct, frozen=True, kw_only=True, tag="ticket"):
 
 
 class NodeAddress(WireStruct, frozen=True, kw_only=True):
-    """Where writers reach a node: *address* is None while it is away."""
+    """
+    A node that writers bring rows to.
+
+    Attributes:
+        node_id: Its name.
+        address: Where they reach it; None while it is away.
+        chunk_size_bytes_max: How large a chunk it takes; None if that is not known.
+    """
 
     node_id: str
     address: str | None
+    chunk_size_bytes_max: Annotated[int, Meta(ge=1)] | None = None
 
 
 class BoundState(WireStruct, frozen=True, kw_only=True):

@@ -11,9 +11,9 @@ comes from an older one than it has heard of (rule S2).
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from queryablestate.wire.job_plan import JobOrigin, JobPlan
 from queryablestate.wire.kept_rows import KeptRows
@@ -96,6 +96,8 @@ class RegisterNode(WireStruct, frozen=True, kw_only=True, tag="register"):
         control_id: The control plane whose rows *positions* are about, or None if there
             are none yet.
         kept: What it keeps of other control planes, and does not use.
+        chunk_size_bytes_max: How large a chunk of rows it takes; None from one of an
+            earlier version.
     """
 
     token: str | None
@@ -106,6 +108,7 @@ class RegisterNode(WireStruct, frozen=True, kw_only=True, tag="register"):
     positions: tuple[JobPosition, ...]
     control_id: str | None = None
     kept: tuple[KeptRows, ...] = ()
+    chunk_size_bytes_max: Annotated[int, Meta(ge=1)] | None = None
 
 
 class WriterFence(WireStruct, frozen=True, kw_only=True):
@@ -432,6 +435,7 @@ class CollectStages(WireStruct, frozen=True, kw_only=True, tag="collect"):
         stages: Of which stages; of each, only the nodes of *sources* are looked at.
         sources: Where the rows of which key groups are.
         timeout_ms: How long it is worth trying.
+        node_ids: On the wire only: see `queryablestate.wire.node_names`.
     """
 
     leader_epoch: int
@@ -444,6 +448,7 @@ class CollectStages(WireStruct, frozen=True, kw_only=True, tag="collect"):
     stages: tuple[StageRecord, ...]
     sources: tuple[CopySource, ...]
     timeout_ms: int
+    node_ids: tuple[str, ...] = ()
 
 
 class StagesCollected(WireStruct, frozen=True, kw_only=True, tag="collected"):

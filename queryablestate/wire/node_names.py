@@ -2,10 +2,11 @@
 Each name of a node once in a message, and not once for each task; pure (rule B3).
 
 Theory of operation.  A commit says for each execution of a task how many chunks each
-node has of it, and so does the entry that comes of it: 10,000 tasks on 50 nodes are
-half a million names.  In these messages a node goes by its index in ``node_ids``, as
-decimal digits; everywhere else, it goes by its name.  A message without ``node_ids``
-has names: it is one of an earlier version, or has no stages.
+node has of it, and so do the entry that comes of it, and the command to collect what
+others have: 10,000 tasks on 50 nodes are half a million names.  In these
+messages a node goes by its index in ``node_ids``, as decimal digits; everywhere else,
+it goes by its name.  A message without ``node_ids`` has names: it is one of an earlier
+version, or has no stages.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 from nameservice import RemoteProtocolError
 from queryablestate.wire.clients import CommitBatch
-from queryablestate.wire.node_messages import ApplyEntries
+from queryablestate.wire.node_messages import ApplyEntries, CollectStages
 from queryablestate.wire.records import BatchDecided
 
 
@@ -33,7 +34,7 @@ __all__ = ["with_indexes", "with_names"]
 
 def with_indexes(message: Struct) -> Struct:
     """Return *message* as it is sent."""
-    if not isinstance(message, CommitBatch | ApplyEntries):
+    if not isinstance(message, CommitBatch | CollectStages | ApplyEntries):
         return message
     indexes: dict[str, str] = {}
     renamed = _renamed(
@@ -49,7 +50,10 @@ def with_names(message: Any) -> Any:
     Raises:
         RemoteProtocolError: If an index is none.
     """
-    if not isinstance(message, CommitBatch | ApplyEntries) or not message.node_ids:
+    if (
+        not isinstance(message, CommitBatch | CollectStages | ApplyEntries)
+        or not message.node_ids
+    ):
         return message
     names = {str(index): node_id for index, node_id in enumerate(message.node_ids)}
     try:
@@ -60,9 +64,9 @@ def with_names(message: Any) -> Any:
 
 
 def _renamed(
-    message: CommitBatch | ApplyEntries, rename: Callable[[str], str]
-) -> CommitBatch | ApplyEntries:
-    if isinstance(message, CommitBatch):
+    message: CommitBatch | CollectStages | ApplyEntries, rename: Callable[[str], str]
+) -> CommitBatch | CollectStages | ApplyEntries:
+    if not isinstance(message, ApplyEntries):
         return replace(message, stages=_renamed_stages(message.stages, rename))
     return replace(
         message,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-__all__ = ["StateRows", "cut_rows", "settle_rows", "split_rows"]
+__all__ = ["StateRows", "cut_rows", "rows_larger_than", "settle_rows", "split_rows"]
 
 _ROW_OVERHEAD_BYTES: Final = 12
 """What MessagePack adds to a key, a value and an order, at most 5 bytes each."""
@@ -157,15 +157,7 @@ def cut_rows(rows: StateRows, *, size_bytes_max: int) -> Iterator[StateRows]:
     if _size_bytes(rows) <= size_bytes_max:  # as a rule; cheaper than size by size
         yield rows
         return
-    sizes = [
-        len(key) + _ROW_OVERHEAD_BYTES + (0 if value is None else len(value))
-        for key, value in zip(rows.keys, rows.values, strict=True)
-    ]
-    if rows.orders is not None:
-        sizes = [
-            size + len(order) for size, order in zip(sizes, rows.orders, strict=True)
-        ]
-    ends = list(accumulate(sizes))
+    ends = list(accumulate(_sizes_bytes(rows)))
     start, sent = 0, 0
     while start < len(ends):
         stop = max(start + 1, bisect_right(ends, sent + size_bytes_max, start))
@@ -175,6 +167,30 @@ def cut_rows(rows: StateRows, *, size_bytes_max: int) -> Iterator[StateRows]:
             orders=None if rows.orders is None else rows.orders[start:stop],
         )
         start, sent = stop, ends[stop - 1]
+
+
+def rows_larger_than(rows: StateRows, size_bytes_max: int) -> Iterator[StateRows]:
+    """Yield each row alone that may take more than *size_bytes_max* on the wire."""
+    if _size_bytes(rows) <= size_bytes_max:
+        return
+    for place, size_bytes in enumerate(_sizes_bytes(rows)):
+        if size_bytes > size_bytes_max:
+            yield StateRows(
+                keys=[rows.keys[place]],
+                values=[rows.values[place]],
+                orders=None if rows.orders is None else [rows.orders[place]],
+            )
+
+
+def _sizes_bytes(rows: StateRows) -> list[int]:
+    """Return how much each row takes on the wire, at most."""
+    sizes = [
+        len(key) + _ROW_OVERHEAD_BYTES + (0 if value is None else len(value))
+        for key, value in zip(rows.keys, rows.values, strict=True)
+    ]
+    if rows.orders is None:
+        return sizes
+    return [size + len(order) for size, order in zip(sizes, rows.orders, strict=True)]
 
 
 def _size_bytes(rows: StateRows) -> int:

@@ -32,7 +32,6 @@ from attrs import frozen
 
 from nameservice import (
     NS_PER_SECOND,
-    ConfigurationError,
     LocalProtocolError,
     NameServiceError,
     SystemClock,
@@ -47,14 +46,15 @@ from queryablestate.errors import (
 )
 from queryablestate.wire.address import parse_address
 from queryablestate.wire.batch_digest import digest_of, sum_of_rows
-from queryablestate.wire.codec import encode, encode_payload
-from queryablestate.wire.node_messages import ChunkStaged, StageChunk, StagedRows
+from queryablestate.wire.codec import encode
+from queryablestate.wire.node_messages import ChunkStaged, StageChunk
 from queryablestate.wire.questions import Refusal
 from queryablestate.wire.records import STAGE_ID_SIZE_BYTES, StageRecord
 from queryablestate.wire.refusals import error_of
 from queryablestate.writer.batches import StageMessage
+from queryablestate.writer.chunks import check_rows, chunk_payloads
 from queryablestate.writer.connections import writer_connections
-from queryablestate.writer.rows import StateRows, cut_rows, settle_rows, split_rows
+from queryablestate.writer.rows import StateRows, settle_rows, split_rows
 from queryablestate.writer.sending import (
     OPEN_TIMEOUT_NS,
     REOPEN_PAUSE_NS,
@@ -73,9 +73,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["StageLimits", "Stager"]
-
-ROW_SIZE_BYTES_MAX: Final = (16 << 20) - (64 << 10)
-"""A row travels in one chunk, and nodes take 16 MiB: what is larger is for files."""
 
 _RETRY_AFTER_SECONDS: Final = 1.0
 _REFUSED_PAUSE_NS: Final = NS_PER_SECOND // 10
@@ -182,7 +179,8 @@ class Stager:
             is_list: Whether the state is of lists.
 
         Raises:
-            ConfigurationError: If a row is larger than `ROW_SIZE_BYTES_MAX`.
+            ConfigurationError: If a row is larger than `ROW_SIZE_BYTES_MAX`, or than
+                a chunk that its node takes; then none of *rows* is sent (rule B3).
             AccessDeniedError: If the caller may not write the job (rule C1).
             StaleWriterError: If a newer run of the query writes.
             StateUnavailableError: If a node has been silent for too long.
@@ -196,21 +194,19 @@ class Stager:
             return
         settled = settle_rows(rows, is_list=is_list)
         self._row_count += len(settled.keys)
-        for index, dealt in split_rows(settled, self._plan.owners).items():
+        split = split_rows(settled, self._plan.owners)
+        for index, dealt in split.items():
+            check_rows(state_number, dealt, self._plan.nodes[index])
+        for index, dealt in split.items():
             node = self._node(index)
-            for piece in cut_rows(
-                dealt, size_bytes_max=self._limits.chunk_size_bytes_max
+            for payload in chunk_payloads(
+                state_number,
+                dealt,
+                self._plan.nodes[index],
+                size_bytes_max=self._limits.chunk_size_bytes_max,
             ):
                 if node.is_given_up:
                     break
-                payload = encode_payload(
-                    StagedRows(state_number, piece.keys, piece.values, piece.orders)
-                )
-                if len(payload) > ROW_SIZE_BYTES_MAX:
-                    raise ConfigurationError(
-                        f"a row of {len(payload)} bytes is more than a state can hold "
-                        f"({ROW_SIZE_BYTES_MAX}): keep a reference to it instead"
-                    )
                 if node.is_idle:
                     node.silent_since_ns = self._clock.now_ns()
                 node.waiting.append(SentChunk(index=node.chunk_count, payload=payload))

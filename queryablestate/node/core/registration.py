@@ -75,11 +75,13 @@ class NodeIdentity:
         node_id: Its name; unique in the cluster.
         registration_id: Drawn for this process.
         address: Where writers reach it.
+        chunk_size_bytes_max: How large a chunk of rows it takes.
     """
 
     node_id: str
     registration_id: str
     address: str
+    chunk_size_bytes_max: int | None = None
 
 
 @final
@@ -327,6 +329,7 @@ class Registration:
                 positions=tuple(positions),
                 control_id=self.control_id,
                 kept=self.kept,
+                chunk_size_bytes_max=self._identity.chunk_size_bytes_max,
             )
         )
 

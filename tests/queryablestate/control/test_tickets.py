@@ -116,6 +116,19 @@ def bound_run(writer_epoch: int = 1, *, batch_id: int | None = None) -> BoundRun
     )
 
 
+@pytest.mark.proves("B3")
+def test_writers_are_told_how_large_chunks_may_be() -> None:
+    """B3: by each node for itself, as it says when it registers."""
+    plane = Plane()
+    plane.start_nodes()
+    plane.hear(LINK_A, replace(node_register("a"), chunk_size_bytes_max=65_536))
+    answer = told(TicketDrawn, plane.ask(draw()))
+    assert answer.nodes == (
+        NodeAddress(node_id="a", address="tcp://a:1", chunk_size_bytes_max=65_536),
+        NODES[1],
+    )
+
+
 @pytest.mark.proves("S2")
 def test_who_makes_copies_is_brought_rows() -> None:
     """S2: whoever writes sends rows to all who have, or make, a copy."""
@@ -160,6 +173,23 @@ class TestLimits:
         plane.bind(ticket, job_id="other", states=two)
         # A run of states that are known adds none.
         plane.bind(plane.draw(job_id="other"), job_id="other", states=two, run_id="2")
+
+    @pytest.mark.proves("B3")
+    def test_schemas(self) -> None:
+        """B3: nodes are told all of a job's in one message; of one job, not of all."""
+        plane = Plane()
+        plane.start_nodes()
+        size_bytes = len(VALUE)
+        plane.core.limit(ControlLimits(schema_size_bytes_max=2 * size_bytes))
+        plane.bind(plane.draw(), states={"one": VALUE})
+        plane.bind(plane.draw(job_id="other"), job_id="other", states={"one": VALUE})
+        three = {"one": VALUE, "two": VALUE, "three": VALUE}
+        error = refusal(plane.ask(bind(plane.draw(states=three), states=three)))
+        assert isinstance(error, ConfigurationError)
+        assert f"would take {3 * size_bytes:,} bytes" in str(error)
+        assert f"at most {2 * size_bytes:,}" in str(error)
+        two = {"one": VALUE, "two": VALUE}
+        plane.bind(plane.draw(states=two), states=two)
 
 
 class TestTicket:

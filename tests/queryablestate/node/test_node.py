@@ -628,10 +628,11 @@ class TestWriting:
             )
             assert isinstance(error, RemoteProtocolError)
 
+    @pytest.mark.proves("B3")
     def test_a_chunk_that_is_too_large_is_refused(
         self, ha: HAServices, proxy: NodeProxy, tmp_path: Path
     ) -> None:
-        """The limit itself is taken; a little more is told why not."""
+        """B3: the limit itself is taken; a little more is told why not, by number."""
         settings = config(tmp_path, chunk_size_bytes_max=65_536)
         with StateNode(ha, settings) as one, Writer(one.address) as writer:
             proxy.register()
@@ -640,6 +641,7 @@ class TestWriting:
             assert writer.bring(fitting) == ChunkStaged(request_id=1)
             reply = writer.bring(rows(a=bytes(65_537 - empty)))
             assert isinstance(reply, ChunkRefused)
+            assert reply.request_id == 2
             assert "at most 65,536 are taken" in str(reply.data)
 
     @pytest.mark.proves("C1")

@@ -13,10 +13,10 @@ from queryablestate.wire.codec import (
     decode_to_proxy,
     encode,
 )
-from queryablestate.wire.node_messages import ApplyEntries
+from queryablestate.wire.node_messages import ApplyEntries, CollectStages
 from queryablestate.wire.node_names import with_indexes, with_names
 from queryablestate.wire.records import BatchDecided, StageRecord, StateDropped
-from tests.queryablestate.control_plane import commit, heartbeat
+from tests.queryablestate.control_plane import APP, commit, heartbeat
 
 
 HEADER = b"LDQ" + bytes([PROTOCOL_VERSION])
@@ -97,3 +97,18 @@ def test_many_tasks_on_many_nodes_fit_a_frame() -> None:
         for number in range(10_000)
     ]
     assert len(encode(commit(1, 0, *stages))) < 3_000_000
+    collect = CollectStages(
+        leader_epoch=1,
+        verify_id=1,
+        job_id=APP,
+        query_id="query",
+        writer_epoch=1,
+        batch_id=0,
+        assignment_version=2,
+        stages=tuple(stages),
+        sources=(),
+        timeout_ms=1,
+    )
+    encoded = encode(collect)
+    assert len(encoded) < 3_000_000
+    assert decode_to_node(encoded) == collect
