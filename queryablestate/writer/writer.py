@@ -28,35 +28,25 @@ that does not know a digest or an epoch says so, and is told anew.
 
 from __future__ import annotations
 
-import threading
-from contextlib import suppress
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeVar, final
-
-import msgspec
+from typing import TYPE_CHECKING, Final, final
 
 from nameservice import (
-    NS_PER_SECOND,
     LocalProtocolError,
     MayHaveHappenedError,
     RemoteProtocolError,
     SystemClock,
-    get_logger,
     seconds_to_ns,
 )
 from nameservice.clock import NS_PER_MS
 from queryablestate.errors import (
     CommitTimeoutError,
     DeadlineExceededError,
-    StateUnavailableError,
 )
-from queryablestate.schema.schema import schema_json
 from queryablestate.wire.batch_digest import sum_of_digests
 from queryablestate.wire.clients import (
     BatchCommitted,
     BindRun,
     CommitBatch,
-    DrawTicket,
     RunBound,
     StateDeclaration,
     TicketDrawn,
@@ -65,26 +55,28 @@ from queryablestate.wire.clients import (
 from queryablestate.wire.schema_digest import DeclarationWantedError
 from queryablestate.writer.batches import WriteOrigin, WritePlan, WriteRun
 from queryablestate.writer.own_runs import OWN_RUNS
+from queryablestate.writer.tickets import (
+    TicketDrawer,
+    as_registered,
+    declarations_of,
+    declared,
+    expect,
+)
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from queryablestate.client.calls import ProxyConnection
     from queryablestate.schema.schema import StateSchema
-    from queryablestate.wire.clients import BoundRun, ToClient
+    from queryablestate.wire.clients import BoundRun
     from queryablestate.writer.batches import StageMessage
 
 
 __all__ = ["StateWriter"]
 
-_REDRAW_PAUSE_SECONDS: Final = 0.25
-_RETRY_AFTER_SECONDS: Final = 1.0
 _ANSWER_GRACE_SECONDS: Final = 5.0
 """How long the proxy's own answer that time is up may take to get here."""
-
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 @final
@@ -99,6 +91,7 @@ class StateWriter:
     def __init__(self, proxy: ProxyConnection) -> None:
         self._proxy = proxy
         self._clock = SystemClock()
+        self._tickets = TicketDrawer(proxy)
 
     def begin(
         self,
@@ -132,7 +125,7 @@ class StateWriter:
             QueryableStateError: What else the proxy refuses it with.
             NameServiceError: If the proxy could not be asked.
         """
-        declarations = _declarations(states)
+        declarations = declarations_of(states)
         own_run = (self._proxy.name_service, job_id, query_id, run_id)
 
         def be_born(timeout_seconds: float) -> int:
@@ -141,7 +134,7 @@ class StateWriter:
 
         def ask(states: tuple[StateDeclaration, ...], left: float) -> TicketDrawn:
             born_epoch = OWN_RUNS.epoch_of(own_run) or be_born(left)
-            return self._ask_for_ticket(
+            return self._tickets.ask(
                 job_id,
                 states,
                 max_parallelism=max_parallelism,
@@ -156,7 +149,7 @@ class StateWriter:
 
         def draw(timeout_seconds: float) -> TicketDrawn:
             is_declared = OWN_RUNS.has_declared(own_run, declarations)
-            states = _as_registered(declarations) if is_declared else declarations
+            states = as_registered(declarations) if is_declared else declarations
             try:
                 drawn = ask(states, timeout_seconds)
             except DeclarationWantedError:
@@ -166,7 +159,7 @@ class StateWriter:
             OWN_RUNS.declared(own_run, declarations)
             return drawn
 
-        drawn = self._drawn_for_nodes(
+        drawn = self._tickets.draw_for_nodes(
             job_id, draw, waits_for_nodes=True, timeout_seconds=timeout_seconds
         )
         plan = self._to_plan(
@@ -206,17 +199,17 @@ class StateWriter:
             QueryableStateError: What else the proxy refuses it with.
             NameServiceError: If the proxy could not be asked.
         """
-        declarations = _declarations(states)
+        declarations = declarations_of(states)
 
         def draw(timeout_seconds: float) -> TicketDrawn:
-            return self._draw(
+            return self._tickets.draw(
                 job_id,
                 declarations,
                 max_parallelism=max_parallelism,
                 timeout_seconds=timeout_seconds,
             )
 
-        drawn = self._drawn_for_nodes(
+        drawn = self._tickets.draw_for_nodes(
             job_id,
             draw,
             waits_for_nodes=waits_for_nodes,
@@ -229,41 +222,6 @@ class StateWriter:
             max_parallelism=max_parallelism,
             on_new_query=on_new_query,
         )
-
-    def _drawn_for_nodes(
-        self,
-        job_id: str,
-        draw: Callable[[float], TicketDrawn],
-        *,
-        waits_for_nodes: bool,
-        timeout_seconds: float,
-    ) -> TicketDrawn:
-        """Return a ticket of which all rows can be brought to some node."""
-        deadline_ns = self._clock.now_ns() + seconds_to_ns(timeout_seconds)
-        away: tuple[int, ...] = ()
-        while True:
-            try:
-                drawn = draw(self._left_seconds(deadline_ns))
-                if self._proxy.is_volatile:
-                    _warn_of_volatile(self._proxy.name_service)
-            except DeadlineExceededError as error:
-                if away:  # what was told before says more
-                    raise _stayed_away(job_id, away, timeout_seconds) from error
-                raise
-            except StateUnavailableError as error:
-                # A new job needs nodes, and under a new leader they are still coming.
-                left_seconds = (deadline_ns - self._clock.now_ns()) / NS_PER_SECOND
-                if not waits_for_nodes or left_seconds <= error.retry_after_seconds:
-                    raise
-                threading.Event().wait(error.retry_after_seconds)
-                continue
-            away = _groups_away(drawn)
-            if not away or not waits_for_nodes:
-                return drawn
-            if self._clock.now_ns() >= deadline_ns:
-                raise _stayed_away(job_id, away, timeout_seconds)
-            # Nobody tells a writer when a node is back.
-            threading.Event().wait(_REDRAW_PAUSE_SECONDS)
 
     def _to_plan(
         self,
@@ -320,7 +278,7 @@ class StateWriter:
             )
 
         def ask(states: tuple[StateDeclaration, ...]) -> RunBound:
-            return _expect(
+            return expect(
                 RunBound,
                 self._proxy.call(
                     lambda request_id, session: BindRun(
@@ -338,7 +296,7 @@ class StateWriter:
                 ),
             )
 
-        bound = _declared(plan.states, ask)
+        bound = declared(plan.states, ask)
         return _to_run(plan, query_id, run_id, bound.run)
 
     def commit(
@@ -421,7 +379,7 @@ class StateWriter:
                 (),
                 is_decided=False,
             ) from error
-        return _expect(BatchCommitted, answer)
+        return expect(BatchCommitted, answer)
 
     def find_node(
         self, plan: WritePlan, node_id: str, *, timeout_seconds: float
@@ -433,7 +391,7 @@ class StateWriter:
             NameServiceError: If the proxy could not be asked.
         """
         # Whoever may write may draw a ticket; only operators may list nodes.
-        drawn = self._draw(
+        drawn = self._tickets.draw(
             plan.job_id,
             plan.states,
             max_parallelism=plan.max_parallelism,
@@ -470,83 +428,10 @@ class StateWriter:
             AccessDeniedError: If the caller may write no state at all.
             NameServiceError: If the proxy could not be asked.
         """
-        drawn = self._draw(
+        drawn = self._tickets.draw(
             job_id, (), max_parallelism=1, timeout_seconds=timeout_seconds
         )
         return drawn.ticket
-
-    def _draw(
-        self,
-        job_id: str,
-        states: tuple[StateDeclaration, ...],
-        *,
-        max_parallelism: int,
-        timeout_seconds: float,
-    ) -> TicketDrawn:
-        return _declared(
-            states,
-            lambda states: self._ask_for_ticket(
-                job_id,
-                states,
-                max_parallelism=max_parallelism,
-                run=None,
-                timeout_seconds=timeout_seconds,
-            ),
-        )
-
-    def _ask_for_ticket(
-        self,
-        job_id: str,
-        states: tuple[StateDeclaration, ...],
-        *,
-        max_parallelism: int,
-        run: WriterRun | None,
-        timeout_seconds: float,
-    ) -> TicketDrawn:
-        return _expect(
-            TicketDrawn,
-            self._proxy.call(
-                lambda request_id, session: DrawTicket(
-                    request_id=request_id,
-                    session=session,
-                    job_id=job_id,
-                    max_parallelism=max_parallelism,
-                    states=states,
-                    run=run,
-                ),
-                timeout_seconds=timeout_seconds,
-            ),
-        )
-
-    def _left_seconds(self, deadline_ns: int) -> float:
-        """Return how long is left, and enough for one try if nothing is."""
-        left_ns = deadline_ns - self._clock.now_ns()
-        return max(left_ns / NS_PER_SECOND, _REDRAW_PAUSE_SECONDS)
-
-
-def _declarations(states: Mapping[str, StateSchema]) -> tuple[StateDeclaration, ...]:
-    """Return what a writer says of its states, schemas included."""
-    return tuple(
-        StateDeclaration(state_name=name, schema=schema_json(schema))
-        for name, schema in states.items()
-    )
-
-
-def _as_registered(
-    states: tuple[StateDeclaration, ...],
-) -> tuple[StateDeclaration, ...]:
-    return tuple(state.as_registered() for state in states)
-
-
-def _declared(
-    states: tuple[StateDeclaration, ...],
-    ask: Callable[[tuple[StateDeclaration, ...]], T],
-) -> T:
-    """Return the answer to what declares *states*, without schemas if that will do."""
-    # They are wanted for a state that is new: once, for all runs that there will be.
-    with suppress(DeclarationWantedError):
-        return ask(_as_registered(states))
-    return ask(states)
 
 
 def _bound(drawn: TicketDrawn) -> BoundRun:
@@ -567,30 +452,6 @@ def _to_run(plan: WritePlan, query_id: str, run_id: str, bound: BoundRun) -> Wri
     )
     return WriteRun(
         plan=plan, origin=origin, batch_id_last=bound.batch_id, grant=bound.grant
-    )
-
-
-def _groups_away(drawn: TicketDrawn) -> tuple[int, ...]:
-    """
-    Return the key groups whose rows can be sent to nobody now.
-
-    Of the others a node that is away is given up, unless it comes back (rule S4); see
-    `queryablestate.writer.stager`.
-    """
-    away = {index for index, node in enumerate(drawn.nodes) if node.address is None}
-    if not away:
-        return ()
-    return tuple(
-        group for group, holders in enumerate(drawn.owners) if away.issuperset(holders)
-    )
-
-
-def _stayed_away(
-    job_id: str, key_groups: Sequence[int], waited_seconds: float
-) -> StateUnavailableError:
-    detail = f"their nodes have been away for {waited_seconds:.3g} s: start them again"
-    return StateUnavailableError(
-        job_id, None, tuple(key_groups), _RETRY_AFTER_SECONDS, detail
     )
 
 
@@ -618,23 +479,3 @@ def _check_origin(
             f"batch {batch_id} of run {origin.run_id} (writer epoch "
             f"{origin.writer_epoch})"
         )
-
-
-def _expect(expected: type[T], answer: ToClient) -> T:
-    if not isinstance(answer, expected):
-        raise RemoteProtocolError(
-            "unexpected",
-            f"the proxy answered with {type(answer).__name__}, not {expected.__name__}",
-        )
-    return answer
-
-
-@lru_cache(maxsize=16)
-def _warn_of_volatile(name_service: str) -> None:
-    """Tell the log, once in a process, that state may have to be taken over again."""
-    get_logger(component="state-writer").warning(
-        "name_service.volatile",
-        name_service=name_service,
-        reason="state that is published is unavailable after a restart of the name "
-        "service, until 'lodestar adopt': give the LeaderServer a data directory",
-    )
