@@ -143,7 +143,7 @@ class TestFlights:
                 done.stdout,
                 re.MULTILINE,
             )
-            for state in ("aircraft", "routes"):
+            for state in ("aircraft", "routes", "carriers"):
                 assert re.search(rf"all [\d,]+ {state}: EQUAL", done.stdout)
 
     @pytest.mark.nightly
@@ -183,6 +183,38 @@ def children_of(pid: int) -> list[int]:
 
 class TestFrames:
     """States as data frames, without Spark."""
+
+    def test_a_state_becomes_a_picture(self, tmp_path: Path) -> None:
+        """F7: its title says how many rows there are, and as of which batch."""
+        schema = StateSchema(
+            kind=StateKind.VALUE,
+            key=(Field("carrier", AtomicType.STRING),),
+            value=(
+                Field("arrived", AtomicType.BIGINT),
+                Field("arrival_delay", AtomicType.BIGINT),
+            ),
+        )
+        picture = tmp_path / "delays.svg"
+        with (
+            LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
+            open_ha_services(server.url) as ha,
+            LocalStateCluster(ha, nodes=2),
+        ):
+            publisher = Publisher(ha, "flights", {"carriers": schema})
+            publisher.write(
+                {"carriers": [("UA", 10, 25), ("AS", 5, -50), ("OO", 0, None)]}
+            )
+            # Text stays text in the file.
+            settings = tmp_path / "matplotlibrc"
+            settings.write_text("svg.fonttype: none\n")
+            done = run(
+                *("examples/plot_delays.py", server.url, str(picture)),
+                environment={"MATPLOTLIBRC": str(settings)},
+            )
+        assert done.returncode == 0, done.stdout + done.stderr
+        text = picture.read_text(encoding="utf-8")
+        assert "15 flights of 2 carriers, as of batch 0 or later" in text
+        assert text.index(">AS<") < text.index(">UA<")
 
     def test_a_state_becomes_a_data_frame(self) -> None:
         """It sums up, and says as of what."""

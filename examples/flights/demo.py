@@ -35,7 +35,7 @@ from examples.flights.rescaling import Rescaling
 from examples.flights.state_processes import StateProcesses
 from examples.flights.states import (
     AIRCRAFT,
-    ROUTES,
+    STATES,
     compute_state,
     start_state_stream,
 )
@@ -329,8 +329,8 @@ class Demo:
     def _publish(
         self, spark: SparkSession, stack: contextlib.ExitStack, config: HAConfig
     ) -> Asker:
-        """Let both states be published, and somebody ask for them meanwhile."""
-        for state in (AIRCRAFT, ROUTES):
+        """Let all states be published, and somebody ask for them meanwhile."""
+        for state in STATES:
             query = start_state_stream(
                 read_replay(
                     spark,
@@ -342,7 +342,7 @@ class Demo:
                 self._directory / f"checkpoint-{state.name}",
             )
             stack.callback(query.stop)
-        self._timeline.say("spark", "publishes the state of aircraft and of routes")
+        self._timeline.say("spark", "publishes states of aircraft, routes and carriers")
         tail_numbers = sorted(compute_state(spark, self._replay_directory, AIRCRAFT))
         self._timeline.say(
             "asker", f"asks for {len(tail_numbers):,} aircraft, knowing {config.url}"
@@ -363,10 +363,10 @@ class Demo:
     def _judge_states(
         self, spark: SparkSession, config: HAConfig, asker: Asker
     ) -> None:
-        """Ask for every aircraft and every route, and compare with a batch job."""
+        """Ask for every key of every state, and compare with a batch job."""
         print(asker.summary())
         with QueryableStateClient(config.url, deadline_seconds=30.0) as client:
-            for state in (AIRCRAFT, ROUTES):
+            for state in STATES:
                 computed = compute_state(spark, self._replay_directory, state)
                 found = differences(client, state, computed)
                 if found:

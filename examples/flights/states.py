@@ -1,8 +1,8 @@
 """
-The states of the demo: what each aircraft and each route has flown until now.
+The states of the demo: what each aircraft, route and carrier has flown until now.
 
-Two streaming aggregations over the same replay, kept queryable as they grow, and the
-same two computed once over the whole file by a batch job, which they must come to.
+Three streaming aggregations over the same replay, kept queryable as they grow, and the
+same three computed once over the whole file by a batch job, which they must come to.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from haservices import HAConfig
 from sparkpipeline import publish_state
 
 
-__all__ = ["AIRCRAFT", "ROUTES", "FlightState", "compute_state", "start_state_stream"]
+__all__ = ["AIRCRAFT", "STATES", "FlightState", "compute_state", "start_state_stream"]
 
 
 @frozen(kw_only=True)
@@ -39,7 +39,11 @@ class FlightState:
 
 
 AIRCRAFT: Final = FlightState(name="aircraft", key=("tailnum",))
-ROUTES: Final = FlightState(name="routes", key=("origin", "dest"))
+STATES: Final = (
+    AIRCRAFT,
+    FlightState(name="routes", key=("origin", "dest")),
+    FlightState(name="carriers", key=("carrier",)),
+)
 
 
 def start_state_stream(
@@ -88,6 +92,8 @@ def _aggregated(flights: DataFrame, state: FlightState) -> DataFrame:
             F.count(F.lit(1)).alias("flights"),
             _flown(F.col("distance")).alias("miles"),
             F.count(F.when(F.col("dep_time").isNull(), 1)).alias("cancelled"),
+            F.count("arr_delay").alias("arrived"),
+            F.sum("arr_delay").alias("arrival_delay"),
             F.max("arr_delay").alias("longest_arrival_delay"),
         )
     )

@@ -35,7 +35,7 @@ Who speaks below, and when (seconds since the beginning):
   data          writes a year of flights as files, which Spark reads as a stream
   name service  knows who leads, and where
   proxy         p and q contend to be the entry point to queryable state
-  node          1 to 3 keep the state: a row for each aircraft and each route
+  node          1 to 3 keep the state: a row for each aircraft, route and carrier
   collector     a and b contend for the job "flights"; the leader counts the flights
   retriever     tells the driver who leads
   spark, batch  the stream: its tasks find the leader and deliver to it
