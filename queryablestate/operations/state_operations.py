@@ -6,66 +6,41 @@ Where the proxy has callers, all of it takes the right ``admin``.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Self, TypeVar, final
+from typing import TYPE_CHECKING, Final, Self, final
 
-from msgspec import Struct
-
-from nameservice import (
-    ConfigurationError,
-    DidNotHappenError,
-    RemoteProtocolError,
-    SystemClock,
-)
 from nameservice.parameters import check_timeout_seconds
 from queryablestate.client.calls import ProxyConnection
-from queryablestate.errors import UnknownJobError
 from queryablestate.operations.adoption import (
     AdoptionInformation,
     KeptInformation,
-    adoption_information,
-    is_back,
-    keeper_ids,
     kept_information,
 )
-from queryablestate.operations.move_progress import MoveFigures
-from queryablestate.operations.move_waiting import DrainWaiting, RescaleWaiting
-from queryablestate.operations.node_information import NodeInformation, node_information
-from queryablestate.operations.polling import (
-    ask_until_it_happens,
-    ask_until_settled,
-    wait_for,
+from queryablestate.operations.adoption_calls import (
+    ADOPTION_TIMEOUT_SECONDS,
+    adopt_job,
+    take_control,
 )
-from queryablestate.operations.rescaling_information import (
-    DrainInformation,
-    RescalingInformation,
-    drain_information,
-    rescaling_information,
+from queryablestate.operations.node_information import NodeInformation, node_information
+from queryablestate.operations.proxy_calls import ProxyCalls
+from queryablestate.operations.rescaling_calls import (
+    begin_draining,
+    begin_rescaling,
+    listed_rescalings,
+    wait_until_drained,
+    wait_until_rescaled,
 )
 from queryablestate.operations.snapshots import (
     location_of,
     restore_snapshot,
     take_snapshot,
 )
-from queryablestate.wire.adoption_messages import (
-    AdoptJob,
-    ControlTaken,
-    JobAdopted,
-    TakeControl,
-)
-from queryablestate.wire.clients import DropState, ListNodes, NodesListed, StateDropDone
+from queryablestate.wire.clients import DropState, StateDropDone
 from queryablestate.wire.operation_messages import (
     AwayNodeForgotten,
-    DrainNode,
-    DrainStarted,
     ForgetAwayNode,
     ForgetJob,
     JobForgotten,
-    ListRescalings,
-    RescaleJob,
-    RescaleStarted,
-    RescalingsListed,
 )
 
 
@@ -75,23 +50,21 @@ if TYPE_CHECKING:
     from haservices import HAConfig, HAServices
     from queryablestate.client.calls import Build
     from queryablestate.connect.credentials import Credentials
+    from queryablestate.operations.move_progress import MoveFigures
+    from queryablestate.operations.rescaling_information import (
+        DrainInformation,
+        RescalingInformation,
+    )
     from queryablestate.operations.snapshots import (
         RestoreInformation,
         SnapshotInformation,
     )
-    from queryablestate.wire.clients import ToClient
     from queryablestate.wire.snapshot_messages import JobRestored, SnapshotTaken
 
 
 __all__ = ["NodeInformation", "StateOperations"]
 
-_NODE_COUNT_MAX: Final = 32_768
-_REPLICA_COUNT_MAX: Final = 16
 _SNAPSHOT_TIMEOUT_SECONDS: Final = 3_600.0
-_ADOPTION_TIMEOUT_SECONDS: Final = 60.0
-
-T = TypeVar("T")
-Reply = TypeVar("Reply", bound=Struct)
 
 
 @final
@@ -113,10 +86,9 @@ class StateOperations:
         deadline_seconds: float = 5.0,
     ) -> None:
         check_timeout_seconds(deadline_seconds, what="deadline_seconds")
-        self._proxy = ProxyConnection(config, credentials)
-        self._deadline_seconds = deadline_seconds
-        self._clock = SystemClock()
-        self._closed = threading.Event()
+        self._calls = ProxyCalls(
+            ProxyConnection(config, credentials), deadline_seconds=deadline_seconds
+        )
 
     def nodes(self) -> Sequence[NodeInformation]:
         """
@@ -126,12 +98,12 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
-        return [node_information(node) for node in self._listed_nodes().nodes]
+        return [node_information(node) for node in self._calls.listed_nodes().nodes]
 
     @property
     def is_volatile(self) -> bool:
         """Return whether the name service forgets at a restart; after a call."""
-        return self._proxy.is_volatile
+        return self._calls.proxy.is_volatile
 
     # -- rescaling ---------------------------------------------------------------------
 
@@ -166,34 +138,9 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
-        for name, count, count_max in (
-            ("node_count", node_count, _NODE_COUNT_MAX),
-            ("replica_count", replica_count, _REPLICA_COUNT_MAX),
-        ):
-            if count is not None and not 1 <= count <= count_max:
-                raise ConfigurationError(
-                    f"{name} must be 1 to {count_max:,}, not {count!r}"
-                )
-
-        def ask() -> RescaleStarted:
-            return self._call(
-                RescaleStarted,
-                lambda request_id, session: RescaleJob(
-                    request_id=request_id,
-                    session=session,
-                    job_id=job_id,
-                    node_count=node_count,
-                    replica_count=replica_count,
-                ),
-            )
-
-        started = ask_until_settled(
-            ask,
-            clock=self._clock,
-            closed=self._closed,
-            timeout_seconds=self._deadline_seconds,
+        return begin_rescaling(
+            self._calls, job_id, node_count=node_count, replica_count=replica_count
         )
-        return rescaling_information(started.rescaling)
 
     def rescalings(self, job_id: str | None = None) -> Sequence[RescalingInformation]:
         """
@@ -204,7 +151,7 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
-        return self._listed_rescalings(job_id)[0]
+        return listed_rescalings(self._calls, job_id)[0]
 
     def drain(self, node_id: str, *, undo: bool = False) -> DrainInformation:
         """
@@ -223,13 +170,7 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
-        self._call(
-            DrainStarted,
-            lambda request_id, session: DrainNode(
-                request_id=request_id, session=session, node_id=node_id, is_undone=undo
-            ),
-        )
-        return self._drain_information(node_id)
+        return begin_draining(self._calls, node_id, undo=undo)
 
     def wait_until_rescaled(
         self,
@@ -264,21 +205,12 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked for a minute.
         """
-        timeout_seconds = check_timeout_seconds(timeout_seconds)
-        waiting = RescaleWaiting(on_progress, since=since, now_ns=self._clock.now_ns())
-
-        def ask() -> Sequence[RescalingInformation] | None:
-            found, is_settled = self._listed_rescalings(job_id)
-            return waiting.step(
-                found, is_settled=is_settled, now_ns=self._clock.now_ns()
-            )
-
-        return wait_for(
-            ask,
-            clock=self._clock,
-            closed=self._closed,
+        return wait_until_rescaled(
+            self._calls,
+            job_id,
             timeout_seconds=timeout_seconds,
-            missing=waiting.missing,
+            since=since,
+            on_progress=on_progress,
         )
 
     def wait_until_drained(
@@ -298,24 +230,11 @@ class StateOperations:
                 empty: it was started anew, or somebody has undone it; or if there is
                 no other node that could take what it has.
         """
-        timeout_seconds = check_timeout_seconds(timeout_seconds)
-        waiting = DrainWaiting(node_id, on_progress)
-
-        def ask() -> DrainInformation | None:
-            rescalings, is_settled = self._listed_rescalings(None)
-            return waiting.step(
-                self._drain_information(node_id),
-                rescalings,
-                is_settled=is_settled,
-                now_ns=self._clock.now_ns(),
-            )
-
-        return wait_for(
-            ask,
-            clock=self._clock,
-            closed=self._closed,
+        return wait_until_drained(
+            self._calls,
+            node_id,
             timeout_seconds=timeout_seconds,
-            missing=waiting.missing,
+            on_progress=on_progress,
         )
 
     # -- states ------------------------------------------------------------------------
@@ -334,7 +253,7 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
-        self._call(
+        self._calls.call(
             StateDropDone,
             lambda request_id, session: DropState(
                 request_id=request_id,
@@ -359,7 +278,7 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
-        return self._call(
+        return self._calls.call(
             JobForgotten,
             lambda request_id, session: ForgetJob(
                 request_id=request_id, session=session, job_id=job_id
@@ -381,7 +300,7 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
-        self._call(
+        self._calls.call(
             AwayNodeForgotten,
             lambda request_id, session: ForgetAwayNode(
                 request_id=request_id, session=session, node_id=node_id
@@ -401,7 +320,7 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
-        return kept_information(self._listed_nodes())
+        return kept_information(self._calls.listed_nodes())
 
     def preview_adoption(self, job_id: str) -> AdoptionInformation:
         """
@@ -414,8 +333,11 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
-        return self._adopt_job(
-            job_id, is_preview=True, timeout_seconds=self._deadline_seconds
+        return adopt_job(
+            self._calls,
+            job_id,
+            is_preview=True,
+            timeout_seconds=self._calls.deadline_seconds,
         )
 
     def adopt(
@@ -423,7 +345,7 @@ class StateOperations:
         control_id: str | None = None,
         *,
         force: bool = False,
-        timeout_seconds: float = _ADOPTION_TIMEOUT_SECONDS,
+        timeout_seconds: float = ADOPTION_TIMEOUT_SECONDS,
     ) -> Sequence[AdoptionInformation]:
         """
         Take over what nodes have kept, so that readers and writers go on from there.
@@ -451,66 +373,17 @@ class StateOperations:
         """
         timeout_seconds = check_timeout_seconds(timeout_seconds) or 0.0
         if control_id is not None:
-            self._take_control(control_id, timeout_seconds)
+            take_control(self._calls, control_id, timeout_seconds)
         return [
-            self._adopt_job(
-                one.job_id, is_forced=force, timeout_seconds=timeout_seconds
+            adopt_job(
+                self._calls,
+                one.job_id,
+                is_forced=force,
+                timeout_seconds=timeout_seconds,
             )
             for one in self.kept()
             if one.is_ahead
         ]
-
-    def _take_control(self, control_id: str, timeout_seconds: float) -> None:
-        """Be that control plane, and wait until the nodes are back with its rows."""
-        node_ids = keeper_ids(self._listed_nodes(), control_id)
-
-        def take() -> ControlTaken:
-            return self._call(
-                ControlTaken,
-                lambda request_id, session: TakeControl(
-                    request_id=request_id, session=session, control_id=control_id
-                ),
-            )
-
-        def check() -> None:
-            if not is_back(self._listed_nodes(), control_id, node_ids):
-                raise DidNotHappenError(
-                    "nodes are not back yet with the rows that they kept"
-                )
-
-        self._patiently(take, timeout_seconds)
-        self._patiently(check, timeout_seconds)
-
-    def _adopt_job(
-        self,
-        job_id: str,
-        *,
-        is_preview: bool = False,
-        is_forced: bool = False,
-        timeout_seconds: float,
-    ) -> AdoptionInformation:
-        def ask() -> JobAdopted:
-            return self._call(
-                JobAdopted,
-                lambda request_id, session: AdoptJob(
-                    request_id=request_id,
-                    session=session,
-                    job_id=job_id,
-                    is_preview=is_preview,
-                    is_forced=is_forced,
-                ),
-                timeout_seconds=max(_ADOPTION_TIMEOUT_SECONDS, self._deadline_seconds),
-            )
-
-        return adoption_information(self._patiently(ask, timeout_seconds))
-
-    def _patiently(self, ask: Callable[[], T], timeout_seconds: float) -> T:
-        return ask_until_it_happens(
-            ask,
-            clock=self._clock,
-            closed=self._closed,
-            timeout_seconds=timeout_seconds,
-        )
 
     # -- life --------------------------------------------------------------------------
 
@@ -542,10 +415,11 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
-        self._listed_nodes()  # else a proxy that is not there is awaited for as long
+        # A proxy that is not there would be awaited for as long.
+        self._calls.listed_nodes()
 
         def call(expected: type[SnapshotTaken], build: Build) -> SnapshotTaken:
-            return self._call(expected, build, timeout_seconds=timeout_seconds)
+            return self._calls.call(expected, build, timeout_seconds=timeout_seconds)
 
         return take_snapshot(
             call, job_id, location_of(uri), timeout_seconds=timeout_seconds
@@ -579,10 +453,10 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
-        self._listed_nodes()  # as in `snapshot`
+        self._calls.listed_nodes()  # as in `snapshot`
 
         def call(expected: type[JobRestored], build: Build) -> JobRestored:
-            return self._call(expected, build, timeout_seconds=timeout_seconds)
+            return self._calls.call(expected, build, timeout_seconds=timeout_seconds)
 
         return restore_snapshot(
             call, job_id, location_of(uri), timeout_seconds=timeout_seconds
@@ -590,57 +464,10 @@ class StateOperations:
 
     def close(self) -> None:
         """Close every socket; who waits is told at once.  Idempotent."""
-        self._closed.set()
-        self._proxy.close()
+        self._calls.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _listed_nodes(self) -> NodesListed:
-        return self._call(
-            NodesListed,
-            lambda request_id, session: ListNodes(
-                request_id=request_id, session=session
-            ),
-        )
-
-    def _drain_information(self, node_id: str) -> DrainInformation:
-        nodes = {node.node_id: node for node in self._listed_nodes().nodes}
-        return drain_information(node_id, nodes.get(node_id))
-
-    def _listed_rescalings(
-        self, job_id: str | None
-    ) -> tuple[tuple[RescalingInformation, ...], bool]:
-        """Return what there is, and whether the leader changes assignments already."""
-        listed = self._call(
-            RescalingsListed,
-            lambda request_id, session: ListRescalings(
-                request_id=request_id, session=session, job_id=job_id
-            ),
-        )
-        if job_id is not None and not listed.rescalings:
-            raise UnknownJobError(job_id)
-        found = tuple(rescaling_information(each) for each in listed.rescalings)
-        return found, listed.is_settled
-
-    def _call(
-        self,
-        expected: type[Reply],
-        build: Build,
-        *,
-        timeout_seconds: float | None = None,
-    ) -> Reply:
-        timeout_seconds = check_timeout_seconds(timeout_seconds)
-        if timeout_seconds is None:
-            timeout_seconds = self._deadline_seconds
-        answer: ToClient = self._proxy.call(build, timeout_seconds=timeout_seconds)
-        if not isinstance(answer, expected):
-            raise RemoteProtocolError(
-                "unexpected",
-                f"the proxy answered with {type(answer).__name__}, "
-                f"not {expected.__name__}",
-            )
-        return answer

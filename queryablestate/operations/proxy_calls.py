@@ -1,0 +1,126 @@
+"""`ProxyCalls`: questions to the proxy that leads, one alone or again and again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, final
+
+from msgspec import Struct
+
+from nameservice import RemoteProtocolError, SystemClock
+from nameservice.parameters import check_timeout_seconds
+from queryablestate.operations.polling import (
+    ask_until_it_happens,
+    ask_until_settled,
+    wait_for,
+)
+from queryablestate.wire.clients import ListNodes, NodesListed
+
+
+if TYPE_CHECKING:
+    from queryablestate.client.calls import Build, ProxyConnection
+    from queryablestate.wire.clients import ToClient
+
+
+__all__ = ["ProxyCalls"]
+
+T = TypeVar("T")
+Reply = TypeVar("Reply", bound=Struct)
+
+
+@final
+class ProxyCalls:
+    """
+    Asks the proxy that leads.  Thread-safe.
+
+    Args:
+        proxy: The way to it; closed by `close`.
+        deadline_seconds: How long each call may take that says nothing else.
+
+    Attributes:
+        proxy: The way to it.
+        deadline_seconds: How long each call may take that says nothing else.
+        clock: Where time comes from.
+    """
+
+    def __init__(self, proxy: ProxyConnection, *, deadline_seconds: float) -> None:
+        self.proxy = proxy
+        self.deadline_seconds = deadline_seconds
+        self.clock = SystemClock()
+        self._closed = threading.Event()
+
+    def call(
+        self,
+        expected: type[Reply],
+        build: Build,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> Reply:
+        """
+        Return the answer to one question.
+
+        Raises:
+            RemoteProtocolError: If it is not what was *expected*.
+            NameServiceError: What the proxy refuses it with, or why it could not be
+                asked; see `ProxyConnection`.
+        """
+        timeout_seconds = check_timeout_seconds(timeout_seconds)
+        if timeout_seconds is None:
+            timeout_seconds = self.deadline_seconds
+        answer: ToClient = self.proxy.call(build, timeout_seconds=timeout_seconds)
+        if not isinstance(answer, expected):
+            raise RemoteProtocolError(
+                "unexpected",
+                f"the proxy answered with {type(answer).__name__}, "
+                f"not {expected.__name__}",
+            )
+        return answer
+
+    def listed_nodes(self) -> NodesListed:
+        """Return every node that the control plane knows."""
+        return self.call(
+            NodesListed,
+            lambda request_id, session: ListNodes(
+                request_id=request_id, session=session
+            ),
+        )
+
+    def until_it_happens(self, ask: Callable[[], T], timeout_seconds: float) -> T:
+        """Return what *ask* returns; see `ask_until_it_happens`."""
+        return ask_until_it_happens(
+            ask,
+            clock=self.clock,
+            closed=self._closed,
+            timeout_seconds=timeout_seconds,
+        )
+
+    def until_settled(self, ask: Callable[[], T]) -> T:
+        """Return what *ask* returns; see `ask_until_settled`."""
+        return ask_until_settled(
+            ask,
+            clock=self.clock,
+            closed=self._closed,
+            timeout_seconds=self.deadline_seconds,
+        )
+
+    def wait_for(
+        self,
+        ask: Callable[[], T | None],
+        *,
+        timeout_seconds: float | None,
+        missing: Callable[[], str],
+    ) -> T:
+        """Return what *ask* returns as soon as that is not None; see `wait_for`."""
+        return wait_for(
+            ask,
+            clock=self.clock,
+            closed=self._closed,
+            timeout_seconds=timeout_seconds,
+            missing=missing,
+        )
+
+    def close(self) -> None:
+        """Close every socket; who waits is told at once.  Idempotent."""
+        self._closed.set()
+        self.proxy.close()
