@@ -28,42 +28,17 @@ What the contender is told follows from the `HolderCore`.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING, Final, assert_never, final
 
-from attrs import frozen
-
-from election.holder import (
-    AcknowledgeRevocation,
-    ConfirmRequested,
-    DeliverGrant,
-    DeliverRevoke,
-    Ended,
-    HolderCore,
-    HolderEffect,
-    HolderEvent,
-    RefuseConfirm,
-    RevokeDelivered,
-    SendConfirm,
-    Suspended,
-)
+from election.holder import ConfirmRequested, Ended, RevokeDelivered, Suspended
 from haservices.zookeeper.holding_core import HEARTBEATS_PER_TIMEOUT
-from haservices.zookeeper.nodes import (
-    CheckNode,
-    DeleteNode,
-    Node,
-    NodeMissingError,
-    NodeStat,
-    NodeVersionError,
-    TransactionFailedError,
-)
 from haservices.zookeeper.paths import in_order
+from haservices.zookeeper.queue_belief import QueueBelief
 from haservices.zookeeper.queue_effects import (
     AbandonHolding,
     AcceptRequest,
     BeginHolding,
     CreateContender,
-    Deliver,
     EndHolding,
     ExistsNode,
     Finish,
@@ -110,6 +85,8 @@ from haservices.zookeeper.queue_events import (
     VersionForgotten,
     VersionKnown,
 )
+from haservices.zookeeper.queue_leaving import leave, unpublish
+from haservices.zookeeper.queue_questions import Asked, Failure, Purpose, failure_of
 from haservices.zookeeper.records import ContenderRecord
 from nameservice import MayHaveHappenedError, SessionExpiredError
 from nameservice.clock import earliest
@@ -119,30 +96,14 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from election.contender import LeaderSession
+    from election.holder import HolderCore, HolderEvent
+    from haservices.zookeeper.nodes import NodeStat
     from haservices.zookeeper.paths import ComponentPaths
 
 
 __all__ = ["QueueCore"]
 
 _NS_PER_MS: Final = 1_000_000
-
-
-class _Purpose(Enum):
-    """What a question is asked for that may be asked for several reasons."""
-
-    FIND = "find"
-    PLACE = "place"
-    LEAVE = "leave"
-    UNPUBLISH = "unpublish"
-
-
-@frozen
-class _Asked:
-    """What is under way, since when, and what for."""
-
-    question: Question
-    asked_ns: int
-    purpose: _Purpose | None = None
 
 
 @final
@@ -171,17 +132,16 @@ class QueueCore:
         lease_ns: int,
     ) -> None:
         self._paths = paths
-        self._holder = holder
+        self._belief = QueueBelief(holder)
         self._contender_id = contender_id
         self._client = client
         self._lease_ns = lease_ns
         self._entry: QueueEntry | None = None
         self._entry_count = 0
-        self._asked: _Asked | None = None
+        self._asked: Asked | None = None
         self._is_holding = False
         self._is_closing = False
         self._is_finished = False
-        self._told: LeaderSession | None = None
         self._session_id = 0
         self._timeout_ns = 0
         self._pause_due_ns: int | None = None
@@ -190,7 +150,7 @@ class QueueCore:
     @property
     def told(self) -> LeaderSession | None:
         """Return the leadership that the contender holds, as far as it was told."""
-        return self._told
+        return self._belief.told
 
     def next_deadline_ns(self) -> int | None:
         """Return when `TimePassed` is due, or None if it need not come."""
@@ -248,7 +208,7 @@ class QueueCore:
             case ConfirmWanted():
                 self._confirm(event, effects)
             case CommitWanted(session=session):
-                self._accept(effects, is_ours=session == self._told)
+                self._accept(effects, is_ours=session == self._belief.told)
             case RevocationDelivered():
                 self._tell_holder(RevokeDelivered(), effects)
             case HolderTold(event=told):
@@ -272,7 +232,7 @@ class QueueCore:
             assert entry.phase is Phase.HOLDING
             assert not self._is_closing
         if self._is_closing:
-            assert self._told is None
+            assert self._belief.told is None
         if self._is_finished:
             assert entry is None
             assert self._asked is None
@@ -293,9 +253,9 @@ class QueueCore:
             self._register(event.leader_session_id, effects)
         elif entry.path is None:
             # The sync makes sure that what our former server passed on has arrived.
-            self._ask(ListContenders(is_synced=True), effects, _Purpose.FIND)
+            self._ask(ListContenders(is_synced=True), effects, Purpose.FIND)
         elif self._is_closing or entry.may_leave:
-            self._leave(entry, effects)
+            self._ask(leave(entry, self._paths), effects, Purpose.LEAVE)
         elif entry.phase is Phase.LEAVING:
             return  # until the contender has stopped leading
         elif not entry.is_version_known:
@@ -307,15 +267,15 @@ class QueueCore:
             if self._is_holding:
                 effects.append(LetHoldingAsk(version=entry.version))
             elif not entry.is_place_known:
-                self._ask(ListContenders(is_synced=False), effects, _Purpose.PLACE)
+                self._ask(ListContenders(is_synced=False), effects, Purpose.PLACE)
 
     def _ask(
         self,
         question: Question,
         effects: list[QueueEffect],
-        purpose: _Purpose | None = None,
+        purpose: Purpose | None = None,
     ) -> None:
-        self._asked = _Asked(question, self._now_ns, purpose)
+        self._asked = Asked(question, self._now_ns, purpose)
         effects.append(question)
 
     def _register(self, leader_session_id: UUID, effects: list[QueueEffect]) -> None:
@@ -334,16 +294,9 @@ class QueueCore:
             effects,
         )
 
-    def _leave(self, entry: QueueEntry, effects: list[QueueEffect]) -> None:
-        """Delete our node, and what we have published."""
-        operations = [DeleteNode(path=entry.node)]
-        if entry.may_have_published:
-            operations.append(DeleteNode(path=self._paths.leader))
-        self._ask(Transact(operations=tuple(operations)), effects, _Purpose.LEAVE)
-
     # -- answers ---------------------------------------------------------------------
 
-    def _take_asked(self) -> tuple[_Asked, QueueEntry | None]:
+    def _take_asked(self) -> tuple[Asked, QueueEntry | None]:
         asked, self._asked = self._asked, None
         assert asked is not None
         return asked, self._entry
@@ -357,7 +310,7 @@ class QueueCore:
             case CreateContender():
                 self._created(entry, event, asked.asked_ns, effects)
             case ListContenders():
-                if asked.purpose is _Purpose.FIND:
+                if asked.purpose is Purpose.FIND:
                     self._find(event.names, effects)
                 else:
                     self._take_place(entry, event.names, effects)
@@ -371,7 +324,11 @@ class QueueCore:
                 entry.is_place_known = event.stat is not None
             case ReadPublication():
                 assert event.node is not None
-                self._unpublish(entry, event.node, event.stat, effects)
+                question = unpublish(entry, event.node, event.stat, self._paths)
+                if question is None:
+                    self._left(entry, effects)
+                else:
+                    self._ask(question, effects, Purpose.UNPUBLISH)
             case Transact():
                 self._left(entry, effects)
             case _:
@@ -444,94 +401,39 @@ class QueueCore:
             self._is_holding = True
             effects.append(BeginHolding(entry=entry.known()))
 
-    def _unpublish(
-        self,
-        entry: QueueEntry,
-        node: Node,
-        component: NodeStat | None,
-        effects: list[QueueEffect],
-    ) -> None:
-        """
-        Delete the leader's node if it is ours, though our own node is gone.
-
-        Our successor may replace it at the same time.  Each new leader counts up the
-        version of the component's node, so that we do not delete its publication.
-        """
-        if component is None or not entry.known().has_published(node):
-            self._left(entry, effects)
-            return
-        operations = (
-            CheckNode(path=self._paths.node, version=component.version),
-            DeleteNode(path=self._paths.leader),
-        )
-        self._ask(Transact(operations=operations), effects, _Purpose.UNPUBLISH)
-
     # -- failures --------------------------------------------------------------------
 
     def _failed(self, error: Exception, effects: list[QueueEffect]) -> None:
         asked, entry = self._take_asked()
-        if not self._is_expected(asked, entry, error, effects):
-            self._stumble(error, effects)
-
-    def _is_expected(
-        self,
-        asked: _Asked,
-        entry: QueueEntry | None,
-        error: Exception,
-        effects: list[QueueEffect],
-    ) -> bool:
-        """Deal with *error* if it is an answer; return whether it is one."""
-        is_missing = isinstance(error, NodeMissingError)
-        match asked.question:
-            case CreateContender():
-                if isinstance(error, MayHaveHappenedError):
-                    return False  # the entry stays, and is looked for
+        failure = failure_of(asked, error)
+        match failure:
+            case Failure.UNKNOWN:
+                self._stumble(error, effects)
+            case Failure.NOT_CREATED:
                 self._entry = None
-                if is_missing:
-                    self._ask(MakeParents(), effects)
-                return is_missing
-            case ListContenders() | ReadNode() if is_missing:
-                assert entry is not None
-                if asked.purpose is _Purpose.FIND:
-                    self._entry = None
-                else:
-                    self._end(entry, effects)
-                return True
-            case ReadPublication():
-                return self._is_replaced(error, effects)
-            case Transact():
-                if asked.purpose is _Purpose.UNPUBLISH:
-                    return self._is_replaced(error, effects)
-                assert entry is not None
-                return self._is_gone(entry, error, effects)
+                self._stumble(error, effects)
+            case Failure.PARENTS_MISSING:
+                self._entry = None
+                self._ask(MakeParents(), effects)
+            case Failure.NEVER_CREATED:
+                self._entry = None
             case _:
-                return False
+                assert entry is not None
+                self._heed(failure, entry, effects)
 
-    def _is_gone(
-        self, entry: QueueEntry, error: Exception, effects: list[QueueEffect]
-    ) -> bool:
-        """Return whether *error* says that what was to be deleted is not there."""
-        if not isinstance(error, TransactionFailedError) or not isinstance(
-            error.error, NodeMissingError
-        ):
-            return False
-        if error.index > 0:
-            entry.may_have_published = False
-        elif entry.may_have_published:
-            self._ask(ReadPublication(), effects)
-        else:
-            self._left(entry, effects)
-        return True
-
-    def _is_replaced(self, error: Exception, effects: list[QueueEffect]) -> bool:
-        """Return whether *error* says that what we had published is gone."""
-        if isinstance(error, TransactionFailedError):
-            error = error.error
-        if isinstance(error, NodeMissingError | NodeVersionError):
-            assert self._entry is not None
-            self._left(self._entry, effects)
-            return True
-        return False
+    def _heed(
+        self, failure: Failure, entry: QueueEntry, effects: list[QueueEffect]
+    ) -> None:
+        """Go on with an entry of which something is gone."""
+        match failure:
+            case Failure.NODE_GONE:
+                self._end(entry, effects)
+            case Failure.PUBLICATION_GONE:
+                entry.may_have_published = False
+            case Failure.NODE_GONE_ALREADY if entry.may_have_published:
+                self._ask(ReadPublication(), effects)
+            case _:
+                self._left(entry, effects)
 
     def _stumble(self, error: Exception, effects: list[QueueEffect]) -> None:
         """Try again later, whatever it was; tell the contender unless it is usual."""
@@ -554,8 +456,7 @@ class QueueCore:
         if entry.phase is Phase.LEAVING:
             return
         entry.phase = Phase.LEAVING
-        claim = self._holder.claim
-        is_held = claim is not None and claim.session.epoch == entry.epoch
+        is_held = self._belief.epoch_claimed == entry.epoch
         self._stop_leading(entry, effects)
         if not is_held:
             entry.may_leave = True
@@ -593,7 +494,7 @@ class QueueCore:
     def _close(self, effects: list[QueueEffect]) -> None:
         if not self._is_closing:
             self._is_closing = True
-            self._told = None
+            self._belief.close()
             self._pause_due_ns = None
             self._stop_holding(effects)
 
@@ -603,18 +504,13 @@ class QueueCore:
         if self._entry is not None:
             self._entry.pass_time(self._now_ns)
 
-    # -- what the contender believes, and is told -----------------------------------
+    # -- what the contender believes, and is told ------------------------------------
 
     def _confirm(self, event: ConfirmWanted, effects: list[QueueEffect]) -> None:
         requested = ConfirmRequested(
             leader_session_id=event.leader_session_id, address=event.address
         )
-        confirm_count = None
-        for effect in self._holder.step(requested, now_ns=self._now_ns):
-            if isinstance(effect, SendConfirm):
-                confirm_count = effect.confirm_count
-            else:
-                self._take_effect(effect, effects)
+        confirm_count = self._belief.confirm(requested, effects, now_ns=self._now_ns)
         self._accept(
             effects, is_ours=confirm_count is not None, confirm_count=confirm_count or 0
         )
@@ -622,32 +518,13 @@ class QueueCore:
     def _accept(
         self, effects: list[QueueEffect], *, is_ours: bool, confirm_count: int = 0
     ) -> None:
-        """Let what is wanted be done if *is_ours* and we hold the component."""
+        """Have what is wanted done if *is_ours* and we hold the component."""
         if is_ours and self._is_holding:
             effects.append(AcceptRequest(confirm_count=confirm_count))
         else:
-            claim = self._holder.claim
-            epoch = None if claim is None else claim.session.epoch
-            effects.append(RefuseRequest(epoch=epoch))
+            effects.append(RefuseRequest(epoch=self._belief.epoch_claimed))
 
     def _tell_holder(self, event: HolderEvent, effects: list[QueueEffect]) -> None:
-        for effect in self._holder.step(event, now_ns=self._now_ns):
-            self._take_effect(effect, effects)
-
-    def _take_effect(self, effect: HolderEffect, effects: list[QueueEffect]) -> None:
-        match effect:
-            case DeliverGrant(session=session):
-                if not self._is_closing:
-                    self._told = session
-                    effects.append(Deliver(news=effect))
-            case DeliverRevoke():
-                self._told = None
-                if not self._is_closing:
-                    effects.append(Deliver(news=effect))
-            case AcknowledgeRevocation(session=session):
-                if self._entry is not None and self._entry.epoch == session.epoch:
-                    self._entry.may_leave = True
-            case SendConfirm() | RefuseConfirm():
-                pass  # `_confirm` tells
-            case _:
-                assert_never(effect)
+        stopped = self._belief.tell(event, effects, now_ns=self._now_ns)
+        if self._entry is not None and self._entry.epoch in stopped:
+            self._entry.may_leave = True

@@ -25,6 +25,8 @@ ROOT: Final = Path(__file__).parents[3]
 _HOLDING: Final = "haservices.zookeeper.holding_core"
 _QUEUE: Final = "haservices.zookeeper.queue_core"
 _ENTRY: Final = "haservices.zookeeper.queue_entry"
+_LEAVING: Final = "haservices.zookeeper.queue_leaving"
+_QUESTIONS: Final = "haservices.zookeeper.queue_questions"
 _STORE: Final = "haservices.zookeeper.store_core"
 _FEED: Final = "haservices.zookeeper.feed_core"
 _OPERATIONS: Final = "haservices.zookeeper.operations_core"
@@ -105,9 +107,9 @@ CORE_MUTATIONS: Final = (
     Mutation(
         name="created-twice",
         rule="E8: a creation that was not answered is looked for",
-        module=_QUEUE,
-        before="return False  # the entry stays, and is looked for",
-        after="self._entry = None; return False",
+        module=_QUESTIONS,
+        before="case CreateContender() if not isinstance(error, MayHaveHappenedError):",
+        after="case CreateContender():",
     ),
     Mutation(
         name="node-of-earlier-session-adopted",
@@ -177,30 +179,30 @@ CORE_MUTATIONS: Final = (
     Mutation(
         name="publication-left",
         rule="R2: what an entry has published goes with it",
-        module=_QUEUE,
-        before="        if entry.may_have_published:\n            operations.append",
-        after="        if False:\n            operations.append",
+        module=_LEAVING,
+        before="    if entry.may_have_published:\n        operations.append",
+        after="    if False:\n        operations.append",
     ),
     Mutation(
         name="successor-unpublished",
         rule="R2: nobody deletes what another has published",
-        module=_QUEUE,
+        module=_LEAVING,
         before="component is None or not entry.known().has_published(node)",
         after="component is None",
     ),
     Mutation(
         name="successor-raced",
         rule="R2: nobody deletes what another has published",
-        module=_QUEUE,
-        before="CheckNode(path=self._paths.node, version=component.version),",
+        module=_LEAVING,
+        before="CheckNode(path=paths.node, version=component.version),",
         after="",
     ),
     Mutation(
         name="orphan-publication-left",
         rule="R2: what an entry has published goes though its node is gone",
         module=_QUEUE,
-        before="        elif entry.may_have_published:\n",
-        after="        elif False:\n",
+        before="NODE_GONE_ALREADY if entry.may_have_published:",
+        after="NODE_GONE_ALREADY if False:",
     ),
     Mutation(
         name="absence-believed",
@@ -390,6 +392,8 @@ _TESTS: Final = {
     _OPERATIONS: ("test_operations_core_stateful.py",),
     _QUEUE: _QUEUE_TESTS,
     _ENTRY: _QUEUE_TESTS,
+    _LEAVING: _QUEUE_TESTS,
+    _QUESTIONS: _QUEUE_TESTS,
     _RETRIEVAL: (
         "test_retrieval_core.py",
         "test_retrieval_core_stateful.py",
