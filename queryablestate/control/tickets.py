@@ -25,6 +25,7 @@ from queryablestate.control.assignment.assignment import destinations, first_ass
 from queryablestate.control.chains import extend_chain
 from queryablestate.control.changes import Write
 from queryablestate.control.effects import AnswerWriter
+from queryablestate.control.job.declarations import check_declarations
 from queryablestate.control.job.forgotten_runs import fence_of_job
 from queryablestate.control.job.job import Job
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record
@@ -145,7 +146,9 @@ class TicketOffice:
             )
             fence = fence_of_job(counters, request.job_id)
             job = _empty_job(request, counters.job_number, fence)
-        job.check_declarations(
+        check_declarations(
+            job.record,
+            job.states,
             request.states,
             request.max_parallelism,
             is_registering=request.run is not None,

@@ -123,7 +123,7 @@ MUTATIONS: Final = (
     Mutation(
         name="owner-unchecked",
         rule="W5: another query is refused unless it says otherwise",
-        module="queryablestate.control.job.job",
+        module="queryablestate.control.job.takeover",
         before="if on_new_query == REFUSE or run.writer_epoch <= owned.owner_epoch:",
         after="if run.writer_epoch <= owned.owner_epoch:",
         seed=8,

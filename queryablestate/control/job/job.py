@@ -25,13 +25,11 @@ states: that is what makes it safe for a node to drop the rows that a run staged
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
 from attrs import define, field
 from msgspec.structs import replace
 
-from nameservice import ConfigurationError
 from queryablestate.control.job.batch_order import (
     check_commit,
     check_gapless,
@@ -41,7 +39,19 @@ from queryablestate.control.job.batch_order import (
     remembered_queries,
     repetition_of,
 )
+from queryablestate.control.job.declarations import (
+    check_declarations,
+    has_more_columns,
+    parsed_schema,
+)
 from queryablestate.control.job.job_changes import JobChange
+from queryablestate.control.job.takeover import (
+    CONTINUE,
+    REPLACE,
+    check_may_go_on,
+    check_on_new_query,
+    check_takeover,
+)
 from queryablestate.control.job.writer_runs import (
     bound_run,
     committing_run,
@@ -49,11 +59,8 @@ from queryablestate.control.job.writer_runs import (
 )
 from queryablestate.errors import (
     AccessDeniedError,
-    SchemaMismatchError,
-    StateOwnedError,
     UnknownStateError,
 )
-from queryablestate.schema.schema import check_compatible, parse_schema
 from queryablestate.wire.records import (
     AssignmentRecord,
     BatchDecided,
@@ -67,7 +74,6 @@ from queryablestate.wire.records import (
     StateProgress,
     StateRecord,
 )
-from queryablestate.wire.schema_digest import DeclarationWantedError, is_known_by
 
 
 if TYPE_CHECKING:
@@ -75,23 +81,14 @@ if TYPE_CHECKING:
 
     from election import StoreOperation
     from queryablestate.control.job.batch_order import Repeated
-    from queryablestate.schema.schema import StateSchema
-    from queryablestate.wire.clients import BindRun, CommitBatch, StateDeclaration
+    from queryablestate.wire.clients import BindRun, CommitBatch
 
 
 __all__ = [
     "ASSIGNMENT_KEPT_COUNT",
-    "CONTINUE",
     "ENTRY_KEPT_COUNT",
-    "REFUSE",
-    "REPLACE",
     "Job",
 ]
-
-REFUSE: Final = "refuse"
-REPLACE: Final = "replace"
-CONTINUE: Final = "continue"
-_ON_NEW_QUERY: Final = (REFUSE, REPLACE, CONTINUE)
 
 ENTRY_KEPT_COUNT: Final = 100
 """Entries of a chain that are kept though everybody has applied them (rule W3)."""
@@ -244,70 +241,6 @@ class Job:
         wanted = range(sequence + 1, self.record.sequence + 1)
         return [self.entries[number] for number in wanted]
 
-    def check_declarations(
-        self,
-        declarations: Sequence[StateDeclaration],
-        max_parallelism: int,
-        *,
-        is_registering: bool = True,
-    ) -> None:
-        """
-        Return if states may be declared like that (rule W5).
-
-        Args:
-            declarations: What a writer says of them.
-            max_parallelism: The number of key groups.
-            is_registering: Whether those that are not known become known now.
-
-        Raises:
-            SchemaMismatchError: Says what differs from what is registered.
-            DeclarationWantedError: If there is a digest where the text is needed.
-            ConfigurationError: If a state is named twice, or none is.
-            RemoteProtocolError: If a schema is malformed.
-        """
-        names = [declaration.state_name for declaration in declarations]
-        if not names or len(set(names)) < len(names):
-            raise ConfigurationError(
-                f"a query writes at least one state, and each once, not {names}"
-            )
-        for declaration in declarations:
-            if self.states and max_parallelism != self.record.max_parallelism:
-                detail = (
-                    f"max_parallelism is {self.record.max_parallelism} for all state "
-                    f"of this job, not {max_parallelism}"
-                )
-                raise SchemaMismatchError(
-                    self.record.job_id, declaration.state_name, detail
-                )
-            state = self.state_named(declaration.state_name)
-            if declaration.schema is None:
-                self._check_digest(declaration, state, is_registering=is_registering)
-                continue
-            declared = _parsed(declaration.schema)
-            if state is None:
-                continue
-            difference = check_compatible(_parsed(state.schema), declared)
-            if difference is not None:
-                raise SchemaMismatchError(
-                    self.record.job_id, declaration.state_name, difference
-                )
-
-    def _check_digest(
-        self,
-        declaration: StateDeclaration,
-        state: StateRecord | None,
-        *,
-        is_registering: bool,
-    ) -> None:
-        if state is None:
-            is_wanted = is_registering
-        else:
-            digest = declaration.digest
-            is_wanted = digest is None or not is_known_by(digest, state.schema)
-        if is_wanted:
-            what = f"the schema of {declaration.state_name!r}"
-            raise DeclarationWantedError(self.record.job_id, what)
-
     # -- changes -------------------------------------------------------------------
 
     def bind(self, request: BindRun, *, state_number_next: int) -> JobChange:
@@ -325,12 +258,15 @@ class Job:
             DeclarationWantedError: A schema is not known by its digest.
             ConfigurationError: The request is malformed.
         """
-        _check_on_new_query(request.on_new_query)
-        self.check_declarations(request.states, self.record.max_parallelism)
+        check_on_new_query(request.on_new_query)
+        check_declarations(
+            self.record, self.states, request.states, self.record.max_parallelism
+        )
         run, newest = self.run_to_bind(request), self.run_of(request.query_id)
         is_for_now = request.born_epoch is None and (
             newest is None or newest.run_id != run.run_id
         )
+        job_id = self.record.job_id
         progress = {entry.state_number: entry for entry in self.record.progress}
         states: list[StateRecord] = []
         bound = set(run.state_numbers) & self.states.keys()
@@ -346,7 +282,7 @@ class Job:
                 )
                 state_number_next += 1
                 states.append(state)
-            elif schema is not None and _has_more_columns(schema, state.schema):
+            elif schema is not None and has_more_columns(schema, state.schema):
                 state = replace(state, schema=schema)
                 states.append(state)
             bound.add(state.state_number)
@@ -366,12 +302,12 @@ class Job:
                     decided_at_us=0,
                 )
             elif owned.query_id != request.query_id:
-                self._check_takeover(owned, state, run, request.on_new_query)
+                check_takeover(job_id, owned, state, run, request.on_new_query)
                 if (
                     request.on_new_query == CONTINUE
                     and query_progress(owned, request.query_id) is None
                 ):
-                    _check_may_go_on(owned, request.query_id)
+                    check_may_go_on(owned, request.query_id)
         run = replace(run, state_numbers=tuple(sorted(bound)))
         record = replace(self.record, progress=tuple(progress.values()))
         if not is_for_now:
@@ -409,12 +345,12 @@ class Job:
                 with this batch.
             ConfigurationError: The request is malformed.
         """
-        _check_on_new_query(request.on_new_query)
+        check_on_new_query(request.on_new_query)
         check_commit(request)
         run = committing_run(
             self.run_of(request.query_id), request, fence=self.record.fence
         )
-        done = self._query_progress_of(request)
+        job_id, done = self.record.job_id, self._query_progress_of(request)
         progress = {entry.state_number: entry for entry in self.record.progress}
         check_not_rewritten(request, progress)
         repeated = repetition_of(run, request, done)
@@ -434,7 +370,7 @@ class Job:
             owned = progress[state_number]
             is_taken_over = owned.query_id != run.query_id
             if is_taken_over:
-                self._check_takeover(owned, state, run, request.on_new_query)
+                check_takeover(job_id, owned, state, run, request.on_new_query)
                 was_written = owned.batch_id is not None
                 owned = replace(
                     owned,
@@ -461,7 +397,7 @@ class Job:
                 replaced_sequence=replaced_sequence,
                 digest=digests.get(state_number, b""),
             )
-            schema = _parsed(state.schema)
+            schema = parsed_schema(state.schema)
             written.append(
                 BatchState(
                     state_number=state_number,
@@ -607,27 +543,6 @@ class Job:
             for state_number in request.state_numbers
         }
 
-    def _check_takeover(
-        self,
-        owned: StateProgress,
-        state: StateRecord,
-        run: RunRecord,
-        on_new_query: str,
-    ) -> None:
-        """Return if *run* may take the state from the query that owns it."""
-        if owned.batch_id is None and owned.owner_epoch <= run.writer_epoch:
-            return  # nobody has written it yet: whoever comes last may
-        if on_new_query == REFUSE or run.writer_epoch <= owned.owner_epoch:
-            raise StateOwnedError(
-                self.record.job_id, state.state_name, owned.query_id, run.query_id
-            )
-
-
-def _check_may_go_on(owned: StateProgress, query_id: str) -> None:
-    """Return if one more query may go on with a state, before it stages anything."""
-    one = QueryProgress(query_id=query_id, batch_id=0, writer_epoch=0, sequence=0)
-    remembered_queries((*owned.queries, one), owned.replaced_sequence)
-
 
 def _with_run(record: JobRecord, run: RunRecord) -> JobRecord:
     """Return *record* with *run* as the one that was active last."""
@@ -636,22 +551,3 @@ def _with_run(record: JobRecord, run: RunRecord) -> JobRecord:
     run = replace(run, activity=newest.activity + (not is_newest))
     runs, fence = runs_with(record.runs, run, record.progress, fence=record.fence)
     return replace(record, runs=runs, fence=fence)
-
-
-@lru_cache(maxsize=1_024)
-def _parsed(schema: str) -> StateSchema:
-    """Return `parse_schema` of *schema*, which every batch of a state comes with."""
-    return parse_schema(schema)
-
-
-def _has_more_columns(declared: str, registered: str) -> bool:
-    """Return whether a compatible schema adds columns to the registered one."""
-    columns = len(_parsed(declared).value)
-    return columns > len(_parsed(registered).value)
-
-
-def _check_on_new_query(text: str) -> None:
-    if text not in _ON_NEW_QUERY:
-        raise ConfigurationError(
-            f"on_new_query must be one of {', '.join(_ON_NEW_QUERY)}, not {text!r}"
-        )

@@ -20,6 +20,7 @@ from queryablestate import (
 )
 from queryablestate.control.assignment.assignment import first_assignment
 from queryablestate.control.job.batch_order import Repeated
+from queryablestate.control.job.declarations import check_declarations
 from queryablestate.control.job.job import Job
 from queryablestate.control.job.job_changes import JobChange
 from queryablestate.wire.clients import BindRun, CommitBatch, StateDeclaration
@@ -229,11 +230,11 @@ class TestBind:
         """W5: the number of key groups is fixed for the life of a job's state."""
         job = new_job()
         request = bind(5)
-        job.check_declarations(request.states, 64)
+        check_declarations(job.record, job.states, request.states, 64)
         bound(job, request)
-        job.check_declarations(request.states, 4)
+        check_declarations(job.record, job.states, request.states, 4)
         with pytest.raises(SchemaMismatchError, match="max_parallelism is 4"):
-            job.check_declarations(request.states, 64)
+            check_declarations(job.record, job.states, request.states, 64)
 
     @pytest.mark.parametrize(
         ("request_", "error"),
@@ -254,7 +255,7 @@ class TestBind:
         """Two declarations of one state could contradict each other."""
         declarations = bind(5).states * 2
         with pytest.raises(ConfigurationError, match="each once"):
-            new_job().check_declarations(declarations, 4)
+            check_declarations(new_job().record, {}, declarations, 4)
 
 
 class TestOwner:
