@@ -3,7 +3,7 @@ One component: its queue of contenders, its leadership, what is published of it.
 
 ::
 
-    nobody ──grant──► granted ──confirm──► confirmed
+    vacant ──grant──► granted ──confirm──► confirmed
       ▲                 │                      │
       │                 └────────end───────────┤
       └──barrier passed, or holder is out──────┘
@@ -124,7 +124,7 @@ class Component:
         epoch_max: The highest epoch granted, recorded or reported; 0 for none.
         is_epoch_max_ended: Whether somebody was told that *epoch_max* is over.
         barrier_ns: There is no grant before this, in real time.
-        barrier_epoch: Which epoch's acknowledgement lets the barrier fall.
+        barrier_epoch: Which epoch's acknowledgement ends the barrier.
         barrier_contender_id: And whose: who held that epoch.
         publication: What was published last, or None.
     """
@@ -235,7 +235,7 @@ class Component:
     def publish(
         self, *, confirm_count: int, address: str
     ) -> tuple[ElectionEffect, ...]:
-        """Let retrievers find the present leadership at *address*."""
+        """Tell retrievers of the present leadership, at *address*."""
         assert self.leadership is not None
         self.leadership.confirm_count = confirm_count
         self.leadership.address = address
@@ -270,7 +270,7 @@ class Component:
         return effects
 
     def publish_nobody(self) -> tuple[ElectionEffect, ...]:
-        """Let retrievers know that nobody is confirmed, unless they do or one is."""
+        """Tell retrievers that no leader is confirmed, unless they know or one is."""
         # What a leadership publishes once it is confirmed must outrank this.
         epoch = self.epoch_max if self.leadership is None else self.epoch_max - 1
         publication = Publication(epoch=epoch, confirm_count=0, leader=None)

@@ -5,7 +5,8 @@ Theory of operation
 -------------------
 Only this file sequences.  It owns the table of sessions (`sessions.py`), the components
 and who leads them (`leaderships.py`, `component.py`) and the deadlines; every step
-first lets time do its work, then takes the event, and returns what to do, in order.
+first does what time has made due, then takes the event, and returns what to do, in
+order.
 
 *A leadership begins* when a component has no leadership, its barrier has passed, the
 core is decided, and some contender has been heard from within its lease: the first
@@ -215,7 +216,7 @@ class ElectionCore:
 
     def step(self, event: ElectionEvent, *, now_ns: int) -> tuple[ElectionEffect, ...]:
         """
-        Let time pass until *now_ns*, then take *event*.
+        Move time on to *now_ns*, then take *event*.
 
         Returns:
             What to do, to be done in this order.

@@ -2,8 +2,8 @@
 What to do: the outputs of `ElectionCore.step`, to be performed in their order.
 
 Two orders carry meaning.  `RecordEpoch` comes before the grant that it protects: an
-epoch that a crash forgets could be granted twice (E2).  `PublishLeader` with nobody
-comes before the grant to a successor: retrievers hear that nobody leads first (R2).
+epoch that a crash forgets could be granted twice (E2).  `PublishLeader` without a
+leader comes before the grant to a successor: retrievers hear of the end first (R2).
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class SessionExpireRequested:
 @frozen(kw_only=True)
 class ClaimReported:
     """
-    A leadership that a contender was granted before, by whoever served then (E9).
+    A leadership that a contender was granted before, by the server of that time (E9).
 
     Attributes:
         leader_session_id: Its identity.

@@ -350,7 +350,7 @@ class Leaderships:
     # -- what was before us --------------------------------------------------------
 
     def decide(self) -> list[ElectionEffect]:
-        """Settle who leads: whoever may believe has had time to say so (E9)."""
+        """Settle who leads: all that may believe have had time to say so (E9)."""
         self.is_undecided = False
         effects: list[ElectionEffect] = []
         for component in self.in_order():
@@ -422,8 +422,8 @@ class Leaderships:
         if not self.is_undecided:
             published = component.publication
             if published is None or published.epoch < event.epoch:
-                # Whoever reports holds a leader of an earlier server's time, whose
-                # end we have not published, and hears of no other.
+                # The client that reports holds a leader of an earlier server's time,
+                # whose end we have not published, and hears of no other.
                 effects += component.publish_nobody()
             effects += self.grant(component)
         return tuple(effects)

@@ -91,7 +91,7 @@ class PatientClock:
 
     def advance(self, now_ns: int, *, due_ns: int | None) -> None:
         """
-        Let time pass until the real *now_ns*.
+        Move time on to the real *now_ns*.
 
         Args:
             now_ns: When it is.

@@ -203,9 +203,9 @@ class LeaderElection:
         """
         Return how long `has_leadership` will go on being true if nothing else comes.
 
-        In good times every acknowledgement moves that moment forward.  Whoever needs
-        time to stop leading (a process to be ended, a transaction to be finished) can
-        begin before belief ends, rather than when it has.
+        In good times every acknowledgement moves that moment forward.  A program that
+        needs time to stop leading (a process to be ended, a transaction to be finished)
+        can begin before belief ends, rather than when it has.
 
         Returns:
             0 while we do not lead under that leadership.
@@ -458,7 +458,7 @@ class LeaderElection:
             return
         try:
             result = run.action()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever holds the future
+        except BaseException as error:  # noqa: BLE001 - told by the future
             run.future.set_exception(error)
         else:
             run.future.set_result(result)
@@ -486,11 +486,11 @@ class LeaderElection:
     def _call_handle_error(self, contender: LeaderContender, error: Exception) -> None:
         try:
             contender.handle_error(error)
-        except BaseException:  # noqa: BLE001 - nobody is left to hand it to
+        except BaseException:  # noqa: BLE001 - there is no other place to hand it to
             self._log.exception("contender.failed", error=str(error))
 
     def _finish(self) -> None:
-        """Withdraw, and let go of everything; the last thing an election does."""
+        """Withdraw, and release everything; the last thing an election does."""
         self._held = None
         try:
             self._driver.withdraw()

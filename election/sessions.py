@@ -12,7 +12,7 @@ since.  Only one that came over another connection does, or one that names an an
 sent after the connection is said to have closed.
 
 Silence is counted on the patient clock (`election.patience`): time in which the core
-did not run is nobody's silence.  The grace of a session is its own lease.
+did not run is no client's silence.  The grace of a session is its own lease.
 """
 
 from __future__ import annotations

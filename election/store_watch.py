@@ -3,12 +3,12 @@
 
 Theory of operation
 -------------------
-A watch belongs to whoever iterates over it: there is no thread, and nothing is queued
-but names of paths.  The backend's *feed* says that something has changed, at once and
-perhaps once too often, and on being asked, what: some paths, or anything at all.  Each
-such path is read when its turn comes, and handed out if it differs from what was handed
-out last.  So the latest value of each path always arrives, values in between may not,
-and a slow consumer costs nobody anything.
+A watch belongs to the thread that iterates over it: it has none of its own, and queues
+nothing but names of paths.  The backend's *feed* says that something has changed, at
+once and perhaps once too often, and on being asked, what: some paths, or anything at
+all.  Each such path is read when its turn comes, and handed out if it differs from what
+was handed out last.  So the latest value of each path always arrives, values in between
+may not, and a slow consumer costs the others nothing.
 
 A notice may be lost with its connection.  The feed is therefore also asked after every
 *refresh_seconds* in which nothing came.
@@ -106,7 +106,7 @@ class StoreFeeds(Protocol):
         """Close *watch* when the services are closed."""
 
     def forget(self, watch: StoreWatch) -> None:
-        """Let *watch* go: it has closed."""
+        """Forget *watch*: it has closed."""
 
 
 _State: TypeAlias = "tuple[int, bytes] | None"
@@ -181,7 +181,7 @@ class StoreWatch:
         wake = asyncio.Event()
 
         def wake_up() -> None:
-            # A loop that has closed meanwhile has nobody left who waits.
+            # A loop that has closed meanwhile has no task left that waits.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(wake.set)
 
@@ -205,7 +205,7 @@ class StoreWatch:
             self._wake_async = None
 
     def close(self) -> None:
-        """Watch no more; whoever waits for a change is let go.  Idempotent."""
+        """Watch no more; those that wait for a change are released.  Idempotent."""
         if self._fork_guard.is_inherited or self._is_closed:
             return
         self.begin_close()

@@ -143,7 +143,7 @@ class Campaigner:
         self.leadership.lost.set()
         self._announce()
         # The block holds a leadership that stays lost.  Contending on would win turns
-        # that nobody takes up, and keep the others waiting.
+        # that it does not take up, and keep the others waiting.
         self._election.close()
 
     def handle_error(self, error: Exception) -> None:

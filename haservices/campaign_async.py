@@ -108,7 +108,7 @@ async def campaign_async(
             led[0].lost.set()
 
     def wake() -> None:
-        # A loop that has closed meanwhile has nobody left who waits.
+        # A loop that has closed meanwhile has no task left that waits.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(look)
 

@@ -224,7 +224,7 @@ class _ElectionDriver:
         deliver: Callable[[DeliverGrant | DeliverRevoke], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        # Known at once: whoever closes in the next moment withdraws what was entered.
+        # Known at once: a `close` in the next moment withdraws what was entered.
         self._contender_id = self._client.add_contender(
             self._component_id,
             confirm_timeout_ns=self._confirm_timeout_ns,
@@ -448,7 +448,7 @@ class _ClientOperations:
         )
 
     def transfer(self, component_id: str, contender_id: str) -> LeaderSession | None:
-        """Let *contender_id* lead *component_id* next; its holder queues last."""
+        """Make *contender_id* lead *component_id* next; its holder queues last."""
         component_id = check_component_id(component_id)
         contender_id = check_contender_id(contender_id, component_id=component_id)
         reply = self._client.call(

@@ -65,7 +65,7 @@ class ClientStoreFeeds:
         self._services.keep(watch)
 
     def forget(self, watch: StoreWatch) -> None:
-        """Let *watch* go."""
+        """Forget *watch*."""
         self._services.forget(watch)
 
 

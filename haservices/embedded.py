@@ -55,7 +55,7 @@ class _EmbeddedProcess:
             return hub
 
     def forget(self, name: str) -> None:
-        """Let the next service of *name* begin with nothing stored."""
+        """Make the next service of *name* begin with nothing stored."""
         with self._lock:
             self._hubs.pop(name, None)
 

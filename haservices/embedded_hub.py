@@ -6,7 +6,7 @@ its clients run, joined by a queue instead of sockets and driven by one thread. 
 test suite sees on the embedded backend is therefore what production does.
 
 One thing differs on purpose.  A process that stops at a breakpoint, or is starved,
-stops its name service and all of its clients together, so nobody has fallen silent:
+stops its name service and all of its clients together, so no client has fallen silent:
 the hub's clock stands still while its thread does not run.
 """
 
@@ -70,7 +70,7 @@ class _ProcessClock:
 
     def own(self) -> None:
         """
-        Let the calling thread be the hub's.
+        Make the calling thread the hub's.
 
         Time before that is no stall: without clients there is nothing to run for.
         """
@@ -78,7 +78,7 @@ class _ProcessClock:
         self._read_ns = max(self._read_ns, self.peek_ns())
 
     def excuse_since(self, due_ns: int) -> None:
-        """Let the time since *due_ns*, when the hub should have run, not count."""
+        """Leave out the time since *due_ns*, when the hub should have run."""
         late_ns = self.peek_ns() - max(due_ns, self._read_ns)
         if late_ns > _LATE_NS:
             self._stalled_ns += late_ns
@@ -107,7 +107,7 @@ class EmbeddedHub:
                 session_timeout_ns_min=2,
                 session_timeout_ns_max=_DURATION_NS_MAX,
             ),
-            # Nobody can have led before the process did: there is nothing to wait for.
+            # No contender led before the process began: there is nothing to wait for.
             # What is later than its tick, the hub's clock has excused already.
             ElectionConfig(namespace=uuid.uuid4(), undecided_ns=0, tick_ns=_LATE_NS),
             epochs=epochs,
@@ -135,7 +135,7 @@ class EmbeddedHub:
         return self._thread is not None
 
     def attach(self, link: EmbeddedLink) -> None:
-        """Let *link* take part; the first one starts the thread."""
+        """Have *link* take part; the first one starts the thread."""
         with self._changed:
             self._links[link] = None
             if self._thread is None:
@@ -149,7 +149,7 @@ class EmbeddedHub:
         self.post(link.client.opened)
 
     def detach(self, link: EmbeddedLink) -> None:
-        """Let *link* go; the last one waits for the thread to end."""
+        """Forget *link*; the last one waits for the thread to end."""
         with self._changed:
             self._links.pop(link, None)
             thread = None if self._links else self._thread
@@ -184,7 +184,7 @@ class EmbeddedHub:
         return self._service.component(component_id)
 
     def inject(self, event: ElectionEvent) -> None:
-        """Let *event* happen to the election; for leadership control."""
+        """Have *event* happen to the election; for leadership control."""
         self._dispatch(self._service.inject(event, now_ns=self.clock.now_ns()))
 
     def _run(self, predecessor: threading.Thread | None) -> None:
@@ -335,7 +335,7 @@ class EmbeddedLink:
         self._is_paused = True
 
     def resume(self) -> None:
-        """Let the client go on, with what it missed first."""
+        """Have the client go on, with what it missed first."""
         self._is_paused = False
         while self._held:
             self._held.popleft()()

@@ -45,7 +45,7 @@ class Timer:
         return self._action is None
 
     def cancel(self) -> None:
-        """Let it not be done.  Idempotent."""
+        """Have it not done.  Idempotent."""
         self._action = None
 
     def fire(self) -> None:
@@ -99,7 +99,7 @@ class EventLoop:
         def act() -> None:
             try:
                 result = action()
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            except BaseException as error:  # noqa: BLE001 - told by the future
                 future.set_exception(error)
             else:
                 future.set_result(result)

@@ -25,8 +25,8 @@ def open_ha_services(config: HAConfig | str) -> HAServices:
 
     Raises:
         ConfigurationError: If a setting is wrong; says what to change.
-        UnreachableError: If nobody answered within ``connect_timeout_seconds``; says
-            what was tried.
+        UnreachableError: If no service answered within ``connect_timeout_seconds``;
+            says what was tried.
         AuthenticationError: If we were refused.
         WrongServiceError: If another kind of server is there; says which.
     """
@@ -89,8 +89,8 @@ def check_services(value: object, *, what: str, otherwise: str = "") -> None:
 
 
 def _open(config: HAConfig) -> HAServices:
-    # Each backend is imported when it is asked for: whoever uses ZooKeeper loads no
-    # ZeroMQ, and whoever does not use ZooKeeper loads no kazoo.
+    # Each backend is imported when it is asked for: a program with ZooKeeper loads no
+    # ZeroMQ, and one without ZooKeeper loads no kazoo.
     match config.backend:
         case Backend.EMBEDDED:
             from haservices.embedded import open_embedded  # noqa: PLC0415

@@ -44,7 +44,7 @@ def open_leaderserver(config: HAConfig) -> ClientHAServices:
 
     Raises:
         ConfigurationError: If a key file cannot be used; says what to change.
-        UnreachableError: If nobody answered within the connect timeout.
+        UnreachableError: If no server answered within the connect timeout.
         AuthenticationError: If we were refused.
     """
     keys = _load_keys(config)

@@ -2,7 +2,7 @@
 `OpenServices`: the elections and retrievers that end with their `HAServices`.
 
 Closing begins for all of them at once.  The session ends when the last of them has
-left: each election lets its running action and its revoke callback return, and
+left: each election waits for its running action and its revoke callback to return, and
 withdraws, before that.  So belief has ended before the name service can know (E4, E7).
 """
 
@@ -58,7 +58,7 @@ class OpenServices:
             self._services[service] = None
 
     def forget(self, service: LeaderElection | LeaderRetriever | StoreWatch) -> None:
-        """Let *service* go: it has closed."""
+        """Forget *service*: it has closed."""
         with self._lock:
             self._services.pop(service, None)
         self._end_if_empty()
@@ -80,7 +80,7 @@ class OpenServices:
         self._end_if_empty()
         if not is_inside and callback_waits.wait(lanes, self._is_ended):
             for service in left:
-                service.close()  # lets their threads end, too
+                service.close()  # ends their threads, too
             self._raise_error()
 
     def _end_if_empty(self) -> None:

@@ -86,7 +86,7 @@ def recognize_service(address: ServerAddress) -> Service | None:
         try:
             answer = _ask(address, question)
         except OSError:
-            return None  # nobody is there
+            return None  # there is no server
         service = _service_of(answer)
         if service is not None:
             return service

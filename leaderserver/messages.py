@@ -5,7 +5,7 @@ The specification is docs/reference/wire-protocol.md.  A client sends `Hello` un
 `Welcome` opens its session; from then on every frame it sends is a `Request` that
 carries the session's secret and a number.  **A request is taken only if its number is
 above all earlier ones of its session**: what is repeated, replayed or overtaken is
-dropped, and whoever misses an answer asks again under a new number.
+dropped, and a client that misses an answer asks again under a new number.
 
 Times are nanoseconds and never points in time: clocks of two machines do not compare.
 
@@ -167,7 +167,7 @@ class ClaimRecord(_Wire, frozen=True, kw_only=True, tag="claim"):
 
 
 class PublicationRecord(_Wire, frozen=True, kw_only=True, tag="publication"):
-    """What is published of a component; without an address nobody leads."""
+    """What is published of a component; without an address there is no leader."""
 
     epoch: Count
     confirm_count: Count

@@ -50,7 +50,7 @@ class LaneState(Enum):
 @final
 class CallbackSchedule(Generic[LaneT]):
     """
-    All lanes of one process.  Not thread-safe: whoever owns it has a lock.
+    All lanes of one process.  Not thread-safe: its owner has a lock.
 
     Args:
         quick_count: How many lanes run at once without further ado.
@@ -95,7 +95,7 @@ class CallbackSchedule(Generic[LaneT]):
         self._states[lane] = LaneState.IDLE
 
     def wake(self, lane: LaneT, *, now_ns: int) -> None:
-        """Let *lane* have a turn that begins after this; nothing if it is over."""
+        """Give *lane* a turn that begins after this; nothing if it is over."""
         state = self._states.get(lane)
         if state is LaneState.IDLE:
             self._states[lane] = LaneState.READY

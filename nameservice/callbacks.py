@@ -58,7 +58,7 @@ class CallbackLane:
         return self.thread is threading.current_thread()
 
     def wake(self) -> None:
-        """Let there be a turn that begins after this.  Thread-safe; never blocks."""
+        """Ask for a turn that begins after this.  Thread-safe; never blocks."""
         self._pool.wake(self)
 
     def join(self) -> None:
@@ -117,8 +117,8 @@ class _CallbackPool:
         try:
             thread.start()
         except RuntimeError:
-            # The system has no more threads.  Those that there are go on, and whoever
-            # is woken next tries again.
+            # The system has no more threads.  Those that there are go on, and the lane
+            # that is woken next tries again.
             self._log.exception("callbacks.starved")
             with self._changed:
                 del self._threads[thread]

@@ -81,6 +81,6 @@ class ManualClock:
         return self._now_ns
 
     def advance(self, duration_ns: int) -> None:
-        """Let *duration_ns* (not negative) pass."""
+        """Move time on by *duration_ns*, which is not negative."""
         assert duration_ns >= 0
         self._now_ns += duration_ns

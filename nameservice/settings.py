@@ -43,7 +43,7 @@ T = TypeVar("T")
 _COUNT_MAX: Final = 10_000_000
 _FRAME_SIZE_BYTES_MIN: Final = 65_536
 _FRAME_SIZE_BYTES_MAX: Final = 60 << 20
-"""Clients and nodes take 64 MiB: what one side lets in, the other must let through."""
+"""Clients and nodes take 64 MiB: what one side admits, the other must pass on."""
 
 
 def seconds_between(

@@ -11,7 +11,7 @@ would not is refused while it is written, when somebody can still do something a
 it.  So is a snapshot above its limit.  Nothing is ever pickled.
 
 In bytes, a snapshot is one msgpack list of (name, mode, items), sorted by name, whose
-items are bytes themselves: whoever only asks for sizes need not read them.
+items are bytes themselves: a reader of sizes alone need not read them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ListState:
 @final
 class BroadcastState:
     """
-    A table that every subtask should hold alike: nobody checks that they do.
+    A table that every subtask should hold alike: it is not checked that they do.
 
     Made by `OperatorStateStore`; not thread-safe.  In snapshots its items are pairs of
     key and value, in the order in which the keys came.
@@ -175,8 +175,8 @@ class OperatorStateStore:
         Return the state *name*, all of whose items every new subtask gets.
 
         A subtask keeps its own items, as long as there are as many subtasks as before;
-        once there are more or fewer, each has those of all.  Whoever then keeps what
-        is not its own makes the state grow with every change.
+        once there are more or fewer, each has those of all.  A subtask that then keeps
+        what is not its own makes the state grow with every change.
 
         Args:
             name: 1 to 255 characters.

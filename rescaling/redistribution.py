@@ -3,7 +3,7 @@ How operator state moves when the number of subtasks changes (FLIP-8; rules O1, 
 
 A *snapshot* is what one subtask left: by name, the mode of the state and its items.
 `redistribute` turns the snapshots of the old subtasks into those of the new ones.  It
-only moves items; what they are is nobody's business here.
+only moves items; what they are does not matter here.
 
 Beyond Flink: items may be assigned by what they mean, and names are gone through in
 sorted order, so that the same snapshots are always dealt alike.

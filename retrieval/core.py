@@ -9,7 +9,7 @@ what ranks higher is taken, so nothing older ever follows something newer (R3).
 
 Contact with the name service is judged elsewhere and told here.  What the listener
 should hold follows from both: the leader of the newest publication while there is
-contact, else nobody.  It is told only when that differs from what it holds (R2).
+contact, else none.  It is told only when that differs from what it holds (R2).
 
 ::
 

@@ -41,7 +41,8 @@ class LeaderRetriever:
     call `start` and `close`.  Thread-safe.
 
     It does **not** promise that the leader it names still leads when you act on it:
-    show the leader its epoch, and let whatever must not be written twice check it.
+    show the leader its epoch, and have it checked by all that must not be written
+    twice.
     """
 
     def __init__(
@@ -204,7 +205,7 @@ class LeaderRetriever:
         wake = asyncio.Event()
 
         def wake_up() -> None:
-            # A loop that has closed meanwhile has nobody left who waits.
+            # A loop that has closed meanwhile has no task left that waits.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(wake.set)
 
@@ -262,7 +263,7 @@ class LeaderRetriever:
                     self._end()
 
     def _end(self) -> None:
-        """Let go of everything: the listener, if there was one, hears no more."""
+        """Release everything: the listener, if there was one, hears no more."""
         if self._on_closed is not None:
             self._on_closed(self)
 
@@ -349,7 +350,7 @@ class LeaderRetriever:
     ) -> None:
         try:
             listener.handle_error(error)
-        except BaseException:  # noqa: BLE001 - nobody is left to hand it to
+        except BaseException:  # noqa: BLE001 - there is no other place to hand it to
             self._log.exception("listener.failed", error=str(error))
 
     def _differs_from(self, held: LeaderInformation | None) -> Callable[[], bool]:

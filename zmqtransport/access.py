@@ -225,7 +225,7 @@ class Principal:
 ANONYMOUS: Final = Principal(
     name="anonymous", roles=frozenset({_ADMIN}), public_key=None
 )
-"""Whoever reaches a server that does not use CURVE: it may do everything."""
+"""A client of a server that does not use CURVE: it may do everything."""
 
 
 def _check_principals(principals: tuple[Principal, ...]) -> tuple[Principal, ...]:
@@ -255,7 +255,7 @@ def _check_principals(principals: tuple[Principal, ...]) -> tuple[Principal, ...
 @attrs.frozen
 class AllowList:
     """
-    The clients that a CURVE server admits; whoever is not on it is refused.
+    The clients that a CURVE server admits; all others are refused.
 
     Raises:
         ConfigurationError: If a key is missing, malformed or listed twice.
@@ -329,8 +329,8 @@ def parse_allow_list(text: str, *, source: str) -> AllowList:
         source: How errors name it, e.g. the file's path.
 
     Raises:
-        ConfigurationError: If *text* is not such a list, or lists nobody: a server
-            that admits nobody is a mistake.  Never quotes a key.
+        ConfigurationError: If *text* is not such a list, or is empty: a server
+            that admits no client is a mistake.  Never quotes a key.
     """
     try:
         return _parse_document(tomllib.loads(text))

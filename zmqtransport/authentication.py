@@ -1,16 +1,16 @@
 """
-Who is let in: the ZAP handler of a server, answering from its allow-list alone.
+Who is admitted: the ZAP handler of a server, answering from its allow-list alone.
 
 Theory of operation.  For every connection libzmq asks ``inproc://zeromq.zap.01`` in
 the server's own context whether the peer may come in (ZeroMQ RFC 27).  An
 `Authenticator` is that handler: its socket is served by the server's own poll loop,
 between requests.  With an allow-list it admits those who have *proved* to hold a key
 on it, and refuses everything else: other keys, NULL, PLAIN, malformed requests.  A peer
-that is let in has its public key as ``User-Id`` on every frame that it sends, which is
-how the server knows who asks; roles are looked up per request, so a new allow-list
+that is admitted has its public key as ``User-Id`` on every frame that it sends, which
+is how the server knows who asks; roles are looked up per request, so a new allow-list
 holds for connections that are already open, too.
 
-With *admits_unlisted* it lets in every key that is proved to be held: the connection is
+With *admits_unlisted* it admits every key that is proved to be held: the connection is
 then encrypted, and says nothing about who is at its other end.  That is for a server
 that asks for something else besides, such as a token, which must not travel in clear.
 `principal_of` still tells who is listed, and `public_key_of` which key was proved.
@@ -27,7 +27,7 @@ reply.
 
 A CURVE server without a handler admits *every* key (encryption without
 authentication), unless ``ZAP_ENFORCE_DOMAIN`` is set, as `secure_server` does: then a
-missing handler admits nobody.
+missing handler admits no peer.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ class Authenticator:
         allow_list: Who is admitted to CURVE sockets; may be replaced at any time.
             Connections of a client that is taken off stay open: ask `principal_of` for
             every request.  None: there are no CURVE sockets, everybody is admitted;
-            with *admits_unlisted*, nobody is listed.
+            with *admits_unlisted*, no key is listed.
         admits_unlisted: Whether a key that is not listed is admitted to CURVE sockets,
             without being anybody; may be replaced at any time.
-        admitted_count: How many connections were let in.
+        admitted_count: How many connections were admitted.
         refused_count: How many were not, malformed requests included.
 
     Raises:
@@ -108,14 +108,14 @@ class Authenticator:
         may_log: Callable[[], bool] = lambda: True,
     ) -> None:
         """
-        Start to be asked; nobody is answered before `handle` is called.
+        Start to be asked; no peer is answered before `handle` is called.
 
         Args:
             context: The context of the sockets.
             allow_list: See above.
             admits_unlisted: See above.
-            may_log: Is asked before each line about a refusal: whoever can connect can
-                cause them without end.
+            may_log: Is asked before each line about a refusal: every peer that connects
+                can cause them without end.
         """
         self.allow_list = allow_list
         self.admits_unlisted = admits_unlisted
@@ -164,7 +164,7 @@ class Authenticator:
             self._answer([frame.bytes for frame in frames])
 
     def close(self) -> None:
-        """Stop answering; from then on nobody is admitted."""
+        """Stop answering; from then on no peer is admitted."""
         self.socket.close()
 
     def _answer(self, frames: list[bytes]) -> None:
@@ -187,7 +187,7 @@ class Authenticator:
             verdict.user_id,
             b"",
         )
-        send_now(self.socket, reply)  # whoever is gone meanwhile needs no answer
+        send_now(self.socket, reply)  # a peer that is gone meanwhile needs no answer
 
     def _judge(self, fields: list[bytes]) -> _Verdict:
         """Return the verdict on domain, address, identity, mechanism, credentials."""

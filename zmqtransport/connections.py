@@ -13,17 +13,18 @@ closed, 1 to 2 ms after the death of the process.  What is easy to get wrong:
     events: otherwise a heartbeat that came before the end looks newer than it.
 *   **Reuse.**  The system gives the number of a closed connection to the next one.  A
     `ConnectionAccepted` says that whatever had that number before is over.
-*   **Blocking.**  libzmq's I/O thread *blocks* on a monitor that nobody reads: with the
+*   **Blocking.**  libzmq's I/O thread *blocks* on a monitor that is not read: with the
     default queue, 1,102 unread connections stopped a server from accepting, and closing
     its socket never returned (measured).  Hence the queue of a `ConnectionMonitor` has
     no bound of its own; it grows by a few small events per connection.  For the same
     reason failures to accept are not asked for: without free descriptors libzmq tries
     again 925,000 times a second (measured), and reports each.
-*   **Finality.**  After `HandshakeFailed` with *is_final* libzmq tries no more: whoever
-    wants to try again (the allow-list may have changed) opens a new socket.  The same
-    after a protocol error, such as an oversized frame; it is told as `ConnectionClosed`
-    without the `ConnectFailed` that otherwise follows at once.  So a client that hears
-    of no new attempt within a few reconnect intervals opens a new socket, too.
+*   **Finality.**  After `HandshakeFailed` with *is_final* libzmq tries no more: one
+    that wants to try again (the allow-list may have changed) opens a new socket.  The
+    same after a protocol error, such as an oversized frame; it is told as
+    `ConnectionClosed` without the `ConnectFailed` that otherwise follows at once.  So a
+    client that hears of no new attempt within a few reconnect intervals opens a new
+    socket, too.
 *   **Strangers.**  A bare NULL socket takes any bytes for ZMTP 1.0, which has no
     handshake to fail and whose frames do not know their connection: an HTTP request
     arrives as messages.  With ``secure_server`` (for servers without CURVE, too) such
@@ -116,8 +117,8 @@ class HandshakeFailure(enum.Enum):
 
     So does a server that the client has the wrong public key of, each time; one with
     too many connections; one that is going down; at times one that uses CURVE when the
-    client does not, or the reverse; a proxy with nobody behind it; and whatever does
-    not speak ZeroMQ.
+    client does not, or the reverse; a proxy without a server behind it; and whatever
+    does not speak ZeroMQ.
     """
 
 
@@ -384,9 +385,10 @@ class ConnectionLimiter:
     limit holds after each `observe`; between two of them more may be open for a moment,
     at most as many as the kernel accepts meanwhile.  Not thread-safe.
 
-    Whoever can connect could fill all places and say nothing.  So a server may tell who
-    `spoke`, under a key that it admits; then only those hold a place for good.  Those
-    that have not spoken yet have a quarter of the limit on top, and of them the oldest
+    Every peer that connects could fill all places and say nothing.  So a server may
+    tell who `spoke`, under a key that it admits; then only those hold a place for good.
+     Those that have not spoken yet have a quarter of the limit on top, and of them the
+     oldest
     goes: a flood of them drives out itself, and who speaks at once has spoken before
     its turn comes.
 

@@ -237,7 +237,7 @@ def load_key_files(
     secret_file: _Named, public_file: _Named, allow_list_file: _Named = None
 ) -> tuple[CurveKeyPair | None, AllowList | None]:
     """
-    Return one's own keys, and whom to let in; None for what is not named.
+    Return one's own keys, and whom to admit; None for what is not named.
 
     Raises:
         ConfigurationError: Naming the file and what to do about it.

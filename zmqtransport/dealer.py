@@ -41,8 +41,8 @@ class Dealer:
         monitor: Tells what happens to its connection.
 
     Raises:
-        ConfigurationError: If nobody can connect to *endpoint*, or the process may have
-            no more sockets.
+        ConfigurationError: If no socket can connect to *endpoint*, or the process may
+            have no more sockets.
     """
 
     def __init__(

@@ -72,7 +72,7 @@ class Endpoint:
 
     @property
     def is_wildcard(self) -> bool:
-        """Return whether every interface is meant, which nobody can connect to."""
+        """Return whether every interface is meant; no socket can connect to that."""
         address = self.address
         return self.host == _WILDCARD if address is None else address.is_unspecified
 

@@ -2,7 +2,7 @@
 What ZeroMQ holds of a connection's messages, in bytes.
 
 ZeroMQ counts messages, not bytes: a thousand messages of 16 MB are within its limit.
-So whoever sends large ones counts what it hands over, and what the kernel has taken of
+So a sender of large ones counts what it hands over, and what the kernel has taken of
 that (`zmqtransport.tcp_counters`): `HandedBytes` counts that for one connection,
 `BytesInFlight` for many.  The kernel is asked only when it matters: it is two system
 calls.

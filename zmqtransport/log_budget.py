@@ -1,7 +1,7 @@
 """
 `LogBudget`: how many lines a misbehaving peer may cause; pure.
 
-Whoever can send rubbish could otherwise fill a disk with the lines that say so.
+Every peer that can send rubbish could otherwise fill a disk with lines that say so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["LogBudget"]
 @final
 class LogBudget:
     """
-    Grants so many log lines per interval, and counts those it refuses.
+    Grants a number of log lines per interval, and counts those it refuses.
 
     Args:
         lines_max: Lines of one interval, of all kinds together.

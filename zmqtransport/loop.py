@@ -442,7 +442,7 @@ class PollLoop:
         self._polled.append((source, int(zmq.POLLIN)))
 
     def _wake(self) -> None:
-        """Let the poll return; under the lock."""
+        """Make the poll return; under the lock."""
         if not self._is_woken:
             self._is_woken = True
             os.write(self._wake_writer, b"\0")

@@ -54,10 +54,10 @@ ZMQSocket: TypeAlias = zmq.Socket[bytes]
 ZMQContext: TypeAlias = zmq.Context[zmq.Socket[bytes]]
 
 ZAP_DOMAIN: Final = "lodestar"
-"""The domain of sockets with CURVE; whoever is on the allow-list comes in."""
+"""The domain of sockets with CURVE; those on the allow-list come in."""
 
 ZAP_DOMAIN_PUBLISHING: Final = "lodestar-publishing"
-"""The domain of a publishing port with CURVE; whoever may observe all comes in."""
+"""The domain of a publishing port with CURVE; those that may observe all come in."""
 
 ZAP_DOMAIN_OPEN: Final = "lodestar-open"
 """The domain of sockets without CURVE; everybody who can shake hands comes in."""
@@ -100,7 +100,7 @@ class SendOutcome(enum.Enum):
     """No connection has that routing id (any more)."""
 
     FULL = "full"
-    """The peer's queue is full, or nobody is connected."""
+    """The peer's queue is full, or no peer is connected."""
 
 
 def _at_least(value_min: int, *, default: int) -> int:
@@ -116,7 +116,7 @@ def _at_least(value_min: int, *, default: int) -> int:
     return field
 
 
-# After so many probes without an answer the peer's system is taken for gone.
+# After that many probes without an answer the peer's system is taken for gone.
 _PROBE_COUNT: Final = 3
 
 
@@ -225,9 +225,9 @@ def secure_server(
     domain_secured: str = ZAP_DOMAIN,
 ) -> None:
     """
-    Let *socket*, not bound yet, admit only whom its context's authenticator admits.
+    Make *socket*, not bound yet, admit only whom its context's authenticator admits.
 
-    Without an `Authenticator` in its context it admits nobody.
+    Without an `Authenticator` in its context it admits no peer.
 
     Args:
         socket: A socket that is to be bound.
@@ -248,7 +248,7 @@ def secure_server(
 def secure_client(
     socket: ZMQSocket, key_pair: CurveKeyPair, *, server_public_key: str
 ) -> None:
-    """Let *socket*, not connected yet, speak to the holder of that server key only."""
+    """Make *socket*, not connected yet, speak to the holder of that server key only."""
     socket.setsockopt(zmq.CURVE_SERVERKEY, server_public_key.encode("ascii"))
     socket.setsockopt(zmq.CURVE_PUBLICKEY, key_pair.public_key.encode("ascii"))
     socket.setsockopt(zmq.CURVE_SECRETKEY, key_pair.secret_key.encode("ascii"))
@@ -273,13 +273,13 @@ def bind_socket(socket: ZMQSocket, endpoint: Endpoint) -> Endpoint:
 
 def connect_socket(socket: ZMQSocket, endpoint: Endpoint) -> None:
     """
-    Let *socket* connect to *endpoint*, now and again whenever it is not connected.
+    Have *socket* connect to *endpoint*, now and again whenever it is not connected.
 
     Returns before anything has been tried: what happens is told by a
     `ConnectionMonitor`.
 
     Raises:
-        ConfigurationError: If nobody can connect to *endpoint*.
+        ConfigurationError: If no socket can connect to *endpoint*.
     """
     endpoint.check_connectable()
     with translate_zmq_errors(endpoint):

@@ -58,7 +58,7 @@ class LeadershipControl:
 
     def grant(self, job_id: str, contender_id: str) -> None:
         """
-        Let *contender_id* lead *job_id* next; the present leader is revoked.
+        Make *contender_id* lead *job_id* next; the present leader is revoked.
 
         Args:
             job_id: What to lead.

@@ -18,10 +18,10 @@ LOOPBACK_HOST: Final = "127.0.0.1"
 @final
 class ReservedPort:
     """
-    Holds a port so that nobody else is given it between a server's two lives.
+    Holds a port so that no other process is given it between a server's two lives.
 
     It binds the port and never listens: connects are refused, the system hands the
-    port to nobody who asks for any, and a server that sets ``SO_REUSEADDR`` (as
+    port to no process that asks for any, and a server that sets ``SO_REUSEADDR`` (as
     Java's do) may bind and listen beside it.
 
     Args:
@@ -56,7 +56,7 @@ class ReservedPort:
         return listener
 
     def close(self) -> None:
-        """Let the port go.  Idempotent."""
+        """Release the port.  Idempotent."""
         self._socket.close()
 
     def __enter__(self) -> ReservedPort:

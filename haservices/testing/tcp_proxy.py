@@ -177,15 +177,15 @@ class TCPProxy:
             return len(set(map(id, self._links.values())))
 
     def cut(self) -> None:
-        """Let nothing pass either way; connections stay open, new ones are silent."""
+        """Pass nothing on either way; connections stay open, new ones are silent."""
         self._command(lambda: self._set_cut(requests=True, replies=True))
 
     def cut_requests(self) -> None:
-        """Let nothing pass from clients to the target."""
+        """Pass nothing on from clients to the target."""
         self._command(lambda: self._set_cut(requests=True, replies=None))
 
     def cut_replies(self) -> None:
-        """Let nothing pass from the target to clients."""
+        """Pass nothing on from the target to clients."""
         self._command(lambda: self._set_cut(requests=None, replies=True))
 
     def heal(self, *, deliver: bool = True) -> None:

@@ -342,13 +342,13 @@ class ZooKeeperServer:
         self._is_paused = True
 
     def resume(self) -> None:
-        """Let a frozen process go on (SIGCONT)."""
+        """Make a frozen process go on (SIGCONT)."""
         self._check_running()
         self._signal(signal.SIGCONT)
         self._is_paused = False
 
     def close(self) -> None:
-        """Stop it, and let its port and its own directory go.  Idempotent."""
+        """Stop it, and release its port and its own directory.  Idempotent."""
         self.stop()
         self._resources.close()
 

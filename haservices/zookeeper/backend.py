@@ -68,7 +68,7 @@ class ZooKeeperHAServices:
 
     Raises:
         ConfigurationError: If a file that *config* names cannot be used.
-        UnreachableError: If nobody answered within the connect timeout.
+        UnreachableError: If no server answered within the connect timeout.
         AuthenticationError: If we were refused.
     """
 

@@ -25,7 +25,7 @@ class ZooKeeperChannel:
 
     Args:
         on_idle: Called after each answer was taken, to ask the next question.
-        on_failed: Takes the errors that nobody expected.
+        on_failed: Takes the errors that were not expected.
     """
 
     def __init__(

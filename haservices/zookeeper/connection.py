@@ -9,7 +9,7 @@ Everything that it has to say (answers, watches, changes of state) goes to one
 threads are not started.
 
 Requests that are submitted while kazoo is reconnecting wait, and are sent then, also to
-a new session.  Whoever submits checks which session it is (`ZooKeeperSession`).
+a new session.  The submitter checks which session it is (`ZooKeeperSession`).
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class ZooKeeperConnection:
 
     def stop(self, grace_seconds: float) -> None:
         """
-        End the session, and let everything go.  Blocks; not on the loop.
+        End the session, and release everything.  Blocks; not on the loop.
 
         Args:
             grace_seconds: How long the servers may take to answer the farewell.
@@ -229,7 +229,7 @@ class ZooKeeperConnection:
         self._connection.abort()
 
     def abandon(self) -> None:
-        """Let everything go after `Ended`."""
+        """Release everything after `Ended`."""
         self._client.stop()
         self._client.close()
 
@@ -382,7 +382,7 @@ class ZooKeeperConnection:
                 return  # kazoo completes some requests twice when it is closing
             try:
                 result = convert(answered.get_nowait())
-            except Exception as error:  # noqa: BLE001 - translated, for whoever asked
+            except Exception as error:  # noqa: BLE001 - translated, for the asker
                 future.set_exception(translate(error, target=self._target))
             else:
                 future.set_result(result)

@@ -108,7 +108,7 @@ class HeartbeatFailed:
 
 @frozen(kw_only=True)
 class ContendingChanged:
-    """From now on somebody contends in this session, or nobody does any more."""
+    """From now on this session has contenders, or has none any more."""
 
     is_contending: bool
 

@@ -238,7 +238,7 @@ class ZooKeeperContender:
             )
 
     def _step(self, event: QueueEvent) -> None:
-        """Let the core decide, and do so."""
+        """Have the core decide, and do so."""
         for effect in self._core.step(event, now_ns=self._session.clock.now_ns()):
             self._perform(effect)
         due_ns = self._core.next_deadline_ns()
@@ -313,7 +313,7 @@ class ZooKeeperContender:
     # -- questions -------------------------------------------------------------------
 
     def _ask(self, question: Question) -> None:
-        """Let the core hear what comes of *question*."""
+        """Ask *question*; the core hears what comes of it."""
         session = self._session
         connection = session.connection
         match question:

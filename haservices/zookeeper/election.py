@@ -60,7 +60,7 @@ class ZooKeeperElections:
 
     def ask(self, contender: ZooKeeperContender, request: HolderRequest) -> None:
         """
-        Let *contender* do *request*, and wait until it has.
+        Have *contender* do *request*, and wait until it has.
 
         Raises:
             DidNotHappenError: It was not sent in time, and will not be.

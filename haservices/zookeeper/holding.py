@@ -88,7 +88,7 @@ class ZooKeeperHolding:
         channel: The contender's.
         confirm_timeout_ns: How long a grant waits to be confirmed.
         tell: Tells the contender's `QueueCore`.
-        advance: Lets the contender do what comes next.
+        advance: Makes the contender do what comes next.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class ZooKeeperHolding:
                 assert_never(request)
 
     def withdraw(self, request: HolderRequest) -> None:
-        """Let *request* not be done, unless it is under way."""
+        """Have *request* not done, unless it is under way."""
         for number, present in tuple(self._requests.items()):
             if present is request and not request.is_sent:
                 del self._requests[number]
@@ -167,7 +167,7 @@ class ZooKeeperHolding:
     # -- the core ------------------------------------------------------------------
 
     def _step(self, event: HoldingEvent) -> bool:
-        """Let the core decide, and do so; return whether it could deal with *event*."""
+        """Have the core decide, and do so; return whether it dealt with *event*."""
         effects = self._core.step(event, now_ns=self._session.clock.now_ns())
         for effect in effects:
             self._perform(effect)
@@ -252,7 +252,7 @@ class ZooKeeperHolding:
         to_event: Callable[[T], QuestionAnswered],
         request: HolderRequest | None = None,
     ) -> None:
-        """Let the core hear what comes of a question, which *request* may be about."""
+        """Tell the core what comes of a question, which *request* may be about."""
 
         def answered(answer: T) -> None:
             self._step(to_event(answer))

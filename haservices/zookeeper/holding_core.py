@@ -286,7 +286,7 @@ class HoldingCore:
         )
         create: list[NodeOperation] = [
             CreateNode(path=self._leader, value=publication, is_ephemeral=True),
-            # Counts the leaders, for whoever removes what another has left behind.
+            # Counts the leaders, for the one that removes what another has left behind.
             SetNode(path=self._component, value=b""),
         ]
         operations: list[NodeOperation] = [
@@ -457,7 +457,7 @@ class HoldingCore:
                 effects.append(Tell(event=Suspended()))
 
     def _end(self, effects: list[HoldingEffect]) -> None:
-        """Let the entry end; the contender closes us."""
+        """End the entry; the contender closes us."""
         if not self._is_over:
             effects.append(EndEntry())
 

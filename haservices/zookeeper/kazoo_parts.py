@@ -1,8 +1,8 @@
 """
 What kazoo lacks: a handler, a connection and answers that do what we need of them.
 
-kazoo tells nobody which session timeout was negotiated nor when the handshake was sent;
-it waits a whole session timeout for each server that does not answer; it does not
+kazoo does not tell which session timeout was negotiated nor when the handshake was
+sent; it waits a whole session timeout for each server that does not answer; it does not
 notice a dead connection while requests are being sent; it may leave a message in the
 buffers of TLS; it cannot take back a watch; it tells answers and watches on two threads
 of its own, in no order.  Of kazoo.recipe, where leaders overlap and watches leak,
@@ -227,7 +227,7 @@ class KazooConnection(ConnectionHandler):  # type: ignore[misc]
         return answer
 
     def abort(self) -> None:
-        """Let the present connection look broken, so that kazoo makes another."""
+        """Make the present connection look broken, so that kazoo makes another."""
         present = self._socket
         if present is not None:
             try:

@@ -1,7 +1,7 @@
 """
 What operators ask of ZooKeeper and do to it (rule N6).
 
-Whatever concerns contenders is read from their nodes: ZooKeeper tells nobody which
+Whatever concerns contenders is read from their nodes: ZooKeeper does not tell which
 sessions there are, nor when it heard from them, so sessions are known by the nodes that
 they own.  Figures of the servers themselves come from four-letter words.
 
@@ -193,7 +193,7 @@ class ZooKeeperOperations:
         return ended
 
     def transfer(self, component_id: str, contender_id: str) -> LeaderSession | None:
-        """Let *contender_id* lead *component_id* next; all before it queue last."""
+        """Make *contender_id* lead *component_id* next; all before it queue last."""
         component_id = check_component_id(component_id)
         contender_id = check_contender_id(contender_id, component_id=component_id)
         paths = self._paths.component(component_id)

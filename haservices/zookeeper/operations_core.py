@@ -269,7 +269,7 @@ class RevokeCore:
 
 @final
 class TransferCore:
-    """Let one contender lead a component next; all before it queue last."""
+    """Make one contender lead a component next; all before it queue last."""
 
     def __init__(self, *, component_id: str, contender_id: str) -> None:
         self._component_id = component_id

@@ -1,7 +1,7 @@
 """
 Whether an ensemble has lost its data, or is another one than we knew.
 
-A server of ZooKeeper refuses whoever has seen a later transaction than it has itself.
+A server of ZooKeeper refuses clients that have seen a later transaction than it has.
 That is meant for followers that lag: the client tries another server.  An ensemble that
 was set up anew refuses all who knew the old one in this way, for ever and without a
 word.  So a session that is lost asks, as somebody who has seen nothing: after a
@@ -71,7 +71,7 @@ class ZooKeeperProbe:
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Ask no more, and let everything go.  Blocks."""
+        """Ask no more, and release everything.  Blocks."""
         self._newest.cancel()
         self._thread.join()
 

@@ -179,7 +179,7 @@ class EndHolding:
 
 @frozen(kw_only=True)
 class AcceptRequest:
-    """Let the holding do what is wanted; of a confirm, as the *confirm_count*-th."""
+    """Have the holding do what is wanted; of a confirm, as the *confirm_count*-th."""
 
     confirm_count: int = 0
 
@@ -207,7 +207,7 @@ class LogFailure:
 
 @frozen(kw_only=True)
 class TellError:
-    """Let the contender hear what went wrong."""
+    """Tell the contender what went wrong."""
 
     error: Exception
 

@@ -55,7 +55,7 @@ class QueueEntry:
         epoch: The transaction that created it.
         version: The node's version; *is_version_known* says whether for sure.
         is_version_known: False after a lost connection, or if somebody else wrote it.
-        is_watched: Whether we shall be told of its next change.
+        is_watched: Whether we will be told of its next change.
         predecessor: The node before it in the queue, whose end it waits for.
         is_place_known: Whether *predecessor* is watched, or there is none.
         may_have_published: Whether the leader's node may be its own.
@@ -154,7 +154,7 @@ class QueueEntry:
         return (*unwatched, UnwatchOwnNode(path=self.path))
 
     def pass_time(self, now_ns: int) -> None:
-        """Let it leave once it is due."""
+        """Note whether it is due to leave."""
         if self.leave_due_ns is not None and now_ns >= self.leave_due_ns:
             self.leave_due_ns = None
             self.may_leave = True

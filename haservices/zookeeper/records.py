@@ -1,4 +1,4 @@
-"""What stands in the nodes of a component: JSON, for whoever looks with other tools."""
+"""What stands in the nodes of a component: JSON, so that other tools can read it."""
 
 from __future__ import annotations
 

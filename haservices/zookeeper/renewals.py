@@ -218,7 +218,7 @@ class Renewals:
             self._renewed_ns = after_ns
 
     def _witness(self, exchange: _Exchange) -> None:
-        """Let *exchange* be the witness of earlier ones, and later a first itself."""
+        """Make *exchange* the witness of earlier ones, and later a first itself."""
         ping_ns = self._timeout_ns * _PING_PERCENT // 100
         newest_ns = self._newest_first_ns
         while (

@@ -136,7 +136,7 @@ class _Subscription:
             driver.deliver(news)
 
     def remove(self, driver: ZooKeeperRetrievalDriver) -> bool:
-        """Remove *driver*; return whether nobody is left."""
+        """Remove *driver*; return whether none is left."""
         self._drivers.pop(driver, None)
         return not self._drivers
 
@@ -165,7 +165,7 @@ class _Subscription:
     # -- the core --------------------------------------------------------------------
 
     def _step(self, event: RetrievalEvent) -> None:
-        """Let the core decide, and do so."""
+        """Have the core decide, and do so."""
         if self._is_stopped:
             return
         for effect in self._core.step(event):

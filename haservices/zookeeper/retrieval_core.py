@@ -4,10 +4,10 @@
 Theory of operation
 -------------------
 One watch of the leader's node is armed again whenever it fires and whenever contact is
-restored.  Nothing is created (R6), and a component that nobody ever contended for reads
+restored.  Nothing is created (R6), and a component that never had a contender reads
 as one without a leader.
 
-That nobody leads is told by a node that is not there, and absence carries no epoch.  A
+The lack of a leader is told by a node that is not there, and absence has no epoch.  A
 new session may be served by a follower that lags behind, where the node is absent
 because it does not exist *yet*; telling that would outrank the leader for good (R3).
 So an absence is believed only if the children of the component's node have changed
@@ -143,7 +143,7 @@ class Tell:
 
 @frozen(kw_only=True)
 class TellError:
-    """Let all retrievers of the component hear what went wrong."""
+    """Tell all retrievers of the component what went wrong."""
 
     error: Exception
 

@@ -206,7 +206,7 @@ class ZooKeeperSession:
         self._is_silent = self._is_leaving
 
     def close(self) -> None:
-        """End the session, and let everything go.  Idempotent."""
+        """End the session, and release everything.  Idempotent."""
         if not self._is_closing:
             self.begin_closing()
             self._is_closing = True
@@ -279,7 +279,7 @@ class ZooKeeperSession:
         def ask() -> None:
             try:
                 asked = request()
-            except Exception as error:  # noqa: BLE001 - told to whoever asked, alone
+            except Exception as error:  # noqa: BLE001 - told to the asker alone
                 answer.set_exception(error)
             else:
                 when_done(asked, lambda asked: _hand_on(asked, answer))
@@ -559,7 +559,7 @@ class ZooKeeperSession:
     # -- contact -------------------------------------------------------------------
 
     def _step(self, event: ContactEvent) -> None:
-        """Let the core decide what to think of the session, and do what follows."""
+        """Have the core decide what to think of the session, and do what follows."""
         for effect in self._contact.step(event, now_ns=self.clock.now_ns()):
             self._perform(effect)
         due_ns = self._contact.next_deadline_ns()

@@ -140,7 +140,7 @@ class ZooKeeperStoreDriver:
         event: CommitEvent,
         transact: Callable[[Sequence[NodeOperation]], None],
     ) -> CommitEvent | None:
-        """Let *core* decide, and do so; return what came of it, or None at the end."""
+        """Have *core* decide, and do so; return what came of it, or None at the end."""
         followed: CommitEvent | None = None
         for effect in core.step(event):
             match effect:
@@ -228,7 +228,7 @@ def cleanup_store(session: ZooKeeperSession, paths: ComponentPaths) -> None:
     """
     Remove what is stored for the component of *paths*.
 
-    The nodes above go too where nobody contends: they hold nothing then.
+    The nodes above go too where no contender is: they hold nothing then.
     """
     for parent in (paths.store, paths.bundles):
         while names := read_children(session, parent):

@@ -70,7 +70,7 @@ class ZooKeeperStoreFeeds:
         self._services.keep(watch)
 
     def forget(self, watch: StoreWatch) -> None:
-        """Let *watch* go."""
+        """Forget *watch*."""
         self._services.forget(watch)
 
 
@@ -158,6 +158,6 @@ class _ZooKeeperStoreFeed:
         """Do nothing: contact comes back with another."""
 
     def session_refused(self, error: NameServiceError) -> None:
-        """Let the next question be refused."""
+        """Note that the next question will be refused."""
         del error
         self._tell()

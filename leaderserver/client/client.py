@@ -193,7 +193,7 @@ class LeaderClient:
         Wait for the first session; return what the server said of itself.
 
         Raises:
-            UnreachableError: If nobody answered within the connect timeout.
+            UnreachableError: If no server answered within the connect timeout.
             AuthenticationError: If we were refused.
         """
         self._post(TimeWentBy())
@@ -307,7 +307,7 @@ class LeaderClient:
         return watcher_id
 
     def remove_store_watcher(self, watcher_id: int) -> bool:
-        """Call it no more; return whether nobody else watches the same store."""
+        """Call it no more; return whether no other watches the same store."""
         with self._lock:
             removed = self._store_watchers.pop(watcher_id, None)
             left = {component_id for component_id, _ in self._store_watchers.values()}
@@ -392,7 +392,7 @@ class LeaderClient:
             self._calls.pop(call_id, None)
 
     def _drop_calls(self) -> None:
-        """Answer whoever still waits when the link is gone, and nobody after that."""
+        """Answer those who still wait when the link is gone, and none after that."""
         with self._lock:
             self._is_stopped = True
             left = tuple(self._calls.values())
@@ -409,7 +409,7 @@ class LeaderClient:
         return self._core.next_deadline_ns()
 
     def advance(self) -> None:
-        """Let time pass."""
+        """Take note of the time."""
         self._step(TimeWentBy())
 
     def opened(self) -> None:
@@ -426,7 +426,7 @@ class LeaderClient:
         self._step(MessageReceived(message=message))
 
     def refused(self, error: NameServiceError) -> None:
-        """Record that the server did not let us in."""
+        """Record that the server did not admit us."""
         self._fail_opening(error)
 
     def noticed(self, problem: NameServiceError) -> None:
@@ -517,7 +517,7 @@ class LeaderClient:
         if not self._opened.done():
             self._opened.set_exception(error)
             return
-        # The server let us in once and does so no more: everybody must hear why.
+        # The server admitted us once and does so no more: everybody must hear why.
         for _, fail in (*self._contenders.values(), *self._retrievers.values()):
             fail(error)
 

@@ -67,7 +67,7 @@ __all__ = ["ClientKeys", "SocketLink"]
 # and addresses that is some 7 MB.
 _FRAME_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
 _RECONNECT_INTERVAL_MS: Final = 100
-# A connection that closed is tried again after one interval; after so many nobody will.
+# A connection that closed is tried again after one interval; after these, never.
 _SILENCE_NS: Final = 5 * _RECONNECT_INTERVAL_MS * NS_PER_SECOND // 1_000
 # So long a publishing port may be away before that is worth a line.
 _MISSED_NS: Final = 3 * NS_PER_SECOND
@@ -113,7 +113,7 @@ class SocketLink:
         clock: Where time comes from; the client's own.
 
     Raises:
-        ConfigurationError: If nobody can connect to *endpoint*, the process may have
+        ConfigurationError: If no socket can connect to *endpoint*, the process may have
             no more sockets, or the server's keys cannot be read.
     """
 

@@ -157,7 +157,7 @@ def restore_backup(
 
 
 def _go_on_from(copy: sqlite3.Connection) -> None:
-    """Let nothing that was said after the backup was taken be said again."""
+    """Make sure that nothing said after the backup was taken is said again."""
     (stored,) = copy.execute("SELECT number FROM incarnation").fetchone()
     (highest,) = copy.execute("SELECT coalesce(max(epoch), 0) FROM epochs").fetchone()
     today = int(time.time()) - _EPOCH_ORIGIN_SECONDS

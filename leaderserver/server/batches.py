@@ -89,7 +89,7 @@ class Batches:
 
         But what a session wants is taken in the order in which it said so.  If a
         withdrawal overtook the registration that it takes back, the contender would
-        stay, and be granted again and again while nobody is there (rules E7, E8).
+        stay, and be granted again and again though it is gone (rules E7, E8).
         """
         batch = _Batch(client=client, number=number, body=body, arrived_ns=turn.now_ns)
         if (

@@ -37,7 +37,7 @@ class Greeting:
         budget: What sessions may cost.
         answering: What counts.
         is_durable: Whether epochs and stores outlive this process.
-        draw_secret: Returns that many bytes nobody can guess.
+        draw_secret: Returns that many bytes that cannot be guessed.
         now_ns: When the service starts.
     """
 

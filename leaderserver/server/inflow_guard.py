@@ -81,7 +81,7 @@ class InflowGuard:
         )
 
     def limit(self, memory_limit_bytes: int | None) -> None:
-        """Let the process take so much from now on; see the class."""
+        """Set how much the process may take from now on; see the class."""
         self._urgent_bytes = (
             None
             if memory_limit_bytes is None

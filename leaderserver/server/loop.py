@@ -17,7 +17,7 @@ and so has the guard against more coming in than can be taken
 Nothing here decides who leads.  What this file does decide is what never reaches the
 service: frames that are malformed, oversized, truncated or of another version, and
 requests of clients that the allow-list has no more.  They are counted, logged within a
-`LogBudget`, and dropped; only a peer of another version is answered, because nobody
+`LogBudget`, and dropped; only a peer of another version is answered, because nothing
 else can tell its user why nothing works.
 
 Nothing waits, either.  An answer that the peer's queue has no room for, or whose peer
@@ -336,7 +336,7 @@ class ServerLoop:
         }
 
     def inject(self, event: ElectionEvent) -> None:
-        """Let *event* happen to the election."""
+        """Have *event* happen to the election."""
         self._perform(self._service.inject(event, now_ns=self._clock.now_ns()))
 
     def prepare_keys(self) -> None:
@@ -351,7 +351,7 @@ class ServerLoop:
 
     def reload(self, allow_list: AllowList, key_pair: CurveKeyPair) -> None:
         """
-        Let *allow_list* say who may do what from now on, and serve with *key_pair*.
+        Have *allow_list* say who may do what from now on, and serve with *key_pair*.
 
         Call `prepare_keys` before, if that is another one than until now.
         """
@@ -366,7 +366,7 @@ class ServerLoop:
 
     def apply_limits(self, config: ServerConfig) -> None:
         """
-        Let the limits of *config* hold from now on.
+        Take the limits of *config* from now on.
 
         It differs from the present one in what a running server can change, and in
         nothing else (`leaderserver.server.limits`).
@@ -464,7 +464,7 @@ class ServerLoop:
         )
 
     def _drop(self, reason: str, detail: str, now_ns: int) -> None:
-        """Count a frame that nobody will see, and say so if the log has room."""
+        """Count a frame that goes no further, and say so if the log has room."""
         self._service.count(f"frames_{reason.replace('-', '_')}")
         if self._budget.admits(reason, now_ns=now_ns):
             self._log.warning("frame.dropped", reason=reason, detail=detail[:200])
@@ -503,7 +503,7 @@ class ServerLoop:
         return earliest(moments)
 
     def _advance(self) -> None:
-        """Let time pass."""
+        """Take note of the time."""
         self._replies.retry()
         now_ns = self._clock.now_ns()
         deadline_ns = self._service.next_deadline_ns()
@@ -526,7 +526,7 @@ class ServerLoop:
                     partial(self._take_outcomes, work, outcomes)
                 )
             except LocalProtocolError:
-                return  # the loop has ended: there is nobody to tell any more
+                return  # the loop has ended: there is no thread to tell any more
             except DidNotHappenError:
                 time.sleep(_OVERLOAD_PAUSE_SECONDS)  # noqa: TID251 (nothing tells of room)
             else:

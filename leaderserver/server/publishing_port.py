@@ -6,7 +6,7 @@ them there, and goes on as long as more come.  A flood of them would keep heartb
 waiting (measured: long enough to cost a leader its lease).  So this port has a thread,
 and the server's hands it what is to be published.
 
-libzmq does not ask who may subscribe to what.  So nobody comes in here who may not
+libzmq does not ask who may subscribe to what.  So only those come in here who may
 observe everything; those who may observe some hear of changes over the request port.
 
 What is handed over and not yet sent has a limit in bytes.  A change beyond it is
@@ -167,7 +167,7 @@ class PublishingPort:
         bytes_max: int,
     ) -> None:
         """
-        Let other limits hold soon; see `ConnectionLimiter` and `TopicTable`.
+        Take other limits soon; see `ConnectionLimiter` and `TopicTable`.
 
         Raises:
             LocalProtocolError: If it is closed.

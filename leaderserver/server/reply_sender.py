@@ -98,7 +98,7 @@ class ReplySender:
         return len(self._queues.waiting)
 
     def limit(self, limits: QueueLimits) -> None:
-        """Let so much wait from the next message on."""
+        """Set how much may wait from the next message on."""
         self._queues.limits = limits
 
     def heard(self, peer: bytes, connection: ConnectionId) -> None:

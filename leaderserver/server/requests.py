@@ -352,7 +352,7 @@ class Requests:
             and (publication is None or publication.epoch < body.epoch_seen)
         ):
             # It holds a leader of an earlier server's time.  Its report changes nothing
-            # for others; that nobody leads, it is told alone.
+            # for others; that there is no leader, it is told alone.
             publication = Publication(
                 epoch=body.epoch_seen, confirm_count=0, leader=None
             )

@@ -231,7 +231,7 @@ class LeaderServer:
 
     @property
     def failure(self) -> Exception | None:
-        """Return why it serves no more though nobody closed it, or None."""
+        """Return why it serves no more though it was not closed, or None."""
         return None if self._running is None else self._running.loop.failure
 
     def status(self) -> Mapping[str, str | int | float]:
@@ -271,7 +271,7 @@ class LeaderServer:
 
     def inject(self, event: ElectionEvent) -> None:
         """
-        Let *event* happen to the election, as if a client had asked for it.
+        Have *event* happen to the election, as if a client had asked for it.
 
         For leadership control; component ids are ``cluster/component`` here.
         """

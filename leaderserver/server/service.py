@@ -97,7 +97,7 @@ class LeaderService:
         election_config: Limits of the election core.
         epochs: Where epochs come from.
         storage: What outlives the service, or pretends to.
-        draw_secret: Returns that many bytes nobody can guess.
+        draw_secret: Returns that many bytes that cannot be guessed.
         now_ns: When it starts.
         is_storage_apart: Whether the shell does what `next_storage_work` returns,
             wherever it likes.  Otherwise the service does it before it returns.
@@ -222,7 +222,7 @@ class LeaderService:
     # -- what the shell tells ------------------------------------------------------
 
     def advance(self, *, now_ns: int) -> Sequence[Outgoing]:
-        """Let time pass; return what to send, in order."""
+        """Take note of the time; return what to send, in order."""
         turn = Turn(now_ns=now_ns)
         self._steps.step(TimePassed(), turn)
         self._batches.take_next(turn)
@@ -292,8 +292,8 @@ class LeaderService:
             self._counts["requests_repeated"] += 1
             return turn.outgoing
         if isinstance(message, MalformedRequest):
-            # Answered where it came from, so that nobody need wait, and nothing else:
-            # it moves neither the session nor its number.
+            # Answered where it came from, so that its sender need not wait, and nothing
+            # else: it moves neither the session nor its number.
             self._counts["requests_failed"] += 1
             failed = FailedReply(
                 reason=Failure.INVALID, detail=f"malformed: {message.detail}"
@@ -320,7 +320,7 @@ class LeaderService:
         return self._core.component(component_id)
 
     def inject(self, event: ElectionEvent, *, now_ns: int) -> Sequence[Outgoing]:
-        """Let *event* happen; how leadership control reaches the election."""
+        """Have *event* happen; how leadership control reaches the election."""
         turn = Turn(now_ns=now_ns)
         self._steps.step(event, turn)
         return turn.outgoing
@@ -333,7 +333,7 @@ class LeaderService:
         state_bytes_max: int,
         now_ns: int,
     ) -> Sequence[Outgoing]:
-        """Let other limits hold from now on; return what to send, in order."""
+        """Take other limits from now on; return what to send, in order."""
         self._budget.limit(state_bytes_max)
         self._subscriptions.count_max = subscription_count_max
         self._stores.watches.count_max = _watch_count_max(subscription_count_max)

@@ -68,7 +68,7 @@ def start_service(
         unrecorded_ns=config.lease_ns_unrecorded_max,
     )
     if not storage.is_durable:
-        # Nobody remembers this incarnation but the clock, so nothing is granted
+        # Only the clock remembers this incarnation, so nothing is granted
         # within its second: a successor's incarnation is then a higher one.
         second_ns = NS_PER_SECOND - wall_ns % NS_PER_SECOND + _CLOCKS_APART_NS
         undecided_ns = max(undecided_ns, second_ns)

@@ -184,7 +184,7 @@ class SQLiteStorage:
     # -- reading -------------------------------------------------------------------
 
     def limit(self, limits: StoreLimits) -> None:
-        """Let *limits* hold from the next commit on."""
+        """Take *limits* from the next commit on."""
         self._limits = limits
 
     def recorded_epochs(self) -> Mapping[str, int]:

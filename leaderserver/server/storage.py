@@ -104,7 +104,7 @@ class LeaderStorage(Protocol):
         """
 
     def limit(self, limits: StoreLimits) -> None:
-        """Let *limits* hold from the next commit on; on any thread."""
+        """Take *limits* from the next commit on; on any thread."""
 
     def recorded_epochs(self) -> Mapping[str, int]:
         """Return the highest epoch recorded of each component."""
@@ -188,7 +188,7 @@ class MemoryStorage:
         return known.longest_ns(lease_ns=lease_ns, unrecorded_ns=unrecorded_ns)
 
     def limit(self, limits: StoreLimits) -> None:
-        """Let *limits* hold from the next commit on."""
+        """Take *limits* from the next commit on."""
         self._limits = limits
 
     def recorded_epochs(self) -> Mapping[str, int]:

@@ -1,10 +1,10 @@
 """
-The threads that write and read a data directory, so that nobody else waits for it.
+The threads that write and read a data directory, so that no other thread waits for it.
 
 One thread writes, one reads; what they do is handed out by the server's loop
 (`leaderserver.server.core.storage_queue`), and what came of it is handed back to it.
 The writing thread closes the storage when both have ended: a disk that hangs keeps
-neither the loop nor whoever closes the server.
+neither the loop nor the thread that closes the server.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class ClientContenders:
             self._begin_register(contender)
 
     def remove(self, event: ContenderRemoved) -> None:
-        """Let a contender go, and withdraw it if the server may know of it."""
+        """Remove a contender, and withdraw it if the server may know of it."""
         outbox = self._outbox
         contender = self._contenders.pop(event.contender_id, None)
         register = outbox.exchanges.end((Purpose.REGISTER, event.contender_id))
@@ -216,7 +216,7 @@ class ClientContenders:
             self._outbox.emit(ReportToContender(contender_id=contender_id, error=error))
 
     def hindered(self, component_id: str, error: NameServiceError) -> None:
-        """Tell who waits for *component_id* why nobody can be granted now (E8)."""
+        """Tell contenders for *component_id* why none can be granted now (E8)."""
         for contender in self:
             if contender.component_id == component_id:
                 self._outbox.emit(
@@ -322,7 +322,7 @@ class ClientContenders:
                     )
                 )
             case AcknowledgeRevocation(session=session):
-                # Without a session there is nobody who waits for it.
+                # Without a session there is no server that waits for it.
                 if self._outbox.has_session:
                     self._outbox.begin(
                         (Purpose.REVOCATION, contender.contender_id),

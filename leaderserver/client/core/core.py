@@ -250,7 +250,7 @@ class ClientCore:
     # -- the step ------------------------------------------------------------------
 
     def step(self, event: ClientEvent, *, now_ns: int) -> Sequence[ClientEffect]:
-        """Let time pass until *now_ns*, then take *event*; return what to do."""
+        """Move time on to *now_ns*, then take *event*; return what to do."""
         assert now_ns >= self._outbox.now_ns
         self._outbox.now_ns = now_ns
         self._contact.watch()

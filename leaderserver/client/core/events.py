@@ -81,7 +81,7 @@ class SendFailed:
 
     Attributes:
         number: Which request.
-        error: Why, for whoever asked for it.
+        error: Why, for its asker.
     """
 
     number: int
@@ -201,7 +201,7 @@ class AnnounceSession:
 
 @frozen(kw_only=True)
 class FailOpening:
-    """The server does not want us; whoever opens the client must hear of it."""
+    """The server does not want us; the opener of the client must hear of it."""
 
     error: NameServiceError
 

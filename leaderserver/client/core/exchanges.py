@@ -3,7 +3,7 @@ Requests that wait for their answers: what to send when, and whose an answer is;
 
 Theory of operation.  Every request of a client but its heartbeats is an *exchange*.  It
 is sent when it is due, there is a session, and its *stream* has room: of each stream
-only so many messages are under way at once, so that a thousand contenders do not stand
+only a few messages are under way at once, so that a thousand contenders do not stand
 between the server and the next heartbeat.  What waits meanwhile is sent many to a
 message.  Unanswered, an exchange is sent again under a new number, later each time,
 unless it must not be repeated.  An answer to any of its numbers answers it.
@@ -47,7 +47,7 @@ __all__ = [
 # dropped by the server as soon as it had taken a newer one.
 _NUMBER_COUNT_MAX: Final = 16
 _BATCH_DIVISOR: Final = 4
-# What is not answered within so many times what answers took lately is asked again.
+# What is not answered within that many times what answers took lately is asked again.
 _PATIENCE: Final = 4
 # Entries of a heap that are out of date are swept out when they are this many more
 # than the others.
@@ -280,7 +280,7 @@ class Exchanges:
         return ()
 
     def _admit(self, now_ns: int) -> None:
-        """Let what is due by now queue up for its stream."""
+        """Queue up what is due by now for its stream."""
         while self._due and self._due[0][0] <= now_ns:
             due_ns, _, _, exchange = heapq.heappop(self._due)
             if (
@@ -331,7 +331,7 @@ class Exchanges:
         It has room for another message then.
 
         Returns:
-            None for each that has ended meanwhile; nothing at all if nobody waits.
+            None for each that has ended meanwhile; nothing at all if none waits.
         """
         message = self._by_number.get(number)
         if message is None:
@@ -398,7 +398,7 @@ class Exchanges:
         )
 
     def _leave_message(self, exchange: Exchange) -> None:
-        """Let *exchange* wait for the message that it went with no more."""
+        """Have *exchange* wait no more for the message that it went with."""
         message, exchange.message = exchange.message, None
         if message is not None:
             message.newest_count -= 1
@@ -406,7 +406,7 @@ class Exchanges:
                 self._under_way[message.stream] -= 1
 
     def _forget(self, number: int) -> None:
-        """Let an exchange take no answer to *number* any more."""
+        """Have an exchange take no answer to *number* any more."""
         message = self._by_number[number]
         message.known_count -= 1
         if not message.known_count:

@@ -99,7 +99,7 @@ class ClientOutbox:
         reply: ReplyBody | None = None,
         error: NameServiceError | None = None,
     ) -> None:
-        """Answer whoever waits for *exchange*, if anybody does."""
+        """Answer the caller that waits for *exchange*, if there is one."""
         if exchange.call_id is not None:
             self.complete_call(exchange.call_id, reply=reply, error=error)
 

@@ -66,7 +66,7 @@ class ClientRequests:
             self._send_batch(send, batch)
 
     def give_up_overdue(self) -> None:
-        """Let callers go whose deadlines are reached."""
+        """Release the callers whose deadlines are reached."""
         for exchange in self._outbox.exchanges.take_overdue(now_ns=self._outbox.now_ns):
             self.give_up(exchange)
 
@@ -85,7 +85,7 @@ class ClientRequests:
                     exchange.batch_count_max = 1
 
     def failed(self, number: int, error: NameServiceError) -> None:
-        """Tell whoever asked for request *number* that it cannot be sent."""
+        """Tell the asker of request *number* that it cannot be sent."""
         exchanges = self._outbox.exchanges.answered(number, now_ns=self._outbox.now_ns)
         for exchange in exchanges:
             if exchange is None:
@@ -96,7 +96,7 @@ class ClientRequests:
                 exchange.batch_count_max = 1  # one of them is to blame
 
     def give_up(self, exchange: Exchange) -> None:
-        """Let the caller go at its deadline; what must reach the server goes on."""
+        """Release the caller at its deadline; what must reach the server goes on."""
         if exchange.key[0] in (Purpose.WITHDRAW, Purpose.CLOSE):
             self._outbox.complete(exchange)
         else:

@@ -98,7 +98,7 @@ class ClientSubscriptions:
             self._report(event.retriever_id, subscription.refused)
 
     def remove(self, retriever_id: int) -> None:
-        """Let a retriever go, and unsubscribe after the last of a component."""
+        """Remove a retriever, and unsubscribe after the last of a component."""
         component_id = self._retrievers.pop(retriever_id, None)
         if component_id is None:
             return

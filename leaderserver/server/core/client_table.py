@@ -2,7 +2,7 @@
 Which secret is which session, and where its client is reached.
 
 Three names lead to a client.  Its *secret* is how it proves itself; the *nonce* of its
-greeting, together with where that came from, lets a repeated greeting have the same
+greeting, together with where that came from, gets a repeated greeting the same
 answer; its *connection* is how the death of its process shows.
 """
 

@@ -96,7 +96,7 @@ class HeldEffects:
         """
         Return what may be told although *epoch* could not be recorded.
 
-        That nobody leads may be told; no grant, and no leader.
+        That there is no leader may be told; no grant, and no leader.
 
         Returns:
             None if a later epoch is to be recorded as well: it decides.

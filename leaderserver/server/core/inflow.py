@@ -80,7 +80,7 @@ class Inflow:
         return tuple(self._given)
 
     def limit(self, *, bytes_per_connection_max: int, bytes_max: int) -> None:
-        """Let so much wait from now on; see the class."""
+        """Set how much may wait from now on; see the class."""
         self._bytes_per_connection_max = bytes_per_connection_max
         self._bytes_max = bytes_max
 

@@ -102,7 +102,7 @@ def inspect_sessions(
         core: Whose sessions.
         after: The last that is known already.
         now_ns: When it is.
-        may_see: Which components whoever asks may be told of; then only sessions that
+        may_see: Which components the asker may be told of; then only sessions that
             contend for one of those are told.  None: all.
     """
     records: list[SessionRecord] = []

@@ -8,9 +8,9 @@ written, the shell learns from the kernel (`zmqtransport.tcp_counters`) and tell
 
 Each client has two lanes.  What is urgent (acknowledgements, grants, revocations) goes
 first and stays in order; what is *bulk* (values and lists that somebody asked for) goes
-after it.  A client that does not read has so many bytes; what is bulk and has no room
-is refused, and the client told so.  If all together are too many, the one with the most
-loses its connection: a flood never costs those with few.
+after it.  A client that does not read has a limit in bytes; what is bulk and has no
+room is refused, and the client told so.  If all together are too many, the one with the
+most loses its connection: a flood never costs those with few.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class ReplyQueues:
         )
 
     def add(self, peer: bytes, payload: bytes, *, is_bulk: bool) -> None:
-        """Let *payload* wait for *peer*."""
+        """Queue *payload* for *peer*."""
         state = self._peers.get(peer)
         if state is None:
             state = self._peers[peer] = _Peer()
@@ -163,7 +163,7 @@ class ReplyQueues:
         return payload
 
     def put_back(self, peer: bytes, payload: bytes) -> None:
-        """Let *payload*, which was taken and could not be sent, go first again."""
+        """Make *payload*, which was taken and could not be sent, go first again."""
         state = self._peers[peer]
         state.urgent.appendleft(payload)
         size_bytes = len(payload) + self.limits.overhead_bytes

@@ -144,7 +144,7 @@ class Subscriptions:
         Give a change of *component_id* its number.
 
         Returns:
-            Its revision, or None if nobody has subscribed and nothing need be sent.
+            Its revision, or None if no session has subscribed and nothing need be sent.
         """
         topic = self._topics.get(component_id)
         if topic is None:

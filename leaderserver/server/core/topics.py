@@ -99,7 +99,7 @@ class TopicTable:
     def limit(
         self, *, topics_per_connection_max: int, topics_max: int, bytes_max: int
     ) -> None:
-        """Let these limits hold from the next change on; see the class."""
+        """Set the limits from the next change on; see the class."""
         self._bytes_max = bytes_max
         self._topics_per_connection_max = min(
             topics_per_connection_max,
