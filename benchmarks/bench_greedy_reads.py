@@ -3,9 +3,8 @@ What one caller's large reads cost the others, and a node (rules B1, B2).
 
 Workload: one node, one proxy, each a process of its own over loopback TCP.  A client
 asks for one small value every 2 ms; beside it another process asks, as fast as it can,
-for the largest answers there are (15 values of 1 MB, four questions at once), or scans
-the whole state (ten scans at once).  Rounds without and with the other process
-alternate.
+for one value of 15 MB, or for 15 values of 1 MB (four questions at once), or scans the
+small ones (ten scans at once).  Rounds without and with the other process alternate.
 
 Bad: a p99 beside it above twice that without; more than 64 MiB of anonymous memory of
 the node above its rest.
@@ -34,11 +33,13 @@ if TYPE_CHECKING:
 _SMALL_COUNT: Final = 200_000
 _LARGE: Final = [f"large-{number}" for number in range(15)]
 _LARGE_SIZE_BYTES: Final = 1_000_000
+_LARGEST: Final = "z-largest"  # scans end before it
+_LARGEST_SIZE_BYTES: Final = 15_000_000
 _ROUND_COUNT: Final = 3
 _ROUND_SECONDS: Final = 4.0
 _PAUSE_SECONDS: Final = 0.002
 _SAMPLE_SECONDS: Final = 0.01
-_THREADS: Final = {"largest answers": 4, "scans": 10}
+_THREADS: Final = {"15 MB": 4, "15 times 1 MB": 4, "scans": 10}
 
 
 def run() -> None:
@@ -49,6 +50,8 @@ def run() -> None:
         cluster.write(keys, "v" * 100, rows_per_batch=50_000)
         large = "l" * _LARGE_SIZE_BYTES
         cluster.write(_LARGE, large, rows_per_batch=5, first_batch_id=100)
+        largest = "l" * _LARGEST_SIZE_BYTES
+        cluster.write([_LARGEST], largest, rows_per_batch=1, first_batch_id=200)
         pid = cluster.node_pids[0]
         with QueryableStateClient(cluster.url) as client:
             _measure(client, keys[0], 1.0)
@@ -144,6 +147,8 @@ def _ask_for_much(url: str, manner: str) -> None:
                     if manner == "scans":
                         for _ in client.scan(JOB, STATE, limit=20_000):
                             pass
+                    elif manner == "15 MB":
+                        client.get(JOB, STATE, _LARGEST)
                     else:
                         client.get_many(JOB, STATE, _LARGE)
                     told["answered"] += 1

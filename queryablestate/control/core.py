@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
+from hmac import compare_digest
 from itertools import islice
 from typing import TYPE_CHECKING, Final, assert_never, final
 
@@ -138,6 +139,7 @@ if TYPE_CHECKING:
     from queryablestate.control.job.job import Job
     from queryablestate.control.routes import KvStateLocation
     from queryablestate.errors import StateUnavailableError
+    from queryablestate.wire.node_messages import JoinConnection
     from queryablestate.wire.operation_messages import ListRescalings, RescalingsListed
     from queryablestate.wire.records import AssignmentRecord, CountersRecord, NodeRecord
 
@@ -377,6 +379,19 @@ class ControlCore:
         """Return which node is registered over *link*, or None."""
         node = self._control.nodes.at(link)
         return None if node is None else node.node_id
+
+    def link_of(self, message: JoinConnection) -> LinkId | None:
+        """Return over which link the node of another connection is registered."""
+        control = self._control
+        node = control.nodes.present(message.node_id)
+        if (
+            node is None
+            or node.registration_id != message.registration_id
+            or not control.copy_secret
+            or not compare_digest(message.copy_secret, control.copy_secret)
+        ):
+            return None
+        return node.link
 
     def next_deadline_ns(self) -> int | None:
         """Return when `step` must be called again, or None if it need not be."""

@@ -210,6 +210,7 @@ class NodeLoop:
             clock=self._clock,
             on_event=self.step,
             on_question=self._asked,
+            join=lambda: self._core.join_message,
         )
         self._resources.callback(self.client.disconnect)
         self.step(self._store.store_opened())

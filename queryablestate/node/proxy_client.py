@@ -6,9 +6,10 @@ over which the node registers, is given commands, is asked, and answers.  What t
 connect to and what to say is `NodeCore`'s business; here are the socket, and what of it
 is nothing that the core should see: frames that are no messages.
 
-What is on its way is counted in bytes: ZeroMQ would hold thousands of answers of 16 MB
-for a proxy that does not read (rule B1).  Large answers tell when they are gone, and
-while too much is on its way, nothing more is read in the loop.
+What is on its way is counted in bytes (`queryablestate.node.departures`).  Answers that
+are large tell when they are gone, and while too much is on its way, nothing more is
+read in the loop.  Large ones have a connection of their own
+(`queryablestate.node.second_connection`).
 
 libzmq connects again by itself, with the exceptions of `zmqtransport.connections`
 (*Finality*).  In these the core hears nothing for a while, and asks for a new
@@ -17,7 +18,6 @@ connection.
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
@@ -30,7 +30,6 @@ from nameservice import (
     RemoteProtocolError,
     get_logger,
 )
-from nameservice.clock import NS_PER_MS
 from queryablestate.connect.credentials import Credentials, dealer_to, load_caller_keys
 from queryablestate.node.core.core import check_command
 from queryablestate.node.core.events import (
@@ -40,11 +39,16 @@ from queryablestate.node.core.events import (
     ProxyDisconnected,
     ProxyFound,
 )
+from queryablestate.node.departures import Departures
+from queryablestate.node.second_connection import (
+    LARGE_SIZE_BYTES_MIN,
+    SecondConnection,
+)
 from queryablestate.wire.address import StateAddress, parse_address
 from queryablestate.wire.codec import FRAME_COUNT_MAX, decode_to_node, encode
+from queryablestate.wire.node_messages import ConnectionJoined
 from queryablestate.wire.questions import Question
 from zmqtransport import (
-    BytesInFlight,
     ConnectionClosed,
     ConnectionOpened,
     HandshakeFailed,
@@ -60,14 +64,15 @@ from zmqtransport import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import msgspec
 
     from haservices import HAServices
     from nameservice import Clock
+    from queryablestate.wire.node_messages import JoinConnection
     from retrieval import LeaderInformation
-    from zmqtransport import ConnectionEvent, ConnectionId, Dealer
+    from zmqtransport import ConnectionEvent, Dealer
 
 
 __all__ = ["NODE_TO_PROXY_SOCKET_LIMITS", "QueryStateProxyClient"]
@@ -78,9 +83,6 @@ NODE_TO_PROXY_SOCKET_LIMITS: Final = SocketLimits(
     frame_size_bytes_max=64 * 1024 * 1024,
     silence_timeout_ms=10_000,
 )
-
-_IN_FLIGHT_SIZE_BYTES_MAX: Final = 4 << 20
-_LOOK_NS: Final = 5 * NS_PER_MS
 
 
 @final
@@ -98,6 +100,8 @@ class QueryStateProxyClient:
         clock: For the log only.
         on_event: Is told what happens.
         on_question: Is told each question, with its second frame.
+        join: Returns what a second connection says of itself; None if there may be
+            none now.
 
     Attributes:
         link: The number of the present connection; rises with each.
@@ -115,6 +119,7 @@ class QueryStateProxyClient:
         clock: Clock,
         on_event: Callable[[NodeEvent], None],
         on_question: Callable[[Question, bytes], None],
+        join: Callable[[], JoinConnection | None] = lambda: None,
     ) -> None:
         self._ha = ha
         self._credentials = credentials
@@ -123,18 +128,15 @@ class QueryStateProxyClient:
         self._clock = clock
         self._on_event = on_event
         self._on_question = on_question
+        self._join = join
         self._budget = LogBudget()
         self._log = get_logger(component="state-node")
         self._retriever = ha.get_leader_retriever(QUERY_PROXY)
         self._dealer: Dealer | None = None
         self._address = ""
-        self._in_flight = BytesInFlight()
-        self._connection: ConnectionId | None = None
-        self._handed_bytes = 0
-        # Up to where what was handed over must be gone, its size, and who is told then.
-        self._departures: deque[tuple[int, int, Callable[[], None]]] = deque()
-        self._told_bytes = 0
-        self._look_due_ns: int | None = None
+        self._first = Departures(clock)
+        self._second: SecondConnection | None = None
+        self._has_no_second = False
         self.link = 0
         self.problem: NameServiceError | None = None
         self.counts: dict[str, int] = {}
@@ -171,6 +173,7 @@ class QueryStateProxyClient:
     def connect(self, text: str) -> None:
         """Leave the present connection, and open one to the address *text*."""
         self.disconnect()
+        self._has_no_second = False
         self.link += 1
         self._address = text
         try:
@@ -185,7 +188,10 @@ class QueryStateProxyClient:
         if self._dealer is not None:
             self._dealer.close()
             self._dealer = None
-        self._let_go()
+        if self._second is not None:
+            self._second.close()
+            self._second = None
+        self._first.over()
 
     def send(
         self,
@@ -215,74 +221,72 @@ class QueryStateProxyClient:
             return True
         envelope = encode(message)
         frames = [envelope] if payload is None else [envelope, payload]
-        outcome = send_now(self._dealer.socket, frames)
-        is_sent = outcome is SendOutcome.SENT
-        if is_sent and self._connection is not None:
-            size_bytes = sum(map(len, frames))
-            self._handed_bytes += size_bytes
-            self._in_flight.add(self._connection, size_bytes)
-            if on_gone is not None:
-                self._told_bytes += size_bytes
-                self._departures.append((self._handed_bytes, size_bytes, on_gone))
-                self._look()
-        elif on_gone is not None:
-            on_gone()
-        if is_sent:
+        is_large = payload is not None and len(payload) > LARGE_SIZE_BYTES_MIN
+        if is_large and self._sent_over_second(frames, on_gone):
             return True
+        outcome = send_now(self._dealer.socket, frames)
+        if outcome is SendOutcome.SENT:
+            self._first.add(sum(map(len, frames)), on_gone)
+            return True
+        if on_gone is not None:
+            on_gone()
         self._drop(f"unsent-{outcome.value}", "the proxy takes no more")
         return False
 
     @property
     def is_congested(self) -> bool:
         """Return whether more waits to be sent than may wait for long (rule B1)."""
-        connection = self._connection
-        if connection is None:
-            return False
-        # Those whose leaving is told of are bounded by who reads them.
-        small_max = _IN_FLIGHT_SIZE_BYTES_MAX + self._told_bytes
-        return (
-            self._in_flight.of(connection) > small_max
-            and self._in_flight.look(connection) > small_max
-        )
+        return any(one.is_congested for one in self._departures())
 
     def next_deadline_ns(self) -> int | None:
         """Return when `advance` is to be called, or None."""
-        return self._look_due_ns
+        times = [one.next_deadline_ns() for one in self._departures()]
+        return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     def advance(self) -> None:
         """Look what has gone meanwhile, if it is time."""
-        if self._look_due_ns is not None and self._clock.now_ns() >= self._look_due_ns:
-            self._look()
+        for one in self._departures():
+            one.advance()
 
-    def _look(self) -> None:
-        """Tell of what the kernel has taken, and look again soon if that is not all."""
-        self._look_due_ns = None
-        if self._connection is None:
+    def _departures(self) -> tuple[Departures, ...]:
+        second = self._second
+        return (self._first,) if second is None else (self._first, second.departures)
+
+    def _sent_over_second(
+        self,
+        frames: Sequence[bytes | zmq.Frame],
+        on_gone: Callable[[], None] | None,
+    ) -> bool:
+        """Send a large answer over a connection of its own, if that can be used."""
+        if self._second is None:
+            self._open_second()
+        return self._second is not None and self._second.send(frames, on_gone)
+
+    def _open_second(self) -> None:
+        """Open a second connection, if there may be one and there was none yet."""
+        join = self._join()
+        if join is None or self._has_no_second:
             return
-        gone_bytes = self._handed_bytes - self._in_flight.look(self._connection)
-        while self._departures and self._departures[0][0] <= gone_bytes:
-            _, size_bytes, on_gone = self._departures.popleft()
-            self._told_bytes -= size_bytes
-            on_gone()
-        if self._departures:
-            self._look_due_ns = self._clock.now_ns() + _LOOK_NS
+        try:
+            dealer = self._dealer_to(parse_address(self._address))
+        except NameServiceError as error:
+            self._has_no_second = True
+            self._drop("unconnected", str(error))
+            return
+        self._second = SecondConnection(
+            dealer,
+            join,
+            loop=self._loop,
+            clock=self._clock,
+            on_lost=lambda: self._on_event(ProxyDisconnected()),
+        )
 
-    def _let_go(self) -> None:
-        """Take note that nothing is on its way any more: the connection is over."""
-        self._look_due_ns = None
-        if self._connection is not None:
-            self._in_flight.forget(self._connection)
-            self._connection = None
-        self._handed_bytes = self._told_bytes = 0
-        departures, self._departures = self._departures, deque()
-        for _, _, on_gone in departures:
-            on_gone()
+    def _dealer_to(self, address: StateAddress) -> Dealer:
+        key_pair = load_caller_keys(self._credentials, self._ha.config, address)
+        return dealer_to(self._context, address, key_pair, NODE_TO_PROXY_SOCKET_LIMITS)
 
     def _open(self, address: StateAddress) -> None:
-        key_pair = load_caller_keys(self._credentials, self._ha.config, address)
-        self._dealer = dealer_to(
-            self._context, address, key_pair, NODE_TO_PROXY_SOCKET_LIMITS
-        )
+        self._dealer = self._dealer_to(address)
         self._dealer.serve(
             self._loop,
             on_event=self._watch,
@@ -293,13 +297,12 @@ class QueryStateProxyClient:
     def _watch(self, event: ConnectionEvent) -> None:
         match event:
             case ConnectionOpened(connection_id=connection_id):
-                self._let_go()
-                self._connection = connection_id
+                self._first.opened(connection_id)
             case HandshakeSucceeded():
                 self.problem = None
                 self._on_event(ProxyConnected())
             case ConnectionClosed():
-                self._let_go()
+                self._first.over()
                 self._on_event(ProxyDisconnected())
             case HandshakeFailed():
                 self.problem = handshake_error(event, target=self._address)
@@ -316,6 +319,8 @@ class QueryStateProxyClient:
                 payload = frames[1].bytes if len(frames) == FRAME_COUNT_MAX else b""
                 self._on_question(message, payload)
                 return
+            if isinstance(message, ConnectionJoined):
+                return  # it is for the second connection
             check_command(message)
         except RemoteProtocolError as error:
             self._drop(error.reason, error.detail)

@@ -60,7 +60,9 @@ from queryablestate.wire.clients import (
     Welcome,
 )
 from queryablestate.wire.node_messages import (
+    ConnectionJoined,
     EntriesApplied,
+    JoinConnection,
     KeyGroupsCopied,
     LeaveNode,
     NodeHeartbeat,
@@ -164,6 +166,7 @@ class ProxyLoop:
         self._limiter = RateLimiter(config.rate_limits)
         self._sessions = SessionTable(config.session_count_max)
         self._nodes: dict[LinkId, Caller] = {}
+        self._second_of: dict[LinkId, LinkId] = {}
         self._epoch_last = 0
         self._reads = ReadRouter(
             access=config.access,
@@ -322,16 +325,20 @@ class ProxyLoop:
                 if self.control.leads:
                     now_ns = self._clock.now_ns()
                     outgoing = self._reads.nodes.answered(
-                        link, message, payload, now_ns=now_ns
+                        self._node_of(link), message, payload, now_ns=now_ns
                     )
                 else:  # it was asked while we led, and may be a thing of the past
                     refusal = _refusal(message.question_id, NOT_LEADER)
                     now_ns = self._clock.now_ns()
-                    outgoing = self._reads.nodes.refused(link, refusal, now_ns=now_ns)
+                    outgoing = self._reads.nodes.refused(
+                        self._node_of(link), refusal, now_ns=now_ns
+                    )
                 self._send_all(outgoing)
             case Refusal():
                 now_ns = self._clock.now_ns()
-                outgoing = self._reads.nodes.refused(link, message, now_ns=now_ns)
+                outgoing = self._reads.nodes.refused(
+                    self._node_of(link), message, now_ns=now_ns
+                )
                 self._send_all(self._current(outgoing))
             case (
                 RegisterNode()
@@ -346,6 +353,8 @@ class ProxyLoop:
                 | SnapshotLoaded()
             ):
                 self._node_spoke(link, message, public_key)
+            case JoinConnection():
+                self._join(link, message)
             case Hello():
                 self._hello(link, message, public_key)
             case _:
@@ -473,6 +482,22 @@ class ProxyLoop:
         self._nodes[link] = caller
         return None
 
+    def _join(self, link: LinkId, message: JoinConnection) -> None:
+        """Take what comes over *link* for what comes over that of a node (rule B2)."""
+        core = self.control.core
+        node = (
+            core.link_of(message) if core is not None and self.control.leads else None
+        )
+        if node is None:
+            self.port.count("connections_not_joined")
+            return  # the node goes on without it
+        self._second_of[link] = node
+        self._send(link, ConnectionJoined())
+
+    def _node_of(self, link: LinkId) -> LinkId:
+        """Return over which link the node is registered that speaks over *link*."""
+        return self._second_of.get(link, link)
+
     def _dismiss(self, link: LinkId) -> None:
         """Take a node for gone that may be none any more."""
         del self._nodes[link]
@@ -482,6 +507,7 @@ class ProxyLoop:
     def _links_closed(self, links: Sequence[LinkId]) -> None:
         for link in links:
             self._nodes.pop(link, None)
+            self._second_of.pop(link, None)
             self._send_all(self._current(self._reads.client_left(link)))
             self.control.link_closed(link)
 

@@ -21,7 +21,12 @@ from msgspec import Meta, field
 from queryablestate.wire.adoption_messages import AdoptionAnswer, AdoptionRequest
 from queryablestate.wire.batch_digest import BatchDigest
 from queryablestate.wire.kept_rows import KeptRows
-from queryablestate.wire.node_messages import FromNode, ToNode
+from queryablestate.wire.node_messages import (
+    ConnectionJoined,
+    FromNode,
+    JoinConnection,
+    ToNode,
+)
 from queryablestate.wire.operation_messages import OperationAnswer, OperationRequest
 from queryablestate.wire.questions import Answer, Ask, Question, Refusal, Told
 from queryablestate.wire.records import StageRecord
@@ -475,7 +480,7 @@ ClientRequest: TypeAlias = (
     | SnapshotRequest
     | AdoptionRequest
 )
-ToProxy: TypeAlias = ClientRequest | FromNode | Answer | Refusal
+ToProxy: TypeAlias = ClientRequest | FromNode | JoinConnection | Answer | Refusal
 """Everything that comes in at the proxy."""
 
 ToClient: TypeAlias = (
@@ -494,5 +499,5 @@ ToClient: TypeAlias = (
     | SnapshotAnswer
     | AdoptionAnswer
 )
-ToNodeFrame: TypeAlias = ToNode | Question
+ToNodeFrame: TypeAlias = ToNode | ConnectionJoined | Question
 """Everything that the proxy sends to a node."""

@@ -36,6 +36,7 @@ __all__ = [
     "ChunkRefused",
     "ChunkStaged",
     "CollectStages",
+    "ConnectionJoined",
     "CopySource",
     "EntriesApplied",
     "FenceWriters",
@@ -43,6 +44,7 @@ __all__ = [
     "HeartbeatAcknowledged",
     "JobAssignment",
     "JobPosition",
+    "JoinConnection",
     "JoiningGroup",
     "KeepPlan",
     "KeyGroupsCopied",
@@ -214,6 +216,27 @@ class NodeRefused(WireStruct, frozen=True, kw_only=True, tag="refused"):
 
     reason: str
     detail: str
+
+
+class JoinConnection(WireStruct, frozen=True, kw_only=True, tag="join"):
+    """
+    Say that a node, which is registered over another connection, has this one, too.
+
+    What it answers over this one counts as if it came over that (rule B2).
+
+    Attributes:
+        node_id: The node.
+        registration_id: Its process.
+        copy_secret: What it was given when it registered: others do not have it.
+    """
+
+    node_id: str
+    registration_id: str
+    copy_secret: CopySecret
+
+
+class ConnectionJoined(WireStruct, frozen=True, kw_only=True, tag="joined"):
+    """The node of a `JoinConnection` may answer over it."""
 
 
 class NodeHeartbeat(WireStruct, frozen=True, kw_only=True, tag="heartbeat"):

@@ -95,6 +95,7 @@ from queryablestate.wire.node_messages import (
     FenceWriters,
     HeartbeatAcknowledged,
     JobAssignment,
+    JoinConnection,
     KeepPlan,
     KeyGroupsCopied,
     LeaveNode,
@@ -192,6 +193,17 @@ class NodeCore:
     def is_registered(self) -> bool:
         """Return whether the proxy leader has taken the node, as far as is known."""
         return self._registration.is_registered
+
+    @property
+    def join_message(self) -> JoinConnection | None:
+        """Return what another connection to the proxy says of itself, if it may be."""
+        if not self.is_registered:
+            return None
+        return JoinConnection(
+            node_id=self._identity.node_id,
+            registration_id=self._identity.registration_id,
+            copy_secret=self._copy_secret,
+        )
 
     def next_deadline_ns(self) -> int:
         """Return when `step` must be called again."""

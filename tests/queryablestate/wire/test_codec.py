@@ -49,10 +49,12 @@ from queryablestate.wire.node_messages import (
     ChunkRefused,
     ChunkStaged,
     CollectStages,
+    ConnectionJoined,
     CopySource,
     FenceWriters,
     HeartbeatAcknowledged,
     JobAssignment,
+    JoinConnection,
     KeepPlan,
     KeyGroupsCopied,
     LeaveNode,
@@ -264,6 +266,7 @@ RESCALING = JobRescaling(
     ),
 )
 TO_PROXY: list[Struct] = [
+    JoinConnection(node_id="a", registration_id="r", copy_secret=bytes(16)),
     RescaleJob(request_id=1, session=SESSION, job_id=APP, node_count=2),
     ListRescalings(request_id=1, session=SESSION),
     DrainNode(request_id=1, session=SESSION, node_id="a"),
@@ -412,6 +415,7 @@ TO_CLIENT: list[Struct] = [
     Refusal(request_id=1, code="rate-limited", data=(0.5, "caller")),
 ]
 TO_NODE: list[Struct] = [
+    ConnectionJoined(),
     CancelQuestions(leader_epoch=1, question_ids=(1, 2)),
     CollectStages(
         leader_epoch=1,
