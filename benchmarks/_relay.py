@@ -21,7 +21,7 @@ _HELLO: Final = b"echo"
 
 
 def _end_with_input() -> None:
-    """End this process when whoever started it does."""
+    """End this process when its parent does."""
 
     def wait() -> None:
         sys.stdin.buffer.read()

@@ -123,7 +123,7 @@ class StateCluster:
             "--data-dir",
             str(self._directory / node_id),
             "--drain-timeout",
-            "0",  # all of them end: there is nobody to take anything over
+            "0",  # all of them end: there is no node to take anything over
             log=log,
         )
         self.node_pids.append(process.pid)

@@ -46,7 +46,7 @@ def _start(url: str, address: str) -> subprocess.Popen[bytes]:
 
 
 def _killed_ms(url: str) -> list[float]:
-    """Return the failovers of so many rounds, each of which kills the leader."""
+    """Return the failovers of a number of rounds, each of which kills the leader."""
     config = HAConfig(url=url, session_timeout_seconds=_SESSION_TIMEOUT_SECONDS)
     values = []
     with open_ha_services(config) as ha, ha.get_leader_retriever("bench") as retriever:
@@ -75,7 +75,7 @@ def _killed_ms(url: str) -> list[float]:
 
 
 def _resigned_ms(url: str) -> list[float]:
-    """Return the handovers of so many rounds, in which the leader resigns."""
+    """Return the handovers of a number of rounds, in which the leader resigns."""
     config = HAConfig(url=url, session_timeout_seconds=_SESSION_TIMEOUT_SECONDS)
     values = []
     with open_ha_services(config) as one, open_ha_services(config) as other:

@@ -1,7 +1,7 @@
 """
 How long until everybody is told of a new leader, with 1 to 500 retrievers.
 
-Workload: one leader confirms a new address again and again; so many clients, each with
+Workload: one leader confirms a new address again and again; many clients, each with
 a session and a retriever of its own, in this process.  Unit: milliseconds from the call
 of `confirm_leadership` until its answer, and until the last retriever was told.  Bad:
 above half a second for 500 clients (all of them, 1,000 threads, share this process).

@@ -180,7 +180,7 @@ def _move(
     node_count: int | None = None,
     replica_count: int | None = None,
 ) -> _Moved:
-    """Rescale, and wait until all rows are where they shall be."""
+    """Rescale, and wait until all rows are where they are to be."""
     rows_before, size_before_bytes = cluster.copied()
     with StateOperations(HAConfig(url=cluster.url)) as operations:
         began = time.perf_counter()
@@ -221,7 +221,7 @@ def _scan() -> list[float]:
 
 
 def _put(row_count: int) -> list[float]:
-    """Return how fast so many rows are put into a fresh environment, in rounds."""
+    """Return how fast *row_count* rows are put into a fresh environment, in rounds."""
     value = _VALUE.encode()
     rows = [(key, value) for key in _row_keys(row_count)]
     size_bytes = sum(len(key) + len(value) for key, _ in rows)
@@ -292,7 +292,7 @@ def _fill(store: StateStore) -> None:
 
 
 def _stream(size_bytes: int) -> list[float]:
-    """Return how fast so many bytes go over a bare socket, in rounds."""
+    """Return how fast *size_bytes* go over a bare socket, in rounds."""
     page, values = bytes(_PAGE_SIZE_BYTES), []
     page_count = max(1, size_bytes // _PAGE_SIZE_BYTES)
     with (

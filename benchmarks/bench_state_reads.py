@@ -148,7 +148,7 @@ def _many(url: str, keys: Sequence[str]) -> Figure:
 
 
 async def _outstanding(url: str, keys: Sequence[str]) -> Figure:
-    """Return the answers per second with so many questions always outstanding."""
+    """Return the answers per second with that many questions always outstanding."""
     values = []
     async with AsyncQueryableStateClient(url) as client:
 

@@ -16,7 +16,7 @@ from nameservice import LeadershipLostError
 def test_the_leader_is_found_and_deposed(
     ha_services: HAServices, leadership_control: LeadershipControl
 ) -> None:
-    """Whoever leads is found; once it is deposed, it knows."""
+    """The leader is found; once it is deposed, it knows."""
     with (
         campaign(ha_services, "flights", "10.0.0.7:8000") as leadership,
         ha_services.get_leader_retriever("flights") as retriever,

@@ -22,7 +22,7 @@ class Contender:
         self.address = address
 
     def grant_leadership(self, session: LeaderSession) -> None:
-        """Prepare what leading needs, then let retrievers find us."""
+        """Prepare what leading needs; then confirm, so that retrievers find us."""
         print(f"granted epoch {session.epoch}", flush=True)
         try:
             self.election.confirm_leadership(session.leader_session_id, self.address)

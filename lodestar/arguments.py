@@ -49,12 +49,12 @@ _FILE_OPTIONS: Final = (
 
 
 def add_json_option(parser: argparse._ActionsContainer, what: str) -> None:
-    """Let the caller ask for JSON; *what* says in which form it comes."""
+    """Add the option that asks for JSON; *what* says in which form it comes."""
     parser.add_argument("--json", action="store_true", help=f"print {what}")
 
 
 def add_log_option(parser: argparse.ArgumentParser, default: str) -> None:
-    """Let the caller choose how much is logged to standard error."""
+    """Add the option that says how much is logged to standard error."""
     parser.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
@@ -67,7 +67,7 @@ def add_name_service_options(
     parser: argparse.ArgumentParser, *, stays: bool = False, contends: bool = False
 ) -> None:
     """
-    Let the caller say which name service, and how to live with it.
+    Add the options that say which name service, and how to live with it.
 
     Args:
         parser: A verb's.

@@ -230,7 +230,7 @@ class Candidacy:
             self._happenings.put(signalled)
 
     def _wait_for_grant(self, give_up_seconds: float) -> LeaderSession | None:
-        """Return what we are granted, or None if we shall end."""
+        """Return what we are granted, or None if we are to end."""
         while True:
             happening = next_until(give_up_seconds, self._happenings, self._job)
             match happening:

@@ -212,7 +212,7 @@ def _health_config(arguments: Namespace) -> HealthConfig | None:
 def _wait_for_health(
     health: HealthChecker, job: str, happenings: Happenings, give_up_seconds: float
 ) -> bool:
-    """Return once the health check passes; False if we shall end."""
+    """Return once the health check passes; False if we are to end."""
     if not health.is_passing:
         say(f"not contending for {job} until the health check passes")
     while not health.is_passing:

@@ -66,7 +66,7 @@ class GuardedCommand:
 
     def signal(self, number: signal.Signals) -> None:
         """Send *number* to the command and to all of its process group."""
-        # The group bears the guardian's id, which is nobody else's until the guardian
+        # The group bears the guardian's id, which no other has until the guardian
         # has been waited for.
         with self._lock:
             if self._process.returncode is None:
@@ -103,7 +103,7 @@ class GuardedCommand:
             word = lines.read()
         if not word:
             # Somebody killed the guardian, and with it our only word of the command:
-            # nobody may be left behind.
+            # no process may be left behind.
             self.signal(signal.SIGKILL)
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         with self._lock:

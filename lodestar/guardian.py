@@ -63,7 +63,7 @@ def main(lifeline_fd: int, command: list[str]) -> NoReturn:
     wake_reader, wake_writer = os.pipe()
     os.set_blocking(wake_writer, False)
     signal.set_wakeup_fd(wake_writer)
-    # A handler, for what is ignored wakes nobody.
+    # A handler, for a signal that is ignored wakes no thread.
     signal.signal(signal.SIGCHLD, _wake)
 
     guardian_pid = os.getpid()
@@ -88,7 +88,7 @@ def main(lifeline_fd: int, command: list[str]) -> NoReturn:
 
 
 def _wake(number: int, frame: FrameType | None) -> None:
-    """Let the interpreter write to the descriptor that wakes the poll."""
+    """Have the interpreter write to the descriptor that wakes the poll."""
 
 
 def _become(command: list[str], guardian_pid: int) -> NoReturn:

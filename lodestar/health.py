@@ -5,8 +5,8 @@ Theory of operation
 -------------------
 One check runs at a time.  The next one starts an interval after the last one ended; one
 that takes longer than its timeout is killed, and has failed.  Until the first check has
-passed, and from the last of so many failures in a row until the next check that passes,
-the check *fails*: whoever asks it does not contend.
+passed, and from the last of a number of failures in a row until the next check that
+passes, the check *fails*: a program that asks it does not contend.
 
 ::
 

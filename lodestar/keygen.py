@@ -83,7 +83,7 @@ def _keygen(arguments: Namespace) -> ExitCode:
 
 def _keygen_token(arguments: Namespace, base: Path | None) -> ExitCode:
     token = generate_token()
-    # In a file the token is where it is wanted, and in nobody's scrollback.
+    # In a file the token is where it is wanted, and in no scrollback.
     made = ("token", token)
     if base is not None:
         made = ("token_file", str(write_token(token, base)))

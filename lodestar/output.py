@@ -197,10 +197,10 @@ def json_line(document: Any) -> str:
 
 def write(text: str, file: TextIO | None = None) -> None:
     """
-    Write *text* and a newline, and flush: whoever reads a pipe waits for it.
+    Write *text* and a newline, and flush: the reader of a pipe waits for it.
 
     Raises:
-        BrokenPipeError: If nobody reads any more.
+        BrokenPipeError: If the reader is gone.
     """
     print(text, file=sys.stdout if file is None else file, flush=True)
 

@@ -50,7 +50,7 @@ class _Least(TypedDict):
 
 
 def add_state_options(parser: argparse.ArgumentParser) -> None:
-    """Let the caller say who it is, how long it waits, and which name service."""
+    """Add the options that say who asks, how long, and at which name service."""
     parser.add_argument(
         "--deadline",
         metavar="SECONDS",
@@ -81,7 +81,7 @@ def add_state_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_least_options(parser: argparse.ArgumentParser) -> None:
-    """Let the caller wait for a batch; see `least_arguments`."""
+    """Add the options that wait for a batch; see `least_arguments`."""
     parser.add_argument(
         "--min-batch",
         metavar="N",
@@ -150,8 +150,8 @@ def open_operations(arguments: Namespace) -> Iterator[StateOperations]:
 
 @contextlib.contextmanager
 def _no_proxy_is_unreachable(url: str) -> Iterator[None]:
-    # "Not found" is about jobs, states and keys here: whoever looks for one must not
-    # take a proxy that is away for a key that is not there.
+    # "Not found" is about jobs, states and keys here: a caller who looks for one must
+    # not take a proxy that is away for a key that is not there.
     try:
         yield
     except NoLeaderError as error:

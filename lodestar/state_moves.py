@@ -72,7 +72,7 @@ def figures_document(figures: MoveFigures) -> dict[str, Any]:
 
 
 def rescaling_sentence(rescaling: RescalingInformation) -> str:
-    """Return in one line where the key groups of a job are, or shall be."""
+    """Return in one line where the key groups of a job are, or will be."""
     job = printable(rescaling.job_id)
     if rescaling.left_count:
         copies = _counted(rescaling.left_count, "copy", "copies")

@@ -2,7 +2,7 @@
 The verb node: run a StateNode as a process of its own (design §5).
 
 SIGTERM means that the node is to go for good: it has its key groups taken over first
-(rule S1), so that nobody notices.  Whatever comes after that, and SIGINT, ends it at
+(rule S1), so that no reader notices.  Whatever comes after that, and SIGINT, ends it at
 once: its rows stay where they are, and are asked again when it is back.
 """
 

@@ -15,7 +15,7 @@ goes out when two heartbeats in a row and part of a third went unanswered, 0.225
 before belief ends, and KILL 0.064 s before.  All of it grows with the lease.
 
 The name service may also end the leadership while we are in contact.  Then it grants to
-nobody else before we acknowledge or belief, as we last knew it, would have ended: the
+no other before we acknowledge or belief, as we last knew it, would have ended: the
 command has until then.
 
 ::

@@ -233,7 +233,7 @@ def enter(
 
 
 def _take_environment(parser: ArgumentParser, verb: str) -> None:
-    """Let ``LODESTAR_VERB_OPTION`` stand for an option that is not given."""
+    """Take ``LODESTAR_VERB_OPTION`` for an option that is not given."""
     for action in parser._actions:  # noqa: SLF001 (argparse has no other way)
         if action.dest in _NOT_FROM_ENVIRONMENT or action.dest.startswith("setting_"):
             continue

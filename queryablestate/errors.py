@@ -213,7 +213,7 @@ class RateLimitedError(QueryableStateError):
     The caller, or everybody together, asks more often than is allowed.
 
     Attributes:
-        retry_after_seconds: When the same request will be let through.
+        retry_after_seconds: When the same request will be admitted.
         limit: Which limit it was, e.g. ``caller`` or ``state``.
     """
 

@@ -149,7 +149,7 @@ class LocalStateCluster:
         Start one more node, and return it when it is registered.
 
         It gets key groups when it is asked for (`StateOperations.rescale`), or when a
-        job has fewer nodes or copies than it shall have.  It is called by the next
+        job has fewer nodes or copies than it is to have.  It is called by the next
         number: that of a node that was removed is not used again.
 
         Raises:

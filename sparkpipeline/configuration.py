@@ -85,7 +85,7 @@ def to_spark_settings(config: HAConfig) -> dict[str, str]:
 
 def use_ha_config(spark: SparkSession, config: HAConfig) -> None:
     """
-    Let every job that this thread starts on *spark* carry *config*.
+    Make every job that this thread starts on *spark* carry *config*.
 
     Sets what `to_spark_settings` returns on the session, and on the present thread for
     the jobs that go around Spark's SQL engine.  Whatever ``spark.lodestar.*`` settings
@@ -226,7 +226,7 @@ class _Opened:
     """What one process has opened; thread-safe."""
 
     def __init__(self) -> None:
-        # Held while a service is opened too: whoever comes second waits for the
+        # Held while a service is opened too: the second to come waits for the
         # first instead of opening another.
         self._lock = threading.Lock()
         self._services: dict[HAConfig, HAServices] = {}

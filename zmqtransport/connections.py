@@ -387,10 +387,9 @@ class ConnectionLimiter:
 
     Every peer that connects could fill all places and say nothing.  So a server may
     tell who `spoke`, under a key that it admits; then only those hold a place for good.
-     Those that have not spoken yet have a quarter of the limit on top, and of them the
-     oldest
-    goes: a flood of them drives out itself, and who speaks at once has spoken before
-    its turn comes.
+    Those that have not spoken yet have a quarter of the limit on top, and of them the
+    oldest goes: a flood of them drives out itself, and who speaks at once has spoken
+    before its turn comes.
 
     Attributes:
         connections_max: The limit; may be replaced at any time, and ends nothing.

@@ -1,9 +1,9 @@
 """
-Processes of the demo: each ends when told to, and when whoever started it is gone.
+Processes of the demo: each ends when told to, and when its parent is gone.
 
 The parent holds the other end of a child's standard input.  That end closes when the
-parent lets go of it, and also when the parent dies in whatever way: no child is left
-behind, and nobody has to look for it.
+parent closes it, and also when the parent dies in whatever way: no child is left
+behind, and none has to be looked for.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def collector_processes(
         retriever: A started retriever of their job.
         config: The name service; handed over in their environment.
         take_report: Takes what they report, a thread for each of them.
-        rehearsed_batch_id: In which batch whoever leads rehearses its death.
+        rehearsed_batch_id: In which batch the leader rehearses its death.
         log_directory: Where their logs go.
 
     Raises:
@@ -99,7 +99,7 @@ def collector_threads(
                 retriever.wait_for_leader(_LEADER_TIMEOUT_SECONDS)
             yield
         finally:
-            # Whoever lost its leadership midway waits, and leaves before it gets
+            # One that lost its leadership midway waits, and leaves before it gets
             # another.
             for collector in collectors:
                 collector.close()

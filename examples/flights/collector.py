@@ -7,12 +7,12 @@ to it on standard output, one JSON object to a line.
 
 Theory of operation
 -------------------
-Granted leadership, a collector first reads the store, and only then confirms: nobody
+Granted leadership, a collector first reads the store, and only then confirms: no task
 finds a leader that does not know what its predecessors counted.  While it leads, each
 delivery becomes one commit under its leader session.  If the store says that the
-leadership is over (`StaleEpochError`), the delivery is refused, and whoever brought it
-looks for the leader again.  If nobody knows whether a commit took effect, the store is
-read anew before anything else is counted.
+leadership is over (`StaleEpochError`), the delivery is refused, and its sender
+looks for the leader again.  If it is not known whether a commit took effect, the store
+is read anew before anything else is counted.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Collector:
         report: Takes what happens to it; may be called from several threads.
         hold_batch_id: A rehearsal of the worst moment to die.  The first delivery of
             this batch is committed but not answered, for as long as it takes somebody
-            to kill the process, up to ten seconds.  Whoever has counted nothing of an
-            earlier batch has just taken over, and rehearses nothing.
+            to kill the process, up to ten seconds.  A leader that has counted nothing
+            of an earlier batch has just taken over, and rehearses nothing.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ def count_flights(flight_count_max: int | None = None) -> dict[str, CarrierSumma
     file to the totals: it is what they are compared with.
 
     Args:
-        flight_count_max: Stop after so many lines; None reads them all.
+        flight_count_max: Stop after that many lines; None reads them all.
 
     Raises:
         DataError: If the file is not there, or has not the flights it should have.

@@ -1,4 +1,4 @@
-"""Delivering a summary to whoever leads, until it is acknowledged."""
+"""Delivering a summary to the leader, until it is acknowledged."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def deliver(
     """
     Return once the leader has *summary* in the store.
 
-    An attempt that fails is repeated, with whoever leads then.  That is safe however
-    it failed: what is counted already is not counted again.
+    An attempt that fails is repeated, with the leader of that time.  That is safe
+    however it failed: what is counted already is not counted again.
 
     Raises:
         DeliveryError: If it was not acknowledged within *timeout_seconds*, or refused

@@ -146,8 +146,9 @@ class Demo:
         Run it, and print what happens.
 
         Raises:
-            DemoFailedError: If totals or states are not what they should be, nobody
-                took over from a leader that was lost, or no node joined and left.
+            DemoFailedError: If totals or states are not what they should be, no
+                collector took over from a leader that was lost, or no node joined and
+                left.
         """
         self._timeline.introduce()
         with contextlib.ExitStack() as up:
@@ -307,7 +308,7 @@ class Demo:
         stack: contextlib.ExitStack,
         on_begun: Callable[[int], None],
     ) -> None:
-        """Let the carriers' totals be delivered; return when all are acknowledged."""
+        """Deliver the carriers' totals; return when all are acknowledged."""
         settings = self._settings
         query = start_stream(
             spark,
@@ -329,7 +330,7 @@ class Demo:
     def _publish(
         self, spark: SparkSession, stack: contextlib.ExitStack, config: HAConfig
     ) -> Asker:
-        """Let all states be published, and somebody ask for them meanwhile."""
+        """Publish all states; have somebody ask for them meanwhile."""
         for state in STATES:
             query = start_state_stream(
                 read_replay(

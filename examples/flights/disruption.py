@@ -17,7 +17,7 @@ __all__ = ["Disruption", "LeaderExpired", "LeaderKilled"]
 
 
 class Disruption(Protocol):
-    """Ends the leadership of whoever leads, somewhere in the middle of the stream."""
+    """Ends the leadership of the leader, somewhere in the middle of the stream."""
 
     def take_report(self, report: Report) -> None:
         """Take note of what happens to the collectors."""
@@ -52,7 +52,7 @@ class LeaderKilled:
         self._is_done = False
 
     def take_report(self, report: Report) -> None:
-        """Kill whoever has committed a delivery and not answered it yet."""
+        """Kill the collector that has committed a delivery and not answered it yet."""
         if isinstance(report, Held):
             self._kill(
                 report.name,

@@ -148,7 +148,7 @@ def start_stream(
 def read_replay(
     spark: SparkSession, directory: Path, *, files_per_batch: int
 ) -> DataFrame:
-    """Return the replayed flights as a stream, so many files to a micro-batch."""
+    """Return the replayed flights as a stream, some files to a micro-batch."""
     return (
         spark.readStream.schema(_SCHEMA)
         .option("maxFilesPerTrigger", files_per_batch)
@@ -159,7 +159,7 @@ def read_replay(
 def deliver_from_executors(
     batch: DataFrame, stream_id: str, batch_id: int, on_begun: Callable[[int], None]
 ) -> Sequence[Receipt]:
-    """Let each task summarise its partition and deliver it to the leader."""
+    """Have each task summarise its partition and deliver it to the leader."""
     on_begun(batch_id)
     task = functools.partial(_deliver_partition, stream_id, batch_id)
     rows = batch.mapInArrow(task, _RECEIPT_SCHEMA).collect()
@@ -250,7 +250,7 @@ def _retriever() -> LeaderRetriever:
 
 @contextlib.contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Let what is started meanwhile, the JVM and its workers, write to *path*."""
+    """Make what is started meanwhile, the JVM and its workers, write to *path*."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

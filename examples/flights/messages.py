@@ -121,7 +121,7 @@ class Retry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     One attempt to deliver that came to nothing.
 
     Attributes:
-        address: Where it was sent, or an empty string if nobody was known to lead.
+        address: Where it was sent, or an empty string if no leader was known.
         epoch: Of the leader that it was sent to, or 0.
         reason: Why it must be tried again.
     """
@@ -154,7 +154,7 @@ class Receipt(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     acknowledged_at_ns: int
 
 
-# -- what a collector reports to whoever started it ------------------------------------
+# -- what a collector reports to its parent --------------------------------------------
 
 
 class Serving(Struct, frozen=True, kw_only=True, tag="serving"):

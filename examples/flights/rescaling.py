@@ -1,4 +1,4 @@
-"""While the flights stream a node joins, and another one leaves; nobody notices."""
+"""While the flights stream a node joins, and another leaves; no reader notices."""
 
 from __future__ import annotations
 

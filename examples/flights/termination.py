@@ -29,7 +29,7 @@ class Termination:
         self.install()
 
     def install(self) -> None:
-        """Take the signals, also from whoever took them since."""
+        """Take the signals, also from a library that took them since."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._take)
 

@@ -10,10 +10,10 @@ The leader store holds, in flat paths::
     totals/<carrier>         a CarrierSummary
 
 A delivery is one commit: the carriers it adds to, and its partition's progress.  So
-either both are in the store or neither is, whoever dies when.  Batch ids rise and one
-batch is done before the next begins; a delivery at or below its partition's progress
-is therefore one that is counted already, and the record stays as small as the number
-of partitions.
+either both are in the store or neither is, whichever process dies.  Batch ids rise and
+one batch is done before the next begins; a delivery at or below its partition's
+progress is therefore one that is counted already, and the record stays as small as the
+number of partitions.
 
 Every put names the version that this leader read or wrote last.  Were its memory ever
 behind the store, the commit would be refused instead of overwriting what it missed.
@@ -108,7 +108,8 @@ class TotalsCore:
     What the leader knows of the store, and what each delivery changes in it.
 
     Not thread-safe.  `plan` changes nothing: call `committed` once the store has
-    taken the commit; if it has not, or nobody knows, read the store into a new core.
+    taken the commit; if it has not, or that is not known, read the store into a new
+    core.
     """
 
     def __init__(self, stored: Mapping[str, VersionedValue]) -> None:

@@ -148,7 +148,7 @@ def _check_token(token: object, *, what: str) -> None:
 
 
 NO_CREDENTIALS: Final = Credentials(is_anonymous=True)
-"""Shows nothing: whoever may connect speaks."""
+"""Shows nothing: every program that may connect speaks."""
 
 
 def credentials_of(
@@ -196,7 +196,8 @@ def load_caller_keys(
     """
     Return the keys to show *address*, or None if there are none to show.
 
-    Whoever has keys for the name service and none for the proxy is the same to both.
+    A client that has keys for the name service and none for the proxy is the same to
+    both.
 
     Raises:
         ConfigurationError: If a key file cannot be used; says what to change.
@@ -214,14 +215,14 @@ def secure_to(
     socket: ZMQSocket, address: StateAddress, key_pair: CurveKeyPair | None
 ) -> None:
     """
-    Let *socket*, not connected yet, speak to *address* as *key_pair*.
+    Make *socket*, not connected yet, speak to *address* as *key_pair*.
 
     Where the proxy uses CURVE and we have no keys, some are drawn: they encrypt, and
     the proxy's ACL decides whether they may come in.
 
     Raises:
         AuthenticationError: If we have keys and the proxy uses no CURVE: nothing would
-            be encrypted, and nobody could tell who we are.
+            be encrypted, and the proxy could not tell who we are.
     """
     if address.server_public_key is None:
         if key_pair is not None:

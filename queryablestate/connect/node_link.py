@@ -52,7 +52,7 @@ class NodeLink:
         problem: What went wrong last, if that says more than that it is closed.
 
     Raises:
-        ConfigurationError: If nobody can connect to *address*.
+        ConfigurationError: If no socket can connect to *address*.
         AuthenticationError: If we have keys, and *address* has none.
     """
 

@@ -2,9 +2,9 @@
 `ProxyFinder`: knows who is the proxy leader, as the name service tells it.
 
 Theory of operation.  Opening a name service blocks, for as long as its connect timeout
-if nobody answers.  Whoever asks state has a deadline of its own, so the finder opens on
-a thread of its own and says, at any moment, what it knows: a leader, or a problem, or
-neither yet.  A name service that is away is tried again until the finder is closed.
+if there is no answer.  A reader of state has a deadline of its own, so the finder opens
+on a thread of its own and says, at any moment, what it knows: a leader, or a problem,
+or neither yet.  A name service that is away is tried again until the finder is closed.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ProxyFinder:
 
     @property
     def leader(self) -> LeaderInformation | None:
-        """Return the leader that was told last; None if nobody leads, or none yet."""
+        """Return the leader that was told last; None if there is none, or none yet."""
         return self._leader
 
     @property
@@ -160,7 +160,7 @@ class ProxyFinder:
     def _open(self) -> None:
         assert self._config is not None
         # The first attempt is shorter: a caller whose deadline is as long as the
-        # connect timeout is to hear why nobody answers.
+        # connect timeout is to hear why there is no answer.
         config = evolve(
             self._config,
             connect_timeout_seconds=self._config.connect_timeout_seconds / 2,

@@ -10,7 +10,7 @@
 A file is an Arrow IPC file with two binary columns, ``key`` and ``value``: row keys and
 stored values as they lie on the nodes, sorted by row key.  So a key group is a range of
 rows, and nothing is decoded on the way.  A file ends when the state does, or when it is
-large: whoever loads one has it in memory as a whole, which is what lets it look at the
+large: a node that loads one has it in memory as a whole, and so can look at the
 checksum before it believes a single row.
 
 On a file system of this machine what is written is synced before that is said (rule
@@ -184,7 +184,7 @@ class SnapshotDirectory:
         Write rows, which come state by state and sorted, and return the files.
 
         Args:
-            directory: Where, below this one; must be nobody else's.
+            directory: Where, below this one; must be no other's.
             pages: What to write; taken one by one.
             file_size_bytes_max: Keys and values after which a file is full.
 

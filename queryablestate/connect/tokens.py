@@ -1,7 +1,7 @@
 """
 Tokens: what a caller shows a proxy, and the hash of it that the proxy's list holds.
 
-A token is 32 random bytes as text.  It is so long that nobody guesses it, and that its
+A token is 32 random bytes as text.  It is too long to be guessed, and its
 hash needs neither salt nor slowness (`queryablestate.proxy.access`).
 """
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["AdoptedJob", "adopted_job"]
 
 _VERSIONS_PASSED_OVER: Final = 1_000
-"""Versions of the assignment that nobody heard of any more may have been given out."""
+"""Versions of the assignment that are known no more may have been given out."""
 
 
 @final
@@ -51,7 +51,7 @@ class AdoptedJob:
         states: Its states.
         entries: The entries that are kept.
         ticket_limit: No ticket that was given out before is known to be as high.
-        lost_ids: Nodes that lack entries that nobody has, sorted.
+        lost_ids: Nodes that lack entries that no node has, sorted.
     """
 
     record: JobRecord

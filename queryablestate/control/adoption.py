@@ -71,7 +71,7 @@ __all__ = ["Adoptions", "deleted_job"]
 
 _TICKETS_PASSED_OVER: Final = 1_000_000
 _STATE_NUMBERS_PASSED_OVER: Final = 1_000
-"""What was given out and is known to nobody any more must not be given out again."""
+"""What was given out and is known no more must not be given out again."""
 _TIMEOUT_NS: Final = 30 * 1_000_000_000
 _NS_PER_SECOND: Final = 1_000_000_000
 _RUNNING_COUNT_MAX: Final = 4
@@ -123,8 +123,8 @@ class Adoptions:
         Be the control plane that rows are kept of.
 
         Raises:
-            ConfigurationError: If nobody keeps rows of it, or there is state here.
-            DidNotHappenError: If nodes are only late: whoever asks tries again.
+            ConfigurationError: If no node keeps rows of it, or there is state here.
+            DidNotHappenError: If nodes are only late: the caller tries again.
         """
         control = self._control
         if request.control_id == control.counters.control_id:

@@ -1,7 +1,7 @@
 """
 What nodes are told when an assignment, an address or a run has changed; pure.
 
-Whoever changes one of these returns these effects with it, in this order: the log is
+What changes one of these returns these effects with it, in this order: the log is
 told of a new assignment first, then each node, and a node that begins to have a part
 gets what it lacks right behind that (`queryablestate.control.chains`).
 """

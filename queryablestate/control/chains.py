@@ -106,7 +106,7 @@ def declare_lost(
     control: ControlState, job: Job, node: PresentNode
 ) -> list[ControlEffect]:
     """
-    Let a node begin at the head, with every state that has rows lost (rule W7).
+    Have a node begin at the head, with every state that has rows lost (rule W7).
 
     Unless others have all in-sync copies: then nothing is lost.
     """
@@ -120,7 +120,7 @@ def lagging_nodes(control: ControlState, job: Job, sequence: int) -> Sequence[st
     """
     Return who has an in-sync copy, and has not applied that entry, as far as is known.
 
-    Copies that are being made are not waited for: nobody is asked for them.
+    Copies that are being made are not waited for: they are not asked.
     """
     lagging = []
     for node_id in job.holder_ids():
@@ -150,9 +150,9 @@ def _has_copied(job: Job, node_id: str, joined: int) -> bool:
     """
     Return whether a node has in-sync copies that others had before it joined.
 
-    Whoever has them, and was given them when there were no rows, had them in the first
-    version that names the node.  If nobody knows any more which one that was, they may
-    be copies.
+    A node that has them, and was given them when there were no rows, had them in the
+    first version that names the node.  If it is not known any more which one that was,
+    they may be copies.
     """
     assert job.assignment is not None
     if node_id not in job.holder_ids():

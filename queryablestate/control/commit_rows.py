@@ -6,7 +6,7 @@ another one: key groups have moved meanwhile.  For each key group, those it was 
 *have* its rows, but for the nodes that *lack* them: the writer gave them up, or they
 have said so themselves.  Those that the present assignment names must have them.  Who
 must, and does not, fetches them from one who does, before the decision: a decision
-never names rows that nobody has.
+never names rows that no node has.
 
 What a node has fetched it keeps, so that the next change of the assignment makes it
 fetch only what is new: commits come to an end while key groups go on moving.
@@ -84,7 +84,7 @@ class BatchRows:
         verifying: The nodes whose own chunks will count.
         collecting: The key groups that nodes have yet to fetch for the present
             assignment, sorted, by node.
-        nobody: The key groups whose rows some nodes lack, and nobody has, sorted.
+        nobody: The key groups whose rows some nodes lack, and no node has, sorted.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class BatchRows:
         )
 
     def stages_of(self, key_groups: Sequence[int]) -> tuple[StageRecord, ...]:
-        """Return the stages that may have rows of *key_groups*, whoever lacks them."""
+        """Return all stages that may have rows of *key_groups*."""
         holders = {node_id for group in key_groups for node_id in self._sent_to[group]}
         return tuple(
             stage
@@ -190,7 +190,7 @@ class BatchRows:
 
     def decided_stages(self) -> tuple[StageRecord, ...]:
         """
-        Return what the decision names, once nobody is to collect anything any more.
+        Return what the decision names, once no node is to collect anything any more.
 
         What was collected of a stage comes right after it: rows of one key group are
         applied in the order in which they were brought.
@@ -231,7 +231,7 @@ class BatchRows:
                                 stage.stage_id, version, key_groups
                             ),
                             chunk_counts=counts,
-                            row_count=0,  # nobody has counted those of single nodes
+                            row_count=0,  # those of single nodes were not counted
                         )
                     )
         return tuple(decided)

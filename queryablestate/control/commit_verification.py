@@ -171,7 +171,7 @@ class Verification:
             deadline_ns: How long a node that collects is to try.
 
         Raises:
-            StagedDataMissingError: If nobody has some of the rows, or nobody can say
+            StagedDataMissingError: If no node has some of the rows, or none can say
                 where they were sent.
         """
         if self._rows is None or self._assignment is not job.assignment:

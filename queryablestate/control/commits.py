@@ -12,7 +12,7 @@ Theory of operation.  A commit goes through three phases::
 Up to DECIDING nothing has happened, and the writer may run the batch again.  From
 APPLYING on the batch is committed whatever happens to the writer, and asking again only
 waits.  Verification costs a round trip, and buys that a decision never names rows that
-nobody has: a node that lacks rows of a decision can never go on.
+no node has: a node that lacks rows of a decision can never go on.
 
 What a node has verified holds for the data directory that it had: if it comes back with
 another one before the decision is written, the decision is not made on its word.
@@ -118,7 +118,7 @@ class _Commit:
 
     @property
     def deadline_ns(self) -> int:
-        """Return until when somebody waits for it; 0 if nobody does."""
+        """Return until when a caller waits for it; 0 if none does."""
         return max((waiter.deadline_ns for waiter in self.waiters), default=0)
 
 
@@ -163,7 +163,7 @@ class Commits:
 
         Raises:
             AccessDeniedError: If the query writes what the caller may not (rule C1).
-            LocalProtocolError: If the run shows an epoch that nobody was given.
+            LocalProtocolError: If the run shows an epoch that was never given out.
             QueryableStateError: Why it cannot be; see `Job.decide`.
         """
         self._now_ns = now_ns
@@ -335,7 +335,7 @@ class Commits:
     # -- deciding ------------------------------------------------------------------
 
     def _decide(self, commit: _Commit) -> Change:
-        """Let the decision wait for its turn to be written."""
+        """Queue the decision until it is its turn to be written."""
         commit.phase = _Phase.DECIDING
         return Change(
             prepare=partial(self._decision, commit),
@@ -427,7 +427,7 @@ class Commits:
         ]
 
     def _forget_if_unwanted(self, commit: _Commit) -> None:
-        """Forget a commit that nobody waits for, unless it is being written."""
+        """Forget a commit that no caller waits for, unless it is being written."""
         if not commit.waiters and commit.phase is not _Phase.DECIDING:
             self._commits.pop(commit.key, None)
 

@@ -6,7 +6,7 @@ it is now: the node gets no key groups any more, and those that it has go elsewh
 in any other rescale (`queryablestate.control.assignment.reassignment`).  When it has no
 part in any job, and no batch is under way that was begun when it had one
 (`queryablestate.control.open_batches`), it is told that it may end; and so it is if
-there is nobody who could take anything over.  A new process of that name has been
+there is no node that could take anything over.  A new process of that name has been
 started for a purpose: it is not emptied.
 """
 
@@ -62,11 +62,11 @@ class Draining:
 
     def drain(self, link: LinkId, request: DrainNode, now_ns: int) -> Write:
         """
-        Have a node emptied, or let it take part again.
+        Have a node emptied, or take part again.
 
         Raises:
             ConfigurationError: If there is no such node.
-            DidNotHappenError: If it is only late: whoever asks tries again.
+            DidNotHappenError: If it is only late: the caller tries again.
         """
         nodes = self._control.nodes
         record = nodes.known_record_of(request.node_id)
@@ -92,7 +92,7 @@ class Draining:
         """Tell those that are being emptied when they may end."""
         control = self._control
         if not control.is_settled(now_ns=now_ns):
-            return []  # whoever could take something over may still come
+            return []  # a node that could take something over may still come
         draining = [node for node in control.nodes if self._is_draining(node)]
         are_others = len(draining) < sum(1 for _ in control.nodes)
         effects: list[ControlEffect] = []

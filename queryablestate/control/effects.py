@@ -109,7 +109,7 @@ class ForgetNode:
 @frozen(kw_only=True)
 class NoteAssignment:
     """
-    Tell the log that a job has another assignment; whoever operates it wants to know.
+    Tell the log that a job has another assignment; its operator wants to know.
 
     It comes once for each version, when the leader store has it, and before nodes are
     told of it.
@@ -117,7 +117,7 @@ class NoteAssignment:
     Attributes:
         job_id: The job.
         version: Of the assignment.
-        replica_count: How many copies of each key group there shall be.
+        replica_count: How many copies of each key group there are to be.
         key_group_counts: For each node that has a part in the job, of how many key
             groups it is asked.
         joined: Nodes that have a part now, and had none before; sorted.

@@ -43,7 +43,7 @@ class WriterAsked:
         link: Over which connection.
         request: What for.
         wall_clock_us: The wall clock, microseconds since 1970 UTC.
-        writable: The states of the job that whoever asked may write, by name; None if
+        writable: The states of the job that the caller may write, by name; None if
             that is every state that the job could have.  A query that writes others
             is not theirs to bind (rule C1).
     """

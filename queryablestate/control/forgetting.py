@@ -72,7 +72,7 @@ class Forgetting:
         Forget a job, and have its nodes forget it.
 
         Raises:
-            UnknownJobError: If nobody knows of such a job.
+            UnknownJobError: If no node knows of such a job.
         """
         del now_ns
         control, job_id = self._control, request.job_id
@@ -102,7 +102,7 @@ class Forgetting:
             ConfigurationError: If there is no such node, it is there, or something
                 depends on it; says what to do first.
             DidNotHappenError: If it may still come, or may have rows of a batch that
-                is under way: whoever asks tries again.
+                is under way: the caller tries again.
         """
         node_id = request.node_id
         self._control.nodes.known_record_of(node_id)

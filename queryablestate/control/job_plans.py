@@ -3,7 +3,7 @@ What nodes are told to keep of their jobs; pure.  See `queryablestate.wire.job_p
 
 A node is told the plan of a job when it has registered, and whenever anything of it
 changes that does not follow from entries: states and their columns, runs, the
-assignment.  Nobody waits for it.  It goes over the same connection as entries do, so
+assignment.  Nothing waits for it.  It goes over the same connection as entries do, so
 that what a node keeps is as of an entry that it was sent before.
 """
 

@@ -2,14 +2,14 @@
 Jobs of which nodes keep rows of another control plane (rule W7); pure.
 
 A name service that has lost its store knows no job any more.  Nodes do: they have set
-the rows aside, and say so when they register.  Of such a job nobody may say that there
-is none, and nobody may begin it anew unasked: the rows of its next batch would be all
-that there is.
+the rows aside, and say so when they register.  Of such a job it must not be said that
+there is none, and it must not be begun anew unasked: the rows of its next batch would
+be all that there is.
 
 **An older copy of the store** is another thing (a backup was restored).  The control
 plane is the same, and nodes have applied what it knows nothing of.  To go on from there
 would be to give numbers twice, and to have those rows thrown away.  So a node that is
-*ahead* keeps what it has, and nobody uses the job until somebody has decided.
+*ahead* keeps what it has, and the job is not used until somebody has decided.
 
 What nodes keep is written down with them (`NodeRecord.kept`), so that it is known while
 they are away, too; of a node that is ahead as rows of this control plane.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Keeping", "KeptJobs", "is_ahead", "kept_by", "serves_another"]
 
 _RETRY_SECONDS: Final = 60.0
-"""A person has to decide; whoever asks again at once learns nothing new."""
+"""A person has to decide; one who asks again at once learns nothing new."""
 _NODES_NAMED_MAX: Final = 3
 
 
@@ -141,7 +141,7 @@ class KeptJobs:
         return StateUnavailableError(job_id, None, (), _RETRY_SECONDS, detail)
 
     def problem(self, job_id: str) -> StateUnavailableError | None:
-        """Return what is said of a job that has no state here; None if nobody knows."""
+        """Return what is said of a job without state here; None if no node knows it."""
         keepings = self.of_job(job_id)
         if not keepings:
             return None

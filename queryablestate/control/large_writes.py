@@ -103,7 +103,8 @@ class DividedWrite:
     Attributes:
         commits: Each of them fits; none if there is nothing to write.
         deciding_index: The commit that makes the write true: what fails up to it has
-            changed nothing, and what fails after it is done by whoever reads the store.
+            changed nothing, and what fails after it is done by the next reader of the
+            store.
             -1 if it is true already.
     """
 

@@ -46,10 +46,10 @@ class ControlLimits:
 
     def joining_count_max(self, max_parallelism: int) -> int:
         """
-        Return how many of so many key groups a node copies at once.
+        Return how many of that many key groups a node copies at once.
 
-        A 64th of them at least: every wave is a version of the assignment, and only so
-        many versions are kept for the batches that were begun under them.
+        A 64th of them at least: every wave is a version of the assignment, and only a
+        limited number of versions is kept for the batches that were begun under them.
         """
         return max(self.joining_key_groups_max, -(-max_parallelism // _WAVE_COUNT))
 

@@ -18,7 +18,7 @@ and has nothing makes room for the next.
 
 **A node that cannot go on.**  A node that reports a failure may lack rows of a batch
 that was decided: its disk was exchanged for an older one, or somebody removed what was
-staged.  It is asked whether it does.  If so, waiting helps nobody, and its rows are
+staged.  It is asked whether it does.  If so, to wait does not help, and its rows are
 lost (rule W7); if not, it is the node's own matter, and it tries again by itself.
 Meanwhile its copies count for nothing where there are others (rule S1).
 """
@@ -141,8 +141,8 @@ class Membership:
         """
         Take those for away that have been silent for the session timeout.
 
-        Whoever looks much too late may have been paused, and has what nodes have said
-        meanwhile yet to hear: the pause costs no node its copies (rule S1).
+        A leader that looks much too late may have been paused, and has what nodes have
+        said meanwhile yet to hear: the pause costs no node its copies (rule S1).
         """
         timeout_ns = self._control.session_timeout_ns
         tolerated_ns = timeout_ns // _LATENESS_SHARE
@@ -209,7 +209,7 @@ class Membership:
 
     def _idle_node(self) -> str | None:
         """
-        Return a node that nobody would miss, or None.
+        Return a node that is not missed by any job, or None.
 
         One that is away, and has nothing: if it is back one day, it is a new one.
         """
@@ -353,7 +353,7 @@ class Membership:
     def verified(
         self, node: PresentNode, message: StagesVerified
     ) -> list[ControlEffect]:
-        """Let a node begin anew if it lacks rows of a batch that was decided."""
+        """Have a node begin anew if it lacks rows of a batch that was decided."""
         job_id, sequence = node.probes.pop(message.verify_id, (None, 0))
         job = None if job_id is None else self._control.jobs.get(job_id)
         if job is None or not message.missing:

@@ -117,7 +117,7 @@ class Moves:
         Raises:
             UnknownJobError: If there is no state of such a job.
             StateUnavailableError: If nodes may still be coming.
-            ConfigurationError: If there are not so many nodes.
+            ConfigurationError: If there are fewer nodes.
         """
         job = self._job_with_state(request.job_id)
         self._check_settled(request.job_id, now_ns)
@@ -160,7 +160,7 @@ class Moves:
         )
 
     def _job_with_state(self, job_id: str) -> Job:
-        """Return a job, unless all of its states were dropped: nobody misses it."""
+        """Return a job, unless all of its states were dropped: it is not missed."""
         job = self._control.job(job_id)
         if not job.states:
             raise UnknownJobError(job_id)
@@ -235,7 +235,7 @@ class Moves:
             return self._write(job, assignment)
         for node in self._control.nodes:
             if job_id in node.lost_jobs:
-                # Nobody else has what it had, and it may be given more.
+                # No other node has what it had, and it may be given more.
                 node.lost_jobs.discard(job_id)
                 self._control.touch(job_id)
         self._take_time(job, is_new=False)

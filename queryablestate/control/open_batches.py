@@ -7,7 +7,7 @@ then.  Such a node must not end before the batch has.  So this proxy leader reme
 which tickets it has given out.  A ticket is closed when a batch of its query is
 decided, when the query shows a later ticket, and when the same writer draws another one
 for the same states; and after a while in any case, sooner if its driver is gone, since
-nobody tells of a batch that was given up.
+no message tells that a batch was given up.
 
 A new leader has given out nothing, and knows nothing of what is under way.  It waits
 for longer than batches usually take before it says of any node that none needs it.

@@ -5,7 +5,7 @@ Theory of operation.  A restore goes through three phases::
 
     RESERVING   numbers for the states wait to be written: they name rows on nodes, and
                 must never name others
-    LOADING     the nodes that are there load their key groups, for nobody to see
+    LOADING     the nodes that are there load their key groups, out of sight
     CREATING    the job waits to be written, or is being written: with its states,
                 progress and assignment, and with one entry (`SnapshotRestored`)
 
@@ -156,7 +156,7 @@ class Restores:
         Raises:
             ConfigurationError: If the job has states.
             StateUnavailableError: If it cannot be begun now.
-            DidNotHappenError: If nodes are only late: whoever asks tries again.
+            DidNotHappenError: If nodes are only late: the caller tries again.
         """
         waiter = Waiter(link=link, request_id=request.request_id)
         running = self._running.get(request.restore_id)

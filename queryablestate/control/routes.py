@@ -41,10 +41,10 @@ class KvStateLocation:
             data directory than it was assigned with while others have what it had.
         key_groups: For each node the key groups it is asked for: of which it has the
             primary copy.
-        sole_key_groups: For each node those of them that nobody else could answer for
+        sole_key_groups: For each node those of them that no other could answer for
             now: none that is there has another in-sync copy.  The others are about to
             get another primary when the node has gone (rule S4).
-        problem: Why nobody is asked, or None; then there are no links.
+        problem: Why no node is asked, or None; then there are no links.
         owners: For each key group the indexes of the nodes that have an in-sync copy,
             the primary first; nothing at all if no key group has a second one.
         copy_links: The connection to each node whose in-sync copies may be asked (rule

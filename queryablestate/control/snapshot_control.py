@@ -8,7 +8,7 @@ So one moment is the same for all of them, and no batch waits for anybody: nodes
 while the chain goes on.
 
 What the leader knows of a snapshot under way is in its memory alone.  If it changes, a
-node goes, or time is up, the snapshot has failed, and whoever wants one asks again:
+node goes, or time is up, the snapshot has failed, and the caller asks again:
 files of an attempt that failed are in a directory of their own, which no manifest
 names.
 """
@@ -78,7 +78,7 @@ class _Snapshot:
         awaited: The connections of the nodes that have yet to write their part.
         manifest: Without files; None until the entry is written.
         files: What has been written.
-        is_done: Whether all is, and nobody was there to be told.
+        is_done: Whether all is, and no caller was there to be told.
     """
 
     request: TakeSnapshot
@@ -212,7 +212,7 @@ class Snapshots:
 
         Raises:
             UnknownJobError: If the job has no state.
-            DidNotHappenError: If a node is only late: whoever asks tries again.
+            DidNotHappenError: If a node is only late: the caller tries again.
             StateUnavailableError: If a node is away.
             DeadlineExceededError: If its turn has come too late.
         """
@@ -281,7 +281,7 @@ class Snapshots:
         return effects + extend_chain(self._control, job, change)
 
     def _finish_if_done(self, snapshot: _Snapshot) -> list[ControlEffect]:
-        """Answer whoever waits, if all is written."""
+        """Answer the callers that wait, if all is written."""
         if not snapshot.is_done or not snapshot.waiters:
             return []
         assert snapshot.manifest is not None

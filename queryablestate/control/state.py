@@ -117,7 +117,7 @@ class ControlState:
 
     def doubt_of(self, job_id: str, *, now_ns: int) -> StateUnavailableError | None:
         """
-        Return why nobody can say yet whether there is such a job, or None (rule W7).
+        Return why it cannot be said yet whether there is such a job, or None (rule W7).
 
         A name service that knows of no node may have lost its store a moment ago.
         """

@@ -6,7 +6,7 @@ in the leader store by the block, so that drawing one seldom waits for a write, 
 next leader begins above whatever this one may have given out.
 
 The first ticket for a job also gives the job its nodes: those that are present then.
-They are chosen anew as long as the job has no state, for nobody has rows of it.
+They are chosen anew as long as the job has no state, for no node has rows of it.
 """
 
 from __future__ import annotations
@@ -354,7 +354,7 @@ class TicketOffice:
         Raises:
             AccessDeniedError: If the query writes what the caller may not (rule C1).
             UnknownJobError: If no ticket was drawn for the job.
-            LocalProtocolError: If nobody has been given that ticket.
+            LocalProtocolError: If that ticket was never given out.
             ConfigurationError: If there are too many states.
             QueryableStateError: See `Job.bind`.
         """

@@ -1,9 +1,9 @@
 """
 Jobs that have no state: they go by themselves; pure (rule B4).
 
-Theory of operation.  A ticket makes a job, and whoever drew it may never come back; a
-job whose last state was dropped is no use to anybody either.  Such a job goes after an
-hour in which nobody had a ticket of it; and at once where there is no room for another
+Theory of operation.  A ticket makes a job, and the caller that drew it may never come
+back; a job whose last state was dropped is no use to anybody either.  Such a job goes
+after an hour without a ticket of it; and at once where there is no room for another
 job, tickets or not: then the one who has most of them loses the oldest.
 
 It is one write.  What nodes have of it goes, too: those that are present are told to
@@ -13,7 +13,7 @@ applied something of it there is a note, as for a job that was forgotten
 (`queryablestate.control.job.forgotten_runs`).
 
 **What is kept however old it is**: a job that nodes keep rows of, of another history of
-this control plane, or of another one.  Nobody could tell it from one that has lost its
+this control plane, or of another one.  It could not be told from one that has lost its
 store (rule W7).  And the notes: the number of a job does not tell whether it was
 forgotten, or is of a history that a restored backup has lost, for numbers are given out
 again after that.  Of a node that stays away the newest thousand are kept.
@@ -87,7 +87,7 @@ class Removal:
 @final
 class UnusedJobs:
     """
-    Removes jobs that nobody has used for long.
+    Removes jobs that have not been used for long.
 
     Args:
         control: What there is.
@@ -165,8 +165,8 @@ def unused_job(control: ControlState) -> Job | None:
     """
     Return the job that is to make room for another one, or None.
 
-    One that nobody has a ticket of; or the oldest of whoever has most tickets of jobs
-    without state, so that nobody loses one by what another one draws.
+    One without tickets; or the oldest of the caller that has most tickets of jobs
+    without state, so that no caller loses one by what another one draws.
     """
     jobs = [job for job in control.jobs.values() if _may_go(control, job)]
     idle = [job for job in jobs if not _has_ticket(control, job)]

@@ -68,7 +68,7 @@ class AdoptionInformation:
         batch_ids: The last batch of each state; None of one that was never written.
         node_ids: The nodes that have it, sorted.
         away_ids: Those of them that are away, sorted.
-        lost_ids: Those that lack entries that nobody has any more, sorted: what only
+        lost_ids: Those that lack entries that no node has any more, sorted: what only
             they have is unavailable until a batch replaces it.
     """
 

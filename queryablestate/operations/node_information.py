@@ -29,7 +29,7 @@ class NodeInformation:
         last_heard_seconds: How long ago it was heard from, or None while it is away.
         key_group_counts: For each job how many key groups it is asked for.
         behind_counts: For each job how many decided entries it has yet to apply; empty
-            while it is away, since nobody knows then.
+            while it is away, since that is not known then.
         copy_counts: For each job how many copies of key groups it has that could be
             asked; with one replica as many as it is asked for.
         is_draining: Whether it is being emptied: it gets no more key groups.

@@ -2,7 +2,7 @@
 `wait_for`: ask the proxy that leads again and again, until the answer is the end.
 
 There is no event to wait for: how far a move is, only the proxy that leads knows, and
-it tells whoever asks.  The pauses grow, up to half a second.
+it tells those who ask.  The pauses grow, up to half a second.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def wait_for(
     Args:
         ask: Asks the proxy, and judges the answer.
         clock: Where time comes from.
-        closed: Set when nobody may ask any more.
+        closed: Set when no thread may ask any more.
         timeout_seconds: How long to wait, or None.
         missing: Says what is still waited for.
 
@@ -132,7 +132,7 @@ def ask_until_settled(
     Args:
         ask: Asks the proxy.
         clock: Where time comes from.
-        closed: Set when nobody may ask any more.
+        closed: Set when no thread may ask any more.
         timeout_seconds: How long to ask.
 
     Raises:

@@ -54,13 +54,13 @@ class MoveInformation:
 @frozen(kw_only=True)
 class RescalingInformation:
     """
-    How far the key groups of a job are from where they shall be.
+    How far the key groups of a job are from where they are to be.
 
     Attributes:
         job_id: The job.
         assignment_version: Rises whenever a key group changes hands.
-        node_count: How many nodes the job shall have, as far as there are any.
-        replica_count: How many copies each key group shall have, likewise.
+        node_count: How many nodes the job is to have, as far as there are any.
+        replica_count: How many copies each key group is to have, likewise.
         key_group_counts: For each node of the job how many key groups it is asked for.
         copy_counts: For each node how many copies it has that could be asked; with one
             replica these are the same.
@@ -124,7 +124,7 @@ class DrainInformation:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nobody needs it: it may end, and nobody will notice."""
+        """Return whether it is not needed: it may end, and no reader will notice."""
         return not self.copy_counts and not self.is_needed
 
 

@@ -1,7 +1,7 @@
 """
-Snapshots as whoever asks for them sees it: take one, restore one.
+Snapshots as the caller sees it: take one, restore one.
 
-The nodes write and read the rows; whoever asks writes the manifest, last, and reads it,
+The nodes write and read the rows; the caller writes the manifest, last, and reads it,
 first.  So the directory must be one that the nodes and the asker share: a file system
 that all of them have mounted, or an object store.
 """

@@ -115,7 +115,7 @@ class StateOperations:
         replica_count: int | None = None,
     ) -> RescalingInformation:
         """
-        Give a job so many of the registered nodes, and key groups so many copies.
+        Give a job a number of the registered nodes, and key groups a number of copies.
 
         Returns as soon as the plan is written down: it is carried out whatever happens
         to us, or to the proxy.  Readers and writers go on meanwhile (rule S3).
@@ -131,7 +131,7 @@ class StateOperations:
             What is to be done.
 
         Raises:
-            ConfigurationError: If there are not so many nodes; says how many there are.
+            ConfigurationError: If there are fewer nodes; says how many there are.
             UnknownJobError: If there is no state of the job.
             StateUnavailableError: If the proxy has just begun to lead, and does not
                 know the nodes by the end of the deadline.
@@ -163,7 +163,7 @@ class StateOperations:
         Args:
             node_id: Which.  One that is away is given up: what only it has stays
                 unavailable until it is back.
-            undo: Let it take part again instead.
+            undo: Have it take part again instead.
 
         Raises:
             ConfigurationError: If there is no such node.

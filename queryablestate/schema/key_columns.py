@@ -6,9 +6,9 @@ aware ``datetime``, a tuple.  The *stored form* is what Spark computes with: byt
 string, days for a date, microseconds for a timestamp, the unscaled integer of a
 decimal, tuples for structs and arrays.  The *encoded* column is bytes.  Going from
 value to stored form is where everything is checked: a value that Spark could not have
-written into the column is refused, because looking for it would be a miss that nobody
-notices (Spark hashes int 1 and bigint 1 differently, and 1.1 as decimal(2,1) otherwise
-than as decimal(3,2)).
+written into the column is refused, because looking for it would be a miss that goes
+unnoticed (Spark hashes int 1 and bigint 1 differently, and 1.1 as decimal(2,1)
+otherwise than as decimal(3,2)).
 
 The bytes, and the order of things, are described in `queryablestate.schema.keys`.
 
@@ -361,7 +361,7 @@ class _StringColumn(BytesColumn):
             raise MisfitError(f"{self._name} takes text: {error}") from None
 
     def _to_value(self, stored: bytes) -> str:
-        # Spark lets any bytes be a string, and shows those that are no text like this.
+        # Spark takes any bytes for a string, and shows what is no text like this.
         return stored.decode(errors="replace")
 
 

@@ -13,8 +13,9 @@ they are None.  A row that has more was stored after the reader learnt the schem
 it does not know is left out.
 
 What comes back is what ``Row.asDict(recursive=True)`` gives, but for two cases:
-TIMESTAMP is an aware datetime in UTC, where Spark's is naive in the zone of whoever
-asks, and structs are tuples where they are keys of a map, which a ``dict`` cannot be.
+TIMESTAMP is an aware datetime in UTC, where Spark's is naive in the zone of the one
+that asks, and structs are tuples where they are keys of a map, which a ``dict`` cannot
+be.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Theory of operation
 
 An entry is applied in one LMDB transaction: rows, marks of the states, the position in
 the chain, the fence of the run, and the removal of what was staged.  A reader sees all
-of it or nothing, and so does whoever opens the directory after a crash; an entry that
-is applied again changes nothing, since the position is part of it.
+of it or nothing, and so does a node that opens the directory after a crash; an entry
+that is applied again changes nothing, since the position is part of it.
 
 **Chunks are put one after the other**, in the order of the winning stages: a row of a
 later one takes the place of one with the same key, so that nothing need be merged, and

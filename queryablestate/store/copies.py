@@ -6,11 +6,11 @@ Theory of operation
 
 A copy begins when the store is told of it (`queryablestate.store.holdings`).  **From
 then on entries are kept for it**: each batch that is applied to the rest of the job is
-written down in the same transaction, and its staged rows stay, whoever superseded them.
-States that are dropped meanwhile are remembered by their numbers.
+written down in the same transaction, and its staged rows stay, whichever run superseded
+them.  States that are dropped meanwhile are remembered by their numbers.
 
 **Rows are put as they lie on another node**, as of one entry P of the chain: straight
-into the slots of the states, where nobody looks, since nobody asks for a key group that
+into the slots of the states, out of sight, since no reader asks for a key group that
 is not in sync.  The first page of a fetch, which is of no state, removes what an
 earlier one has left of its key groups.  The store may be behind P then: entries up to P
 leave these rows alone, also those that replace the whole state.
@@ -316,7 +316,7 @@ class CopyMaker:
             writer.finish()
 
     def _settle(self, transaction: Transaction[bytes], mark: HoldMark) -> HoldMark:
-        """Keep *mark*, and let states be known that the job is far enough for."""
+        """Keep *mark*, and make states known that the job is far enough for."""
         position = position_of(transaction, self._meta, mark.job_id)
         awaited: list[AwaitedState] = []
         for one in mark.awaited:
@@ -331,7 +331,7 @@ class CopyMaker:
         return mark
 
     def _bear(self, transaction: Transaction[bytes], copied: CopiedState) -> None:
-        """Let the mark of a state say what the source says, unless it says more."""
+        """Make the mark of a state say what the source says, unless it says more."""
         mark = state_mark(transaction, self._meta, copied.state_number)
         if mark is not None and not mark.kind:
             mark = replace(

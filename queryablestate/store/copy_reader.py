@@ -52,7 +52,7 @@ COPY_PAGE_SIZE_BYTES: Final = 1 << 20
 
 _BLOCK_ROW_COUNT: Final = 128
 """
-Rows taken from LMDB at once: a page is at most so many rows too large in memory.
+Rows taken from LMDB at once: a page is at most that many rows too large in memory.
 
 Measured with rows of 120 bytes, packed for the wire: 3.8 million rows/s with blocks of
 32, 4.7 with 128, 5.0 with 512, 2.6 with 2,048, which leave the processor's cache.
@@ -127,7 +127,7 @@ class CopyReader:
         self.close()
 
     def close(self) -> None:
-        """Let go of the moment.  Idempotent."""
+        """Release the moment.  Idempotent."""
         self._stack.close()
 
     def pages(self, size_bytes: int = COPY_PAGE_SIZE_BYTES) -> Iterator[CopiedRows]:

@@ -160,7 +160,7 @@ def least_keys(  # noqa: PLR0917 (as `merged_groups`)
         key_groups: Each at most once, sorted.
         start: The least encoded key, included.
         stop: The first encoded key that is left out, or None for no end.
-        count_max: Only so many are wanted, the least of them.
+        count_max: How many are wanted, the least of them.
         work: Of this read.
     """
     found: list[tuple[bytes, int]] = []

@@ -10,16 +10,16 @@ rows of these, and passes over the others.  A key group is
 
 * **held**: an in-sync copy;
 * a **copy** that is being made, or that is **complete**: entries apply to it as to what
-  is held, and nobody is asked there yet.  See `queryablestate.store.copies`;
+  is held, and it is not asked yet.  See `queryablestate.store.copies`;
 * or none of these: no rows of it are here, or some that are about to be removed.
 
-**The mark comes first, then rows are removed**, so many with each call, so that batches
+**The mark comes first, then rows are removed**, some with each call, so that batches
 have their turn in between, and a transaction, which remembers the pages that it has
-touched, stays small.  Whoever reads rows to copy them looks at the mark in the same
-snapshot, and is refused; nobody else asks for what is not held, and no entry applies to
-it.  So rows that are left over, after a crash too, are shown by nothing, and wait for
-the next call.  A copy that begins has no rows, or such; they are removed at the latest
-before the first ones are put.
+touched, stays small.  A thread that reads rows to copy them looks at the mark in the
+same snapshot, and is refused; no other asks for what is not held, and no entry applies
+to it.  So rows that are left over, after a crash too, are shown by nothing, and wait
+for the next call.  A copy that begins has no rows, or such; they are removed at the
+latest before the first ones are put.
 
 **What is named as in sync, and is none here**, is lost (rule W7): no answer rather than
 a wrong one.  It does not happen while the leader store and this directory agree.  Rows
@@ -145,7 +145,7 @@ class HoldingKeeper:
     def _mark_lost(
         self, transaction: Transaction[bytes], job_id: str, sound: Runs, absent: Runs
     ) -> None:
-        """Let no key group be lost that is not here, and all that should be."""
+        """Mark as lost no key group that is not here, and all that should be."""
         for number, mark in job_states(transaction, self._meta, job_id).items():
             lost = union(intersection(mark.lost, sound), absent)
             if lost != mark.lost:

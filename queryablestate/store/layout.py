@@ -134,7 +134,7 @@ META_DATABASE: Final = b"meta"
 STAGED_DATABASE: Final = b"staged"
 SLOT_PREFIX: Final = b"rows-"
 HIDDEN_JOB_PREFIX: Final = "\0"
-"""What jobs are called that there are not: nobody finds their states."""
+"""What jobs are called that there are not: no reader finds their states."""
 
 SLOT_COUNT_MAX: Final = 1022
 """How many states a store may hold at once: LMDB is told the number when it opens."""
@@ -185,7 +185,8 @@ class JobMark(Struct, frozen=True, array_like=True):
     Attributes:
         job_id: The job.
         sequence: Its number.
-        digest: What tells it from another one of that number; empty if nobody knows.
+        digest: What tells it from another one of that number; empty if that is not
+            known.
     """
 
     job_id: str
@@ -236,7 +237,7 @@ class StateMark(Struct, frozen=True, array_like=True):
 
     @property
     def is_hidden(self) -> bool:
-        """Return whether there are but rows that nobody is to see yet."""
+        """Return whether there are but rows that no reader is to see yet."""
         is_unborn = not self.kind and not self.lost  # known from copies only
         return is_unborn or self.job_id.startswith(HIDDEN_JOB_PREFIX)
 

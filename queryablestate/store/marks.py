@@ -159,7 +159,7 @@ def raise_fence(
     query_id: str,
     writer_epoch: int,
 ) -> None:
-    """Let no run of the query of that job below *writer_epoch* stage any more."""
+    """Have no run of the query of that job below *writer_epoch* stage any more."""
     if fence_of(transaction, meta, job_id, query_id) < writer_epoch:
         mark = FenceMark(query_id=query_id, writer_epoch=writer_epoch, job_id=job_id)
         transaction.put(fence_key(job_id, query_id), encode_record(mark), db=meta)

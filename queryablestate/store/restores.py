@@ -2,7 +2,7 @@
 Rows of a snapshot that are loaded, and wait for the entry that shows them.
 
 They lie where rows lie, in slots of their own, as states of a job that there is not:
-nobody who asks finds them, and no entry but `SnapshotRestored` touches them.  That
+no reader finds them, and no entry but `SnapshotRestored` touches them.  That
 entry gives them to the job, in the transaction that applies it: not a row is moved.
 
 What is loaded is noted in ``meta``, under ``load/`` and a digest of the restore id

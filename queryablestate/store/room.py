@@ -68,7 +68,7 @@ class _Pages:
         return _MARGIN_PAGE_COUNT + self.used // _MARGIN_FRACTION
 
     def bound(self, row_count: int) -> int:
-        """Return how many pages no staged batch of so many rows needs more than."""
+        """Return how many pages no staged batch of that many rows needs more than."""
         # A row changes one leaf at most, which is copied and may be split.
         changed = 2 * min(row_count, self.leaves)
         return changed + _GROWTH * self.staged + self.margin

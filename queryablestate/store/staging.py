@@ -265,7 +265,7 @@ class StagingArea:
             self._put(transaction, prefix, head, -min(size_bytes, head.size_bytes))
 
     def fill(self, transaction: Transaction[bytes], page_count: int) -> None:
-        """Put so many pages of nothing; the transaction is to be given up."""
+        """Put *page_count* pages of nothing; the transaction is to be given up."""
         empty = bytes(self._piece_size_bytes)
         transaction.cursor(self._database).putmulti(
             (_FILL_PREFIX + index.to_bytes(8, "big"), empty)

@@ -1,7 +1,7 @@
 """
 Reads in steps: what may take long is a generator that pauses every few hundred rows.
 
-Whoever drives it goes on with it when it likes, or closes it.  In between it keeps its
+Its driver goes on with it when it likes, or closes it.  In between it keeps its
 snapshot of the store: an answer is of one moment, however often it was interrupted
 (rule Q1).
 """

@@ -393,7 +393,7 @@ class StateStore:
 
     def forget_left(self, kept: Collection[str]) -> tuple[str, ...]:
         """
-        Remove what is left of jobs but *kept*, so many with each call.
+        Remove what is left of jobs but *kept*, a limited number of rows with each call.
 
         A job of which rows are staged stays: a batch that was begun while it was here
         may be decided yet, and its rows are fetched from here then.
@@ -437,7 +437,7 @@ class StateStore:
         """
         Remove rows of a job that are of no key group that it holds or copies.
 
-        So many with each call; nobody is shown them before.
+        Some with each call; no reader is shown them before.
 
         Returns:
             Whether there were none; if there were, it is to be called again.
@@ -446,7 +446,7 @@ class StateStore:
 
     def put_copied(self, job_id: str, header: CopiedStates, page: CopiedRows) -> None:
         """
-        Put rows of key groups that are being copied; nobody sees them yet.
+        Put rows of key groups that are being copied; no reader sees them yet.
 
         A page of no state, number 0, begins a fetch, and so does the first page of
         another entry than before: it removes what there was of these key groups.  At
@@ -508,7 +508,7 @@ class StateStore:
 
         From any thread.  Chunks are in their order; those without such rows are left
         out.  Each is read when it is asked for: a stage may be larger than memory, and
-        whoever takes it slowly keeps no snapshot.
+        a slow taker keeps no snapshot.
 
         Args:
             stage: Of which only the count of this node is looked at.

@@ -6,7 +6,7 @@ It does what it is told for one job in that order, and the jobs have turns
 transaction: while the disk takes one group, the next gathers.  When there is nothing to
 do it removes rows that have expired, some at a time.
 
-It says what came of it on its own thread; whoever is told takes it to the loop.
+It says what came of it on its own thread; the one that is told takes it to the loop.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class StoreWriter:
     The thread that writes to a store.
 
     Args:
-        store: Nobody else writes to it.
+        store: No other writes to it.
         on_staged: Is told, on this thread, of each chunk whether it is on disk, or why
             not.
         job_size_bytes_max: How much of one job may be staged and not decided; None for

@@ -2,9 +2,9 @@
 The address that a proxy leader publishes: where it listens, and its CURVE key.
 
 ``tcp://HOST:PORT``, followed by ``?key=`` and the public key in 64 hexadecimal digits
-where the proxy uses CURVE.  The key travels with the address, so whoever can ask the
-name service needs nothing else to reach the proxy: no file of server keys.  It is in
-hexadecimal because Z85 uses ``?`` and ``&`` itself.
+where the proxy uses CURVE.  The key travels with the address, so a client that can ask
+the name service needs nothing else to reach the proxy: no file of server keys.  It is
+in hexadecimal because Z85 uses ``?`` and ``&`` itself.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def parse_address(text: str) -> StateAddress:
 
     Raises:
         ConfigurationError: If *text* is not ``tcp://HOST:PORT`` or
-            ``tcp://HOST:PORT?key=<64 hexadecimal digits>``, or if nobody can connect
+            ``tcp://HOST:PORT?key=<64 hexadecimal digits>``, or if no socket can connect
             to it (every interface at once, port 0).
     """
     endpoint_text, query, key_text = text.partition(_KEY_QUERY)

@@ -97,7 +97,7 @@ class JobAdopted(WireStruct, frozen=True, kw_only=True, tag="job-adopted"):
         states: By name.
         node_ids: The nodes that have it, sorted.
         away_ids: Those of them that are away, sorted.
-        lost_ids: Those that lack entries that nobody has any more, sorted: what only
+        lost_ids: Those that lack entries that no node has any more, sorted: what only
             they have is lost (rule W7).
     """
 

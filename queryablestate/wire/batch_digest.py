@@ -76,7 +76,7 @@ def is_rewritten(decided: bytes, shown: bytes) -> bool:
     """
     Return whether the rows of a batch are others than those that were decided.
 
-    Where one of the digests is not known, or the schemas differ, nobody can tell.
+    Where one of the digests is not known, or the schemas differ, that cannot be told.
     """
     return (
         len(decided) == len(shown) == DIGEST_SIZE_BYTES

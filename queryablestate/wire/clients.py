@@ -2,7 +2,7 @@
 Everything that clients and writers say to the proxy, and what it says to them.
 
 Questions about state are in `queryablestate.wire.questions`, what nodes say and are
-told in `queryablestate.wire.node_messages`.  Whoever speaks opens a session first:
+told in `queryablestate.wire.node_messages`.  A client opens a session first:
 `Hello` with a credential, answered by `Welcome` with a secret that every later request
 carries.  Identity is that secret (and the CURVE key), never the connection's routing
 id.
@@ -273,7 +273,7 @@ class StateDeclaration(WireStruct, frozen=True, kw_only=True):
 
 class WriterRun(WireStruct, frozen=True, kw_only=True):
     """
-    A run of a streaming query, as whoever plans its batches knows it (rule W1).
+    A run of a streaming query, as the planner of its batches knows it (rule W1).
 
     Attributes:
         query_id: The streaming query.
@@ -296,11 +296,11 @@ class DrawTicket(WireStruct, frozen=True, kw_only=True, tag="ticket"):
         request_id: Names the answer.
         session: The secret of the session.
         job_id: The job.
-        max_parallelism: How many key groups its state shall have.
+        max_parallelism: How many key groups its state is to have.
         states: The states that the batch writes; none where a run wants an epoch to be
             born with: then there is a ticket, and neither a job nor an assignment.
         run: The run that writes the batch, which shows the ticket at once, as by a
-            `BindRun`; None where whoever plans does not know it.
+            `BindRun`; None where the planner does not know it.
     """
 
     request_id: int
@@ -428,7 +428,7 @@ class CommitBatch(WireStruct, frozen=True, kw_only=True, tag="commit"):
         timeout_ms: How long to wait for the nodes.
         born_epoch: Of a run that was bound without one, when it was born.
         digests: Of the rows for each of *state_numbers*: what tells a repetition from
-            another batch of that number (rule W4); none where nobody has read the rows.
+            another batch of that number (rule W4); none where the rows were not read.
         node_ids: On the wire only: see `queryablestate.wire.node_names`.
     """
 

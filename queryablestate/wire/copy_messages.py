@@ -1,7 +1,7 @@
 """
 What nodes say to each other: how rows travel from node to node (rule S2).
 
-One conversation, over the port that writers use.  Whoever is to have rows opens a
+One conversation, over the port that writers use.  The node that is to have rows opens a
 connection and asks (`OpenCopy`, `ReadStages`); the other one answers with pages, never
 more of them than it was allowed (`AllowPages`).  Several of them share a connection:
 *copy_id* says which.  Both sides say something about once a second while there is
@@ -9,7 +9,7 @@ nothing else to say; who hears nothing for long gives up.
 
 Pages carry keys and values as they lie on disk: nothing is looked at on the way.
 
-Whoever may bring rows may not read them for that: who asks shows a secret, which the
+A writer that brings rows may not read them for that: who asks shows a secret, which the
 proxy leader draws and gives to the nodes that it takes in (`NodeRegistered`).
 """
 
@@ -167,7 +167,7 @@ class ReadStages(WireStruct, frozen=True, kw_only=True, tag="read-stages"):
 
 
 class AllowPages(WireStruct, frozen=True, kw_only=True, tag="allow-pages"):
-    """So many more pages may be sent; none: I am still here."""
+    """That many more pages may be sent; none: I am still here."""
 
     copy_id: CopyId
     page_count: PageCount

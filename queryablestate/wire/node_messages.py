@@ -185,11 +185,11 @@ class NodeRegistered(WireStruct, frozen=True, kw_only=True, tag="registered"):
             another one is not used.
         session_timeout_ms: How long the node may answer without an acknowledgement.
         jobs: What it answers for.
-        copy_secret: What nodes show each other that ask for rows: whoever has it was
-            taken in by this proxy leader.  Without one nobody is sent any.  By it they
+        copy_secret: What nodes show each other that ask for rows: one that has it was
+            taken in by this proxy leader.  Without one no node is sent any.  By it they
             tell also which writers may stage (`queryablestate.wire.staging_grant`).
         untouched: Jobs of which the node has more than this control plane knows: what
-            it has stays as it is, and nobody is asked for it.
+            it has stays as it is, and is not asked for.
         forgotten: Jobs of which the node removes all that it has, before anything
             else (rule B4).
     """

@@ -64,8 +64,8 @@ class JobRescaling(WireStruct, frozen=True, kw_only=True):
     Attributes:
         job_id: The job.
         assignment_version: The present assignment.
-        node_count: How many nodes the job shall have.
-        replica_count: How many copies each key group shall have.
+        node_count: How many nodes the job is to have.
+        replica_count: How many copies each key group is to have.
         key_group_counts: For each node of the job how many key groups it is asked for.
         copy_counts: For each node of the job how many in-sync copies it has.
         planned_count: Copies that were to be made when the plan was made.
@@ -111,7 +111,7 @@ class RescaleJob(WireStruct, frozen=True, kw_only=True, tag="rescale"):
 
 
 class RescaleStarted(WireStruct, frozen=True, kw_only=True, tag="rescale-started"):
-    """The plan is written down; it is carried out whoever leads."""
+    """The plan is written down; it is carried out by this leader or the next."""
 
     request_id: int
     rescaling: JobRescaling
@@ -151,7 +151,7 @@ class DrainNode(WireStruct, frozen=True, kw_only=True, tag="drain"):
         request_id: Names the answer.
         session: The secret of the session.
         node_id: Which.
-        is_undone: Let it take part again instead.
+        is_undone: Have it take part again instead.
     """
 
     request_id: int

@@ -162,7 +162,7 @@ class SnapshotMarked(WireStruct, frozen=True, kw_only=True, tag="snapshot"):
 
     Attributes:
         sequence: Its place in the chain.
-        snapshot_id: Drawn by whoever asked for it.
+        snapshot_id: Drawn by the caller.
     """
 
     sequence: int
@@ -259,7 +259,7 @@ class RunRecord(WireStruct, frozen=True, kw_only=True):
         run_id: Spark's id of the run.
         writer_epoch: The ticket under which its rows are staged (rule W1).
         batch_id: The last batch that was decided for this run, or None.
-        superseded: What earlier versions kept of earlier runs; nobody looks at it.
+        superseded: What earlier versions kept of earlier runs; it is not looked at.
         state_numbers: The states that runs of the query have bound, sorted: who may not
             write all of them cannot bind another run of it (rule C1).
         born_epoch: The epoch that the run was born with, at most *writer_epoch*; 0 in
@@ -283,7 +283,7 @@ class JoiningCopy(Struct, frozen=True, array_like=True):
     Attributes:
         node_index: Where, as an index into `AssignmentRecord.node_ids`.
         since: The entry after which the node is brought the rows of the key group by
-            whoever writes; what was decided before must be copied.  It also names the
+            writers; what was decided before must be copied.  It also names the
             copy: one that was begun, given up and begun anew has another one, or the
             same content.
     """
@@ -294,7 +294,7 @@ class JoiningCopy(Struct, frozen=True, array_like=True):
 
 class AssignmentRecord(WireStruct, frozen=True, kw_only=True):
     """
-    Which nodes hold which key groups of a job, and which shall.
+    Which nodes hold which key groups of a job, and which are to.
 
     It is the persisted phase of every move (rule S2): what is to be done next follows
     from it, and from who is there.
@@ -311,10 +311,10 @@ class AssignmentRecord(WireStruct, frozen=True, kw_only=True):
             the primary first; never empty.
         joining: For each key group the copies that are being made; empty altogether if
             there are none.
-        wanted: For each key group the indexes of the nodes that shall have it, the
+        wanted: For each key group the indexes of the nodes that are to have it, the
             primary first; empty altogether if that is what *owners* say.
-        node_count: How many nodes the job shall have, as far as there are any.
-        replica_count: How many copies each key group shall have, as far as there are
+        node_count: How many nodes the job is to have, as far as there are any.
+        replica_count: How many copies each key group is to have, as far as there are
             nodes (rule S4).
         planned_count: Copies that were to be made when *wanted* was made last; for the
             progress that is shown.

@@ -50,14 +50,14 @@ class TakeSnapshot(WireStruct, frozen=True, kw_only=True, tag="take-snapshot"):
     """
     Have the nodes of a job write all of its rows, as they are after one entry.
 
-    Repeating it is harmless: whoever asks again under the same id waits for the same,
+    Repeating it is harmless: who asks again under the same id waits for the same,
     or, with another leader, for another attempt.
 
     Attributes:
         request_id: Names the answer.
         session: The secret of the session.
         job_id: The job.
-        snapshot_id: Drawn by whoever asks.
+        snapshot_id: Drawn by the caller.
         uri: The directory of the snapshot, as the nodes are to open it.
         timeout_ms: How long the nodes may take.
     """
@@ -87,7 +87,7 @@ class RestoreJob(WireStruct, frozen=True, kw_only=True, tag="restore-job"):
         request_id: Names the answer.
         session: The secret of the session.
         job_id: How the job is to be called; it must have no state.
-        restore_id: Drawn by whoever asks.
+        restore_id: Drawn by the caller.
         uri: The directory of the snapshot, as the nodes are to open it.
         manifest_checksum: Of its manifest: all nodes load the same.
         max_parallelism: From the manifest.
@@ -196,7 +196,7 @@ class LoadedState(WireStruct, frozen=True, kw_only=True):
 
 class LoadSnapshot(WireStruct, frozen=True, kw_only=True, tag="load-snapshot"):
     """
-    Load rows of a snapshot and keep them, for nobody to see yet.
+    Load rows of a snapshot and keep them, out of sight for now.
 
     They belong to the job once it has the entry
     `queryablestate.wire.records.SnapshotRestored` of the same *restore_id*.

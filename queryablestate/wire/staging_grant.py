@@ -6,8 +6,8 @@ nothing that they say there tells what they may write.  The proxy leader knows: 
 a ticket, and binds a run, only for who may write all states of the query.  With that it
 gives a *grant* for one query, in one job, under one writer epoch: a keyed digest of
 these (BLAKE2b).  The key is the secret that it gives to nodes when it takes them in
-(`NodeRegistered.copy_secret`), so that they can tell whether it is one, and whoever has
-one grant can make no other.
+(`NodeRegistered.copy_secret`), so that they can tell whether it is one, and a writer
+that has one grant can make no other.
 
 The secret is another one with each leader.  A node goes by the present one and the one
 before; who is refused all the same, and has a right, binds again.
@@ -38,7 +38,7 @@ StagingGrant: TypeAlias = Annotated[bytes, Meta(max_length=_SIZE_BYTES)]
 def staging_grant(
     secret: bytes, job_id: str, query_id: str, writer_epoch: int
 ) -> bytes:
-    """Return what lets a run stage; nothing if there is no secret."""
+    """Return what a run shows to stage; nothing if there is no secret."""
     if not secret:
         return b""
     digest = blake2b(key=secret, digest_size=_SIZE_BYTES, person=_PURPOSE)

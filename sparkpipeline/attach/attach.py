@@ -198,7 +198,7 @@ def wait_for_batch(checkpoint: Checkpoint, timeout_seconds: float) -> tuple[str,
                 f"there is {what} at {checkpoint.location} after "
                 f"{timeout_seconds:.3g} s: start the query, or name its checkpoint"
             )
-        # Nobody tells us when files are written.
+        # Nothing tells us when files are written.
         threading.Event().wait(_START_POLL_SECONDS)
 
 
@@ -293,7 +293,7 @@ class AttachedState:
             component="attached-state", component_id=job_id, state_name=state_name
         )
         self._stopping = threading.Event()
-        # Whoever attaches may have set a scheduler pool for what comes of it.
+        # The caller may have set a scheduler pool for what comes of it.
         self._thread = InheritableThread(
             target=self._follow, name=f"attached-{state_name}", daemon=True
         )
@@ -441,7 +441,7 @@ class AttachedState:
         )
 
     def _tell(self, **changes: Any) -> None:
-        """Let others see how far it is, and *changes* of the status."""
+        """Publish how far it is, and *changes* of the status."""
         follower = self._follower
         committed, published = follower.committed, follower.published
         lag_batches = 0

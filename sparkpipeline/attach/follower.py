@@ -13,8 +13,8 @@ attached, so that the state is owned like a query's (rule W5).  Of two drivers t
 attach the same, the one that came later goes on, and the other one is told that it is
 over (rule W1).  A snapshot of a batch that is published already, because a node has
 lost its rows, needs an id that has not published it yet: ``:refill-`` and a random
-number are appended.  Whoever attaches later finds that id as the owner, and goes on
-under it.
+number are appended.  A follower that attaches later finds that id as the owner, and
+goes on under it.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class LogStateFollower:
         # Of its own, so that it can be closed while it is waited for.
         self._proxy = ProxyConnection(publication.config, publication.credentials)
         self._run_id = secrets.token_hex(16)
-        # One name is published by one thread at a time: whoever comes later goes on.
+        # One name is published by one thread at a time: the next one goes on.
         digest = hashlib.sha256(state_name.encode()).hexdigest()[:16]
         self.query_id = f"{spark_query_id}:log-{source_index}-{digest}"
 

@@ -90,7 +90,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends_wanted: dict[str, int] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's interface)
-        """Return the beginning: nobody holds anything."""
+        """Return the beginning: no subtask holds anything."""
         return LogOffset().to_json()
 
     @through_spark

@@ -2,8 +2,8 @@
 What a log source has read: the state of its subtasks, as Spark's offset log keeps it.
 
 Theory of operation.  A partition of a log is an item of a list state, (name, offset),
-and one subtask holds it.  An offset of Spark is the snapshot of all subtasks: whoever
-has the offset knows everything, and nobody else knows anything.  So planning a batch
+and one subtask holds it.  An offset of Spark is the snapshot of all subtasks: it says
+everything, and nothing else says anything.  So planning a batch
 is a pure function: of the offset where it begins, of what the log holds now, and of
 how many subtasks there are to be.  This is FLIP-8's own example of operator state.
 """

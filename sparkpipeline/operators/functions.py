@@ -10,9 +10,9 @@ Batch N is run in these steps, and each may be the last one before a crash:
 3.  A Spark job repartitions the batch and runs a subtask in every task.  It writes
     output and snapshots to a new directory with a random name.
 4.  The manifest of N is created, unless there is one.  It names the files that count.
-    From now on nobody will run the function for N again.
+    From now on the function is never run for N again.
 5.  The files that the manifest names go to the sink, as batch N; and a copy of its
-    snapshots to whoever may ask for them (`sparkpipeline.operators.publisher`).
+    snapshots to the readers who may ask for them (`sparkpipeline.operators.publisher`).
 6.  What is older than the last few batches is deleted.
 
 So the function's output and its state change together, in step 4, once.  The sink may

@@ -4,7 +4,7 @@ The manifest of a batch: which files are its output and its snapshots.
 Theory of operation.  Tasks may run twice, batches may run twice, and two drivers may
 run one batch at a time: each run writes files of its own.  What counts is what the
 manifest names, and there is one manifest of a batch, for it is created if absent and
-never changed.  Whoever comes second uses the one that is there (rule O3).
+never changed.  The second to come uses the one that is there (rule O3).
 """
 
 from __future__ import annotations

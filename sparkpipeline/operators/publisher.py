@@ -4,7 +4,7 @@
 Theory of operation.  The driver offers what each batch has left, and a thread publishes
 it: always the newest, so that a name service that was away costs readers some batches
 in between, and the query nothing.  Behind its sink a batch waits for its own, within a
-bound: as long as all goes well, whoever sees what the sink was given can ask for the
+bound: as long as all goes well, a reader of what the sink was given can ask for the
 state behind it.  A batch that has waited in vain is the last one to wait until
 something was published again.
 
@@ -180,7 +180,7 @@ class OperatorStatePublisher:
                 error=str(error),
             )
             return error
-        except Exception as error:  # noqa: BLE001 (whoever waits must be told)
+        except Exception as error:  # noqa: BLE001 (those who wait must be told)
             failure = LocalProtocolError(f"unexpected {type(error).__name__}: {error}")
             failure.__cause__ = error
             return failure
@@ -213,7 +213,7 @@ class OperatorStatePublisher:
         self._changed.wait_for(lambda: self._newest is not offer, timeout_seconds)
 
     def _end(self, offer: Offer) -> None:
-        """Let go of *offer*, and of whoever waits for it.  Under the lock."""
+        """Release *offer*, and those who wait for it.  Under the lock."""
         offer.is_over = True
         if self._newest is offer:
             self._newest = None

@@ -59,7 +59,7 @@ def plain_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
     """
     Return the values of a column in the form in which rows store them.
 
-    Text that is no UTF-8, which Spark lets pass, has U+FFFD for what is none.
+    Text that is no UTF-8, which Spark does not refuse, has U+FFFD for what is none.
 
     Raises:
         ConfigurationError: If the column has a type that no state can hold.

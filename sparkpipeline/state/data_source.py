@@ -7,12 +7,12 @@ or ``streamWriter`` and pickles the result), one after another runs ``write`` in
 and a third one, long-lived, calls ``commit``.  So nothing is kept in the objects here
 but what was known when they were made:
 
-*   whoever plans draws a ticket, which travels in the pickled writer (rule W1);
+*   the planner draws a ticket, which travels in the pickled writer (rule W1);
 *   a task knows from its context of which query, run and batch it is, and binds them
     for now: when its run was born it cannot know;
 *   Spark pickles the source once in a run, for all its commits: with it goes the epoch
     that the run was born with;
-*   whoever commits is told by messages alone, and decides by them (rule W3);
+*   the committer is told by messages alone, and decides by them (rule W3);
 *   an abort does nothing: it may arrive late, and name a newer run's work (rule W2).
 
 The process that plans does not see the Spark session, nor its ``spark.lodestar.*``
@@ -218,7 +218,7 @@ class LodestarDataSource(DataSource):
             {layout.state_name: layout.schema for layout in layouts},
             max_parallelism=options.max_parallelism,
             on_new_query=options.on_new_query,
-            # Whoever commits comes here, too, and needs no node to be there: tasks ask
+            # The committer comes here, too, and needs no node to be there: tasks ask
             # where nodes are that are away now.
             waits_for_nodes=False,
             timeout_seconds=options.commit_timeout_seconds,
@@ -270,7 +270,7 @@ class LodestarDataSource(DataSource):
 @final
 class StagedMessage(WriterCommitMessage):
     """
-    What a task tells whoever commits.
+    What a task tells the committer.
 
     Attributes:
         message: What it has staged.

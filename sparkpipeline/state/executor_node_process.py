@@ -7,7 +7,7 @@ as one line of JSON (or why it does not), and runs until it is told to end by SI
 the executor's JVM is gone.
 
 It must outlive the worker that started it, which is one of many, and must not outlive
-the executor.  So it has a session of its own, belongs to nobody (its first process ends
+the executor.  So it has a session of its own, has no parent (its first process ends
 at once), and waits for the end of the JVM by a descriptor of that process.
 
 *Slots.*  Under the directory that the user names, each node has a slot ``node-0``,
@@ -63,7 +63,7 @@ class NodeOrder:
         node_settings: Those of `NodeConfig`, without *data_dir*.
         jvm_pid: The executor.
         jvm_started: When that process was started, as `start_time_of` tells.
-        token: Names this start; drawn by whoever ordered it.
+        token: Names this start; drawn by the one that ordered it.
         timeout_seconds: How long the proxy may take to register the node.
     """
 
@@ -145,7 +145,7 @@ def main() -> int:
     """Do what standard input orders; return the exit code."""
     order = NodeOrder(**json.load(sys.stdin))
     if os.fork():
-        os._exit(0)  # whoever waits for us has waited long enough
+        os._exit(0)  # the parent has waited long enough
     os.setsid()
     try:
         with _held_slot(Path(order.data_dir)) as slot:
@@ -222,7 +222,7 @@ def _serve(order: NodeOrder, slot: Path) -> int:
 
 
 def _say(answer: dict[str, object]) -> None:
-    """Give the one answer, and let go of whoever waits for it."""
+    """Give the one answer, and release the process that waits for it."""
     os.write(_STDOUT, json.dumps(answer).encode() + b"\n")
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, _STDIN)

@@ -292,7 +292,7 @@ def _wait_for_executors(
                 timeout_seconds,
                 f"the application has {found}: give it more, or wait for fewer",
             )
-        # Spark tells nobody in Python when an executor comes.
+        # Spark does not tell Python when an executor comes.
         threading.Event().wait(min(_POLL_SECONDS, left_ns / NS_PER_SECOND))
 
 
@@ -407,7 +407,7 @@ def _stop_here(nodes: Iterable[RunningNode]) -> None:
             is_killed = True
             for node in ending:
                 _signal(node, signal.SIGKILL)
-        # A process that is nobody's child tells nobody of its end.
+        # A process without a parent tells no other of its end.
         threading.Event().wait(_POLL_SECONDS)
 
 

@@ -5,7 +5,7 @@ Theory of operation.  Each micro-batch is written by ``foreachBatch`` in the thr
 of `queryablestate.writer.writer`: the driver begins it, by one message; Spark computes
 the key group of every row, and hands the rows to Python workers as Arrow batches, which
 stage them; the driver commits what they report.  The driver tells the tasks all that
-they must know, so that a worker opens connections to nodes and to nobody else.
+they must know, so that a worker opens connections to nodes and nowhere else.
 
 ``foreachBatch`` is used although there is ``format("lodestar")``, because Spark gives
 Python data sources no update mode, computes no key groups for them, and starts two

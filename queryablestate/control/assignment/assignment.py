@@ -81,7 +81,7 @@ def check_assignment(assignment: AssignmentRecord) -> None:
     Check what holds of every assignment.
 
     Every key group has a primary, and only one; no node has two copies of one, be they
-    in sync or joining; what is wanted is among the nodes; and so is nobody else.
+    in sync or joining; what is wanted is among the nodes; and no other node is there.
     """
     count = len(assignment.node_ids)
     assert len(set(assignment.node_ids)) == count
@@ -155,7 +155,7 @@ def source_of(
     Return the index of the node that a key group is to be copied from.
 
     The primary if that is there, or else another one with an in-sync copy; the primary
-    too if nobody is.
+    too if none is there.
     """
     owners = assignment.owners[key_group]
     for index in owners:

@@ -1,8 +1,9 @@
 """
 Dealing items to bins evenly, at the least cost; pure.
 
-Each item goes to so many different bins, and no bin gets two more than another.  What
-it costs to have an item in a bin is given; of all even deals this finds a cheapest one.
+Each item goes to a given number of different bins, and no bin gets two more than
+another.  What it costs to have an item in a bin is given; of all even deals this finds
+a cheapest one.
 
 Theory of operation.  It is a minimum-cost flow from items to bins.  The first deal
 gives each item its cheapest bins, whatever the loads: no deal at all is cheaper.  Then
@@ -54,8 +55,8 @@ def deal(
     dealer = _Dealer(items, bin_count=bin_count, degree=degree, price=price)
     total = len(items) * degree
     floor, ceiling = total // bin_count, -(-total // bin_count)
-    dealer.level(ceiling)  # nobody has more
-    dealer.level(floor)  # nobody has less
+    dealer.level(ceiling)  # no bin has more
+    dealer.level(floor)  # no bin has less
     return dealer.bins_of_items()
 
 

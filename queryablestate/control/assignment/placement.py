@@ -32,7 +32,7 @@ def place(
     replica_count: int,
 ) -> list[tuple[int, ...]]:
     """
-    Return for each key group the nodes that shall have it, the primary first.
+    Return for each key group the nodes that are to have it, the primary first.
 
     Args:
         owners: For each key group the nodes that have a copy, as far as they count; the

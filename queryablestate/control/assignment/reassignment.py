@@ -9,16 +9,16 @@ of it at once:
 1.  *Dead copies go.*  The in-sync copies of a node that is away, that has lost its rows
     or that reports a failure: but only those of which there is another one that can be
     relied upon.  Lost rows also go where the other one is of a node that is away or
-    reports a failure: it has what nobody else has.  A copy that is being made goes in
+    reports a failure: it has what no other node has.  A copy that is being made goes in
     any case.
 2.  *Finished copies are in sync.*
-3.  *The plan is made anew*, if the nodes that shall have the job are others now, or
+3.  *The plan is made anew*, if the nodes that are to have the job are others now, or
     some are missing.
 4.  *Surplus copies go*, where all that are wanted are in sync.
-5.  *Copies begin*, so many for each node at once.
+5.  *Copies begin*, a limited number for each node at once.
 6.  *Nodes without a part are left out.*
 
-**Nobody loses a copy that is the only one.**  A node that is away, and has the only
+**No node loses a copy that is the only one.**  A node that is away, and has the only
 copy of something, keeps it, and its place in the plan: it may be back in a moment, and
 there is nowhere else to get it from.
 """
@@ -88,9 +88,9 @@ def next_assignment(
         record: The present assignment.
         nodes: Those that are known, by node id.
         sequence: The last entry of the job's chain now.
-        joining_count_max: Key groups that one node copies at once; those that nobody is
-            there to be copied from are not counted.
-        node_count: How many nodes the job shall have from now on; None changes nothing.
+        joining_count_max: Key groups that one node copies at once; those that no node
+            is there to be copied from are not counted.
+        node_count: How many nodes the job is to have from now on; None changes nothing.
         replica_count: Likewise, how many copies of each key group.
     """
     wish = replace(
@@ -126,7 +126,7 @@ class _Draft:
         standings: What there is to know of each.
         owners: The in-sync copies of each key group, the primary first.
         joining: The copies that are being made of each.
-        wanted: The copies that shall be.
+        wanted: The copies that are to be.
         planned_count: How many were to be made for that.
         has_dropped: Whether in-sync copies were taken out.
         paused: Key groups of which no copy is begun now.
@@ -240,12 +240,12 @@ class _Draft:
                 )
 
     def plan(self) -> None:
-        """Say anew who shall have what, if that is not what it should be."""
+        """Say anew who is to have what, if that is not what it should be."""
         if not self.before.wanted:
             self.wanted = list(self.owners)
         chosen = self._chosen()
         if not chosen:
-            # Nobody is there: whoever has something keeps it.
+            # No node is there: each one keeps what it has.
             self.wanted = list(self.owners)
             self.joining = [()] * len(self.owners)
             self.planned_count = 0
@@ -287,7 +287,7 @@ class _Draft:
         """
         Return whether no node is to have more than another.
 
-        It may be that one has: a plan is forgotten when nobody is there any more.
+        It may be that one has: a plan is forgotten when no node is there any more.
         """
         copies = Counter(index for nodes in self.wanted for index in nodes)
         primaries = Counter(nodes[0] for nodes in self.wanted)
@@ -300,7 +300,7 @@ class _Draft:
 
     def _chosen(self) -> list[int]:
         """
-        Return the nodes that shall have the job, sorted.
+        Return the nodes that are to have the job, sorted.
 
         Those that have it go first, then others by name.  A node that is away, and has
         the only copy of something, counts as long as it is in the plan.

@@ -174,7 +174,7 @@ class Job:
 
     def check_may_write(self, query_id: str, writable: frozenset[str] | None) -> None:
         """
-        Return if whoever may write *writable* may act as that query (rule C1).
+        Return if a caller that may write *writable* may act as that query (rule C1).
 
         Every reader is told the id of the query that owns a state.  So an id is no
         right: who may not write all that the query writes cannot end its runs.
@@ -292,7 +292,7 @@ class Job:
                 and owned.batch_id is None
                 and owned.owner_epoch <= run.writer_epoch
             ):
-                # Nobody has written it yet: whoever comes last may.
+                # No query has written it yet: the last to come may.
                 progress[state.state_number] = StateProgress(
                     state_number=state.state_number,
                     query_id=request.query_id,

@@ -47,8 +47,8 @@ class JobChange:
         dropped: Numbers of states that are gone.
         entry: The new last entry of the chain, if there is one.
         assignment: The new assignment, if there is one.
-        forgotten: Earlier versions of the assignment that nobody needs any more.
-        pruned: Entries that nobody needs any more, by sequence.
+        forgotten: Earlier versions of the assignment that are needed no more.
+        pruned: Entries that are needed no more, by sequence.
     """
 
     record: JobRecord

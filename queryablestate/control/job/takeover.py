@@ -56,7 +56,7 @@ def check_takeover(
         StateOwnedError: If not.
     """
     if owned.batch_id is None and owned.owner_epoch <= run.writer_epoch:
-        return  # nobody has written it yet: whoever comes last may
+        return  # no query has written it yet: the last to come may
     if on_new_query == REFUSE or run.writer_epoch <= owned.owner_epoch:
         raise StateOwnedError(job_id, state.state_name, owned.query_id, run.query_id)
 

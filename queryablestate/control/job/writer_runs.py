@@ -7,8 +7,9 @@ whatever was born before is refused, for ever: one number tells, and no run id n
 remembered (rule B4).
 
 Most writers say with their first bind when their run was born.  Tasks of Spark's own
-writers do not know it: they *bind for now*, which lets them stage under a ticket of the
-batch and changes nothing for anybody; their commit says when the run was born.
+writers do not know it: they *bind for now*, which permits them to stage under a
+ticket of the batch and changes nothing for others; their commit says when the run was
+born.
 
 Queries that are forgotten leave one number for all of them, the highest: a query that
 is not known has no run at it or below.
@@ -68,7 +69,7 @@ def committing_run(
 
     Raises:
         StaleWriterError: If it is an older one.
-        LocalProtocolError: If it is one that nobody has bound, and that does not say
+        LocalProtocolError: If it is one that was never bound, and that does not say
             when it was born.
     """
     if run is not None and run.run_id == request.run_id:
