@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from haservices.interface import HAServices
 
 
-__all__ = ["Campaigner", "Leadership", "campaign"]
+__all__ = ["Campaigner", "Leadership", "campaign", "confirm_until_certain"]
 
 _CONFIRM_PAUSE_SECONDS: Final = 0.1
 
@@ -94,7 +94,6 @@ class Campaigner:
         self._election = election
         self._address = address
         self._on_changed = on_changed
-        self._log = get_logger(component="campaign", component_id=election.component_id)
         self._changed = threading.Condition()
         self._is_closing = threading.Event()
         self.leadership: Leadership | None = None
@@ -103,34 +102,11 @@ class Campaigner:
 
     def grant_leadership(self, session: LeaderSession) -> None:
         """Confirm, and keep what took."""
-        if self._confirm(session):
+        if confirm_until_certain(
+            self._election, session, self._address, is_closing=self._is_closing
+        ):
             self.leadership = Leadership(self._election, session)
             self._announce()
-
-    def _confirm(self, session: LeaderSession) -> bool:
-        """
-        Confirm until the answer is certain; return whether we lead.
-
-        A confirm that was not answered may have published us.  To stop there would
-        leave a leader that does no work, and that the others wait for.  To repeat it is
-        safe, and ends: with an answer, with the leadership, or with the campaign, which
-        resigns.
-        """
-        while not self._is_closing.is_set():
-            try:
-                self._election.confirm_leadership(
-                    session.leader_session_id, self._address
-                )
-            except LeadershipLostError:
-                return False  # revoked meanwhile: our turn comes again
-            except (DidNotHappenError, MayHaveHappenedError, UnreachableError) as error:
-                self._log.warning(
-                    "leadership.unconfirmed", epoch=session.epoch, error=str(error)
-                )
-                self._is_closing.wait(_CONFIRM_PAUSE_SECONDS)
-            else:
-                return True
-        return False
 
     def _closing(self) -> None:
         self._is_closing.set()
@@ -198,6 +174,42 @@ class Campaigner:
         with self._changed:
             self._changed.notify_all()
         self._on_changed()
+
+
+def confirm_until_certain(
+    election: LeaderElection,
+    session: LeaderSession,
+    address: str,
+    *,
+    is_closing: threading.Event,
+) -> bool:
+    """
+    Confirm until the answer is certain; return whether we lead.
+
+    A confirm that was not answered may have published us.  To stop there would
+    leave a leader that does no work, and that the others wait for.  To repeat it is
+    safe, and ends: with an answer, with the leadership, or with the election, which
+    resigns.
+
+    Args:
+        election: Whose callback this is.
+        session: As it was granted.
+        address: Where we are reached.
+        is_closing: Set when *election* begins to close.
+    """
+    while not is_closing.is_set():
+        try:
+            election.confirm_leadership(session.leader_session_id, address)
+        except LeadershipLostError:
+            return False  # revoked meanwhile: our turn comes again
+        except (DidNotHappenError, MayHaveHappenedError, UnreachableError) as error:
+            get_logger(
+                component="campaign", component_id=election.component_id
+            ).warning("leadership.unconfirmed", epoch=session.epoch, error=str(error))
+            is_closing.wait(_CONFIRM_PAUSE_SECONDS)
+        else:
+            return True
+    return False
 
 
 @contextlib.contextmanager

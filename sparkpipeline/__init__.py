@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         run_operator,
     )
     from sparkpipeline.operators.publication import OperatorStatePublication
+    from sparkpipeline.standby.leadership import StandbyLeadership
+    from sparkpipeline.standby.run import run_with_standby
     from sparkpipeline.state.data_source import LodestarDataSource, source_options
     from sparkpipeline.state.executor_nodes import ExecutorNodes, start_nodes
     from sparkpipeline.state.options import StateSpec
@@ -38,6 +40,7 @@ __all__ = [
     "OperatorContext",
     "OperatorFunction",
     "OperatorStatePublication",
+    "StandbyLeadership",
     "StateSpec",
     "attach_log_state",
     "attach_state",
@@ -48,6 +51,7 @@ __all__ = [
     "publish_state",
     "publish_states",
     "run_operator",
+    "run_with_standby",
     "source_options",
     "start_nodes",
     "to_spark_settings",
@@ -85,6 +89,8 @@ __getattr__, __dir__ = lazy_face(
             "run_operator",
         ),
         "sparkpipeline.operators.publication": ("OperatorStatePublication",),
+        "sparkpipeline.standby.leadership": ("StandbyLeadership",),
+        "sparkpipeline.standby.run": ("run_with_standby",),
         "sparkpipeline.state.sink": (
             "publish_state",
             "publish_states",

@@ -88,6 +88,7 @@ ROOM_MAY_IMPORT: dict[str, dict[str, frozenset[str]]] = {
         "attach": frozenset({"state"}),
         "operators": frozenset({"state"}),
         "log": frozenset({"attach", "operators", "state"}),
+        "standby": frozenset({"state"}),
     },
 }
 # What stands above the rooms is what they share, so it imports none of them.
@@ -97,6 +98,8 @@ SHARED_ABOVE_ROOMS = frozenset(
         "leaderserver/messages.py",
         "queryablestate/errors.py",
         "queryablestate/shares.py",
+        "sparkpipeline/batch_guard.py",
+        "sparkpipeline/checkpoint_files.py",
         "sparkpipeline/configuration.py",
         "sparkpipeline/failures.py",
         "sparkpipeline/lasting_errors.py",
@@ -229,6 +232,7 @@ PURE_ROOM_FILES = frozenset(
         "sparkpipeline/attach/steps.py",
         "sparkpipeline/log/state.py",
         "sparkpipeline/operators/manifest.py",
+        "sparkpipeline/standby/core.py",
     }
 )
 IMPURE = frozenset(

@@ -22,6 +22,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from nameservice import ConfigurationError, get_logger
 from rescaling import OperatorCheckpointError
+from sparkpipeline.checkpoint_files import checkpoint_file_manager
 from sparkpipeline.operators.manifest import (
     OperatorManifest,
     decode_manifest,
@@ -36,11 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["OperatorCheckpoint"]
 
 _DIRECTORY: Final = "operator"
-_FILE_MANAGERS: Final = (
-    # Spark 4.1 and newer, and 4.0.
-    "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager$",
-    "org.apache.spark.sql.execution.streaming.CheckpointFileManager$",
-)
 _RANDOM_SIZE_BYTES: Final = 8
 
 
@@ -69,7 +65,7 @@ class OperatorCheckpoint:
         self._batches = self._path(self._root, "batches")
         try:
             hadoop_conf = java_session.sessionState().newHadoopConf()
-            self._files = _file_manager(jvm, self._root, hadoop_conf)
+            self._files = checkpoint_file_manager(jvm, self._root, hadoop_conf)
             self._files.mkdirs(self._manifests)
             self._files.mkdirs(self._batches)
         except Py4JJavaError as error:
@@ -201,17 +197,3 @@ class OperatorCheckpoint:
         return OperatorCheckpointError(
             path.toString(), f"it cannot be read or written: {error.java_exception}"
         )
-
-
-def _file_manager(jvm: Any, path: Any, hadoop_conf: Any) -> Any:
-    """Return what Spark itself writes checkpoints with."""
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    for name in _FILE_MANAGERS:
-        try:
-            companion = loader.loadClass(name).getField("MODULE$").get(None)
-        except Py4JJavaError:
-            continue
-        return companion.create(path, hadoop_conf)
-    raise ConfigurationError(
-        "this version of Spark writes its checkpoints in an unknown way: use 4.0 to 4.3"
-    )

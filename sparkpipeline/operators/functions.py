@@ -36,6 +36,7 @@ from rescaling.operator_state import (
     encode_snapshot,
 )
 from rescaling.redistribution import carry_over
+from sparkpipeline.batch_guard import guarded
 from sparkpipeline.failures import StateStreamWriter, through_spark
 from sparkpipeline.operators.batch import (
     OperatorBatch,
@@ -163,7 +164,7 @@ def run_operator(
         on_missing_state=on_missing_state,
         publisher=None if publication is None else OperatorStatePublisher(publication),
     )
-    return StateStreamWriter(df).foreachBatch(operator.run)
+    return StateStreamWriter(df).foreachBatch(guarded(operator.run))
 
 
 @final

@@ -27,6 +27,7 @@ from queryablestate.writer.batches import StageMessage
 from queryablestate.writer.connections import writer_connections
 from queryablestate.writer.stager import StageLimits, Stager
 from queryablestate.writer.writer import StateWriter
+from sparkpipeline.batch_guard import guarded
 from sparkpipeline.failures import StateStreamWriter, through_spark
 from sparkpipeline.spark_session import check_session
 from sparkpipeline.state.options import (
@@ -204,7 +205,7 @@ def publish_states(
         layouts=layouts,
     )
     writer = StateStreamWriter(df).outputMode(output_mode)
-    return writer.foreachBatch(publisher.publish)
+    return writer.foreachBatch(guarded(publisher.publish))
 
 
 def _check_name_service(config: HAConfig) -> None:

@@ -1,0 +1,1 @@
+"""Hot-standby drivers: one of several leads, and the others are warm."""

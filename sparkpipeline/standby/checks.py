@@ -1,0 +1,151 @@
+"""What a session and a checkpoint need so that a standby can take over (rule H4)."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from nameservice import ConfigurationError
+from sparkpipeline.checkpoint_files import checkpoint_file_manager
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+__all__ = ["check_checkpoint", "check_query", "check_settings"]
+
+FORMAT_SETTING: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+PROVIDER_SETTING: Final = "spark.sql.streaming.stateStore.providerClass"
+MANAGER_SETTING: Final = "spark.sql.streaming.checkpointFileManagerClass"
+
+_FORMAT_VERSION: Final = 2
+_ROCKSDB: Final = (
+    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+)
+_NOT_ATOMIC_MANAGER: Final = "FileSystemBasedCheckpointFileManager"
+
+# Where Spark's offset and commit logs are created if absent, by a rename that replaces
+# nothing.  Object stores have no such rename.
+_SCHEMES: Final = frozenset({"file", "hdfs", "viewfs", "abfs", "abfss"})
+_PROBE_PREFIX: Final = ".lodestar-probe-"
+_TEMPORARY_PREFIX: Final = "temporary-"
+
+
+def check_settings(spark: SparkSession) -> None:
+    """
+    Refuse a session whose state stores two drivers could overwrite.
+
+    Raises:
+        ConfigurationError: Names the setting, and what to set.
+    """
+    version = spark.conf.get(FORMAT_SETTING)
+    if version is None or int(version) < _FORMAT_VERSION:
+        raise ConfigurationError(
+            f"{FORMAT_SETTING} is {version}: with format 1 a driver that was replaced "
+            "can overwrite state files of its successor.  Set "
+            f"--conf {FORMAT_SETTING}={_FORMAT_VERSION}"
+        )
+    provider = spark.conf.get(PROVIDER_SETTING)
+    if provider != _ROCKSDB:
+        raise ConfigurationError(
+            f"{PROVIDER_SETTING} is {provider}, which has no state store checkpoint "
+            f"format {_FORMAT_VERSION}.  Set --conf {PROVIDER_SETTING}={_ROCKSDB}"
+        )
+
+
+def check_checkpoint(spark: SparkSession, location: str) -> None:
+    """
+    Refuse a checkpoint location in which a file cannot be created if absent.
+
+    Raises:
+        ConfigurationError: Says what to set or where to put it.
+    """
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 (there is no other way to it)
+    java_session: Any = spark._jsparkSession  # noqa: SLF001 (as above)
+    try:
+        hadoop_conf = java_session.sessionState().newHadoopConf()
+        path = jvm.org.apache.hadoop.fs.Path(location)
+        # By the name alone where there is one: its file system may not be installed.
+        scheme = path.toUri().getScheme()
+        if scheme is None:
+            scheme = path.getFileSystem(hadoop_conf).getUri().getScheme()
+        _check_scheme(location, str(scheme), spark.conf.get(MANAGER_SETTING, None))
+        manager = checkpoint_file_manager(jvm, path, hadoop_conf)
+        manager.mkdirs(path)
+        probe = jvm.org.apache.hadoop.fs.Path(
+            path, _PROBE_PREFIX + secrets.token_hex(8)
+        )
+        manager.mkdirs(probe)
+        try:
+            file = jvm.org.apache.hadoop.fs.Path(probe, "file")
+            is_refused = _is_second_refused(manager, file)
+        finally:
+            manager.delete(probe)
+    except Py4JJavaError as error:
+        raise ConfigurationError(
+            f"the checkpoint location {location!r} cannot be used: "
+            f"{error.java_exception}"
+        ) from error
+    if not is_refused:
+        raise ConfigurationError(
+            f"the checkpoint location {location!r} lets a file be replaced that is "
+            f"there already: use one of {_named_schemes()}"
+        )
+
+
+def check_query(spark: SparkSession, query: StreamingQuery) -> None:
+    """
+    Check settings and checkpoint of a query that was started.
+
+    Raises:
+        ConfigurationError: As `check_settings` and `check_checkpoint`, or if the query
+            has a temporary checkpoint.
+    """
+    check_settings(spark)
+    java_query: Any = query._jsq  # noqa: SLF001 (there is no other way to it)
+    try:
+        location = str(java_query.streamingQuery().resolvedCheckpointRoot())
+    except (Py4JError, AttributeError) as error:
+        raise ConfigurationError(
+            "this version of Spark does not tell where a query keeps its checkpoint: "
+            "use 4.0 to 4.3"
+        ) from error
+    if location.rpartition("/")[2].startswith(_TEMPORARY_PREFIX):
+        raise ConfigurationError(
+            "a query of the application has a temporary checkpoint, which no standby "
+            'can take over: set option("checkpointLocation", …)'
+        )
+    check_checkpoint(spark, location)
+
+
+def _check_scheme(location: str, scheme: str, manager: str | None) -> None:
+    if scheme not in _SCHEMES:
+        raise ConfigurationError(
+            f"the checkpoint location {location!r} is on {scheme}://, where Spark "
+            "cannot create a file only if it is absent, so that two drivers could "
+            f"write one batch: use one of {_named_schemes()}"
+        )
+    if manager is not None and manager.endswith(_NOT_ATOMIC_MANAGER):
+        raise ConfigurationError(
+            f"{MANAGER_SETTING} is {manager}, which replaces files: unset it"
+        )
+
+
+def _named_schemes() -> str:
+    return ", ".join(f"{scheme}://" for scheme in sorted(_SCHEMES))
+
+
+def _is_second_refused(manager: Any, file: Any) -> bool:
+    """Create *file* twice at once; return whether only the first came to be."""
+    first = manager.createAtomic(file, False)  # noqa: FBT003 (Spark's interface)
+    second = manager.createAtomic(file, False)  # noqa: FBT003 (Spark's interface)
+    first.close()
+    try:
+        second.close()
+    except Py4JJavaError:
+        return True
+    return False

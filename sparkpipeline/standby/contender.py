@@ -1,0 +1,68 @@
+"""A driver's part in the election of its job."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, final
+
+from haservices.campaign import confirm_until_certain
+from sparkpipeline.standby.core import Granted, LeadershipRevoked
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from election import LeaderElection, LeaderSession
+    from sparkpipeline.standby.core import StandbyEvent
+
+
+__all__ = ["DriverContender"]
+
+
+@final
+class DriverContender:
+    """
+    Confirms what it is granted, and leaves a leadership when the queries have stopped.
+
+    Attributes:
+        is_idle: Set when no query runs under a leadership of ours.
+        leadership_lost: Set when the last leadership that was granted is revoked.
+
+    Args:
+        election: Not started yet.
+        address: What it confirms.
+        tell: Takes what happens, on any thread.
+    """
+
+    def __init__(
+        self,
+        election: LeaderElection,
+        address: str,
+        tell: Callable[[StandbyEvent | Exception], None],
+    ) -> None:
+        self._election = election
+        self._address = address
+        self._tell = tell
+        self._is_closing = threading.Event()
+        self.is_idle = threading.Event()
+        self.leadership_lost = threading.Event()
+        election.when_closing(self._is_closing.set)
+
+    def grant_leadership(self, session: LeaderSession) -> None:
+        """Confirm, and tell that we lead."""
+        if confirm_until_certain(
+            self._election, session, self._address, is_closing=self._is_closing
+        ):
+            self.leadership_lost = threading.Event()
+            self.is_idle.clear()
+            self._tell(Granted(session=session))
+
+    def revoke_leadership(self) -> None:
+        """Tell, and return when the queries have stopped."""
+        self._tell(LeadershipRevoked())
+        self.leadership_lost.set()
+        self.is_idle.wait()
+
+    def handle_error(self, error: Exception) -> None:
+        """Tell."""
+        self._tell(error)

@@ -1,0 +1,471 @@
+"""
+The shell around `StandbyCore`: threads, the election, the queries, the end.
+
+Theory of operation
+-------------------
+Everything that happens goes into one queue, which the thread of `Driver.run` takes from
+and hands to the core.  What blocks has a thread of its own: the warm-up, the
+application, one watcher for each query, the stop.  A revocation is acknowledged when
+the queries have stopped, as far as the name service waits for it.
+
+A driver that has lost its leadership stays among the contenders until its queries have
+stopped.  Its successor, which knows it by the record in the leader store, waits for it
+to go before it starts a query (`DriverSettings.hand_over_seconds` at the most): no
+batch is then begun by one driver and repeated by the next.  A driver that was killed
+has gone with its connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
+
+from attrs import frozen
+from py4j.protocol import Py4JError, Py4JNetworkError
+
+from nameservice import (
+    NS_PER_SECOND,
+    AuthenticationError,
+    ConfigurationError,
+    LocalProtocolError,
+    NameServiceError,
+    SystemClock,
+    get_logger,
+    seconds_to_ns,
+)
+from sparkpipeline.batch_guard import guarding
+from sparkpipeline.configuration import use_ha_config
+from sparkpipeline.failures import lodestar_error
+from sparkpipeline.standby.checks import check_query
+from sparkpipeline.standby.contender import DriverContender
+from sparkpipeline.standby.core import (
+    AbandonWarmUp,
+    ApplicationFailed,
+    BeliefRead,
+    Contend,
+    EndProcess,
+    EndReason,
+    Fenced,
+    Finish,
+    QueriesEnded,
+    QueriesStopped,
+    StandbyCore,
+    StandbyEffect,
+    StandbyEvent,
+    StandbyState,
+    StartApplication,
+    StopQueries,
+    StopRequested,
+    WarmedUp,
+    Withdraw,
+)
+from sparkpipeline.standby.fuse import HALT_EXIT_CODE, JVMFuse
+from sparkpipeline.standby.leadership import StandbyLeadership
+from sparkpipeline.standby.queries import (
+    queries_of,
+    stop_queries,
+    watch_queries,
+)
+from sparkpipeline.standby.record import (
+    DRIVER,
+    DriverRecord,
+    check_record,
+    read_record,
+)
+from sparkpipeline.standby.warm_up import WarmUp
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from election import LeaderElection, LeaderSession
+    from haservices import HAServices
+
+
+__all__ = ["Application", "Driver", "DriverSettings"]
+
+Application: TypeAlias = (
+    "Callable[[SparkSession, StandbyLeadership],"
+    " StreamingQuery | Sequence[StreamingQuery]]"
+)
+
+# A part of the lease: how often belief is read, and the JVM's deadline put ahead.
+_TICK_DIVISOR: Final = 5
+_TICK_SECONDS_MAX: Final = 0.5
+_LAPSE_LEASES: Final = 2
+# The JVM of a driver that was paused is over before a silent session is.
+_FUSE_DIVISOR: Final = 2
+_POLL_SECONDS: Final = 0.05
+
+
+@final
+@frozen(kw_only=True)
+class DriverSettings:
+    """What `run_with_standby` was given, checked."""
+
+    job_id: str
+    address: str
+    application_name: str
+    version: str
+    is_other_version_admitted: bool
+    warm_up_seconds: float
+    stop_seconds: float
+    hand_over_seconds: float
+
+
+@final
+class Driver:
+    """
+    One driver.
+
+    Args:
+        spark: Its session.
+        ha: The name service; stays its owner's.
+        application: What it runs while it leads.
+        settings: How.
+        warm_up: What else to warm.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        ha: HAServices,
+        application: Application,
+        settings: DriverSettings,
+        *,
+        warm_up: Callable[[SparkSession], object] | None,
+    ) -> None:
+        lease_seconds = ha.config.lease_seconds
+        self._spark = spark
+        self._ha = ha
+        self._application = application
+        self._settings = settings
+        self._clock = SystemClock()
+        self._log = get_logger(component="standby", component_id=settings.job_id)
+        self._happenings: queue.SimpleQueue[StandbyEvent | Exception] = (
+            queue.SimpleQueue()
+        )
+        self._store = ha.get_leader_store(settings.job_id)
+        self._warm_up = WarmUp(spark, warm_up)
+        self._fuse = JVMFuse(spark, ha.config.session_timeout_seconds / _FUSE_DIVISOR)
+        self._tick_seconds = min(lease_seconds / _TICK_DIVISOR, _TICK_SECONDS_MAX)
+        self._core = StandbyCore(
+            warm_up_ns=seconds_to_ns(settings.warm_up_seconds),
+            lapse_ns=seconds_to_ns(lease_seconds * _LAPSE_LEASES),
+            stop_ns=seconds_to_ns(settings.stop_seconds),
+            now_ns=self._clock.now_ns(),
+        )
+        self._election: LeaderElection | None = None
+        self._contender: DriverContender | None = None
+        self._leadership: StandbyLeadership | None = None
+        self._starting: threading.Thread | None = None
+        self._queries: Sequence[StreamingQuery] = ()
+        self._error: Exception | None = None
+        self._began_seconds = time.monotonic()
+
+    def run(self) -> None:
+        """
+        Warm up, contend, lead, and so on, to the end.
+
+        Raises:
+            Exception: What the application, a query or the election has failed with.
+        """
+        try:
+            self._check_record()
+            with _stop_signals(lambda: self._happenings.put(StopRequested())):
+                self._log.info("standby.warming")
+                self._start_thread("warm-up", self._warm)
+                while self._core.state is not StandbyState.ENDED:
+                    self._turn()
+        finally:
+            self._withdraw()
+            with contextlib.suppress(Py4JError, OSError):
+                self._fuse.close()
+        self._log.info(
+            "standby.ended",
+            reason=None if self._core.reason is None else self._core.reason.value,
+        )
+        if self._core.reason is EndReason.FAILED:
+            assert self._error is not None
+            raise self._error
+
+    # -- the loop ----------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Wait for what happens next, and do what comes of it."""
+        try:
+            happening: StandbyEvent | Exception | None = self._happenings.get(
+                timeout=self._timeout_seconds()
+            )
+        except queue.Empty:
+            happening = None
+        if isinstance(happening, Exception):
+            happening = self._judged(happening)
+        state = self._core.state
+        self._step(happening)
+        if state in {StandbyState.LEADING, StandbyState.STOPPING}:
+            self._watch()
+
+    def _timeout_seconds(self) -> float:
+        """Return how long to wait; never long, for a signal may be seen late."""
+        if self._core.state in {StandbyState.LEADING, StandbyState.STOPPING}:
+            return self._tick_seconds
+        deadline_ns = self._core.next_deadline_ns()
+        if deadline_ns is None:
+            return _TICK_SECONDS_MAX
+        left_ns = max(deadline_ns - self._clock.now_ns(), 0)
+        return min(left_ns / NS_PER_SECOND, _TICK_SECONDS_MAX)
+
+    def _judged(self, error: Exception) -> StandbyEvent | None:
+        """Return what an error of the election comes to: most of them pass."""
+        if isinstance(error, AuthenticationError | ConfigurationError):
+            return self._failed(error)
+        self._log.warning("election.failed", error=str(error))
+        return None
+
+    def _failed(self, error: Exception) -> ApplicationFailed:
+        if self._error is None:
+            self._error = error
+        return ApplicationFailed()
+
+    def _watch(self) -> None:
+        """Read belief, and put the JVM's deadline ahead, as long as it may run."""
+        leadership, election = self._leadership, self._election
+        if self._core.state is StandbyState.LEADING and leadership is not None:
+            assert election is not None
+            is_believing = election.has_leadership(leadership.leader_session_id)
+            self._step(BeliefRead(is_believing=is_believing))
+        if self._core.state in {StandbyState.LEADING, StandbyState.STOPPING}:
+            try:
+                self._fuse.renew()
+            except (Py4JError, OSError) as error:
+                self._step(self._failed(_jvm_lost(error)))
+
+    def _step(self, event: StandbyEvent | None) -> None:
+        for effect in self._core.step(event, now_ns=self._clock.now_ns()):
+            self._perform(effect)
+
+    def _perform(self, effect: StandbyEffect) -> None:
+        match effect:
+            case AbandonWarmUp():
+                self._log.warning(
+                    "standby.unwarmed", waited_seconds=self._settings.warm_up_seconds
+                )
+                self._start_thread("abandon", self._warm_up.abandon)
+            case Contend():
+                self._contend()
+            case StartApplication(session=session):
+                self._start_application(session)
+            case StopQueries():
+                assert self._core.reason is not None
+                self._log.info("standby.stopping", reason=self._core.reason.value)
+                self._start_thread("stop", self._stop)
+            case Withdraw():
+                self._withdraw()
+            case Finish():
+                pass  # the state says it
+            case EndProcess():
+                self._end_process()
+            case _:
+                assert_never(effect)
+
+    def _start_thread(self, name: str, target: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=target, name=f"standby-{name}", daemon=True)
+        thread.start()
+        return thread
+
+    # -- warming, contending -----------------------------------------------------------
+
+    def _check_record(self) -> None:
+        check_record(
+            read_record(self._store),
+            job_id=self._settings.job_id,
+            application=self._settings.application_name,
+            version=self._settings.version,
+            is_other_version_admitted=self._settings.is_other_version_admitted,
+        )
+
+    def _warm(self) -> None:
+        try:
+            self._warm_up.run()
+        except Exception as error:  # noqa: BLE001 - the application may do all the same
+            self._log.warning("standby.unwarmed", error=str(error))
+        self._happenings.put(WarmedUp())
+
+    def _contend(self) -> None:
+        election = self._ha.get_leader_election(self._settings.job_id)
+        self._election = election
+        self._contender = DriverContender(
+            election, self._settings.address, self._happenings.put
+        )
+        self._log.info(
+            "standby.warm",
+            after_seconds=round(time.monotonic() - self._began_seconds, 3),
+        )
+        election.start(self._contender)
+
+    def _withdraw(self) -> None:
+        with contextlib.suppress(Py4JError, OSError):
+            self._fuse.disarm()
+        if self._contender is not None:
+            self._contender.is_idle.set()
+        if self._election is not None:
+            self._election.close()
+        self._election = self._contender = self._leadership = None
+        self._queries = ()
+
+    # -- leading -----------------------------------------------------------------------
+
+    def _start_application(self, session: LeaderSession) -> None:
+        assert self._election is not None
+        assert self._contender is not None
+        self._leadership = StandbyLeadership(
+            self._election,
+            session,
+            self._store,
+            lost=self._contender.leadership_lost,
+            on_fenced=lambda: self._happenings.put(Fenced()),
+            check_query=self._check_query,
+        )
+        self._log.info("standby.leading", epoch=session.epoch)
+        leadership, election = self._leadership, self._election
+        self._starting = self._start_thread(
+            "application", lambda: self._run_application(leadership, election)
+        )
+
+    def _run_application(
+        self, leadership: StandbyLeadership, election: LeaderElection
+    ) -> None:
+        try:
+            if not self._take_over(leadership, election):
+                return
+            use_ha_config(self._spark, self._ha.config)
+            with guarding(leadership.guard):
+                started = self._application(self._spark, leadership)
+            queries = queries_of(started)
+            self._queries = queries
+            for query in queries:
+                if query.isActive:
+                    check_query(self._spark, query)
+        except Exception as error:  # noqa: BLE001 - it is raised by run()
+            self._tell_failed(error)
+            return
+        self._log.info(
+            "standby.started",
+            epoch=leadership.epoch,
+            query_ids=[str(query.id) for query in queries],
+        )
+        watch_queries(
+            queries,
+            on_failed=self._tell_failed,
+            on_all_ended=lambda: self._happenings.put(QueriesEnded()),
+        )
+
+    def _tell_failed(self, error: Exception) -> None:
+        self._happenings.put(self._failed(lodestar_error(error) or error))
+
+    def _take_over(
+        self, leadership: StandbyLeadership, election: LeaderElection
+    ) -> bool:
+        """Wait for the driver before us; return whether we still lead then."""
+        record = read_record(self._store)
+        check_record(
+            record,
+            job_id=self._settings.job_id,
+            application=self._settings.application_name,
+            version=self._settings.version,
+            is_other_version_admitted=self._settings.is_other_version_admitted,
+        )
+        give_up_seconds = time.monotonic() + self._settings.hand_over_seconds
+        while True:
+            contenders = election.contenders()
+            own = next((one.contender_id for one in contenders if one.is_leader), None)
+            predecessor = None if record is None else record.contender_id
+            is_there = predecessor is not None and any(
+                one.contender_id == predecessor and predecessor != own
+                for one in contenders
+            )
+            if not is_there or time.monotonic() >= give_up_seconds:
+                break
+            if leadership.lost.wait(_POLL_SECONDS):
+                return False
+        mine = DriverRecord(
+            application=self._settings.application_name,
+            version=self._settings.version,
+            contender_id=own,
+            epoch=leadership.epoch,
+        )
+        try:
+            self._store.put(DRIVER, mine.to_bytes(), session=leadership.session)
+        except NameServiceError as error:
+            # Without it a successor does not wait for us, and repeats a batch at worst.
+            self._log.warning("standby.unrecorded", error=str(error))
+        return not leadership.lost.is_set()
+
+    def _check_query(self, session: SparkSession, query_id: str) -> None:
+        """Check a query before its first batch, while the application still starts."""
+        for query in self._spark.streams.active:
+            if str(query.id) == query_id:
+                check_query(session, query)
+
+    # -- stopping ----------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        """Let the present batch be finished, stop the queries, and tell."""
+        leadership = self._leadership
+        assert leadership is not None
+        assert self._starting is not None
+        leadership.begin_stop()
+        self._starting.join()
+        try:
+            # Also what the application has started and not returned.
+            active = self._spark.streams.active
+            known = {str(query.id) for query in self._queries}
+            others = [query for query in active if str(query.id) not in known]
+            stop_queries([*self._queries, *others], leadership)
+        except (Py4JNetworkError, OSError) as error:
+            # Without a JVM no query runs.
+            self._log.warning("standby.jvm_lost", error=str(error))
+        except Exception as error:  # noqa: BLE001 - then it is ended after stop_seconds
+            self._log.warning("standby.unstopped", error=str(error))
+            return
+        self._happenings.put(QueriesStopped())
+
+    def _end_process(self) -> None:
+        """End the JVM and this process: something of it may still write."""
+        self._log.error(
+            "standby.killed_itself", waited_seconds=self._settings.stop_seconds
+        )
+        self._fuse.blow()
+        os._exit(HALT_EXIT_CODE)
+
+
+def _jvm_lost(error: Exception) -> LocalProtocolError:
+    lost = LocalProtocolError(f"the driver's JVM does not answer: {error}")
+    lost.__cause__ = error
+    return lost
+
+
+@contextlib.contextmanager
+def _stop_signals(notify: Callable[[], None]) -> Iterator[None]:
+    """Call *notify* for SIGTERM and SIGINT, where handlers can be set."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        signal.signal(number, lambda _number, _frame: notify())
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

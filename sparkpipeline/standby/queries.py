@@ -1,0 +1,125 @@
+"""The queries that an application has started under one leadership."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, final
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from nameservice import ConfigurationError
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sparkpipeline.standby.leadership import StandbyLeadership
+
+
+__all__ = ["queries_of", "stop_queries", "watch_queries"]
+
+_POLL_SECONDS: Final = 0.02
+
+
+def queries_of(started: Any) -> Sequence[StreamingQuery]:
+    """
+    Return the queries of what an application has returned.
+
+    Raises:
+        ConfigurationError: If there is none.
+    """
+    queries = (started,) if isinstance(started, StreamingQuery) else started
+    if (
+        not isinstance(queries, Sequence)
+        or not queries
+        or not all(isinstance(query, StreamingQuery) for query in queries)
+    ):
+        raise ConfigurationError(
+            "the application must return the streaming query that it has started, or "
+            f"a list of them, not {started!r}"
+        )
+    return tuple(queries)
+
+
+def watch_queries(
+    queries: Sequence[StreamingQuery],
+    *,
+    on_failed: Callable[[Exception], None],
+    on_all_ended: Callable[[], None],
+) -> None:
+    """
+    Tell when one of *queries* fails, or all have ended; return at once.
+
+    Args:
+        queries: At least one.
+        on_failed: Called on a thread of ours with what a query has failed with.
+        on_all_ended: Called on a thread of ours when the last one has ended well.
+    """
+    left = _Countdown(len(queries))
+
+    def watch(query: StreamingQuery) -> None:
+        try:
+            query.awaitTermination()
+        except Exception as error:  # noqa: BLE001 - it is handed on
+            on_failed(error)
+        else:
+            if left.down():
+                on_all_ended()
+
+    for query in queries:
+        threading.Thread(
+            target=watch, args=(query,), name="standby-query", daemon=True
+        ).start()
+
+
+def stop_queries(
+    queries: Sequence[StreamingQuery], leadership: StandbyLeadership
+) -> None:
+    """
+    Stop *queries*, each after the batch that it is in, as far as that is guarded.
+
+    *leadership* refuses batches by now.  A batch that no guard knows of is finished if
+    Spark says so before it begins the next one; else it comes again.
+    """
+    for query in queries:
+        _finish_batch(query, leadership)
+    for query in queries:
+        query.stop()
+    leadership.wait_until_idle()
+
+
+def _finish_batch(query: StreamingQuery, leadership: StandbyLeadership) -> None:
+    """Return when the batch that *query* is in is committed, or was refused."""
+    leadership.wait_until_idle()
+    before = _last_batch(query)
+    while query.isActive and query.status["isTriggerActive"]:
+        done = _last_batch(query)
+        finished = leadership.finished_batch(str(query.id))
+        if finished is None:
+            if done != before:
+                return
+        elif done is not None and done >= finished:
+            return
+        time.sleep(_POLL_SECONDS)  # noqa: TID251 (Spark tells of a commit too late)
+
+
+def _last_batch(query: StreamingQuery) -> int | None:
+    progress = query.lastProgress
+    return None if progress is None else int(progress["batchId"])
+
+
+@final
+class _Countdown:
+    """Counts the queries that still run; thread-safe."""
+
+    def __init__(self, count: int) -> None:
+        self._lock = threading.Lock()
+        self._count = count
+
+    def down(self) -> bool:
+        """Count one down; return whether it was the last."""
+        with self._lock:
+            self._count -= 1
+            return self._count == 0

@@ -1,0 +1,260 @@
+"""`run_with_standby` within one process: what it checks, how it ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from haservices import HAConfig, HAServices, open_ha_services
+from leaderserver import LeaderServer, ServerConfig
+from nameservice import ConfigurationError, LocalProtocolError
+from sparkpipeline import StandbyLeadership, get_leader_retriever, run_with_standby
+from sparkpipeline.standby.checks import (
+    FORMAT_SETTING,
+    MANAGER_SETTING,
+    PROVIDER_SETTING,
+    check_checkpoint,
+    check_settings,
+)
+from sparkpipeline.standby.leadership import CLAIMS
+from sparkpipeline.standby.record import DRIVER, DriverRecord
+
+
+pytestmark = pytest.mark.spark
+
+JOB: Final = "flights"
+ROCKSDB: Final = (
+    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+)
+FILE_SYSTEM_BASED: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing."
+    "FileSystemBasedCheckpointFileManager"
+)
+
+Application = Callable[[SparkSession, StandbyLeadership], Any]
+
+
+@pytest.fixture
+def ready(spark: SparkSession) -> SparkSession:
+    """Return a session with what a standby needs."""
+    spark.conf.set(FORMAT_SETTING, "2")
+    spark.conf.set(PROVIDER_SETTING, ROCKSDB)
+    return spark
+
+
+@pytest.fixture
+def ha() -> Iterator[HAServices]:
+    """Yield services of a LeaderServer of this test's own."""
+    with (
+        LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
+        open_ha_services(HAConfig(url=server.url)) as services,
+    ):
+        yield services
+
+
+def run(
+    application: Application, ha: HAServices, spark: SparkSession, **options: Any
+) -> None:
+    """Be a driver whose warm-up is cut short."""
+    given: dict[str, Any] = {"address": "here", "warm_up_seconds": 0.001}
+    given |= options
+    run_with_standby(application, ha.config, job_id=JOB, spark=spark, **given)
+
+
+def numbers(spark: SparkSession) -> DataFrame:
+    """Return a stream of three rows, in one batch."""
+    return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+
+
+@pytest.mark.proves("H4")
+class TestChecks:
+    def test_state_store_format_1_is_refused(self, spark: SparkSession) -> None:
+        """H4: it is Spark's default, and the error says what to set."""
+        with pytest.raises(ConfigurationError, match=re.escape(f"{FORMAT_SETTING}=2")):
+            check_settings(spark)
+
+    def test_a_store_without_format_2_is_refused(self, ready: SparkSession) -> None:
+        """H4: Spark's default provider has no such format."""
+        ready.conf.unset(PROVIDER_SETTING)
+        with pytest.raises(ConfigurationError, match=f"{PROVIDER_SETTING}=.*RocksDB"):
+            check_settings(ready)
+
+    def test_a_local_checkpoint_passes(
+        self, ready: SparkSession, tmp_path: Path
+    ) -> None:
+        """H4: it is tried, and nothing is left of that."""
+        check_settings(ready)
+        check_checkpoint(ready, str(tmp_path / "checkpoint"))
+        check_checkpoint(ready, f"file://{tmp_path}/checkpoint")
+        assert list((tmp_path / "checkpoint").iterdir()) == []
+
+    def test_an_object_store_is_refused(self, ready: SparkSession) -> None:
+        """H4: a scheme that cannot be guarded."""
+        with pytest.raises(ConfigurationError, match=r"s3a://, where .* hdfs://"):
+            check_checkpoint(ready, "s3a://bucket/checkpoint")
+
+    def test_a_manager_that_replaces_files_is_refused(
+        self, ready: SparkSession, tmp_path: Path
+    ) -> None:
+        """H4: a faster one, which is not atomic."""
+        ready.conf.set(MANAGER_SETTING, FILE_SYSTEM_BASED)
+        with pytest.raises(ConfigurationError, match="replaces files: unset it"):
+            check_checkpoint(ready, str(tmp_path))
+
+    def test_a_place_that_cannot_be_written_is_refused(
+        self, ready: SparkSession, tmp_path: Path
+    ) -> None:
+        """H4: below a file there is no directory."""
+        (tmp_path / "file").touch()
+        with pytest.raises(ConfigurationError, match="cannot be used"):
+            check_checkpoint(ready, str(tmp_path / "file" / "checkpoint"))
+
+    def test_all_is_checked_before_anything_runs(
+        self, ready: SparkSession, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """H4: the application is not called, and nothing is stored."""
+
+        def application(*_: object) -> StreamingQuery:
+            pytest.fail("it was called")
+
+        with pytest.raises(ConfigurationError, match="s3a"):
+            run(application, ha, ready, checkpoint_locations=["s3a://bucket/x"])
+        with pytest.raises(ConfigurationError, match="s3a"):
+            run(application, ha, ready, checkpoint_locations="s3a://bucket/x")
+        with pytest.raises(ConfigurationError, match="pass address="):
+            run(application, ha, ready, address=None)
+        with pytest.raises(ConfigurationError, match="stop_seconds must be above 0"):
+            run(application, ha, ready, stop_seconds=0)
+        with pytest.raises(ConfigurationError, match="on_other_version must be"):
+            run(application, ha, ready, on_other_version="ask")
+        with pytest.raises(ConfigurationError, match="application is a function"):
+            run("application", ha, ready)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="a standby is another"):
+            run_with_standby(application, "embedded:x", job_id=JOB, spark=ready)
+        ready.conf.set(FORMAT_SETTING, "1")
+        with pytest.raises(ConfigurationError, match=FORMAT_SETTING):
+            run(application, ha, ready, checkpoint_locations=[str(tmp_path)])
+        assert ha.get_leader_store(JOB).list() == []
+
+    def test_a_temporary_checkpoint_is_refused(
+        self, ready: SparkSession, ha: HAServices
+    ) -> None:
+        """H4: no batch of a query whose checkpoint nobody else finds is run."""
+
+        def application(
+            spark: SparkSession, leadership: StandbyLeadership
+        ) -> StreamingQuery:
+            guarded = leadership.guard(lambda _batch, _id: pytest.fail("it was called"))
+            return numbers(spark).writeStream.foreachBatch(guarded).start()
+
+        with pytest.raises(ConfigurationError, match='option\\("checkpointLocation"'):
+            run(application, ha, ready)
+
+
+@pytest.mark.proves("H1")
+class TestEnds:
+    def test_queries_that_end_by_themselves_end_the_driver(
+        self, ready: SparkSession, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """H1: two queries run under one leadership, which is given up at the end."""
+        leaders: list[str] = []
+        batches: list[int] = []
+
+        def application(
+            spark: SparkSession, leadership: StandbyLeadership
+        ) -> Sequence[StreamingQuery]:
+            leader = get_leader_retriever(JOB, ha.config).wait_for_leader(30.0)
+            leaders.append(leader.address)
+            spark.range(3).write.parquet(str(tmp_path / "input"))
+            rows = spark.readStream.schema("id long").parquet(str(tmp_path / "input"))
+            return [
+                rows.writeStream.foreachBatch(
+                    leadership.guard(lambda batch, _id: batches.append(batch.count()))
+                )
+                .option("checkpointLocation", str(tmp_path / name))
+                .trigger(availableNow=True)
+                .start()
+                for name in ("a", "b")
+            ]
+
+        run(application, ha, ready)
+        assert leaders == ["here"]
+        assert batches == [3, 3]
+        assert len(ha.get_leader_store(JOB).list(CLAIMS)) == 2
+        with ha.get_leader_retriever(JOB) as retriever:
+            assert retriever.leader is None
+
+    def test_a_query_that_fails_fails_the_driver(
+        self, ready: SparkSession, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """The error is raised as it was, when the other queries have been stopped."""
+
+        def fail(batch: DataFrame, batch_id: int) -> None:
+            raise LocalProtocolError(f"batch {batch_id} of {batch.count()} rows")
+
+        def application(
+            spark: SparkSession, leadership: StandbyLeadership
+        ) -> Sequence[StreamingQuery]:
+            return [
+                numbers(spark)
+                .writeStream.foreachBatch(leadership.guard(function))
+                .option("checkpointLocation", str(tmp_path / name))
+                .start()
+                for name, function in (("a", fail), ("b", lambda _batch, _id: None))
+            ]
+
+        with pytest.raises(LocalProtocolError, match="batch 0 of 3 rows"):
+            run(application, ha, ready, checkpoint_locations=[str(tmp_path / "a")])
+        assert ready.streams.active == []
+
+    def test_an_application_must_return_its_queries(
+        self, ready: SparkSession, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """What it has started all the same is stopped."""
+
+        def application(spark: SparkSession, _: StandbyLeadership) -> None:
+            (
+                numbers(spark)
+                .writeStream.format("noop")
+                .option("checkpointLocation", str(tmp_path))
+                .start()
+            )
+
+        with pytest.raises(ConfigurationError, match="must return the streaming query"):
+            run(application, ha, ready)
+        assert ready.streams.active == []
+
+    def test_a_guard_is_for_batches_of_a_query(
+        self, ready: SparkSession, ha: HAServices
+    ) -> None:
+        """Called by hand, it has no batch to claim."""
+
+        def application(spark: SparkSession, leadership: StandbyLeadership) -> None:
+            leadership.guard(lambda _batch, _id: None)(spark.range(1), 0)
+
+        with pytest.raises(LocalProtocolError, match="no micro-batch"):
+            run(application, ha, ready)
+
+    def test_a_leader_of_another_version_is_told_before_warming(
+        self, ready: SparkSession, ha: HAServices
+    ) -> None:
+        """A standby of another version of the code does not contend."""
+
+        def application(spark: SparkSession, leadership: StandbyLeadership) -> None:
+            record = DriverRecord(
+                application=spark.sparkContext.appName or "",
+                version="2",
+                contender_id=None,
+                epoch=leadership.epoch,
+            )
+            leadership.store.put(DRIVER, record.to_bytes(), session=leadership.session)
+
+        for said in ("must return", "runs version 2"):
+            with pytest.raises(ConfigurationError, match=said):
+                run(application, ha, ready)

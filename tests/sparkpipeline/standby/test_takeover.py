@@ -1,0 +1,118 @@
+"""Drivers as processes: one is killed, one is paused; no batch is lost or doubled."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from haservices import HAConfig, open_ha_services
+from leaderserver import LeaderServer, ServerConfig
+from tests.sparkpipeline.standby_drivers import StandbyDriver
+from tests.sparkpipeline.standby_totals import (
+    expected_totals,
+    make_database,
+    sink_calls,
+    written_batches,
+    written_totals,
+)
+
+
+pytestmark = [pytest.mark.spark, pytest.mark.shells]
+
+JOB: Final = "standby-app"
+
+
+@pytest.fixture
+def config() -> Iterator[HAConfig]:
+    """Yield a name service that ends a silent session after three seconds."""
+    with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
+        yield HAConfig(url=server.url, session_timeout_seconds=3.0)
+
+
+def check_totals(directory: Path) -> None:
+    """Compare what was written batch by batch with what is computed at once."""
+    batches = written_batches(directory)
+    assert [batch_id for batch_id, _, _ in batches] == list(range(len(batches)))
+    assert written_totals(directory) == expected_totals(len(batches))
+
+
+class TestTakeover:
+    @pytest.mark.proves("H1", "H3", "H5")
+    def test_a_standby_goes_on_where_a_leader_was_killed_or_paused(
+        self, config: HAConfig, tmp_path: Path
+    ) -> None:
+        """
+        H3: after SIGKILL the standby writes the next batch; a paused one nothing more.
+
+        H1: one leads, the other one is warm.  H5: the address moves with it.
+        """
+        make_database(tmp_path)
+        with (
+            open_ha_services(config) as ha,
+            ha.get_leader_retriever(JOB) as retriever,
+            StandbyDriver(config, tmp_path, "one", job_id=JOB) as one,
+            StandbyDriver(config, tmp_path, "two", job_id=JOB) as two,
+        ):
+            leader = retriever.wait_for_leader(150.0)
+            first, second = (one, two) if leader.address == "one" else (two, one)
+            first.wait_for("sink.written", 2)
+            second.wait_for("standby.warm")
+            assert second.count("standby.leading") == 0
+            first.kill()
+            second.wait_for("sink.written", 2)
+            assert retriever.wait_for_leader(30.0).address == second.name
+            check_totals(tmp_path)
+
+            with StandbyDriver(config, tmp_path, "three", job_id=JOB) as third:
+                third.wait_for("standby.warm")
+                second.pause()
+                third.wait_for("sink.written", 2)
+                called_count = second.count("sink.called")
+                second.resume()
+                assert second.wait_until_ended() != 0
+                third.wait_for("sink.written", third.count("sink.written") + 2)
+                assert second.count("sink.called") == called_count
+                assert retriever.wait_for_leader(30.0).address == "three"
+                third.leave()
+        check_totals(tmp_path)
+        epochs = [epoch for _, epoch in sink_calls(tmp_path)]
+        assert epochs == sorted(epochs)
+        assert len(set(epochs)) == 3
+
+    @pytest.mark.proves("H3")
+    def test_a_jvm_ends_when_its_python_is_stopped(
+        self, config: HAConfig, tmp_path: Path
+    ) -> None:
+        """H3: queries that need no Python do not go on without its word."""
+        with StandbyDriver(
+            config, tmp_path, "one", job_id=JOB, sinks=["file"]
+        ) as driver:
+            driver.wait_for("standby.started")
+            (jvm,) = (
+                int(path.parent.name)
+                for path in Path("/proc").glob("[0-9]*/cmdline")
+                if _parent(path.parent) == driver.pid
+                and b"org.apache.spark" in path.read_bytes()
+            )
+            watch = os.pidfd_open(jvm)
+            os.kill(driver.pid, signal.SIGSTOP)
+            assert _has_ended(watch)
+            os.close(watch)
+
+
+def _parent(process: Path) -> int | None:
+    try:
+        return int(process.joinpath("stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def _has_ended(watch: int) -> bool:
+    """Return whether a process ends, within half a minute; its parent is stopped."""
+    return bool(select.select([watch], [], [], 30.0)[0])
