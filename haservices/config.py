@@ -46,7 +46,7 @@ _OTHER_NAMES: Final = frozenset(
         "LODESTAR_TOKEN_FILE",
     }
 )
-_OTHERS: Final = re.compile(r"LODESTAR_(PORT|SERVICE|SERVER|PROXY|NODE)(_|$)")
+_OTHERS: Final = re.compile(r"LODESTAR_(PORT|SERVICE|SERVER|PROXY|NODE|GATEWAY)(_|$)")
 _LIKENESS_MIN: Final = 0.85
 
 _SESSION_TIMEOUT_SECONDS_MIN: Final = 0.1

@@ -27,7 +27,7 @@ _EPILOG: Final = f"""\
 {EXIT_CODES}
 Verbs that talk to a name service take --url URL, or LODESTAR_URL from the environment,
 or url from a configuration file (--config FILE, LODESTAR_CONFIG, ./lodestar.toml).
-server, proxy and node take options of their own from the environment, too:
+server, proxy, node and gateway take options of their own from the environment, too:
 LODESTAR_NODE_DATA_DIR stands for --data-dir of node.
 
 example:

@@ -1,23 +1,21 @@
 """
-How queryable state is written: tables and lines for people, JSON for programs.
+How queryable state is written for people: tables and lines.
 
-Values are written as they would be typed (`queryablestate.schema.key_text`) and, in
-JSON, as `queryablestate.schema.json_values` says.
+Values are written as they would be typed (`queryablestate.schema.key_text`); what
+programs read is made by `queryablestate.client.documents`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from lodestar.output import (
     ABSENT,
     ago_text,
     pairs_text,
     printable,
-    rounded_seconds,
     table_text,
 )
-from queryablestate.schema.json_values import column_to_json, row_to_json
 from queryablestate.schema.key_text import column_text
 from queryablestate.schema.schema import StateKind, fields_text
 
@@ -25,64 +23,16 @@ from queryablestate.schema.schema import StateKind, fields_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from queryablestate.client.results import StateEntry, StateInformation
+    from queryablestate.client.documents import FoundKey
+    from queryablestate.client.results import StateInformation
     from queryablestate.schema.schema import Field, StateSchema
 
 
 __all__ = [
-    "FoundKey",
-    "found_document",
     "found_text",
-    "row_document",
     "rows_text",
-    "state_document",
     "states_text",
 ]
-
-
-class FoundKey(NamedTuple):
-    """
-    What was found under one key.
-
-    Attributes:
-        key: The key.
-        map_key: Empty, or the one map key that was asked for.
-        value: As the client gives it: a dict, a list of them, or a dict of them.
-        entry: As of when, or None if that is not known.
-    """
-
-    key: Any
-    map_key: tuple[Any, ...]
-    value: Any
-    entry: StateEntry | None
-
-
-def found_document(schema: StateSchema, found: FoundKey) -> dict[str, Any]:
-    """Return *found* as it is written as JSON."""
-    document: dict[str, Any] = {"key": _key_to_json(schema.key, found.key)}
-    if found.map_key:
-        document["map_key"] = _key_to_json(schema.map_key, found.map_key[0])
-    if isinstance(found.value, list):
-        document["value"] = [row_to_json(schema.value, row) for row in found.value]
-    elif schema.kind is StateKind.MAP and not found.map_key:
-        document["value"] = [
-            {
-                "map_key": _key_to_json(schema.map_key, map_key),
-                "value": row_to_json(schema.value, row),
-            }
-            for map_key, row in found.value.items()
-        ]
-    else:
-        document["value"] = row_to_json(schema.value, found.value)
-    entry = found.entry
-    if entry is not None:
-        document |= {
-            "generation": entry.generation,
-            "batch_id": entry.batch_id,
-            "age_seconds": rounded_seconds(entry.age_seconds),
-            "cached": entry.cached,
-        }
-    return document
 
 
 def found_text(schema: StateSchema, found: Sequence[FoundKey], *, is_one: bool) -> str:
@@ -136,36 +86,6 @@ def states_text(states: Sequence[StateInformation]) -> str:
     )
 
 
-def state_document(state: StateInformation) -> dict[str, Any]:
-    """Return *state* as it is written as JSON."""
-    schema = state.registered_schema
-    return {
-        "job": state.job_id,
-        "state": state.name,
-        "kind": state.kind,
-        "key": _columns_to_json(schema.key),
-        "map_key": _columns_to_json(schema.map_key),
-        "value": _columns_to_json(schema.value),
-        "has_ttl": state.has_ttl,
-        "generation": state.generation,
-        "batch_id": state.batch_id,
-        "age_seconds": rounded_seconds(state.age_seconds),
-        "query_id": state.owner,
-        "max_parallelism": state.max_parallelism,
-        "nodes": list(state.nodes),
-    }
-
-
-def row_document(
-    schema: StateSchema, key: Any, map_key: tuple[Any, ...], row: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return one row of a scan as it is written as JSON."""
-    document: dict[str, Any] = {"key": _key_to_json(schema.key, key)}
-    if map_key:
-        document["map_key"] = _key_to_json(schema.map_key, map_key[0])
-    return document | {"value": row_to_json(schema.value, row)}
-
-
 def rows_text(
     schema: StateSchema,
     rows: Sequence[tuple[Any, tuple[Any, ...], Mapping[str, Any]]],
@@ -198,16 +118,6 @@ def rows_text(
     )
 
 
-def _key_to_json(fields: Sequence[Field], key: Any) -> Any:
-    """Return a key as ``--json-key`` takes it: bare, or an object by columns."""
-    if len(fields) == 1:
-        return column_to_json(fields[0].type, key)
-    return row_to_json(
-        tuple(fields),
-        dict(zip((one.name for one in fields), key, strict=True)),
-    )
-
-
 def _cells(fields: Sequence[Field], *key: Any) -> list[str]:
     """Return a key, if there are columns for it, as cells of a table."""
     if not fields:
@@ -216,7 +126,3 @@ def _cells(fields: Sequence[Field], *key: Any) -> list[str]:
     return [
         column_text(one.type, value) for one, value in zip(fields, values, strict=True)
     ]
-
-
-def _columns_to_json(fields: Sequence[Field]) -> list[dict[str, str]]:
-    return [{"name": one.name, "type": str(one.type)} for one in fields]

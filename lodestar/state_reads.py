@@ -15,17 +15,15 @@ from lodestar.state_access import (
     least_arguments,
     open_client,
 )
-from lodestar.state_output import (
-    FoundKey,
-    found_document,
-    found_text,
-    row_document,
-    rows_text,
-    state_document,
-    states_text,
-)
+from lodestar.state_output import found_text, rows_text, states_text
 from nameservice import ConfigurationError
 from queryablestate import StateUnavailableError, UnknownJobError, UnknownKeyError
+from queryablestate.client.documents import (
+    FoundKey,
+    found_document,
+    row_document,
+    state_document,
+)
 from queryablestate.schema.key_text import (
     NULL_TEXT,
     parse_json_key,

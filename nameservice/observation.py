@@ -1,8 +1,9 @@
 """
 What a running server tells of itself, for metrics and health; values only.
 
-`LeaderServer`, `QueryStateProxyServer` and `StateNode` have a method ``observe`` that
-returns an `Observation`.  What serves metrics (`haservices.metrics`) knows no more.
+`LeaderServer`, `QueryStateProxyServer`, `StateNode` and `GatewayServer` have a method
+``observe`` that returns an `Observation`.  What serves metrics (`haservices.metrics`)
+knows no more.
 """
 
 from __future__ import annotations
@@ -112,12 +113,12 @@ class Observation:
     One server at one moment.
 
     Attributes:
-        role: ``server``, ``proxy`` or ``node``.
+        role: ``server``, ``proxy``, ``node`` or ``gateway``.
         figures: As ``status`` returns them.
         problem: Why it would not answer now, for a person, or None.
         states: Of a proxy that leads, how new states are; no more than were asked for.
         states_left_out: How many states are not among them.
-        latencies: Of a node, how long answers took.
+        latencies: Of a node and a gateway, how long answers took.
     """
 
     role: str

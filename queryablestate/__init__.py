@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         PartialResult,
         StateEntry,
         StateInformation,
+        StatePage,
     )
     from queryablestate.connect.credentials import Credentials
     from queryablestate.errors import (
@@ -109,6 +110,7 @@ __all__ = [
     "StateNode",
     "StateOperations",
     "StateOwnedError",
+    "StatePage",
     "StateUnavailableError",
     "TableTooLargeError",
     "UnknownJobError",
@@ -151,6 +153,7 @@ __getattr__, __dir__ = lazy_face(
             "PartialResult",
             "StateEntry",
             "StateInformation",
+            "StatePage",
         ),
         "queryablestate.connect.credentials": ("Credentials",),
         "queryablestate.local_cluster": ("LocalStateCluster",),

@@ -17,6 +17,7 @@ NEEDS_MORE = {
     "haservices.metrics.exposition": "the extra metrics",
     "haservices.pytest_plugin": "pytest",
     "queryablestate.client.arrow_columns": "the extra frames",
+    "queryablestate.gateway": "the extra http",
 }
 
 
@@ -39,7 +40,7 @@ def main(distribution_name: str) -> None:
             sys.exit(f"{package} is not where it can be found")
     imported_count = 0
     for module in modules:
-        if module in NEEDS_MORE or module.partition(".")[0] in NEEDS_MORE:
+        if any(f"{module}.".startswith(f"{name}.") for name in NEEDS_MORE):
             continue
         importlib.import_module(module)
         imported_count += 1

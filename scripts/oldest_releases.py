@@ -42,7 +42,8 @@ def oldest_releases(project: str, lock: str) -> list[str]:
     """
     table = tomllib.loads(project)["project"]
     extras = table["optional-dependencies"]
-    named = [*table["dependencies"], *extras["spark"], *extras["metrics"]]
+    wanted = ("spark", "metrics", "http")
+    named = [*table["dependencies"], *(one for name in wanted for one in extras[name])]
     oldest = {}
     for line in named:
         requirement = Requirement(line)

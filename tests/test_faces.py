@@ -93,6 +93,11 @@ class TestCommandLine:
         }
         assert within(loaded, "queryablestate", "leaderserver", *HEAVY) == []
 
+    def test_the_help_of_the_gateway_needs_no_extra(self) -> None:
+        """What it needs is loaded when it serves; a node or a proxy never is."""
+        loaded = loaded_after(load_verb("gateway"))
+        assert within(loaded, "starlette", "uvicorn", *STATE_SERVERS, *HEAVY) == []
+
     @pytest.mark.parametrize("verb", ["get", "states", "scan", "count"])
     def test_asking_a_state_loads_no_server(self, verb: str) -> None:
         """Verbs that read states load their client alone."""

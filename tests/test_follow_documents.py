@@ -22,6 +22,7 @@ from scripts.follow_documents import (
 ROOT = Path(__file__).parent.parent
 FOLLOWED = [
     "README.md",
+    "docs/howto/ask-over-http.md",
     "docs/tutorial/ask-a-job.md",
     "docs/tutorial/first-leader.md",
 ]

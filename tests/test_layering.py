@@ -82,6 +82,7 @@ ROOM_MAY_IMPORT: dict[str, dict[str, frozenset[str]]] = {
         "writer": _CALLING | {"client"},  # its calls go through the client's engine
         "operations": _CALLING | {"client"},
         "node": _CALLING | {"store"},
+        "gateway": _CALLING | {"client"},
     },
     "sparkpipeline": {
         "state": frozenset(),
@@ -188,6 +189,7 @@ PURE_ROOM_FILES = frozenset(
         "leaderserver/server/config.py",
         "queryablestate/client/coalescing.py",
         "queryablestate/client/core.py",
+        "queryablestate/client/documents.py",
         "queryablestate/client/events.py",
         "queryablestate/client/floors.py",
         "queryablestate/client/operator_states.py",
@@ -198,6 +200,15 @@ PURE_ROOM_FILES = frozenset(
         "queryablestate/client/scanning.py",
         "queryablestate/client/session.py",
         "queryablestate/client/step.py",
+        "queryablestate/gateway/config.py",
+        "queryablestate/gateway/events.py",
+        "queryablestate/gateway/headers.py",
+        "queryablestate/gateway/openapi.py",
+        "queryablestate/gateway/openapi_page.py",
+        "queryablestate/gateway/problems.py",
+        "queryablestate/gateway/representations.py",
+        "queryablestate/gateway/requests.py",
+        "queryablestate/gateway/tags.py",
         "queryablestate/node/config.py",
         "queryablestate/node/copying/limits.py",
         "queryablestate/operations/move_progress.py",
@@ -345,6 +356,8 @@ def violations(path: Path, source: str) -> list[str]:
         forbidden |= {"pyarrow"}
     if path.as_posix() != "haservices/metrics/exposition.py":
         forbidden |= {"prometheus_client"}
+    if not path.as_posix().startswith("queryablestate/gateway/"):
+        forbidden |= {"starlette", "uvicorn"}
     if is_pure(path):
         forbidden |= IMPURE
     forbidden |= _forbidden_rooms(path) | _shell_around(path)
@@ -431,6 +444,9 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         ("queryablestate/node/snapshots.py", "import pyarrow.fs"),
         ("queryablestate/client/frames.py", "import pyarrow"),
         ("haservices/metrics/serving.py", "import prometheus_client"),
+        ("lodestar/gateway.py", "import uvicorn"),
+        ("queryablestate/proxy/loop.py", "import queryablestate.gateway.server"),
+        ("queryablestate/gateway/tags.py", "import asyncio"),
         ("queryablestate/wire/codec.py", "import queryablestate.store.store"),
         ("queryablestate/control/core.py", "from queryablestate.proxy import loop"),
         ("queryablestate/control/moves.py", "import threading"),

@@ -174,7 +174,12 @@ class TestOldestReleases:
         constraints = dict(line.split("==") for line in oldest_releases(project, LOCK))
         table = PROJECT["project"]
         ours = requirement_names(
-            [*table["dependencies"], *EXTRAS["spark"], *EXTRAS["metrics"]]
+            [
+                *table["dependencies"],
+                *EXTRAS["spark"],
+                *EXTRAS["metrics"],
+                *EXTRAS["http"],
+            ]
         )
         assert ours < set(constraints)
         bounds = dict(re.findall(r'^    "([a-z-]+)>=([\d.]+)', project, re.MULTILINE))

@@ -18,6 +18,7 @@ from queryablestate import (
     QueryableStateClient,
     StateEntry,
     StateInformation,
+    StatePage,
 )
 from queryablestate import errors as state_errors
 from sparkpipeline import StateSpec, publish_state, publish_states
@@ -77,7 +78,9 @@ class TestPage:
             methods_of(QueryableStateClient).keys()
         )
 
-    @pytest.mark.parametrize("result", [StateEntry, PartialResult, StateInformation])
+    @pytest.mark.parametrize(
+        "result", [StateEntry, StatePage, PartialResult, StateInformation]
+    )
     def test_every_part_of_a_result_is_told_of(self, result: type) -> None:
         """Whoever holds a result can look up what it has."""
         row = re.search(rf"^\| `{result.__name__}` \|.*$", PAGE, re.MULTILINE)

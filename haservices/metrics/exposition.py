@@ -120,10 +120,11 @@ def _states(observation: Observation) -> Iterable[Any]:
 
 
 def _latencies(observation: Observation) -> Iterable[Any]:
-    if observation.role != "node":
+    role = observation.role
+    if LATENCIES not in OTHERS[role]:
         return
     family = HistogramMetricFamily(
-        metric_name("node", LATENCIES), OTHERS["node"][LATENCIES], labels=["kind"]
+        metric_name(role, LATENCIES), OTHERS[role][LATENCIES], labels=["kind"]
     )
     bounds = [*map(str, Latencies.BOUNDS_SECONDS), "+Inf"]
     for kind in observation.latencies:

@@ -1,10 +1,10 @@
 """
 Which figure of a server is which metric: one table; pure.
 
-Figures are what ``status`` of a server, a proxy and a node returns, by name.  Each one
-is a metric, a part of one (`Family`, `INFO`), or left out with the reason.  A metric
-that ends with ``_total`` is a counter: it only grows while the process runs.  All
-others are gauges.  A test holds the table to what the servers have.
+Figures are what ``observe`` of a server, a proxy, a node and a gateway returns, by
+name.  Each one is a metric, a part of one (`Family`, `INFO`), or left out with the
+reason.  A metric that ends with ``_total`` is a counter: it only grows while the
+process runs.  All others are gauges.  A test holds the table to what the servers have.
 """
 
 from __future__ import annotations
@@ -209,6 +209,19 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
         "reads_waiting": Figure("Long reads that wait for the reading thread."),
         "reads_held_bytes": Figure("Answers of long reads that wait to be sent."),
     },
+    "gateway": {
+        "uptime_seconds": Figure("Since the gateway was started."),
+        "connections": Figure("Connections that are open."),
+        "requests": Figure("Requests that are answered now, without watches."),
+        "callers": Figure("Callers that are connected to the proxy."),
+        "callers_refused_total": Figure("Requests whose token the proxy refused."),
+        "watches": Figure("Watches of keys and leaders."),
+        "watched_keys": Figure("Keys that they watch, each once for each caller."),
+        "watched_components": Figure("Components whose leaders they watch."),
+        "failures_total": Figure(
+            "Requests that met a mistake of the gateway: each is a defect."
+        ),
+    },
 }
 
 FAMILIES: Final[Mapping[str, tuple[Family, ...]]] = {
@@ -235,12 +248,22 @@ FAMILIES: Final[Mapping[str, tuple[Family, ...]]] = {
             "Messages from and to the proxy that were dropped.",
         ),
     ),
+    "gateway": (
+        Family("answers_", "status", "answers", "Answers, by their status."),
+        Family(
+            "ended_",
+            "reason",
+            "connections_ended",
+            "Connections ended by the gateway: their clients were late or too many.",
+        ),
+    ),
 }
 
 INFO: Final[Mapping[str, tuple[str, ...]]] = {
     "server": ("version",),
     "proxy": (),
     "node": ("node_id", "address"),
+    "gateway": ("url",),
 }
 """Figures that are text: labels of ``lodestar_ROLE_info``, whose value is 1."""
 
@@ -248,6 +271,7 @@ LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
     "server": {"incarnation": "names the data directory: a text that no graph needs"},
     "proxy": {},
     "node": {},
+    "gateway": {},
 }
 """Figures that are no metric, and why."""
 
@@ -268,6 +292,9 @@ OTHERS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "node": {
         LATENCIES: "From a question to its answer on the node, by kind; a histogram.",
+    },
+    "gateway": {
+        LATENCIES: "From a request to the end of its answer, by kind; a histogram.",
     },
 }
 """Metrics that are made of no figure, and what they mean."""

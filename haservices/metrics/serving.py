@@ -1,5 +1,5 @@
 """
-`serve_metrics`: metrics and health of a server, a proxy or a node over HTTP.
+`serve_metrics`: metrics and health of a server, proxy, node or gateway over HTTP.
 
 ==============  ======================================================================
 ``/metrics``    the text format of Prometheus
@@ -110,8 +110,8 @@ def serve_metrics(observed: Observable, address: str) -> MetricsServer:
     named.
 
     Args:
-        observed: A `LeaderServer`, a `QueryStateProxyServer` or a `StateNode`; need not
-            be started yet.  It stays its owner's.
+        observed: A `LeaderServer`, a `QueryStateProxyServer`, a `StateNode` or a
+            `GatewayServer`; need not be started yet.  It stays its owner's.
         address: ``HOST:PORT``, ``:PORT`` or ``PORT`` (of 127.0.0.1), or ``*:PORT`` for
             every interface; port 0 takes any free one.
 

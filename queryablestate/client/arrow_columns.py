@@ -8,10 +8,12 @@ Spark.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, BinaryIO, Final, assert_never
+from typing import Any, BinaryIO, Final, assert_never, final
 
 import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from queryablestate.schema.schema import (
@@ -26,7 +28,14 @@ from queryablestate.schema.schema import (
 )
 
 
-__all__ = ["ARROW_TYPES", "arrow_rows", "arrow_schema", "arrow_table", "write_parquet"]
+__all__ = [
+    "ARROW_TYPES",
+    "ArrowStream",
+    "arrow_rows",
+    "arrow_schema",
+    "arrow_table",
+    "write_parquet",
+]
 
 _ROW_GROUP_ROW_COUNT: Final = 100_000
 _ROW_GROUP_SIZE_BYTES: Final = 64 * 1024 * 1024
@@ -145,6 +154,42 @@ def _to_arrow(data_type: DataType) -> Callable[[Any], Any] | None:
 
 def _unchanged(value: Any) -> Any:
     return value
+
+
+# --- Streams ----------------------------------------------------------------------
+
+
+@final
+class ArrowStream:
+    """
+    Rows in Arrow's streaming format, piece by piece.
+
+    Args:
+        fields: The columns.
+        metadata: What the rows are as of.
+    """
+
+    def __init__(self, fields: Sequence[Field], metadata: Mapping[str, str]) -> None:
+        self._fields = fields
+        self._sink = io.BytesIO()
+        schema = arrow_schema(fields).with_metadata(metadata)
+        self._writer = pa.ipc.new_stream(self._sink, schema)
+
+    def rows(self, rows: Sequence[Sequence[Any]]) -> bytes:
+        """Return *rows* as the next piece; the first one begins with the schema."""
+        self._writer.write_batch(arrow_rows(self._fields, rows))
+        return self._taken()
+
+    def end(self) -> bytes:
+        """Return the last piece."""
+        self._writer.close()
+        return self._taken()
+
+    def _taken(self) -> bytes:
+        found = self._sink.getvalue()
+        self._sink.seek(0)
+        self._sink.truncate()
+        return found
 
 
 # --- Files ------------------------------------------------------------------------

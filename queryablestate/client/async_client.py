@@ -11,16 +11,20 @@ import asyncio  # async only
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, final, overload
 
+from attrs import evolve
+
 from nameservice import SystemClock
 from queryablestate.client.aio import AsyncQueryShell
 from queryablestate.client.builder import (
     MISSING,
     QueryBuilder,
     check_limit,
+    check_page_limit,
     each_once,
     entry_of,
     is_as_new_as,
     least_of,
+    page_of,
     partial_of,
     raise_error,
     reply_of,
@@ -61,6 +65,7 @@ if TYPE_CHECKING:
         PartialResult,
         StateEntry,
         StateInformation,
+        StatePage,
     )
     from queryablestate.connect.credentials import Credentials
 
@@ -294,23 +299,51 @@ class AsyncQueryableStateClient:
         job_id: str,
         state_name: str,
         key: object,
+        default: Any = MISSING,
         *,
+        map_key: object = MISSING,
+        start: int | None = None,
+        stop: int | None = None,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
         min_generation: int | None = None,
     ) -> StateEntry:
-        """Return what is kept under *key*, and as of when; raises as `get` does."""
-        return entry_of(
-            await self._read(
-                job_id,
-                state_name,
-                ROWS,
-                (key,),
-                deadline_seconds,
-                min_batch_id,
-                min_generation,
-            )
+        """
+        Return what is kept under *key*, and as of when.
+
+        Args:
+            job_id: The job.
+            state_name: The state.
+            key: The key.
+            default: The value of the answer if nothing is kept there, which then tells
+                as of when that is so; without it, that is an `UnknownKeyError`.
+            map_key: Of a map state, look up this entry alone.
+            start: Of a list state, look up the items from here on, as a slice does.
+            stop: Where these items end, likewise.
+            deadline_seconds: How long it may take.
+            min_batch_id: Wait until this batch is visible.
+            min_generation: Whose batch; without it, of the present generation.
+
+        Raises:
+            LocalProtocolError: If *map_key* is given and it is no map state, or *start*
+                or *stop* and it is no list state.
+            NameServiceError: As `get`.
+        """
+        asking, asked = ROWS, key
+        if map_key is not MISSING:
+            asking, asked = ENTRY, (key, map_key)
+        elif start is not None or stop is not None:
+            asking = Asking.items(start, stop)
+        read = await self._read(
+            job_id,
+            state_name,
+            asking,
+            (asked,),
+            deadline_seconds,
+            min_batch_id,
+            min_generation,
         )
+        return entry_of(read, default)
 
     async def get_map_entry(
         self,
@@ -493,6 +526,62 @@ class AsyncQueryableStateClient:
             least_of(min_batch_id, min_generation),
         )
         return ((map_key, value) async for (_, map_key), value in entries)
+
+    async def page(
+        self,
+        job_id: str,
+        state_name: str,
+        *,
+        key: object = MISSING,
+        prefix: object | None = None,
+        start: object | None = None,
+        stop: object | None = None,
+        limit: int = 100,
+        after: bytes = b"",
+        deadline_seconds: float | None = None,
+        min_batch_id: int | None = None,
+        min_generation: int | None = None,
+    ) -> StatePage:
+        """
+        Return one page of a `scan`, or of a `scan_map`, and where the next one begins.
+
+        Who reads a state page by page this way keeps nothing between two pages but
+        `StatePage.next_after`, and may be another client by then.
+
+        Args:
+            job_id: The job.
+            state_name: The state.
+            key: Of a map state, read the entries under this key alone; *start* and
+                *stop* are map keys then, and there is no *prefix*.
+            prefix: As for `scan`.
+            start: As for `scan`.
+            stop: As for `scan`.
+            limit: How many rows at most, 1 to 1,000.
+            after: `StatePage.next_after` of the page before; all else as it was then.
+            deadline_seconds: How long each answer of the nodes may take, as for `scan`.
+            min_batch_id: Wait until this batch is visible.
+            min_generation: Whose batch; without it, of the present generation.
+
+        Raises:
+            ConfigurationError: If *limit* is out of range.
+            LocalProtocolError: If there is a *key*, and it is no map state.
+            NameServiceError: As `get`.
+        """
+        check_page_limit(limit)
+
+        def bounds(route: Route) -> ScanBounds:
+            if key is MISSING:
+                found = bounds_of(route, prefix=prefix, start=start, stop=stop)
+            else:
+                found = map_bounds_of(route, key, start=start, stop=stop)
+            return evolve(found, start=max(found.start, after))
+
+        least = least_of(min_batch_id, min_generation)
+        # One row more than is wanted tells whether there is another page.
+        pages = self._pages(
+            job_id, state_name, bounds, limit + 1, deadline_seconds, least
+        )
+        return page_of([page async for page in pages], limit)
 
     def _scan(  # noqa: PLR0917 (only called from here)
         self,

@@ -14,7 +14,12 @@ from msgspec import Struct
 from nameservice import NS_PER_SECOND, ConfigurationError, RemoteProtocolError
 from nameservice.clock import MS_PER_SECOND
 from nameservice.fields import check_name
-from queryablestate.client.floors import PRESENT, Floor, later_of
+from queryablestate.client.floors import (
+    PRESENT,
+    Floor,
+    floor_of_reading,
+    later_of,
+)
 from queryablestate.client.requests import (
     UNANSWERED,
     Call,
@@ -23,8 +28,9 @@ from queryablestate.client.requests import (
     RouteRead,
     StateName,
 )
-from queryablestate.client.results import PartialResult, StateEntry
+from queryablestate.client.results import PartialResult, StateEntry, StatePage
 from queryablestate.client.routes import Asking, Route
+from queryablestate.client.scanning import PAGE_ROW_COUNT_MAX, ScannedPage
 from queryablestate.errors import UnknownKeyError
 from queryablestate.wire.clients import DescribeState, ListJobs, ListStates
 from queryablestate.wire.questions import CountKeys, ScanRows, WalkRows
@@ -42,10 +48,12 @@ __all__ = [
     "MISSING",
     "QueryBuilder",
     "check_limit",
+    "check_page_limit",
     "each_once",
     "entry_of",
     "is_as_new_as",
     "least_of",
+    "page_of",
     "partial_of",
     "raise_error",
     "reply_of",
@@ -263,18 +271,20 @@ def partial_of(read: KeysRead, values: Mapping[Any, Any]) -> PartialResult:
     )
 
 
-def entry_of(read: KeysRead) -> StateEntry:
+def entry_of(read: KeysRead, default: Any = MISSING) -> StateEntry:
     """
     Return the answer to a question for one key.
 
     Raises:
-        UnknownKeyError: If nothing is kept there.
+        UnknownKeyError: If nothing is kept there, and no *default* is given.
     """
     reading = read.reading
     assert reading is not None
     (value,) = read.rows
     if value is None:
-        raise UnknownKeyError(*read.state, read.keys[0])
+        if default is MISSING:
+            raise UnknownKeyError(*read.state, read.keys[0])
+        value = default
     return StateEntry(
         value=value,
         generation=reading.generation,
@@ -282,6 +292,41 @@ def entry_of(read: KeysRead) -> StateEntry:
         age_seconds=reading.age_ms / MS_PER_SECOND,
         cached=reading.is_cached,
     )
+
+
+def page_of(pages: Sequence[ScannedPage], limit: int) -> StatePage:
+    """
+    Return what was scanned as one page.
+
+    Args:
+        pages: All that a scan for one row more than *limit* gave.
+        limit: How many rows the page may have.
+    """
+    rows = [row for page in pages for row in page.rows]
+    readings = [reading for page in pages for reading in page.readings]
+    oldest = min(readings, key=floor_of_reading, default=None)
+    is_last = len(rows) <= limit
+    return StatePage(
+        rows=[(key, value) for _, key, value in rows[:limit]],
+        # No key begins with another one: this is the least that sorts behind it.
+        next_after=None if is_last else rows[limit - 1][0] + b"\0",
+        generation=None if oldest is None else oldest.generation,
+        batch_id=None if oldest is None else oldest.batch_id,
+        age_seconds=max((one.age_ms for one in readings), default=0) / MS_PER_SECOND,
+    )
+
+
+def check_page_limit(limit: object) -> None:
+    """Raise `ConfigurationError` if a page cannot have *limit* rows."""
+    if (
+        isinstance(limit, bool)
+        or not isinstance(limit, int)
+        or not 1 <= limit <= PAGE_ROW_COUNT_MAX
+    ):
+        raise ConfigurationError(
+            f"limit must be a whole number from 1 to {PAGE_ROW_COUNT_MAX}, not "
+            f"{limit!r}"
+        )
 
 
 def check_limit(limit: object) -> None:

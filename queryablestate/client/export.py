@@ -9,7 +9,7 @@ Values in CSV and JSON are written as `queryablestate.schema.json_values` says.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from queryablestate.schema.schema import Field
 
 
-__all__ = ["ExportFormat", "export_state"]
+__all__ = ["ExportFormat", "csv_heading", "csv_row", "export_state"]
 
 _QUOTED_IN_CSV: Final = frozenset(',"\r\n')
 
@@ -111,13 +111,24 @@ def _csv_lines(
     Postgres tell them apart.  Before Python 3.12 the csv module cannot write that.
     """
     first = next(rows, None)  # an error is to come before the heading
-    yield _csv_line(_quoted(one.name) for one in fields)
-    if first is None:
-        return
+    yield csv_heading(fields)
+    if first is not None:
+        line = csv_row(fields)
+        yield line(first)
+        yield from map(line, rows)
+
+
+def csv_heading(fields: Sequence[Field]) -> str:
+    """Return the first line of a file in CSV."""
+    return _csv_line(_quoted(one.name) for one in fields)
+
+
+def csv_row(fields: Sequence[Field]) -> Callable[[Sequence[Any]], str]:
+    """Return what writes a row of the columns *fields* as a line of CSV."""
     cells = [_csv_cell(one) for one in fields]
-    yield _csv_line(cell(value) for cell, value in zip(cells, first, strict=True))
-    for row in rows:
-        yield _csv_line(cell(value) for cell, value in zip(cells, row, strict=True))
+    return lambda row: _csv_line(
+        cell(value) for cell, value in zip(cells, row, strict=True)
+    )
 
 
 def _csv_line(cells: Iterator[str]) -> str:

@@ -11,7 +11,7 @@ from nameservice.errors import NameServiceError
 from queryablestate.schema.schema import StateSchema
 
 
-__all__ = ["PartialResult", "StateEntry", "StateInformation"]
+__all__ = ["PartialResult", "StateEntry", "StateInformation", "StatePage"]
 
 
 @final
@@ -34,6 +34,30 @@ class StateEntry:
     batch_id: int | None
     age_seconds: float
     cached: bool
+
+
+@final
+@frozen(kw_only=True)
+class StatePage:
+    """
+    Rows that follow each other, and as of when they were read.
+
+    Attributes:
+        rows: Key and value of each, as ``scan`` yields them: of a map state the key is
+            ``(key, map_key)``.
+        next_after: Where the next page begins, or None if this is the last one.
+        generation: The ownership of the state that the oldest row was read in; None if
+            no node had to be asked, since there cannot be such rows.
+        batch_id: The last batch that was applied when that was read, or None before the
+            first of this generation.
+        age_seconds: How long ago that batch was decided, at most.
+    """
+
+    rows: Sequence[tuple[Any, Mapping[str, Any]]]
+    next_after: bytes | None
+    generation: int | None
+    batch_id: int | None
+    age_seconds: float
 
 
 @final

@@ -62,6 +62,9 @@ class Credentials:
         curve_public_key_file: Our public key; may be left out, the secret file has it.
         curve_secret_key_file: Our secret key, readable by us alone.
         is_anonymous: Show nothing, and mean it; what ``credentials=None`` stands for.
+        lends_service_keys: Whether a proxy is shown the keys that we have for the name
+            service where there are no others.  A program that asks for other people
+            says no: its own rights are not theirs.
 
     Raises:
         ConfigurationError: If two tokens are given, a public key alone, or nothing.
@@ -72,6 +75,7 @@ class Credentials:
     curve_public_key_file: str | None = attrs.field(default=None, converter=_to_text)
     curve_secret_key_file: str | None = attrs.field(default=None, converter=_to_text)
     is_anonymous: bool = attrs.field(default=False, kw_only=True, repr=False)
+    lends_service_keys: bool = attrs.field(default=True, kw_only=True, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if self.token is not None:
@@ -205,6 +209,8 @@ def load_caller_keys(
     key_pair = credentials.load_key_pair()
     if key_pair is not None or address.server_public_key is None:
         return key_pair
+    if not credentials.lends_service_keys:
+        return None
     return credentials_of(
         curve_public_key_file=config.curve_public_key_file,
         curve_secret_key_file=config.curve_secret_key_file,

@@ -58,6 +58,7 @@ from queryablestate.schema.schema import (
 __all__ = [
     "NULL_TEXT",
     "column_text",
+    "key_of_json",
     "key_text",
     "parse_json_key",
     "parse_key",
@@ -114,6 +115,26 @@ def parse_json_key(fields: Sequence[Field], text: str) -> Any:
     """
     try:
         tree = decode_json(text)
+    except MisfitError as error:
+        raise _wrong(fields, text, error) from None
+    return key_of_json(fields, tree)
+
+
+def key_of_json(fields: Sequence[Field], tree: Any) -> Any:
+    """
+    Return the key that *tree*, which was JSON, means.
+
+    Args:
+        fields: The key columns, or those of a map key.
+        tree: As `decode_json` gives it, in the forms that `parse_json_key` takes.
+
+    Returns:
+        As `parse_key`.
+
+    Raises:
+        WrongKeyTypeError: If it does not fit the columns; says what does not.
+    """
+    try:
         if len(fields) == 1:
             return key_from_json(fields[0].name, fields[0].type, tree)
         return tuple(
@@ -121,7 +142,7 @@ def parse_json_key(fields: Sequence[Field], text: str) -> Any:
             for one, part in zip(fields, _parts_of(fields, tree), strict=True)
         )
     except MisfitError as error:
-        raise _wrong(fields, text, error) from None
+        raise _wrong(fields, _json_text(tree), error) from None
 
 
 def parse_prefix(fields: Sequence[Field], text: str) -> Any:
@@ -281,7 +302,8 @@ def _parse_number(name: str, text: str) -> float:
 
 
 def _json_text(tree: Any) -> str:
-    return json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
+    # A Decimal is what `decode_json` makes of a number with a point.
+    return json.dumps(tree, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
 def _wrong(fields: Sequence[Field], key: str, error: MisfitError) -> WrongKeyTypeError:

@@ -32,6 +32,7 @@ VERBS = (
     "elect",
     "proxy",
     "node",
+    "gateway",
     "get",
     "states",
     "scan",

@@ -3,14 +3,12 @@ from __future__ import annotations
 import json
 from datetime import date
 
-from lodestar.state_output import (
+from lodestar.state_output import found_text, rows_text, states_text
+from queryablestate.client.documents import (
     FoundKey,
     found_document,
-    found_text,
     row_document,
-    rows_text,
     state_document,
-    states_text,
 )
 from queryablestate.client.results import StateEntry, StateInformation
 from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema

@@ -21,6 +21,7 @@ from haservices.metrics.figures import (
 )
 from haservices.testing import LeaderServer, ServerConfig
 from nameservice.observation import Observable
+from queryablestate.gateway import GatewayServer
 from queryablestate.local_cluster import LocalStateCluster
 
 
@@ -32,6 +33,7 @@ _COUNTING = {
     "server": ("leaderserver/server/**/*.py",),
     "proxy": ("queryablestate/proxy/loop.py", "queryablestate/proxy/port.py"),
     "node": ("queryablestate/node/server.py",),
+    "gateway": ("queryablestate/gateway/boundary.py",),
 }
 _COUNTED = re.compile(r'(?:\.count|\._count|_counts)[\[(]f?"([a-z_]+?)_?(?:\{|")')
 _PAGE = ROOT / "docs" / "reference" / "metrics.md"
@@ -65,11 +67,13 @@ def figures() -> Iterator[dict[str, set[str]]]:
         LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
         open_ha_services(server.url) as ha,
         LocalStateCluster(ha, nodes=1) as cluster,
+        GatewayServer(ha) as gateway,
     ):
         observed: dict[str, Observable] = {
             "server": server,
             "proxy": cluster.proxies[0],
             "node": cluster.nodes[0],
+            "gateway": gateway,
         }
         yield {
             role: set(one.observe().figures) for role, one in sorted(observed.items())

@@ -128,6 +128,41 @@ class TestKeys:
         assert entry.age_seconds == 0.007
         with pytest.raises(UnknownKeyError):
             await client.lookup(*STATE, "X")
+        absent = await client.lookup(*STATE, "X", None)
+        assert (absent.value, absent.generation, absent.batch_id) == (None, 1, 1)
+
+    async def test_lookup_of_a_part_that_values_have_not(
+        self, client: AsyncQueryableStateClient
+    ) -> None:
+        """A value state has neither entries nor items."""
+        for wrong in ({"map_key": "JFK"}, {"start": 0}, {"stop": 1}):
+            with pytest.raises(LocalProtocolError, match="is a value state"):
+                await client.lookup(*STATE, "N1", **wrong)
+
+    async def test_lookup_of_a_part(self, services: HAServices) -> None:
+        """An entry of a map and a slice of a list come with their batch, too."""
+        maps = ScriptedState(
+            MAP_SCHEMA, {"N1": {"JFK": ("A1", 1)}}, state_name="delays"
+        )
+        lists = ScriptedState(
+            LIST_SCHEMA, {"N1": [(f"A{n}", n) for n in range(9)]}, job_id="others"
+        )
+        with ScriptedProxy(maps) as proxy, Lead(services, proxy.address):
+            async with AsyncQueryableStateClient(services) as client:
+                name = ("flights", "delays")
+                entry = await client.lookup(*name, "N1", map_key="JFK")
+                assert (entry.value, entry.batch_id) == (row(1), 1)
+                entry = await client.lookup(*name, "N1", None, map_key="SFO")
+                assert (entry.value, entry.batch_id) == (None, 1)
+                with pytest.raises(UnknownKeyError):
+                    await client.lookup(*name, "N1", map_key="SFO")
+        with ScriptedProxy(lists) as proxy, Lead(services, proxy.address):
+            async with AsyncQueryableStateClient(services) as client:
+                name = ("others", "aircraft")
+                entry = await client.lookup(*name, "N1", start=-2)
+                assert (entry.value, entry.batch_id) == ([row(7), row(8)], 1)
+                entry = await client.lookup(*name, "N1", stop=1)
+                assert (entry.value, entry.batch_id) == ([row(0)], 1)
 
     async def test_lists(self, services: HAServices) -> None:
         """A list is read as a whole, or as a slice would."""
@@ -213,6 +248,15 @@ class TestKeys:
                 with pytest.raises(ConfigurationError):
                     client.scan_map(*STATE, "N1", limit=-1)
 
+                page = await client.page(*STATE, key="N1", start="A11", limit=2)
+                assert [key for key, _ in page.rows] == [("N1", "A11"), ("N1", "A12")]
+                assert page.next_after is not None
+                page = await client.page(
+                    *STATE, key="N1", stop="A14", after=page.next_after
+                )
+                assert [key for key, _ in page.rows] == [("N1", "A13")]
+                assert page.next_after is None
+
     async def test_a_map_that_moves_is_read_on(self, services: HAServices) -> None:
         """Its pages go on with its new node, from the entry where they were."""
         entries = {f"A{n:02}": (f"A{n}", n) for n in range(30)}
@@ -241,6 +285,28 @@ class TestKeys:
 
 
 class TestWholeStates:
+    @pytest.mark.parametrize("limit", [1, 7, 49, 50, 51, 1_000])
+    async def test_pages(self, client: AsyncQueryableStateClient, limit: int) -> None:
+        """Page after page has what a scan has, and each says as of when."""
+        scanned = [found async for found in client.scan(*STATE, start="N4")]
+        found: list[Any] = []
+        after: bytes | None = b""
+        while after is not None:
+            page = await client.page(*STATE, start="N4", limit=limit, after=after)
+            assert (page.generation, page.batch_id, page.age_seconds) == (1, 1, 0.007)
+            assert len(page.rows) == min(limit, len(scanned) - len(found))
+            found += page.rows
+            after = page.next_after
+        assert found == scanned
+
+    async def test_the_page_of_nothing(self, client: AsyncQueryableStateClient) -> None:
+        """No node is asked where no row can be, and none is asked for too many."""
+        page = await client.page(*STATE, start="N4", stop="N4")
+        assert (page.rows, page.next_after, page.generation) == ([], None, None)
+        for limit in (0, 1_001, True, 1.5):
+            with pytest.raises(ConfigurationError, match="limit must be"):
+                await client.page(*STATE, limit=limit)  # type: ignore[arg-type]
+
     async def test_scan(self, client: AsyncQueryableStateClient) -> None:
         """Rows of all nodes come in the order of their keys."""
         keys = sorted(f"N{n}" for n in range(100))

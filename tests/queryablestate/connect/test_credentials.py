@@ -156,6 +156,8 @@ class TestKeys:
             pair == Credentials(curve_secret_key_file=files.secret_file).load_key_pair()
         )
         plain = HAConfig(url="leaderserver://h:1")
+        others = Credentials(is_anonymous=True, lends_service_keys=False)
+        assert load_caller_keys(others, config, encrypted()) is None
         assert load_caller_keys(NO_CREDENTIALS, plain, encrypted()) is None
 
     def test_keys_are_drawn_where_there_are_none(self) -> None:

@@ -1,0 +1,304 @@
+"""
+`Boundary`: what every request passes, whatever it asks for.
+
+Theory of operation.  It stands between the server and the routes.  A request that comes
+in has a path that is taken apart before it is decoded, a body of a bounded size that
+has to come in time, and a place among those that are answered at once.  An answer that
+goes out has the headers that keep browsers safe, and goes in pieces that a client has
+to take in time.  What goes wrong in between is a problem document; what goes wrong
+behind the first byte of an answer ends the connection, so that nobody takes half of an
+answer for the whole.
+
+Neither headers nor parameters are logged: tokens are in the one, and keys in the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias, final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from nameservice import SystemClock, get_logger
+from nameservice.observation import Latencies
+from queryablestate.gateway.headers import HTTPS_HEADERS, SECURITY_HEADERS
+from queryablestate.gateway.http_protocol import ABORT
+from queryablestate.gateway.problems import (
+    GatewayError,
+    Problem,
+    problem_of,
+    unexpected,
+)
+
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from queryablestate.gateway.config import GatewayConfig
+
+
+__all__ = ["IS_WATCH", "KIND", "Boundary", "mark"]
+
+_PIECE_SIZE_BYTES: Final = 64 * 1024
+_BUSY_SECONDS: Final = 1.0
+
+KIND: Final = "lodestar.kind"
+IS_WATCH: Final = "lodestar.watch"
+"""Of a request's scope: what it asks for, and whether it stays."""
+
+Headers: TypeAlias = Mapping[str, str]
+_Headers: TypeAlias = list[tuple[bytes, bytes]]
+
+
+def mark(scope: Scope, kind: str, *, is_watch: bool = False) -> None:
+    """Say what a request asks for; a watch gives up its place among the others."""
+    scope[KIND] = kind
+    if is_watch:
+        scope[IS_WATCH]()
+
+
+@final
+class Boundary:
+    """
+    An ASGI application around the routes.
+
+    Args:
+        routes: What answers.
+        config: Limits.
+
+    Attributes:
+        counts: Answers by status, and what else happened, by name.
+        latencies: From the head of a request to the end of its answer, without watches.
+        under_way: Requests that are answered now, without watches.
+        is_ending: Whether further requests are refused.
+    """
+
+    def __init__(self, routes: ASGIApp, config: GatewayConfig) -> None:
+        self._routes = routes
+        self._config = config
+        self._clock = SystemClock()
+        self._log = get_logger(component="gateway")
+        https = HTTPS_HEADERS if config.uses_https else {}
+        self._headers: _Headers = _encoded({**SECURITY_HEADERS, **https})
+        self.counts: dict[str, int] = {}
+        self.latencies = Latencies()
+        self.under_way = 0
+        self.is_ending = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        exchange = _Exchange(self, self._config, self._headers, scope, receive, send)
+        began_ns = self._clock.now_ns()
+        self.under_way += 1
+        try:
+            self._check(scope)
+            await self._routes(scope, exchange.receive, exchange.send)
+        except asyncio.CancelledError:
+            exchange.abort()
+            raise
+        except ClientDisconnect:
+            exchange.abort()
+        except Exception as error:  # noqa: BLE001 (a mistake of ours ends no server)
+            await exchange.fail(self._problem(error))
+        finally:
+            exchange.leave()
+            self.latencies.add(
+                scope.get(KIND, "other"), self._clock.now_ns() - began_ns
+            )
+
+    def count(self, name: str) -> None:
+        """Count something that has happened."""
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    def _check(self, scope: Scope) -> None:
+        """Have routes see the path as it came; refuse what there is no room for."""
+        raw: bytes = scope["raw_path"]
+        if not raw.startswith(b"/"):
+            raise GatewayError("bad-request", "the path must begin with a slash")
+        head = len(raw) + len(scope["query_string"])
+        head += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+        # The parser bounds what it waits for; what comes all at once is for us.
+        if head > self._config.header_size_bytes_max:
+            raise GatewayError(
+                "large-head",
+                f"they have {self._config.header_size_bytes_max:,} bytes at most",
+                headers={"connection": "close"},
+            )
+        # Routes are found by parts that are still encoded: a key may hold a slash.
+        scope["path"] = raw.decode("latin-1")
+        scope["root_path"] = ""
+        scope["app"] = self
+        if self.is_ending:
+            raise GatewayError(
+                "ending", "ask again elsewhere", retry_after_seconds=_BUSY_SECONDS
+            )
+        if self.under_way > self._config.request_count_max:
+            raise GatewayError(
+                "busy",
+                f"{self._config.request_count_max:,} requests are answered now",
+                retry_after_seconds=_BUSY_SECONDS,
+            )
+
+    def _problem(self, error: Exception) -> Problem:
+        if isinstance(error, HTTPException):  # of starlette's router
+            if error.status_code == 405:
+                given = (error.headers or {}).get("Allow", "")
+                allowed = ", ".join(sorted(given.split(", ")))
+                return Problem(
+                    name="wrong-method",
+                    detail=f"ask with {allowed}",
+                    headers={"allow": allowed},
+                )
+            return Problem(name="unknown-path", detail="see /openapi.json, or /docs")
+        found = problem_of(error)
+        if found is not None:
+            return found
+        self.count("failures")
+        # Not as exc_info: a renderer may show local variables, and one is a token.
+        self._log.error(
+            "request.failed",
+            error=type(error).__name__,
+            traceback="".join(traceback.format_tb(error.__traceback__)),
+        )
+        return unexpected()
+
+
+@final
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(  # noqa: PLR0917 (only called from here)
+        self,
+        boundary: Boundary,
+        config: GatewayConfig,
+        headers: _Headers,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        self._boundary = boundary
+        self._config = config
+        self._receive = receive
+        self._send = send
+        self._headers = headers
+        self._loop = asyncio.get_running_loop()
+        self._abort: Callable[[], None] = scope.get("extensions", {}).get(
+            ABORT, _no_connection
+        )
+        self._deadline = self._loop.time() + config.request_seconds
+        self._body_size_bytes = 0
+        self._has_body = False
+        self._is_begun = False
+        self._is_done = False
+        self._is_left = False
+        scope[IS_WATCH] = self.leave
+
+    def leave(self) -> None:
+        """Give up the place among requests."""
+        if not self._is_left:
+            self._is_left = True
+            self._boundary.under_way -= 1
+
+    async def receive(self) -> Message:
+        """Return what comes next of the request, if it comes in time."""
+        if self._has_body:  # then it is the end of the connection that is waited for
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            raise GatewayError(
+                "too-slow",
+                f"the body did not come within {self._config.request_seconds:g} s",
+                headers={"connection": "close"},
+            ) from None
+        self._body_size_bytes += len(message.get("body", b""))
+        if self._body_size_bytes > self._config.body_size_bytes_max:
+            raise GatewayError(
+                "too-large",
+                f"a body has at most {self._config.body_size_bytes_max:,} bytes",
+                headers={"connection": "close"},
+            )
+        self._has_body = not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer, in pieces that the client has to take in time."""
+        if message["type"] == "http.response.start":
+            self._is_begun = True
+            self._boundary.count(f"answers_{message['status']}")
+            given = message.get("headers", [])
+            names = {name for name, _ in given}
+            message["headers"] = [
+                *given,
+                *(one for one in self._headers if one[0] not in names),
+            ]
+            await self._take_in_time(message)
+            return
+        body: bytes = message.get("body", b"")
+        is_last = not message.get("more_body", False)
+        view = memoryview(body)
+        place = 0
+        while True:
+            piece = bytes(view[place : place + _PIECE_SIZE_BYTES])
+            place += _PIECE_SIZE_BYTES
+            is_more = place < len(body)
+            await self._take_in_time(
+                {
+                    "type": "http.response.body",
+                    "body": piece,
+                    "more_body": is_more or not is_last,
+                }
+            )
+            if not is_more:
+                break
+        self._is_done = is_last
+
+    async def _take_in_time(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._config.write_seconds):
+                await self._send(message)
+        except TimeoutError:
+            self.abort()
+            raise ClientDisconnect from None
+
+    async def fail(self, problem: Problem) -> None:
+        """Answer *problem*, or end the connection if an answer has begun."""
+        if self._is_begun:
+            if not self._is_done:
+                self.abort()
+            return
+        body = problem.encoded()
+        headers = problem.all_headers() | {"content-length": str(len(body))}
+        try:
+            await self.send(
+                {
+                    "type": "http.response.start",
+                    "status": problem.status,
+                    "headers": _encoded(headers),
+                }
+            )
+            await self.send({"type": "http.response.body", "body": body})
+        except ClientDisconnect:
+            pass  # it is gone, or too slow
+
+    def abort(self) -> None:
+        """End the connection, whatever the client has still to read."""
+        if not self._is_done:
+            self._abort()
+
+
+def _encoded(headers: Headers) -> _Headers:
+    return [
+        (name.encode("latin-1"), value.encode("latin-1", "replace"))
+        for name, value in headers.items()
+    ]
+
+
+def _no_connection() -> None:
+    """Do what `ABORT` would do, where nothing offers it."""

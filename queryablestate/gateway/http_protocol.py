@@ -1,0 +1,159 @@
+"""
+`BoundedProtocol`: uvicorn's HTTP/1.1, with bounds on what slow clients may hold.
+
+uvicorn bounds the size of a request's head and the time between two requests.  What it
+leaves open is bounded here: how long a head may take, how many connections there are,
+and how long an ended connection may keep what its client does not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from queryablestate.gateway.headers import SECURITY_HEADERS
+from queryablestate.gateway.problems import Problem
+
+
+if TYPE_CHECKING:
+    from queryablestate.gateway.config import GatewayConfig
+
+
+__all__ = ["ABORT", "BoundedProtocol", "protocol_for"]
+
+ABORT: Final = "lodestar.abort"
+"""The extension of a request's scope that ends its connection at once."""
+
+_NUMBERS: Final = itertools.count()
+_LOGGER: Final = logging.getLogger("lodestar.gateway.http")
+_LOGGER.addHandler(logging.NullHandler())
+_LOGGER.propagate = False
+
+
+class BoundedProtocol(H11Protocol):
+    """
+    One connection.  `protocol_for` makes the class that one gateway uses.
+
+    Attributes:
+        limits: Its limits.
+        ended_counts: Connections that were ended, by reason.
+    """
+
+    limits: ClassVar[GatewayConfig]
+    ended_counts: ClassVar[dict[str, int]]
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        # What clients send wrong is no event: a flood of it would fill the log.
+        self.logger = _LOGGER
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._number = next(_NUMBERS)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no request is answered on it now."""
+        cycle: Any = self.cycle  # None before the first request
+        return cycle is None or cycle.response_complete
+
+    def connection_made(  # type: ignore[override]
+        self, transport: asyncio.Transport
+    ) -> None:
+        """Begin to wait for the head of a request."""
+        if len(self.connections) >= self.limits.connection_count_max:
+            self._make_room()
+        super().connection_made(transport)
+        # Head and body are written apart.  asyncio does this itself for sockets that
+        # were made for TCP by name, which those of a listener are not.
+        raw: socket.socket = transport.get_extra_info("socket")
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing more."""
+        self._forget_head()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has come; a head that has begun is to be there in time."""
+        super().data_received(data)
+        if self.is_idle and self._head_timer is None:
+            self._expect_head()
+
+    def handle_events(self) -> None:
+        """Begin requests whose head is there."""
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before:
+            self._forget_head()
+            # The task that answers has not run yet, and will find it there.
+            scope: dict[str, Any] = self.scope  # type: ignore[assignment]
+            scope.setdefault("extensions", {})[ABORT] = self._abort_answer
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP with a problem document, and end."""
+        self.ended_counts["malformed"] = self.ended_counts.get("malformed", 0) + 1
+        problem = Problem(
+            name="bad-request",
+            detail="this is no HTTP/1.1 request, or its head is more than "
+            f"{self.limits.header_size_bytes_max:,} bytes",
+        )
+        body = problem.encoded()
+        headers = {
+            **SECURITY_HEADERS,
+            **problem.all_headers(),
+            "content-length": str(len(body)),
+            "connection": "close",
+        }
+        if not self.transport.is_closing():
+            lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            head = f"HTTP/1.1 400 Bad Request\r\n{lines}\r\n"
+            self.transport.write(head.encode("latin-1") + body)
+        self._end()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End a connection on which nothing is asked any more."""
+        super().timeout_keep_alive_handler()
+        self._end()
+
+    # -- ending ------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Close, and do not wait for ever until all of it was read."""
+        self.transport.close()
+        self.loop.call_later(self.limits.write_seconds, self.transport.abort)
+
+    def _abort(self, reason: str) -> None:
+        self.ended_counts[reason] = self.ended_counts.get(reason, 0) + 1
+        self.transport.abort()
+
+    def _abort_answer(self) -> None:
+        self._abort("unfinished")
+
+    def _make_room(self) -> None:
+        """End the oldest connection without a request, or any, for a new one."""
+        connections: list[BoundedProtocol] = list(self.connections)  # type: ignore[arg-type]
+        idle = [one for one in connections if one.is_idle] or connections
+        oldest = min(idle, key=lambda one: one._number)  # noqa: SLF001 (one of ours)
+        oldest._abort("crowded")  # noqa: SLF001
+
+    def _expect_head(self) -> None:
+        self._head_timer = self.loop.call_later(
+            self.limits.request_seconds, self._abort, "late"
+        )
+
+    def _forget_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+def protocol_for(config: GatewayConfig) -> type[BoundedProtocol]:
+    """Return the class of connections of a gateway with these limits."""
+    return type(
+        "GatewayProtocol", (BoundedProtocol,), {"limits": config, "ended_counts": {}}
+    )

@@ -1,0 +1,106 @@
+"""
+`LeaderEndpoints`: who leads, over HTTP.
+
+What the name service tells the gateway is what the gateway's own keys may see.  Where
+it asks for none, everybody may look.  Where it asks for keys, no caller is told of
+leaders until the operator says who may be (`GatewayConfig.leaders`): the gateway does
+not lend its rights.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from starlette.responses import Response
+
+from queryablestate.gateway.boundary import mark
+from queryablestate.gateway.leader_watching import Leaders, component_document
+from queryablestate.gateway.problems import GatewayError
+from queryablestate.gateway.questions import answer
+from queryablestate.gateway.requests import bearer_token, parameters_of, path_part
+
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from haservices import HAConfig
+    from queryablestate.gateway.callers import Callers
+    from queryablestate.gateway.config import GatewayConfig
+
+
+__all__ = ["LeaderEndpoints", "who_sees_leaders"]
+
+_CREDENTIALS: Final = (
+    "curve_secret_key_file",
+    "zookeeper_auth_file",
+    "zookeeper_tls_cert_file",
+)
+
+
+def who_sees_leaders(config: GatewayConfig, service: HAConfig) -> str:
+    """Return who is told of leaders, one of `LEADERS`."""
+    if config.leaders is not None:
+        return config.leaders
+    has_credentials = any(getattr(service, name) is not None for name in _CREDENTIALS)
+    return "off" if has_credentials else "open"
+
+
+@final
+class LeaderEndpoints:
+    """
+    Answers about leaders.
+
+    Args:
+        leaders: Who leads.
+        callers: Who asks.
+        config: Limits.
+        who: Who is told, one of `LEADERS`.
+    """
+
+    def __init__(
+        self, leaders: Leaders, callers: Callers, config: GatewayConfig, who: str
+    ) -> None:
+        self.leaders = leaders
+        self._callers = callers
+        self._config = config
+        self._who = who
+
+    async def all(self, request: Request) -> Response:
+        """Answer ``GET /v1/leaders``."""
+        await self._begin(request)
+        found = await self.leaders.all()
+        return answer(request, {"leaders": [component_document(one) for one in found]})
+
+    async def one(self, request: Request) -> Response:
+        """Answer ``GET /v1/leaders/{component}``."""
+        await self._begin(request)
+        component_id = path_part(request.path_params["component"])
+        found = await self.leaders.find(component_id)
+        return answer(request, component_document(found))
+
+    async def check(self, request: Request) -> None:
+        """
+        Return if the caller may be told who leads.
+
+        Raises:
+            GatewayError: If nobody may.
+            NameServiceError: If the proxy does not take the caller, or cannot say.
+        """
+        token = bearer_token(request.scope["headers"])
+        match self._who:
+            case "open":
+                return
+            case "callers":
+                async with self._callers.using(token) as caller:
+                    await caller.check(self._config.deadline_seconds)
+            case _:
+                raise GatewayError(
+                    "not-allowed",
+                    "this gateway tells of no leaders: the name service gives them to "
+                    "those who have keys; its operator decides with --leaders",
+                )
+
+    async def _begin(self, request: Request) -> None:
+        mark(request.scope, "leaders")
+        parameters_of(request.scope["query_string"], ())
+        await self.check(request)

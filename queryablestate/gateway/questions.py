@@ -1,0 +1,282 @@
+"""What a request asks of a state, and the answer with what it is as of."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, final
+
+from attrs import frozen
+from starlette.responses import Response
+
+from nameservice import LocalProtocolError
+from queryablestate.client.results import StateEntry, StatePage
+from queryablestate.errors import WrongKeyTypeError
+from queryablestate.gateway.boundary import mark
+from queryablestate.gateway.representations import JSON, chosen_format, json_bytes
+from queryablestate.gateway.requests import (
+    bearer_token,
+    check_names,
+    flag,
+    parameters_of,
+    path_part,
+    seconds,
+    whole_number,
+)
+from queryablestate.gateway.tags import entity_tag, matches
+from queryablestate.schema.key_text import parse_json_key, parse_key, parse_prefix
+
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from starlette.requests import Request
+
+    from queryablestate.client.async_client import AsyncQueryableStateClient
+    from queryablestate.client.results import StateInformation
+    from queryablestate.gateway.callers import Caller, Callers
+    from queryablestate.gateway.config import GatewayConfig
+    from queryablestate.schema.schema import Field
+
+
+__all__ = ["LEAST", "AsOf", "Least", "StateQuestion", "answer", "asking"]
+
+T = TypeVar("T")
+
+LEAST: Final = frozenset({"deadline", "min_batch_id", "min_generation"})
+"""Parameters of every question for rows."""
+
+_OF_KEYS: Final = frozenset({"json_key"})
+
+
+@final
+@frozen
+class AsOf:
+    """As of when something was read; as `StateEntry` has it."""
+
+    generation: int | None
+    batch_id: int | None
+    age_seconds: float | None
+    is_cached: bool = False
+
+    def headers(self) -> dict[str, str]:
+        """Return it as headers of an answer."""
+        found = {"lodestar-cached": "true" if self.is_cached else "false"}
+        if self.generation is not None:
+            found["lodestar-generation"] = str(self.generation)
+        if self.batch_id is not None:
+            found["lodestar-batch-id"] = str(self.batch_id)
+        if self.age_seconds is not None:
+            found["lodestar-age-seconds"] = f"{self.age_seconds:.3f}"
+        return found
+
+    def members(self) -> dict[str, Any]:
+        """Return it as members of a document."""
+        age = self.age_seconds
+        return {
+            "generation": self.generation,
+            "batch_id": self.batch_id,
+            "age_seconds": None if age is None else round(age, 6),
+            "cached": self.is_cached,
+        }
+
+
+class Least(TypedDict):
+    """What each read is told."""
+
+    deadline_seconds: float
+    min_batch_id: int | None
+    min_generation: int | None
+
+
+@final
+class StateQuestion:
+    """
+    A request about one state, as one caller.
+
+    Attributes:
+        caller: Who asks.
+        job_id: The job.
+        state_name: The state.
+        parameters: Behind the question mark.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        caller: Caller,
+        config: GatewayConfig,
+        parameters: Mapping[str, str],
+    ) -> None:
+        self._config = config
+        self.caller = caller
+        self.job_id = path_part(request.path_params["job"])
+        self.state_name = path_part(request.path_params["state"])
+        check_names(self.job_id, self.state_name)
+        self.parameters = parameters
+        self.deadline_seconds = seconds(
+            parameters,
+            "deadline",
+            config.deadline_seconds,
+            most=config.deadline_seconds_max,
+        )
+        self.min_batch_id = whole_number(parameters, "min_batch_id", None)
+        self.min_generation = whole_number(parameters, "min_generation", None, least=1)
+        self._is_json_key = flag(parameters, "json_key")
+
+    @property
+    def state(self) -> tuple[str, str]:
+        """Return job and state."""
+        return (self.job_id, self.state_name)
+
+    @property
+    def client(self) -> AsyncQueryableStateClient:
+        """Return what asks."""
+        return self.caller.client
+
+    @property
+    def least(self) -> Least:
+        """Return what each read is told of deadline and batch."""
+        return Least(
+            deadline_seconds=self.deadline_seconds,
+            min_batch_id=self.min_batch_id,
+            min_generation=self.min_generation,
+        )
+
+    def key(self, fields: Sequence[Field], text: str) -> Any:
+        """Return the key that *text* means, as `json_key` says that it is written."""
+        return (parse_json_key if self._is_json_key else parse_key)(fields, text)
+
+    def key_parameter(self, fields: Sequence[Field], name: str) -> Any:
+        """Return a parameter that is a key, or None if it is not given."""
+        text = self.parameters.get(name)
+        return None if text is None else self.key(fields, text)
+
+    def prefix_parameter(self, fields: Sequence[Field]) -> Any:
+        """Return the parameter ``prefix``, or None if it is not given."""
+        text = self.parameters.get("prefix")
+        return None if text is None else parse_prefix(fields, text)
+
+    async def describe(self, *, is_new: bool) -> StateInformation:
+        """Return what is known of the state."""
+        found, _ = await self.caller.describe(
+            *self.state, deadline_seconds=self.deadline_seconds, is_new=is_new
+        )
+        return found
+
+    async def ask(
+        self, read: Callable[[StateInformation], Awaitable[T]]
+    ) -> tuple[StateInformation, T]:
+        """
+        Return what is known of the state, and what *read* returns of it.
+
+        What is known may be a moment old.  If the answer shows that it is wrong by now,
+        or the question was, it is asked anew, and then *read* again.
+        """
+        async with asyncio.timeout(2 * self.deadline_seconds):
+            known, is_new = await self.caller.describe(
+                *self.state, deadline_seconds=self.deadline_seconds, is_new=False
+            )
+            try:
+                found = await read(known)
+            except (WrongKeyTypeError, LocalProtocolError):
+                newer = known if is_new else await self.describe(is_new=True)
+                if newer.registered_schema == known.registered_schema:
+                    raise
+                return newer, await read(newer)
+            if is_new or _fits(known, found):
+                return known, found
+            newer = await self.describe(is_new=True)
+            if newer.registered_schema == known.registered_schema:
+                return newer, found
+            return newer, await read(newer)
+
+
+@contextlib.asynccontextmanager
+async def asking(
+    request: Request,
+    callers: Callers,
+    config: GatewayConfig,
+    kind: str,
+    parameters: Iterable[str] = (),
+) -> AsyncIterator[StateQuestion]:
+    """
+    Yield the question that *request* is about a state, for the time of its answer.
+
+    Args:
+        request: The request.
+        callers: All callers.
+        config: Limits.
+        kind: What it is counted as.
+        parameters: Those that it may have besides `LEAST` and how keys are written.
+    """
+    mark(request.scope, kind)
+    given = parameters_of(
+        request.scope["query_string"], LEAST | _OF_KEYS | frozenset(parameters)
+    )
+    async with callers.using(bearer_token(request.scope["headers"])) as caller:
+        yield StateQuestion(request, caller, config, given)
+
+
+def answer(
+    request: Request,
+    document: Mapping[str, Any],
+    as_of: AsOf | None = None,
+    *,
+    tagged: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """
+    Return *document* as the answer; or that it has not changed.
+
+    Args:
+        request: To what.
+        document: What is said.
+        as_of: As of when; it stands in the headers, and in the document.
+        tagged: What the entity tag is of; None for all of the document.
+        headers: Further headers.
+
+    Raises:
+        GatewayError: If it is not wanted as JSON.
+    """
+    chosen_format(request.headers.get("accept"), None, ("json",))
+    found = dict(headers or {})
+    whole = dict(document)
+    if as_of is not None:
+        whole |= as_of.members()
+        found |= as_of.headers()
+    body = json_bytes(whole)
+    generation = None if as_of is None else as_of.generation
+    tag = entity_tag(generation, body if tagged is None else tagged)
+    found |= {
+        "etag": tag,
+        "cache-control": "private, no-cache",
+        "vary": "Accept, Authorization",
+    }
+    if matches(request.headers.get("if-none-match"), tag):
+        return Response(status_code=304, headers=found)
+    return Response(body, media_type=JSON, headers=found)
+
+
+def _fits(known: StateInformation, found: object) -> bool:
+    """Return whether *found* can be of the state as it is *known*."""
+    match found:
+        case StateEntry(generation=int(generation), value=value):
+            return generation == known.generation and _has_columns(known, value)
+        case StatePage(generation=int(generation), rows=rows):
+            values = [value for _, value in rows[:1]]
+            is_known = all(_has_columns(known, value) for value in values)
+            return generation == known.generation and is_known
+        case _:
+            return True
+
+
+def _has_columns(known: StateInformation, value: Any) -> bool:
+    """Return whether *value*, a row or several, has no column that is not *known*."""
+    columns = frozenset(known.value_columns)
+    rows = value if isinstance(value, list) else [value]
+    if known.kind == "map" and isinstance(value, Mapping):
+        rows = [value, *value.values()]  # an entry alone, or all of them
+    rows = [row for row in rows[:2] if isinstance(row, Mapping)]
+    return not rows or any(columns.issuperset(row) for row in rows)

@@ -1,0 +1,158 @@
+"""`WatchEndpoints`: keys and leaders as they change, as server-sent events (F3)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final, final
+
+from nameservice import check_component_id
+from queryablestate.gateway.boundary import mark
+from queryablestate.gateway.events import BEGINNING, HEARTBEAT
+from queryablestate.gateway.problems import GatewayError
+from queryablestate.gateway.questions import StateQuestion
+from queryablestate.gateway.requests import (
+    bearer_token,
+    parameters_of,
+    path_part,
+    preferred,
+)
+from queryablestate.gateway.streaming import HeldResponse
+from queryablestate.gateway.tags import parse_event_id, parse_leader_event_id
+
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from queryablestate.gateway.callers import Caller, Callers
+    from queryablestate.gateway.config import GatewayConfig
+    from queryablestate.gateway.leader_endpoints import LeaderEndpoints
+
+
+__all__ = ["WatchEndpoints"]
+
+_EVENT_STREAM: Final = "text/event-stream"
+_PARAMETERS: Final = frozenset({"json_key", "last_event_id"})
+
+
+@final
+class WatchEndpoints:
+    """
+    Answers that stay.
+
+    Args:
+        callers: Who watches.
+        leaders: Who leads.
+        config: Limits.
+
+    Attributes:
+        watch_count: Watches that there are now.
+        is_ending: Set when the gateway ends; every watch ends with it.
+    """
+
+    def __init__(
+        self, callers: Callers, leaders: LeaderEndpoints, config: GatewayConfig
+    ) -> None:
+        self._callers = callers
+        self._leaders = leaders
+        self._config = config
+        self.watch_count = 0
+        self.is_ending = asyncio.Event()
+
+    async def key(self, request: Request) -> Response:
+        """Answer ``GET …/keys/{key}/watch``."""
+        text = path_part(request.path_params["key"])
+        given = self._begin(request, "watch_key")
+        last = parse_event_id(_last_event_id(request, given))
+        async with contextlib.AsyncExitStack() as stack:
+            caller = await stack.enter_async_context(
+                self._callers.using(bearer_token(request.scope["headers"]))
+            )
+            question = StateQuestion(
+                request,
+                caller,
+                self._config,
+                {name: value for name, value in given.items() if name == "json_key"},
+            )
+            known = await question.describe(is_new=True)
+            key = question.key(known.registered_schema.key, text)
+            stack.enter_context(self._counted(caller))
+            watch = stack.enter_context(caller.watches.watching(known, key))
+            return self._stay(stack.pop_all(), watch.events(last))
+
+    async def leader(self, request: Request) -> Response:
+        """Answer ``GET /v1/leaders/{component}/watch``."""
+        component_id = path_part(request.path_params["component"])
+        check_component_id(component_id)
+        given = self._begin(request, "watch_leader")
+        last = parse_leader_event_id(_last_event_id(request, given))
+        await self._leaders.check(request)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self._counted(None))
+            events = self._leaders.leaders.events(component_id, last)
+            return self._stay(stack.pop_all(), events)
+
+    def _begin(self, request: Request, kind: str) -> dict[str, str]:
+        """Check what all watches have in common, and return the parameters."""
+        mark(request.scope, kind, is_watch=True)
+        accept = request.headers.get("accept")
+        if preferred(accept, (_EVENT_STREAM,)) is None:
+            raise GatewayError("not-acceptable", f"a watch is {_EVENT_STREAM}")
+        return dict(parameters_of(request.scope["query_string"], _PARAMETERS))
+
+    def _stay(
+        self,
+        stack: contextlib.AsyncExitStack,
+        events: AsyncGenerator[bytes | None, None],
+    ) -> Response:
+        """Return the answer that goes on until the client leaves."""
+
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            async with contextlib.aclosing(events):
+                yield BEGINNING
+                async for event in events:
+                    yield HEARTBEAT if event is None else event
+
+        return HeldResponse(
+            pieces(),
+            stack,
+            media_type=_EVENT_STREAM,
+            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+            ending=self.is_ending,
+        )
+
+    @contextlib.contextmanager
+    def _counted(self, caller: Caller | None) -> Iterator[None]:
+        config = self._config
+        if self.watch_count >= config.watch_count_max:
+            raise GatewayError(
+                "busy",
+                f"there are {config.watch_count_max:,} watches",
+                retry_after_seconds=1.0,
+            )
+        if (
+            caller is not None
+            and caller.watch_count >= config.watch_count_per_caller_max
+        ):
+            raise GatewayError(
+                "too-many-watches",
+                f"this caller has {caller.watch_count:,} watches: end some",
+                retry_after_seconds=1.0,
+            )
+        self.watch_count += 1
+        if caller is not None:
+            caller.watch_count += 1
+        try:
+            yield
+        finally:
+            self.watch_count -= 1
+            if caller is not None:
+                caller.watch_count -= 1
+
+
+def _last_event_id(request: Request, given: dict[str, str]) -> str | None:
+    """Return what was seen last: browsers say it in a header, when they come back."""
+    return request.headers.get("last-event-id") or given.get("last_event_id")

@@ -1,0 +1,358 @@
+"""
+`KeyWatches`: keys that are watched, each read once for all of its watchers.
+
+Theory of operation.  A watch does not poll.  It reads its key, and then asks for the
+batch after the one that it was read after: nodes keep such a question until that batch
+is applied (rule Q2).  So a change is told as soon as it can be read.  What many watches
+wait for is answered at one moment, and asked again at one moment, so the client puts it
+into one message for each node: a thousand keys of a state cost what one does.
+
+A question that a node has kept for `GatewayConfig.park_seconds` ends.  The key is then
+read without waiting, which also tells of a row whose time to live has ended, and of a
+state that is gone.
+
+Watchers hear of the newest value alone.  One that reads slowly finds what is newest
+when it comes back; what was in between is left out, so nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
+
+from attrs import frozen
+
+from nameservice import (
+    AuthenticationError,
+    LocalProtocolError,
+    SystemClock,
+    get_logger,
+)
+from nameservice.clock import NS_PER_SECOND
+from queryablestate.client.documents import FoundKey, found_document, key_to_json
+from queryablestate.errors import (
+    AccessDeniedError,
+    DeadlineExceededError,
+    KeyTooLargeError,
+    RateLimitedError,
+    StateUnavailableError,
+    UnknownJobError,
+    UnknownStateError,
+    WrongKeyTypeError,
+)
+from queryablestate.gateway.events import event_bytes
+from queryablestate.gateway.problems import Problem, problem_of, unexpected
+from queryablestate.gateway.tags import EventId, digest
+
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+
+    from queryablestate.client.async_client import AsyncQueryableStateClient
+    from queryablestate.client.floors import Floor
+    from queryablestate.client.results import StateEntry, StateInformation
+    from queryablestate.gateway.config import GatewayConfig
+
+
+__all__ = ["KeyWatch", "KeyWatches", "Watcher"]
+
+_PAUSE_SECONDS_MIN: Final = 0.1
+_PAUSE_SECONDS_MAX: Final = 5.0
+_PARK_SECONDS_MIN: Final = 1.0
+_FLOOR_SECONDS_MAX: Final = 30.0
+_LASTING: Final = (
+    AuthenticationError,
+    AccessDeniedError,
+    KeyTooLargeError,
+    LocalProtocolError,
+    UnknownJobError,
+    UnknownStateError,
+    WrongKeyTypeError,
+)
+"""Errors that the same question meets again: the watch ends with them."""
+
+_ABSENT: Final[Any] = None
+
+
+class Watcher(Protocol):
+    """As whom keys are read."""
+
+    @property
+    def client(self) -> AsyncQueryableStateClient:
+        """Return what reads them."""
+        ...
+
+    async def describe(
+        self, job_id: str, state_name: str, *, deadline_seconds: float, is_new: bool
+    ) -> tuple[StateInformation, bool]:
+        """Return what is known of a state, and whether that was asked just now."""
+        ...
+
+
+@final
+@frozen
+class _Seen:
+    """
+    What was read last.
+
+    Attributes:
+        event_id: As of when, and what.
+        event: It, for watchers.
+    """
+
+    event_id: EventId
+    event: bytes
+
+
+@final
+class KeyWatch:
+    """
+    One key that is watched, by any number of watchers.
+
+    Args:
+        caller: As whom it is read.
+        config: Limits.
+        job_id: The job.
+        state_name: The state.
+        key: The key, as the client takes it.
+    """
+
+    def __init__(
+        self,
+        caller: Watcher,
+        config: GatewayConfig,
+        job_id: str,
+        state_name: str,
+        key: Any,
+    ) -> None:
+        self._caller = caller
+        self._config = config
+        self._state = (job_id, state_name)
+        self._key = key
+        self._clock = SystemClock()
+        self._log = get_logger(component="gateway", job_id=job_id, state=state_name)
+        self._seen: _Seen | None = None
+        self._problem: Problem | None = None
+        self._is_over = False
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.watcher_count = 0
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._task = asyncio.ensure_future(self._run())
+
+    def end(self) -> None:
+        """Read no more; watchers hear nothing more, and end."""
+        self._is_over = True
+        self._announce()
+        if self._task is not None:
+            self._task.cancel()
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether it reads no more."""
+        return self._is_over
+
+    async def events(self, last: EventId | None) -> AsyncGenerator[bytes | None, None]:
+        """
+        Yield what there is now, then each change, as events.
+
+        Args:
+            last: What the watcher has seen before: it is not told that again, and
+                nothing that is older.
+
+        Yields:
+            An event; or None when there was none for a while, and one is to be sent
+            that says so.
+        """
+        told_value = None if last is None else last.value
+        floor: Floor | None = None if last is None else last.floor
+        told_problem: Problem | None = None
+        began_ns = self._clock.now_ns()
+        while True:
+            changed = self._changed  # before looking: what comes now is seen below
+            seen = self._seen
+            if floor is not None and self._has_waited(began_ns):
+                floor = None  # that batch is lost: the name service forgot its store
+            if seen is not None and (floor is None or seen.event_id.floor >= floor):
+                floor = None
+                if seen.event_id.value != told_value:
+                    told_value = seen.event_id.value
+                    yield seen.event
+                    continue
+            problem = self._problem
+            if problem is not None and problem is not told_problem:
+                yield event_bytes("problem", problem.document())
+            told_problem = problem
+            if self._is_over:
+                return
+            try:
+                async with asyncio.timeout(self._config.heartbeat_seconds):
+                    await changed.wait()
+            except TimeoutError:
+                yield None
+
+    def _has_waited(self, since_ns: int) -> bool:
+        waited_ns = self._clock.now_ns() - since_ns
+        return waited_ns > _FLOOR_SECONDS_MAX * NS_PER_SECOND
+
+    # -- reading -----------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while not self._is_over:
+            try:
+                await self._follow()
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 (watchers are told what it was)
+                await self._fail(error)
+
+    async def _follow(self) -> None:
+        """Read until something goes wrong."""
+        entry = await self._read(None)
+        while True:
+            batch_id = -1 if entry.batch_id is None else entry.batch_id
+            began_ns = self._clock.now_ns()
+            try:
+                entry = await self._read((entry.generation, batch_id + 1))
+            except (DeadlineExceededError, StateUnavailableError):
+                # No batch came, or none that could be waited for.  Where it is refused
+                # at once there is no room to wait, and it is asked now and then.
+                waited_ns = self._clock.now_ns() - began_ns
+                if waited_ns < _PARK_SECONDS_MIN * NS_PER_SECOND:
+                    await asyncio.sleep(_PARK_SECONDS_MIN)
+                entry = await self._read(None)
+
+    async def _read(self, least: Floor | None) -> StateEntry:
+        """Read the key, after the batch *least* or a later one, and tell of it."""
+        generation, batch_id = (None, None) if least is None else least
+        if least is None:
+            deadline_seconds = self._config.deadline_seconds
+        else:
+            deadline_seconds = self._config.park_seconds
+        entry = await self._caller.client.lookup(
+            *self._state,
+            self._key,
+            _ABSENT,
+            deadline_seconds=deadline_seconds,
+            min_batch_id=batch_id,
+            min_generation=generation,
+        )
+        information = await self._information(entry)
+        self._problem = None
+        self._tell(information, entry)
+        return entry
+
+    async def _information(self, entry: StateEntry) -> StateInformation:
+        """Return what is known of the state that *entry* is of."""
+        found, is_new = await self._caller.describe(
+            *self._state,
+            deadline_seconds=self._config.deadline_seconds,
+            is_new=False,
+        )
+        if found.generation != entry.generation and not is_new:
+            found, _ = await self._caller.describe(
+                *self._state,
+                deadline_seconds=self._config.deadline_seconds,
+                is_new=True,
+            )
+        return found
+
+    def _tell(self, information: StateInformation, entry: StateEntry) -> None:
+        schema = information.registered_schema
+        is_absent = entry.value is _ABSENT
+        if is_absent:
+            document: dict[str, Any] = {
+                "key": key_to_json(schema.key, self._key),
+                "value": None,
+                "generation": entry.generation,
+                "batch_id": entry.batch_id,
+                "age_seconds": entry.age_seconds,
+                "cached": entry.cached,
+            }
+        else:
+            document = found_document(
+                schema, FoundKey(self._key, (), entry.value, entry)
+            )
+        text = json.dumps(document["value"])
+        batch_id = -1 if entry.batch_id is None else entry.batch_id
+        event_id = EventId(
+            (entry.generation, batch_id), "-" if is_absent else digest(text.encode())
+        )
+        before = self._seen
+        if before is not None and event_id.floor < before.event_id.floor:
+            return
+        name = "absent" if is_absent else "value"
+        self._seen = _Seen(event_id, event_bytes(name, document, str(event_id)))
+        if before is None or before.event_id.value != event_id.value:
+            self._announce()
+
+    async def _fail(self, error: Exception) -> None:
+        """Tell watchers what is wrong, and wait until it is worth trying again."""
+        found = problem_of(error)
+        if found is None:
+            self._log.error("watch.failed", error=repr(error))
+            found = unexpected()
+        if self._problem is None or self._problem.name != found.name:
+            self._problem = found
+            self._is_over = isinstance(error, _LASTING)
+            self._announce()
+        pause_seconds = found.retry_after_seconds or _PAUSE_SECONDS_MIN
+        if isinstance(error, RateLimitedError):
+            pause_seconds = error.retry_after_seconds
+        await asyncio.sleep(
+            min(max(pause_seconds, _PAUSE_SECONDS_MIN), _PAUSE_SECONDS_MAX)
+        )
+
+    def _announce(self) -> None:
+        """Wake the watchers that wait now."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+@final
+class KeyWatches:
+    """
+    The keys that one caller watches.
+
+    Args:
+        caller: As whom they are read.
+        config: Limits.
+    """
+
+    def __init__(self, caller: Watcher, config: GatewayConfig) -> None:
+        self._caller = caller
+        self._config = config
+        self._watches: dict[tuple[str, str, str], KeyWatch] = {}
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    @contextlib.contextmanager
+    def watching(self, information: StateInformation, key: Any) -> Iterator[KeyWatch]:
+        """Yield the watch of *key*, for as long as one watcher stays."""
+        state = (information.job_id, information.name)
+        tree = key_to_json(information.registered_schema.key, key)
+        name = (*state, json.dumps(tree))
+        watch = self._watches.get(name)
+        if watch is None or watch.is_over:
+            watch = KeyWatch(self._caller, self._config, *state, key)
+            self._watches[name] = watch
+            watch.start()
+        watch.watcher_count += 1
+        try:
+            yield watch
+        finally:
+            watch.watcher_count -= 1
+            if not watch.watcher_count:
+                if self._watches.get(name) is watch:
+                    del self._watches[name]
+                watch.end()
+
+    def end(self) -> None:
+        """End all of them."""
+        for watch in self._watches.values():
+            watch.end()

@@ -1,0 +1,407 @@
+"""No client, however slow, large or mad, holds a gateway (F4)."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from haservices import HAConfig, HAServices, open_ha_services
+from queryablestate.gateway import GatewayConfig, GatewayServer
+from queryablestate.local_cluster import LocalStateCluster
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from tests.lodestar.publishing import Publisher
+from tests.queryablestate.gateway.asking import WAIT_SECONDS, Asker
+
+
+pytestmark = [pytest.mark.shells, pytest.mark.proves("F4")]
+
+BLOBS = StateSchema(
+    kind=StateKind.VALUE,
+    key=(Field("name", AtomicType.STRING),),
+    value=(Field("text", AtomicType.STRING),),
+)
+STATE = "/v1/jobs/flights/states/blobs"
+COUNT, SIZE = 200, 60_000
+QUICK = GatewayConfig(
+    request_seconds=0.5,
+    idle_seconds=1.0,
+    write_seconds=0.5,
+    connection_count_max=12,
+    request_count_max=2,
+    watch_count_max=3,
+    watch_count_per_caller_max=2,
+    stream_count_per_caller_max=1,
+    heartbeat_seconds=0.2,
+    body_size_bytes_max=10_000,
+    header_size_bytes_max=2_000,
+)
+
+
+@pytest.fixture(scope="module")
+def ha(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HAServices]:
+    """Return a name service, with a cluster whose answers are large."""
+    config = HAConfig(url="embedded:bounds")
+    directory: Path = tmp_path_factory.mktemp("rows")
+    with (
+        open_ha_services(config) as services,
+        LocalStateCluster(services, nodes=1, data_dir=directory),
+    ):
+        publisher = Publisher(config, "flights", {"blobs": BLOBS})
+        rows = [(f"b{n:03}", "x" * SIZE) for n in range(COUNT)]
+        publisher.write({"blobs": rows})
+        yield services
+
+
+@pytest.fixture
+def gateway(ha: HAServices) -> Iterator[GatewayServer]:
+    """Return a gateway with small limits."""
+    with GatewayServer(ha, QUICK) as serving:
+        yield serving
+        assert serving.observe().figures["failures_total"] == 0
+
+
+@pytest.fixture
+def ask(gateway: GatewayServer) -> Asker:
+    """Return what asks it."""
+    return Asker(gateway.url)
+
+
+@contextlib.contextmanager
+def connected(asker: Asker, *, is_slow: bool = False) -> Iterator[socket.socket]:
+    """Yield a connection; a slow one has little room for what it does not read."""
+    with socket.socket() as sock:
+        if is_slow:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        sock.settimeout(WAIT_SECONDS)
+        sock.connect(asker.address)
+        yield sock
+
+
+def is_ended(sock: socket.socket) -> bool:
+    """Return whether the other side has ended the connection; what came goes."""
+    try:
+        while sock.recv(65_536):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+    return True
+
+
+def drip(sock: socket.socket, data: bytes) -> bytes:
+    """Send *data* byte by byte, and return what has come when it is ended."""
+    sock.settimeout(0.05)
+    received = b""
+    for place in range(len(data)):
+        try:
+            sock.sendall(data[place : place + 1])
+            while part := sock.recv(65_536):
+                received += part
+            return received
+        except TimeoutError:
+            continue  # it has not ended yet, and a moment is gone
+        except ConnectionError:
+            return received
+    raise AssertionError("the gateway has read all of it")
+
+
+class TestSlowClients:
+    """F4: what comes slowly, and what is read slowly, ends."""
+
+    def test_a_head_that_does_not_come(self, gateway: GatewayServer) -> None:
+        """Neither one that has not begun nor one that never ends."""
+        asker = Asker(gateway.url)
+        with connected(asker) as silent, connected(asker) as slow:
+            assert drip(slow, b"GET /v1/leaders HTTP/1.1\r\nX: " + b"x" * 200) == b""
+            assert is_ended(silent)
+        assert gateway.observe().figures["ended_late_total"] == 2
+
+    def test_a_second_head_that_does_not_come(self, ask: Asker) -> None:
+        """A connection that has been answered once has no longer patience."""
+        with connected(ask) as sock:
+            sock.sendall(b"GET /v1/leaders HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert sock.recv(1_000).startswith(b"HTTP/1.1 200")
+            drip(sock, b"GET /v1/leaders HTTP/1.1\r\nX: " + b"x" * 200)
+
+    def test_a_body_that_does_not_come(self, ask: Asker) -> None:
+        """408, and the connection ends."""
+        head = (
+            f"POST {STATE}/keys:batchGet HTTP/1.1\r\nHost: x\r\n"
+            "Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+        )
+        with connected(ask) as sock:
+            sock.sendall(head.encode())
+            answer = drip(sock, b" " * 500)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"urn:lodestar:problem:too-slow" in answer
+
+    def test_a_body_that_nobody_reads(self, ask: Asker) -> None:
+        """The body of a GET is of no meaning, and is not waited for."""
+        with connected(ask) as sock:
+            sock.sendall(
+                b"GET /v1/leaders HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+            )
+            assert drip(sock, b" " * 500).startswith(b"HTTP/1.1 200 ")
+
+    @pytest.mark.parametrize("query", ["format=csv", "limit=200", "format=ndjson"])
+    def test_an_answer_that_is_not_read(
+        self, gateway: GatewayServer, query: str
+    ) -> None:
+        """Its connection ends, and what was held for it goes; others are answered."""
+        asker = Asker(gateway.url)
+        with connected(asker, is_slow=True) as sock:
+            sock.sendall(
+                f"GET {STATE}/rows?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+            )
+            assert sock.recv(10).startswith(b"HTTP/1.1")
+            while not gateway.observe().figures.get("ended_unfinished_total"):
+                assert asker.get("/v1/leaders").status == 200
+            assert gateway.observe().figures["requests"] == 0
+
+    def test_a_watcher_that_does_not_read(self, gateway: GatewayServer) -> None:
+        """It is dropped; nothing is kept for it."""
+        asker = Asker(gateway.url)
+        with connected(asker, is_slow=True) as sock:
+            path = f"{STATE}/keys/b001/watch"
+            for _ in range(2):  # the first one begins, the other one never will
+                sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert sock.recv(10).startswith(b"HTTP/1.1")
+            sock.shutdown(socket.SHUT_RDWR)
+        while gateway.observe().figures["watches"]:
+            assert asker.get("/v1/leaders").status == 200
+        assert gateway.observe().figures["watched_keys"] == 0
+
+    def test_an_idle_connection_ends(self, ask: Asker) -> None:
+        """One who might ask again is not waited for, for ever."""
+        with connected(ask) as sock:
+            sock.sendall(b"GET /v1/leaders HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert is_ended(sock)
+
+
+class TestManyClients:
+    """F4: what is too much is refused, or pushes out what is idle."""
+
+    def test_more_connections_than_there_is_room_for(
+        self, gateway: GatewayServer
+    ) -> None:
+        """The oldest one without a request goes; one that asks is answered."""
+        asker = Asker(gateway.url)
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(connected(asker))
+            for _ in range(30):
+                stack.enter_context(connected(asker))
+                assert asker.get("/v1/leaders").status == 200
+            assert is_ended(first)
+            figures = gateway.observe().figures
+            assert int(figures["ended_crowded_total"]) >= 18
+            assert int(figures["connections"]) <= 12
+
+    def test_more_requests_than_are_answered_at_once(self, ask: Asker) -> None:
+        """503 says when to ask again; watches do not count."""
+        late = (
+            f"GET {STATE}/keys/b001?min_batch_id=9&deadline=2 HTTP/1.1\r\nHost: x\r\n"
+        )
+        with (
+            ask.watch(f"{STATE}/keys/b001/watch") as watching,
+            connected(ask) as one,
+            connected(ask) as two,
+        ):
+            watching.next()
+            for sock in (one, two):
+                sock.sendall(f"{late}\r\n".encode())
+            while (answer := ask.get("/v1/leaders")).status == 200:
+                pass  # until both are there
+            assert (answer.status, answer.problem) == (503, "busy")
+            assert answer.headers["retry-after"] == "1"
+            for sock in (one, two):
+                assert sock.recv(100).startswith(b"HTTP/1.1 50")
+        assert ask.get("/v1/leaders").status == 200
+
+    def test_more_watches_than_there_is_room_for(self, ask: Asker) -> None:
+        """429 for a caller that has too many, 503 if all have."""
+        path = f"{STATE}/keys/b001/watch"
+        with ask.watch(path) as one, ask.watch(path) as two:
+            one.next()
+            two.next()
+            answer = ask.get(path)
+            assert (answer.status, answer.problem) == (429, "too-many-watches")
+            with ask.watch("/v1/leaders/x/watch") as three:
+                three.next()
+                answer = ask.get("/v1/leaders/y/watch")
+                assert (answer.status, answer.problem) == (503, "busy")
+
+    def test_more_streams_than_a_caller_may_read(self, ask: Asker) -> None:
+        """429: whoever reads whole states reads a few at a time."""
+        with connected(ask, is_slow=True) as sock:
+            sock.sendall(
+                f"GET {STATE}/rows?format=csv HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+            )
+            assert sock.recv(10).startswith(b"HTTP/1.1 2"[:10])
+            answer = ask.get(f"{STATE}/rows?format=csv")
+            assert (answer.status, answer.problem) == (429, "too-many-watches")
+
+
+class TestLargeRequests:
+    """F4: sizes."""
+
+    def test_a_large_body(self, ask: Asker) -> None:
+        """413, whether it says its size or not."""
+        path = f"{STATE}/keys:batchGet"
+        answer = ask.post(path, {"keys": ["x" * 20_000]})
+        assert (answer.status, answer.problem) == (413, "too-large")
+        chunk = b"2710\r\n" + b"x" * 10_000 + b"\r\n"
+        request = (
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+            "Content-Type: application/json\r\n\r\n"
+        ).encode()
+        assert b" 413 " in ask.raw(request + chunk * 3).split(b"\r\n")[0]
+
+    def test_a_large_head(self, ask: Asker) -> None:
+        """400 while it comes, 431 if it came at once; the connection ends."""
+        for request, status in (
+            (b"GET /v1/leaders HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 100_000, b"400"),
+            (b"GET /" + b"x" * 3_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", b"431"),
+        ):
+            answer = ask.raw(request)
+            assert answer.startswith(b"HTTP/1.1 " + status)
+            assert b"application/problem+json" in answer
+
+    @pytest.mark.parametrize(
+        "request_line",
+        [
+            b"GET http://example.com/v1/leaders HTTP/1.1",
+            b"OPTIONS * HTTP/1.1",
+            b"GET //v1/leaders HTTP/1.1",
+            b"GET /v1/../v1/leaders HTTP/1.1",
+            b"GET /v1/leaders/ HTTP/1.1",
+            b"CONNECT example.com:80 HTTP/1.1",
+        ],
+    )
+    def test_a_path_that_is_none(self, ask: Asker, request_line: bytes) -> None:
+        """No proxying, no way around: such paths are not there."""
+        answer = ask.raw(request_line + b"\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert answer.split(b" ")[1] in {b"400", b"404", b"405"}
+
+
+# -- rubbish ---------------------------------------------------------------------------
+
+PARTS = (
+    *("", "v1", "jobs", "flights", "states", "blobs", "keys", "rows", "count", "watch"),
+    *("leaders", "entries", "keys:batchGet", "b001", "x", "..", ".", "%", "%2F", "%00"),
+    *("%FF", "%C3%A9", "a" * 300, "openapi.json", "docs", "-1", "null", "'", "<b>"),
+)
+NAMES = (
+    *("prefix", "start", "stop", "limit", "page_token", "format", "json_key"),
+    *("deadline", "min_batch_id", "min_generation", "last_event_id", "x", ""),
+)
+VALUES = (
+    *("", "0", "1", "-1", "true", "csv", "arrow", "nan", "1e999", "b", "%", "%FF"),
+    *("[]", "{}", '"b001"', "null", "9" * 30, "0.01", "json", "[" * 99),
+)
+GOOD_PATHS = (
+    *("/v1/jobs", "/v1/leaders", "/openapi.json", f"{STATE}/count", f"{STATE}/rows"),
+    *(f"{STATE}/keys/b001", f"{STATE}/keys/b001/watch", f"{STATE}/keys/b001/entries"),
+)
+HEADERS = (
+    *("Accept: application/json", "Accept: */*;q=x", "Accept: text/event-stream"),
+    *("Authorization: Bearer", "Authorization: x", "If-None-Match: *"),
+    *('If-None-Match: "', "Last-Event-ID: 1.1.-", "Last-Event-ID: \xe9"),
+    *("Content-Type: text/plain", "Content-Length: 5", "Content-Length: x"),
+    *("Transfer-Encoding: chunked", "Expect: 100-continue", "Upgrade: websocket"),
+    *("Connection: upgrade", "X: " + "y" * 500, ": x", "Host: a", " folded"),
+)
+BODIES = (
+    "",
+    "x",
+    "{}",
+    '{"keys": ["b001"]}',
+    '{"keys": [1, null]}',
+    "[" * 500,
+    "5\r\n",
+)
+
+
+def rubbish(rng: random.Random) -> bytes:
+    """Return a request that is wrong in some way, or several, or happens to be none."""
+    if rng.random() < 0.1:
+        return rng.randbytes(rng.randint(0, 300))
+    method = rng.choice(
+        ("GET", "GET", "GET", "POST", "HEAD", "PUT", "get", "", "X" * 50)
+    )
+    path = "/" + "/".join(rng.choices(PARTS, k=rng.randint(0, 9)))
+    if rng.random() < 0.7:
+        path = f"{STATE}/{'/'.join(rng.choices(PARTS, k=rng.randint(0, 4)))}"
+    if rng.random() < 0.3:
+        method, path = "GET", rng.choice(GOOD_PATHS)
+    if rng.random() < 0.5:
+        pairs = [
+            f"{rng.choice(NAMES)}={rng.choice((quote, str))(rng.choice(VALUES))}"
+            for _ in range(rng.randint(1, 4))
+        ]
+        path += "?" + "&".join(pairs)
+    if rng.random() < 0.1:
+        path += "".join(rng.choices(string.printable, k=20))
+    version = rng.choice(("HTTP/1.1", "HTTP/1.1", "HTTP/1.0", "HTTP/2", "HTTP/9.9", ""))
+    lines = [f"{method} {path} {version}", "Host: x"]
+    lines += rng.choices(HEADERS, k=rng.randint(0, 3))
+    if rng.random() < 0.8:
+        lines.append("Connection: close")
+    text = "\r\n".join(lines) + "\r\n\r\n" + rng.choice(BODIES)
+    data = text.encode("latin-1", "replace")
+    if rng.random() < 0.1:
+        data = data[: rng.randint(0, len(data))]
+    return data
+
+
+def ask_rubbish(ha: HAServices, count: int, seed: int) -> None:
+    """Ask *count* times; the gateway fails at none, and goes on."""
+    rng = random.Random(seed)
+    config = GatewayConfig(
+        request_seconds=2.0, heartbeat_seconds=0.05, deadline_seconds=1.0
+    )
+    with GatewayServer(ha, config) as gateway:
+        asker = Asker(gateway.url)
+        statuses: set[bytes] = set()
+        for number in range(count):
+            data = rubbish(rng)
+            start = b""
+            # What is not whole is not answered.
+            with (
+                connected(asker) as sock,
+                contextlib.suppress(ConnectionError, TimeoutError),
+            ):
+                sock.sendall(data)
+                sock.settimeout(0.05)
+                start = sock.recv(4_096)
+            if start.startswith(b"HTTP/1."):
+                statuses.add(status := start[9:12])
+                assert not status.startswith(b"5") or status in {b"503", b"504"}, (
+                    seed,
+                    number,
+                    data,
+                )
+            if number % 100 == 99:
+                assert asker.get("/v1/jobs").document == {"jobs": [{"job": "flights"}]}
+        figures = gateway.observe().figures
+        assert figures["failures_total"] == 0
+        assert {b"200", b"400", b"404", b"405"} <= statuses
+        assert asker.get(f"{STATE}/keys/b001").status == 200
+
+
+def test_rubbish(ha: HAServices) -> None:
+    """F4: a thousand bad requests leave it serving."""
+    ask_rubbish(ha, 1_000, seed=7)
+
+
+@pytest.mark.nightly
+def test_much_rubbish(ha: HAServices) -> None:
+    """F4: so do a hundred thousand."""
+    ask_rubbish(ha, 100_000, seed=random.SystemRandom().randrange(2**32))

@@ -1,0 +1,186 @@
+"""Leaders over HTTP: who leads, and each change (F2, F3)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from haservices import HAServices, campaign, open_ha_services
+from nameservice import REST_ENDPOINT
+from queryablestate.gateway import GatewayConfig, GatewayServer
+from queryablestate.gateway.leader_endpoints import who_sees_leaders
+from tests.queryablestate.gateway.asking import Asker
+
+
+pytestmark = pytest.mark.shells
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def ha() -> Iterator[HAServices]:
+    """Return a name service of this test's own."""
+    with open_ha_services(f"embedded:leaders-{next(_numbers)}") as services:
+        yield services
+
+
+@pytest.fixture
+def gateway(ha: HAServices) -> Iterator[GatewayServer]:
+    """Return a gateway where there is no queryable state at all."""
+    with GatewayServer(ha, GatewayConfig(heartbeat_seconds=0.3)) as serving:
+        yield serving
+
+
+@pytest.fixture
+def ask(gateway: GatewayServer) -> Asker:
+    """Return what asks it."""
+    return Asker(gateway.url)
+
+
+@pytest.mark.proves("F2")
+class TestLeaders:
+    """F2: who leads."""
+
+    def test_a_leader(self, ha: HAServices, ask: Asker) -> None:
+        """Address, epoch and identity; 404 before and after."""
+        assert ask.get("/v1/leaders/flights").problem == "no-leader"
+        with campaign(ha, "flights", "driver:7077") as leadership:
+            document = ask.get("/v1/leaders/flights").document
+            assert document["component"] == "flights"
+            assert document["contender_count"] == 1
+            assert document["leader"] == {
+                "address": "driver:7077",
+                "epoch": leadership.epoch,
+                "leader_session_id": str(leadership.leader_session_id),
+            }
+
+    def test_a_gateway_is_found(self, gateway: GatewayServer, ask: Asker) -> None:
+        """F2: its URL is that of REST_ENDPOINT; it is among all leaders."""
+        with ask.watch(f"/v1/leaders/{REST_ENDPOINT}/watch") as watching:
+            while (leader := watching.next().data["leader"]) is None:
+                pass
+        assert leader["address"] == gateway.url
+        (found,) = ask.get("/v1/leaders").document["leaders"]
+        assert found["leader"]["address"] == gateway.url
+
+    def test_without_a_proxy(self, ask: Asker) -> None:
+        """503 says that no proxy leads, and when to ask again."""
+        answer = ask.get("/v1/jobs?deadline=0.2")
+        assert (answer.status, answer.problem) == (503, "no-proxy")
+        assert answer.headers["retry-after"] == "1"
+
+    @pytest.mark.parametrize("name", ["", "a%2Fb", "%07", "x" * 256])
+    def test_what_nothing_is_called(self, ask: Asker, name: str) -> None:
+        """A name that no component can have has no leader, and cannot be watched."""
+        assert ask.get(f"/v1/leaders/{name}").status == 404
+        assert ask.get(f"/v1/leaders/{name}/watch").status == 400
+
+
+@pytest.mark.proves("F3")
+class TestWatching:
+    """F3: who leads now, at once, and each change."""
+
+    PATH = "/v1/leaders/flights/watch"
+
+    def test_from_nobody_to_nobody(self, ha: HAServices, ask: Asker) -> None:
+        """That nobody leads is told, too."""
+        with ask.watch(self.PATH) as watching:
+            assert watching.next().data == {"component": "flights", "leader": None}
+            with campaign(ha, "flights", "driver:7077") as leadership:
+                leader = watching.next().data["leader"]
+                assert leader["address"] == "driver:7077"
+                assert leader["epoch"] == leadership.epoch
+            assert watching.next().data["leader"] is None
+
+    def test_comments_say_that_it_is_there(self, ha: HAServices, ask: Asker) -> None:
+        """A reader knows a broken connection from a leader that stays."""
+        with campaign(ha, "flights", "x:1"), ask.watch(self.PATH) as watching:
+            while watching.next().data["leader"] is None:
+                pass
+            assert [watching.next_or_comment().name for _ in range(2)] == ["", ""]
+
+    def test_one_that_comes_back(self, ha: HAServices, ask: Asker) -> None:
+        """It is not told again what it knows, and is told what it has missed."""
+        with campaign(ha, "flights", "x:1"):
+            with ask.watch(self.PATH) as watching:
+                while (known := watching.next()).data["leader"] is None:
+                    pass
+            with ask.watch(self.PATH, known.event_id) as watching:
+                assert watching.next_or_comment().name == ""  # the first words
+                assert watching.next_or_comment().name == ""  # nothing is new
+        with (
+            campaign(ha, "flights", "y:2"),
+            ask.watch(self.PATH, known.event_id) as watching,
+        ):
+            while (leader := watching.next().data["leader"]) is None:
+                pass
+            assert leader["address"] == "y:2"
+
+    def test_an_older_leader_is_not_told(self, ha: HAServices, ask: Asker) -> None:
+        """What has seen a later epoch, perhaps elsewhere, hears of no earlier one."""
+        with campaign(ha, "flights", "x:1") as leadership:
+            later = f"{leadership.epoch + 1}.-"
+            with ask.watch(self.PATH, later) as watching:
+                names = [watching.next_or_comment().name for _ in range(4)]
+                assert names == ["", "", "", ""]
+
+    def test_many_watchers_have_one_retriever(
+        self, ha: HAServices, gateway: GatewayServer, ask: Asker
+    ) -> None:
+        """And nothing is left of it when they are gone."""
+        watchings = [ask.watch(self.PATH) for _ in range(20)]
+        for watching in watchings:
+            watching.next()
+        figures = gateway.observe().figures
+        assert (figures["watches"], figures["watched_components"]) == (20, 1)
+        with campaign(ha, "flights", "x:1"):
+            for watching in watchings:
+                assert watching.next().data["leader"]["address"] == "x:1"
+        for watching in watchings:
+            watching.close()
+        # A gateway finds out at the next heartbeat at the latest.
+        with ask.watch("/v1/leaders/other/watch") as watching:
+            while gateway.observe().figures["watches"] != 1:
+                watching.next_or_comment()
+        assert gateway.observe().figures["failures_total"] == 0
+
+    def test_a_gateway_that_ends_says_so(
+        self, gateway: GatewayServer, ask: Asker
+    ) -> None:
+        """F3: the answer is whole, so that its watcher comes back at once."""
+        with ask.watch(self.PATH) as watching:
+            watching.next()
+            gateway.close()
+            assert [event.name for event in watching.rest() if event.name] == []
+
+
+@pytest.mark.proves("F4")
+class TestWhoIsTold:
+    """F4: the gateway does not lend what the name service tells it alone."""
+
+    def test_by_how_the_name_service_knows_us(
+        self, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """Everybody, where it asks for no keys; else no caller, unless it is said."""
+        plain = ha.config
+        with_keys = evolve(
+            plain,
+            url="leaderserver://127.0.0.1:1",
+            curve_public_key_file=str(tmp_path / "key"),
+            curve_secret_key_file=str(tmp_path / "key_secret"),
+            curve_server_key_file=str(tmp_path / "server"),
+        )
+        assert who_sees_leaders(GatewayConfig(), plain) == "open"
+        assert who_sees_leaders(GatewayConfig(), with_keys) == "off"
+        assert who_sees_leaders(GatewayConfig(leaders="open"), with_keys) == "open"
+
+    @pytest.mark.parametrize("path", ["", "/flights", "/flights/watch"])
+    def test_nobody(self, ha: HAServices, path: str) -> None:
+        """403, whether it exists or not."""
+        with GatewayServer(ha, GatewayConfig(leaders="off")) as gateway:
+            answer = Asker(gateway.url).get(f"/v1/leaders{path}")
+            assert (answer.status, answer.problem) == (403, "not-allowed")
