@@ -113,7 +113,7 @@ def _close_what_writers_keep() -> Iterator[None]:
     Leave no connection to a cluster that is gone.
 
     A process keeps them for its next batch, and libzmq would go on trying to connect:
-    whoever counts file descriptors meanwhile counts its attempts.
+    a test that counts file descriptors meanwhile counts its attempts.
     """
     yield
     close_writer_connections()

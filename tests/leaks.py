@@ -63,7 +63,7 @@ def settled(figures: Callable[[], Figures]) -> Figures:
 
 def assert_closed(before: Figures) -> None:
     """
-    Check that whoever has closed has waited for its threads, and left nothing open.
+    Check that what was closed has waited for its threads, and left nothing open.
 
     Threads are counted at once.  Descriptors may wait a moment: another thread of the
     process may just be trying to connect.

@@ -226,7 +226,7 @@ def wait_until(
     holds: Callable[[], bool], *, timeout_seconds: float = WAIT_SECONDS
 ) -> None:
     """
-    Return once *holds* does; for what nobody tells of, such as another's counters.
+    Return once *holds* does; for what is not told, such as another's counters.
 
     Where there is an event to wait for, wait for that.
     """

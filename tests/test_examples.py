@@ -124,7 +124,7 @@ class TestFlights:
             assert "killed by SIGKILL after its commit of batch 3" in done.stdout
             assert "1 found counted already" in done.stdout
             assert "connection closed before an answer" in done.stdout
-            # Read committed (W3, Q1, Q3): nobody noticed but for a pause.
+            # Read committed (W3, Q1, Q3): no reader noticed but for a pause.
             assert "killed by SIGKILL before batch 4" in done.stdout
             assert " answers, 0 failures" in done.stdout
             # A node joins and another one leaves while the flights stream (S1, O6).
@@ -250,7 +250,7 @@ class TestState:
     """Publishing state, asking it, and keeping it beside executors."""
 
     def test_what_a_job_knows_can_be_asked(self) -> None:
-        """A year of flights is published; whoever asks finds the whole of it."""
+        """A year of flights is published; a reader finds the whole of it."""
         with (
             LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
             open_ha_services(server.url) as ha,

@@ -88,7 +88,7 @@ class TestSame:
         ],
     )
     def test_ids_times_and_ports_may_vary(self, told: str, printed: str) -> None:
-        """What nobody can know beforehand is not compared."""
+        """What cannot be known beforehand is not compared."""
         assert same(told, printed)
 
     @pytest.mark.parametrize(

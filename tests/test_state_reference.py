@@ -82,7 +82,7 @@ class TestPage:
         "result", [StateEntry, StatePage, PartialResult, StateInformation]
     )
     def test_every_part_of_a_result_is_told_of(self, result: type) -> None:
-        """Whoever holds a result can look up what it has."""
+        """A caller that holds a result can look up what it has."""
         row = re.search(rf"^\| `{result.__name__}` \|.*$", PAGE, re.MULTILINE)
         assert row is not None
         for attribute in attrs.fields(result):
@@ -103,7 +103,7 @@ class TestPage:
         "name", sorted(set(state_errors.__all__) - {"QueryableStateError"})
     )
     def test_every_error_is_told_of(self, name: str) -> None:
-        """An error that nobody told of is no interface."""
+        """An error that is not documented is no interface."""
         assert f"`{name}`" in PAGE
 
 
@@ -112,5 +112,5 @@ class TestLogEvents:
 
     @pytest.mark.parametrize("event", sorted(set(logged_events())))
     def test_every_event_is_told_of(self, event: str) -> None:
-        """Whoever reads a log finds what a line means."""
+        """The reader of a log finds what a line means."""
         assert f"`{event}`" in LOG_PAGE

@@ -39,16 +39,16 @@ class Line(Protocol):
     """What stands between a client and the name service."""
 
     def cut(self) -> None:
-        """Let nothing pass, either way; nobody is told."""
+        """Pass nothing on, either way; neither side is told."""
 
     def cut_replies(self) -> None:
-        """Let nothing pass from the name service to the client."""
+        """Pass nothing on from the name service to the client."""
 
     def reset(self) -> None:
         """Break the connections; new ones may be made."""
 
     def heal(self, *, deliver: bool = True) -> None:
-        """Let everything pass; if not *deliver*, what was held back is lost."""
+        """Pass everything on; if not *deliver*, what was held back is lost."""
 
 
 class Backend(abc.ABC):
@@ -79,15 +79,15 @@ class Backend(abc.ABC):
         """Open a service whose line can be cut; *resources* keeps the line."""
 
     def restart(self) -> None:
-        """Let the name service end, and begin again where it was."""
+        """End the name service, and begin it again where it was."""
         raise NotImplementedError
 
     def pause(self) -> None:
-        """Let the name service stand still."""
+        """Make the name service stand still."""
         raise NotImplementedError
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Make it go on."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -245,7 +245,7 @@ class LeaderServerBackend(Backend):
         self.server.pause()
 
     def resume(self) -> None:
-        """Let the server's thread go on."""
+        """Make the server's thread go on."""
         self.server.resume()
 
     def close(self) -> None:
@@ -344,7 +344,7 @@ class ZooKeeperBackend(Backend):
         self.server.pause()
 
     def resume(self) -> None:
-        """Let the server's process go on."""
+        """Make the server's process go on."""
         self.server.resume()
 
     def close(self) -> None:

@@ -131,6 +131,6 @@ def sessions_in_order(election: LeaderElection) -> list[str]:
     """
     Return the contenders' sessions, the leader first.
 
-    Whoever queues last after a leadership may do so under another contender id.
+    One that queues last after a leadership may do so under another contender id.
     """
     return [item.session_id for item in election.contenders()]

@@ -83,11 +83,11 @@ class Harness:
         return self._operator
 
     def cut(self, ha: HAServices) -> None:
-        """Let nothing pass between *ha* and the name service; nobody is told."""
+        """Pass nothing on between *ha* and the name service; neither side is told."""
         self._lines[ha].cut()
 
     def cut_replies(self, ha: HAServices) -> None:
-        """Let nothing pass from the name service to *ha*."""
+        """Pass nothing on from the name service to *ha*."""
         self._lines[ha].cut_replies()
 
     def heal(self, ha: HAServices, *, deliver: bool = True) -> None:
@@ -117,7 +117,7 @@ class Harness:
         )
 
     def close(self) -> None:
-        """Heal every line, close what was opened, and let the lines go."""
+        """Heal every line, close what was opened, and release the lines."""
         for line in self._lines.values():
             line.heal()
         self._resources.close()

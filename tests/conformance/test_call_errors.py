@@ -87,7 +87,7 @@ class Scene:
             assert not effects(self)[name], repr(error)
 
     def heal(self) -> None:
-        """Let everything pass that was held back, and wait until it is answered."""
+        """Pass on everything that was held back, and wait until it is answered."""
         self.harness.heal(self.ha)
         # What was sent before is done before this is.
         wait_until(self.is_answered)

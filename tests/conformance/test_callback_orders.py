@@ -50,7 +50,7 @@ class Diarist:
     Attributes:
         problems: What broke a rule, in words.
         past: Every leadership that it was granted.
-        close_returned: Set by whoever closed it, once close had returned.
+        close_returned: Set by the closer, once close had returned.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Diarist:
             self._believers[self] = None
             if len(self._believers) > 1:
                 self.problems.append("actions of two leaders ran at once")
-            # Round trips: time enough for whoever does not wait for the action.
+            # Round trips: time enough for one that does not wait for the action.
             with contextlib.suppress(*_REFUSALS):
                 for _ in range(2):
                     self.election.contenders()
@@ -141,7 +141,7 @@ class TestWhateverTheOrder:
         E4, E6, E7: closes, revocations, transfers and grants from many threads at once.
 
         Grant and revoke alternate, one callback or action runs at a time, none after
-        close has returned, no two leaders act at once, and nobody is left behind.
+        close has returned, no two leaders act at once, and none is left behind.
         """
         rng = random.Random(seed)
         believers: dict[Diarist, None] = {}

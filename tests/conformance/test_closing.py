@@ -427,7 +427,7 @@ class TestFromOtherThreads:
     def test_closed_at_once_by_many(
         self, harness: Harness, *, closes_inside: bool
     ) -> None:
-        """E7: each close that waits returns when all is over, whoever was first."""
+        """E7: each close that waits returns when all is over, in whatever order."""
         story: Record[str] = Record()
         leader, session = lead(harness)
         follower = follow(harness, leader, session, story)

@@ -63,7 +63,7 @@ def without_suspensions(calls: Sequence[ContenderCall]) -> tuple[ContenderCall, 
 
 
 def end_by_cut(harness: Harness, leader: Candidate) -> None:
-    """Let the leader fall silent."""
+    """Make the leader fall silent."""
     harness.cut(leader.ha)
 
 
@@ -78,7 +78,7 @@ def end_by_revocation(harness: Harness, leader: Candidate) -> None:
 
 
 def end_by_close(harness: Harness, leader: Candidate) -> None:
-    """Let the leader resign."""
+    """Make the leader resign."""
     leader.election.close()
 
 
@@ -97,7 +97,7 @@ class TestE4Belief:
     def test_no_two_believe_at_once(
         self, harness: Harness, end: Callable[[Harness, Candidate], None]
     ) -> None:
-        """E4: however a leadership ends, nobody believes when the next is granted."""
+        """E4: however a leadership ends, none believes when the next is granted."""
         leader = Candidate(harness.open(cuttable=True, **QUICK), "leader:1")
         session = leader.wait_for_confirm()
         witness = Candidate(
@@ -114,7 +114,7 @@ class TestE4Belief:
         assert not leader.believes(session)
 
     def test_belief_ends_by_the_clock_alone(self, harness: Harness) -> None:
-        """E4: out of contact the holder stops believing, and nobody has told it."""
+        """E4: out of contact the holder stops believing, without being told."""
         leader = Candidate(
             harness.open(cuttable=True, **SUSPENDING, on_suspended="keep"), "a:1"
         )
@@ -148,7 +148,7 @@ class TestE4Belief:
 class TestE5Sessions:
     @pytest.mark.proves("E5")
     def test_clean_close_ends_it_at_once(self, harness: Harness) -> None:
-        """E5: nobody waits for a timeout, however long it is."""
+        """E5: none waits for a timeout, however long it is."""
         leader = Candidate(harness.open(**PATIENT), "a:1")
         leader.wait_for_confirm()
         follower = Candidate(harness.open(**PATIENT), "b:1")

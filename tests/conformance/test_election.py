@@ -261,7 +261,7 @@ class TestE3Confirm:
             assert leader.is_leader(retriever.wait_for_leader(WAIT_SECONDS))
 
     def test_unanswered_confirm_may_have_happened(self, harness: Harness) -> None:
-        """E3: sent and not answered: the caller is told that nobody knows."""
+        """E3: sent and not answered: the caller is told that it is not known."""
         candidate = Candidate(
             harness.open(cuttable=True, connect_timeout_seconds=1.0), "a:1"
         )
@@ -498,7 +498,7 @@ class TestE7Close:
     def test_closing_a_waiting_contender_changes_nothing(
         self, harness: Harness
     ) -> None:
-        """E7: nobody else is told anything, and the order of the rest stays."""
+        """E7: no other is told anything, and the order of the rest stays."""
         first, second, third = (Candidate(harness.open(), f"c{n}:1") for n in range(3))
         session = first.wait_for_confirm()
         second.election.close()
@@ -509,7 +509,7 @@ class TestE7Close:
         third.wait_for_confirm()
 
     def test_whoever_leaves_at_once_is_not_left_behind(self, harness: Harness) -> None:
-        """E7: not even if nobody had heard of it when it was closed."""
+        """E7: not even if none had heard of it when it was closed."""
         leader = Candidate(harness.open(), "a:1")
         leader.wait_for_confirm()
         ha = harness.open()
@@ -533,7 +533,7 @@ class TestE7Close:
             never_started.start(RecordingContender())
 
     def test_closed_services_are_of_no_more_use(self, harness: Harness) -> None:
-        """E7, L4: whoever uses them after close() is told so."""
+        """E7, L4: one that uses them after close() is told so."""
         ha = harness.open()
         ha.close()
         ha.close()

@@ -117,6 +117,6 @@ class TestE10Fork:
                 return retriever.wait_for_leader(timeout_seconds).address
 
         outcome = run_in_child(open_services)
-        # An embedded name service is the child's own: nobody leads there.
+        # An embedded name service is the child's own: it has no leader.
         assert outcome == ("NoLeaderError" if is_embedded else "'a:1'")
         leader.wait_for_belief(session)

@@ -63,7 +63,7 @@ class TestCampaign:
 
     @pytest.mark.proves("E1")
     def test_gives_up_when_its_turn_does_not_come(self, harness: Harness) -> None:
-        """E1: whoever leads goes on; nothing of the campaign stays behind."""
+        """E1: the leader goes on; nothing of the campaign stays behind."""
         leader = Candidate(harness.open(), "a:1")
         leader.wait_for_confirm()
         with (

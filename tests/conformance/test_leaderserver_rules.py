@@ -245,7 +245,7 @@ class TestN1Wire:
         connect: Callable[..., HAServices],
         resources: contextlib.ExitStack,
     ) -> None:
-        """N1: whoever takes another's routing id has none of its rights."""
+        """N1: one that takes another's routing id has none of its rights."""
         leader = Candidate(connect(), "a:1")
         session = leader.wait_for_confirm()
         owner = resources.enter_context(WirePeer(server.endpoint, routing_id=b"owner"))
@@ -395,7 +395,7 @@ class TestRestartWithoutData:
         assert epochs == sorted(set(epochs))
 
     def test_three_restarts_in_a_row(self, resources: contextlib.ExitStack) -> None:
-        """E2: epochs rise strictly over restarts, with nobody there to remember."""
+        """E2: epochs rise strictly over restarts, though no client remembers."""
         bind = "tcp://127.0.0.1:0"
         epochs = []
         for _ in range(3):
@@ -411,7 +411,7 @@ class TestE9Undecided:
     def test_nothing_is_granted_or_written_before_it_is_decided(
         self, tmp_path: Path, resources: contextlib.ExitStack
     ) -> None:
-        """E9, L2: some holder may still believe, so whoever writes is to retry."""
+        """E9, L2: some holder may still believe, so a writer is to retry."""
         servers = contextlib.ExitStack()
         before = servers.enter_context(LeaderServer(server_config(data_dir=tmp_path)))
         resources.callback(servers.close)  # after the clients have closed
@@ -511,7 +511,7 @@ class TestE2Clock:
         resources: contextlib.ExitStack,
         back_seconds: float,
     ) -> None:
-        """E2: also where nobody is left who could report an epoch."""
+        """E2: also where no client is left that could report an epoch."""
         epochs = []
         for seconds in (0.0, -back_seconds, -2 * back_seconds):
             clock(seconds)
@@ -743,7 +743,7 @@ class TestN3Bounds:
         frames: tuple[bytes, ...],
         counter: str,
     ) -> None:
-        """N3: malformed, oversized, truncated, wrong version: nobody else notices."""
+        """N3: malformed, oversized, truncated, wrong version: no other notices."""
         leader = Candidate(connect(), "a:1")
         session = leader.wait_for_confirm()
         raw.send_frames(*frames)
@@ -918,7 +918,7 @@ def keys(tmp_path: Path) -> Keys:
 
 @pytest.fixture
 def guarded(keys: Keys, resources: contextlib.ExitStack) -> LeaderServer:
-    """A server that lets in whom the allow-list names."""
+    """A server that admits those whom the allow-list names."""
     return resources.enter_context(LeaderServer(keys.server_config()))
 
 

@@ -154,7 +154,7 @@ class TestN6Operations:
     def test_leadership_is_handed_to_the_contender_that_is_named(
         self, harness: Harness
     ) -> None:
-        """N6, E1, E2: it leads next, whatever waits before it; nobody is lost."""
+        """N6, E1, E2: it leads next, whatever waits before it; none is lost."""
         candidates = [Candidate(harness.open(), f"c{n}:1") for n in range(4)]
         first = candidates[0].wait_for_confirm()
         ended = harness.operator.operations.transfer(JOB, candidates[2].contender_id)
@@ -242,7 +242,7 @@ class TestN6Operations:
     def test_transfers_and_revocations_at_once_leave_one_leader(
         self, harness: Harness
     ) -> None:
-        """E1, E4, E8: whatever order operators come in; nobody waits for ever."""
+        """E1, E4, E8: whatever order operators come in; none waits for ever."""
         candidates = [Candidate(harness.open(), f"c{n}:1") for n in range(4)]
         candidates[0].wait_for_confirm()
         operations = harness.operator.operations
@@ -327,7 +327,7 @@ class TestN6Operations:
 
     @pytest.mark.proves("R6", "N6")
     def test_asking_creates_no_contender(self, harness: Harness) -> None:
-        """N6, R6: whoever only asks does not contend."""
+        """N6, R6: one that only asks does not contend."""
         operations = harness.operator.operations
         operations.contenders(JOB)
         operations.leaders()

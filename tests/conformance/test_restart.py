@@ -50,7 +50,7 @@ class TestRestart:
 
     @pytest.mark.proves("E9")
     def test_incumbent_keeps_its_leadership(self, harness: Harness) -> None:
-        """E9: the holder's claim is reinstated: same id, same epoch, nobody is told."""
+        """E9: the holder's claim is reinstated: same id, same epoch, none is told."""
         leader = Candidate(harness.open(**PATIENT), "a:1")
         session = leader.wait_for_confirm()
         first = Candidate(harness.open(**PATIENT), "b:1")

@@ -96,7 +96,7 @@ class TestR1First:
 @pytest.mark.proves("R2")
 class TestR2Changes:
     def test_none_is_told_between_leaders(self, harness: Harness) -> None:
-        """R2: leader, nobody, leader: `notify_leader(None)` while nobody leads."""
+        """R2: leader, none, leader: `notify_leader(None)` while there is none."""
         leader = Candidate(harness.open(), "a:1")
         leader.wait_for_confirm()
         _, listener = listening(harness.open())
@@ -250,7 +250,7 @@ class TestR5Close:
     def test_closing_the_services_closes_their_retrievers(
         self, harness: Harness
     ) -> None:
-        """R5: whoever waits on one is told."""
+        """R5: one that waits on it is told."""
         ha = harness.open()
         retriever, _ = listening(ha)
         ha.close()
@@ -258,7 +258,7 @@ class TestR5Close:
             retriever.wait_for_leader(0)
 
     def test_unknown_component_is_no_error(self, harness: Harness) -> None:
-        """R5: nobody ever contended: nobody leads, and nothing is told."""
+        """R5: there never was a contender: there is no leader, and nothing is told."""
         listener = RecordingListener()
         with harness.open().get_leader_retriever("never-heard-of") as retriever:
             assert retriever.leader is None
@@ -273,7 +273,7 @@ class TestR5Close:
 class TestR6Harmless:
     @pytest.mark.proves("R6")
     def test_retriever_creates_no_contender(self, harness: Harness) -> None:
-        """R6: however many look for a leader, nobody contends and nothing is listed."""
+        """R6: however many look for a leader, none contends and nothing is listed."""
         ha = harness.open()
         for _ in range(3):
             listening(ha)

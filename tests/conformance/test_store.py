@@ -200,7 +200,7 @@ class TestL2Fencing:
     def test_stale_even_while_nobody_leads(
         self, leader: Candidate, session: LeaderSession
     ) -> None:
-        """L2: it is not enough that nobody else leads."""
+        """L2: it is not enough that no other leads."""
         leader.election.close()
         with pytest.raises(StaleEpochError):
             leader.store.put("a", b"", session=session)
@@ -209,7 +209,7 @@ class TestL2Fencing:
     def test_leadership_must_be_the_callers_own(
         self, harness: Harness, leader: Candidate, session: LeaderSession
     ) -> None:
-        """L2: whoever learns of the leader's session may not write under it."""
+        """L2: one that learns of the leader's session may not write under it."""
         thief = harness.open().get_leader_store(JOB)
         with pytest.raises(StaleEpochError):
             thief.put("a", b"stolen", session=session)
@@ -304,7 +304,7 @@ class TestL3Limits:
 @pytest.mark.proves("L4")
 class TestL4Errors:
     def test_unreachable_is_told_in_time(self, harness: Harness) -> None:
-        """L4: reads: nobody answered.  Writes: not known, or surely not; no hang."""
+        """L4: reads: no answer.  Writes: not known, or surely not; no hang."""
         ha = harness.open(cuttable=True, connect_timeout_seconds=0.5, **PATIENT)
         candidate = Candidate(ha, "a:1")
         session = candidate.wait_for_confirm()

@@ -179,7 +179,7 @@ class TestPrefix:
     def test_cleanup_is_told(
         self, harness: Harness, leader: Candidate, session: LeaderSession
     ) -> None:
-        """L5: whoever removes what is stored, watches hear of it."""
+        """L5: watches hear when what is stored is removed, by any client."""
         leader.store.commit([Put("a", b"1"), Put("b", b"2")], session=session)
         with harness.open(**PATIENT).get_leader_store(JOB).watch_prefix() as watch:
             assert [take(watch), take(watch)] == [

@@ -94,7 +94,7 @@ def _value_of(entry: dict[str, Any], verb: str) -> str:
 
 @pytest.mark.shells
 def test_they_make_a_cluster_with_keys(tmp_path: Path) -> None:
-    """Every pod is let in by the others, its probes hold, and SIGTERM ends it."""
+    """Every pod is admitted by the others, its probes hold, and SIGTERM ends it."""
     machine = Machine(tmp_path)
     with Running("server", **machine.settings_of("server", "unused")) as server:
         url = server.out.next().removeprefix("serving ")

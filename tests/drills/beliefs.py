@@ -14,7 +14,7 @@ spans is a proof, and never an effect of slow sampling.
 
 A span bridges whatever happened between its ends, such as a stop of the process.  That
 is right: an epoch that was believed before and after was never given up in between, so
-nobody else may have believed meanwhile (rule E4).
+no other may have believed meanwhile (rule E4).
 
 All processes of a drill run on one machine, so their CLOCK_BOOTTIME compares.
 """
@@ -137,7 +137,7 @@ def overlaps(spans: Iterable[Span]) -> list[str]:
     """
     Return in words each proof that two believed at once, or in the wrong order.
 
-    Of one job, whoever believes in a higher epoch begins after everybody has ended
+    Of one job, one that believes in a higher epoch begins after everybody has ended
     with the lower ones, and an epoch is one leadership of one holder.
     """
     found = []
@@ -158,7 +158,7 @@ def overlaps(spans: Iterable[Span]) -> list[str]:
 
 
 def handovers_ns(spans: Iterable[Span]) -> list[int]:
-    """Return how long nobody was seen to believe between successive leaderships."""
+    """Return how long none was seen to believe between successive leaderships."""
     return [
         later.first_ns - earlier.last_ns
         for ordered in _by_job(spans)

@@ -1,5 +1,5 @@
 """
-A process that contends for jobs, for whoever drills it.
+A process that contends for jobs; for drills.
 
 ``python -m tests.drills.contender SETTINGS`` takes `ContenderSettings` as JSON.  It
 writes what happens as lines of JSON on standard output, each with its time, and takes
@@ -238,7 +238,7 @@ class ContenderProcess:
         contention.election.start(contention)
 
     def _fork(self, job_id: str) -> None:
-        """Let a child try everything it inherited, close it, and end properly."""
+        """Have a child try everything it inherited, close it, and end properly."""
         contention = self._contentions[job_id]
         read_end, write_end = os.pipe()
         pid = os.fork()

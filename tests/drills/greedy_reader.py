@@ -1,5 +1,5 @@
 """
-A process that asks more than it may; for whoever drills rate limits.
+A process that asks more than it may; for drills of rate limits.
 
 ``python -m tests.drills.greedy_reader SETTINGS`` takes `GreedySettings` as JSON, asks
 for one key after the other while it is told to, and writes what it was told as a line

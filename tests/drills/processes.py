@@ -158,7 +158,7 @@ class Process:
 
     def resume(self) -> int:
         """
-        Let it go on (SIGCONT).
+        Make it go on (SIGCONT).
 
         Returns:
             The time just before.
@@ -192,7 +192,7 @@ class Process:
         self._wait_for_end()
 
     def end(self) -> None:
-        """Let it leave cleanly by closing its input, and wait until it has."""
+        """Have it leave cleanly by closing its input, and wait until it has."""
         assert self._process.stdin is not None
         assert not self._is_paused
         with contextlib.suppress(BrokenPipeError):
@@ -323,19 +323,19 @@ class Contender(Process):
         return _answers(self.wait_for_line(holds), job_id)[-1]
 
     def enter(self, job_id: str) -> None:
-        """Let it contend for one more of its jobs, or again for one that it left."""
+        """Have it contend for one more of its jobs, or again for one that it left."""
         self._command("enter", "entered", job_id)
 
     def resign(self, job_id: str) -> None:
-        """Let it close its election, and wait until it has."""
+        """Have it close its election, and wait until it has."""
         self._command("resign", "resigned", job_id)
 
     def fork(self, job_id: str) -> Event:
-        """Let it have a child that tries what it inherits; return how that went."""
+        """Have it make a child that tries what it inherits; return how that went."""
         return self._command("fork", "forked", job_id)
 
     def leave_child(self, job_id: str) -> int:
-        """Let it have a child that outlives it; return the child's process id."""
+        """Have it make a child that outlives it; return the child's process id."""
         return self._command("leave a child", "left a child", job_id).child_pid
 
     def _command(self, what: str, answer: str, job_id: str) -> Event:

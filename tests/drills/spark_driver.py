@@ -1,5 +1,5 @@
 """
-A Spark application that publishes a batch a second; for whoever drills it.
+A Spark application that publishes a batch a second; for drills.
 
 ``python -m tests.drills.spark_driver SETTINGS`` takes `SparkSettings` as JSON, writes
 what happens as lines of JSON on standard output like tests/drills/state_driver.py, and

@@ -1,5 +1,5 @@
 """
-A process that writes batch after batch, as a Spark driver does; for whoever drills it.
+A process that writes batch after batch, as a Spark driver does; for drills.
 
 ``python -m tests.drills.state_driver SETTINGS`` takes `DriverSettings` as JSON, writes
 what happens as lines of JSON on standard output, each with its time, and goes on until

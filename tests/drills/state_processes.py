@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Driver", "DriverEvent", "Service", "StateProcesses", "spark_command"]
 
-# Long enough for a busy machine, short enough that nobody waits ten seconds for a node
-# that a new proxy leader has not seen.
+# Long enough for a busy machine, short enough that no drill waits ten seconds for a
+# node that a new proxy leader has not seen.
 SESSION_TIMEOUT_SECONDS: Final = 3.0
 
 
@@ -373,7 +373,7 @@ class Driver:
         return found(self.process.wait_for_line(lambda lines: bool(found(lines))))[0]
 
     def end(self) -> None:
-        """Let it finish the batch at hand, and end."""
+        """Have it finish the batch at hand, and end."""
         self.process.end()
 
     def __enter__(self) -> Driver:

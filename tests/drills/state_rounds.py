@@ -1,8 +1,8 @@
 """
-Rounds of opening and closing everything of queryable state, for whoever counts.
+Rounds of opening and closing everything of queryable state, for those who count.
 
-All of it is in this process: whoever opens and closes, and the proxy, the nodes and the
-name service that they talk to.  So what either side keeps is seen here.
+All of it is in this process: the one that opens and closes, and the proxy, the nodes
+and the name service that they talk to.  So what either side keeps is seen here.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Stage:
         }
 
     def settled_figures(self) -> Mapping[str, object]:
-        """Return them once whoever was closed is closed at the other end, too."""
+        """Return them once what was closed is closed at the other end, too."""
         return settled(self.figures)
 
 

@@ -1,4 +1,4 @@
-"""A connection on which nothing passes any more, and nobody is told."""
+"""A connection on which nothing passes any more, and neither side is told."""
 
 from __future__ import annotations
 

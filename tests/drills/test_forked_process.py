@@ -1,4 +1,4 @@
-"""fork() in a process that leads: the child may do nothing, and disturbs nobody."""
+"""fork() in a process that leads: the child may do nothing, and disturbs none."""
 
 from __future__ import annotations
 

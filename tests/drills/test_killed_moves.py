@@ -47,7 +47,7 @@ def kill_in_moves(
         rounds: How often.
         seed: Of what is drawn.
         replica_count: Copies of each key group; with two, the death of one node fails
-            nobody.
+            none.
     """
     drawn = random.Random(seed)
     killed: Counter[str] = Counter()

@@ -28,7 +28,7 @@ LEASE_SECONDS: Final = 0.4
 
 
 def ids_in_order(ha: HAServices, job_id: str) -> list[str]:
-    """Return the ids of the contenders, the leader first; none while nobody answers."""
+    """Return the ids of the contenders, the leader first; none without an answer."""
     try:
         return [item.contender_id for item in ha.operations.contenders(job_id)]
     except NameServiceError:
@@ -93,7 +93,7 @@ def restart_server(
                     )
                 )
                 assert ids_in_order(ha, job_id) == order
-            # The queue moves on by one, and nobody has lost a place.
+            # The queue moves on by one, and none has lost a place.
             queue[0].resign(CHANGING)
             granted = queue[1].wait_for_newer(CHANGING, epoch=max(epochs))
             epochs.append(granted.epoch)

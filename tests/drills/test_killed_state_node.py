@@ -196,7 +196,7 @@ def test_spark_waits_for_a_killed_node_and_then_says_so(
         try:
             query.processAllAvailable()
 
-            # Back in time: nobody notices but by the clock.
+            # Back in time: no reader notices but by the clock.
             killed_ns = processes.nodes["node-1"].kill()
             feed.add(*({"k": key, "n": 1} for key in KEYS))
             processes.nodes["node-1"].start()

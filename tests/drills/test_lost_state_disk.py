@@ -35,7 +35,7 @@ KEPT: Final = "node-2"
 DEADLINE_SECONDS: Final = 15.0
 BATCH_COUNT: Final = 10
 
-# Nobody wrote these, but the node that has lost its rows cannot know.
+# None wrote these, but the node that has lost its rows cannot know.
 UNKNOWN_KEYS: Final = tuple(f"unknown-{number}" for number in range(20))
 
 

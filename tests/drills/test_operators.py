@@ -97,7 +97,7 @@ class Chaos:
     # -- what happens ------------------------------------------------------------------
 
     def run(self, seconds: float, faults: Sequence[Callable[[], None]]) -> None:
-        """Let *faults* happen at random for *seconds*, then undo all that lasts."""
+        """Have *faults* happen at random for *seconds*, then undo all that lasts."""
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             fault = self._rng.choice(faults)
@@ -152,14 +152,14 @@ class Chaos:
         self._later(1.5, go_on)
 
     def cut(self) -> None:
-        """Let nothing pass between a contender and the name service for a while."""
+        """Pass nothing on between a contender and the name service for a while."""
         proxies = self._rng.choice(list(self._lines.values()))
         for proxy in proxies:
             proxy.cut()
         self._later(1.5, lambda: _heal(proxies, deliver=self._rng.random() < 0.5))
 
     def cut_replies(self) -> None:
-        """Let only what a contender says arrive."""
+        """Pass on only what a contender says."""
         proxies = self._rng.choice(list(self._lines.values()))
         for proxy in proxies:
             proxy.cut_replies()
@@ -204,7 +204,7 @@ def _heal(proxies: Sequence[TCPProxy], *, deliver: bool) -> None:
 
 
 def drill(chaos: Chaos, report: Report, faults: Sequence[Callable[[], None]]) -> None:
-    """Let *faults* happen, and check what everybody believed meanwhile."""
+    """Have *faults* happen, and check what everybody believed meanwhile."""
     began_ns = now_ns()
     try:
         chaos.run(SECONDS, faults)

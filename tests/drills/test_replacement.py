@@ -68,7 +68,7 @@ def replace_leader(how: str, leader: Candidate, operator: HAServices) -> Candida
 
 
 def wait_for_queue(election: LeaderElection) -> list[str]:
-    """Return the ids of all contenders in order, once nobody is missing."""
+    """Return the ids of all contenders in order, once none is missing."""
     orders: list[list[str]] = []
 
     def is_full() -> bool:
@@ -108,7 +108,7 @@ def test_two_hundred_leaders_replaced(any_url: str, report: Report) -> None:
             led.append(told.address)
             epochs.append(told.epoch)
             queue = [*waiting, last]
-            # Whoever led is back, at the end: nobody lost a place to it.
+            # The former leader is back, at the end: none lost a place to it.
             order, (_, *earlier) = wait_for_queue(queue[0].election), order
             assert order[:-1] == earlier
         assert [leader.address for leader in listener.leaders] == led
@@ -126,7 +126,7 @@ def test_two_hundred_leaders_replaced(any_url: str, report: Report) -> None:
 @pytest.mark.proves("E1", "E7")
 @pytest.mark.shells
 def test_ten_contenders_closed_one_after_another(any_url: str, report: Report) -> None:
-    """E1, E7: each leads once, in the order in which they registered; then nobody."""
+    """E1, E7: each leads once, in the order in which they registered; then none."""
     with contextlib.ExitStack() as resources:
         watching = services(resources, any_url, "closed")
         listener = TimedListener()

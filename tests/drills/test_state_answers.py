@@ -108,7 +108,7 @@ class TestErrors:
         ("asked", "answered"), [(150, 200), (300, 310), (210, 220)]
     )
     def test_are_excused_by_an_outage(self, asked: int, answered: int) -> None:
-        """Whoever waited meanwhile may have been refused."""
+        """One that waited meanwhile may have been refused."""
         refused = answer(asked, answered, error="StateUnavailableError")
         verdict = judge([refused], BATCHES, outages=[self.OUTAGE])
         assert verdict.problems == []

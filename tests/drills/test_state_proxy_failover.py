@@ -48,7 +48,7 @@ BOTH: Final = "both at once"
 
 
 def longest_gap(answers: Sequence[Answer], from_ns: int, until_ns: int) -> float:
-    """Return the longest time in which nobody was answered, in seconds."""
+    """Return the longest time in which none was answered, in seconds."""
     moments = sorted(
         answer.answered_ns
         for answer in answers
@@ -61,7 +61,7 @@ def longest_gap(answers: Sequence[Answer], from_ns: int, until_ns: int) -> float
 def fail_over(
     directory: Path, report: Report, victims: Sequence[str], *, seed: int
 ) -> None:
-    """Kill *victims* one after the other; nobody is refused, nothing is lost."""
+    """Kill *victims* one after the other; none is refused, nothing is lost."""
     drawn = random.Random(seed)
     kills: list[tuple[str, int, int]] = []
     with contextlib.ExitStack() as resources:
@@ -139,7 +139,7 @@ def fail_over(
 def test_no_read_fails_when_the_leading_proxy_is_killed(
     tmp_path: Path, report: Report
 ) -> None:
-    """Q1, Q3, W3: whoever asked is answered by the next leader, within its deadline."""
+    """Q1, Q3, W3: a question is answered by the next leader, within its deadline."""
     fail_over(tmp_path, report, [PROXY], seed=1)
 
 
@@ -148,7 +148,7 @@ def test_no_read_fails_when_the_leading_proxy_is_killed(
 def test_no_read_fails_when_leaders_and_name_service_are_killed_in_turn(
     tmp_path: Path, report: Report
 ) -> None:
-    """Q1, Q3, W3, E9: whoever asked is answered, whoever of them went."""
+    """Q1, Q3, W3, E9: a question is answered, whichever of them went."""
     fail_over(
         tmp_path,
         report,
@@ -273,7 +273,7 @@ def test_lost_name_service_is_no_mixture(
                     with pytest.raises(UnknownKeyError):
                         sleeper.get(JOB, ROWS, KEYS[1])
                     assert sleeper.count(JOB, ROWS) == len(half)
-                    # Whoever leads next finds a store that it can read.
+                    # The next leader finds a store that it can read.
                     processes.leader().kill()
                     after.write(2)
                     wait_until(lambda: frozenset({new + 2}) in onlooker.seen[ROWS])

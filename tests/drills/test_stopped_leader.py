@@ -50,7 +50,7 @@ def stop_leader(
         url: Where the successor finds the name service.
         leader_url: Where the leader does, through *proxies*.
         proxies: What stands between the leader and the name service.
-        is_cut: Whether they let nothing pass while it wakes.
+        is_cut: Whether they pass nothing on while it wakes.
         session_timeout_seconds: The session timeout.
     """
     services: dict[str, Any] = {

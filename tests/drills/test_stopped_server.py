@@ -1,4 +1,4 @@
-"""SIGSTOP of the LeaderServer for twice the session timeout: it costs nobody."""
+"""SIGSTOP of the LeaderServer for twice the session timeout: it costs nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stop_server(
     session_timeout_seconds: float,
     rounds: int,
 ) -> None:
-    """Stop the server again and again; nobody is granted or revoked anything."""
+    """Stop the server again and again; none is granted or revoked anything."""
     job_ids = [f"job-{number}" for number in range(JOB_COUNT)]
     leaders: dict[str, tuple[Contender, int, str]] = {}
     with contextlib.ExitStack() as resources:

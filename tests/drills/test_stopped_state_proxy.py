@@ -41,7 +41,7 @@ QUESTION_COUNT: Final = 200
 
 
 def stop_proxies(directory: Path, report: Report, *, rounds: int, seed: int) -> None:
-    """Stop the leading proxy at random moments; let each go on."""
+    """Stop the leading proxy at random moments; have each go on."""
     drawn = random.Random(seed)
     answered_seconds, written_seconds = [], []
     stale_count = 0

@@ -48,7 +48,7 @@ def test_even_a_stopped_child_ends_with_its_parent() -> None:
 
 @pytest.mark.shells
 def test_a_child_whose_parent_has_gone_does_not_start() -> None:
-    """Whoever asks for another parent than it has gets nothing at all."""
+    """One that asks for another parent than it has gets nothing at all."""
     done = subprocess.run(
         [
             sys.executable,

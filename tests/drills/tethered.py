@@ -1,5 +1,5 @@
 """
-Run one command that does not outlive whoever asked for it.
+Run one command that does not outlive its caller.
 
 Started as a script: ``python -I -S tethered.py PARENT_PID COMMAND…``.  It becomes the
 command, so that process id, pipes and signals are the command's own.

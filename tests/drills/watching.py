@@ -48,7 +48,7 @@ class TimedListener:
         return next(_above(above_epoch, told))
 
     def wait_for_none(self) -> None:
-        """Return once the latest it was told is that nobody leads."""
+        """Return once the latest it was told is that there is no leader."""
         self.told.wait_until(lambda told: bool(told) and told[-1][1] is None)
 
 

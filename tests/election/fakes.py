@@ -94,14 +94,14 @@ class FakeElectionDriver:
         )
 
     def grant(self, session: LeaderSession) -> None:
-        """Let the contender lead."""
+        """Make the contender lead."""
         with self._lock:
             assert self._deliver is not None
             self._held = session
             self._deliver(DeliverGrant(session=session))
 
     def revoke(self) -> None:
-        """Let the contender lead no more."""
+        """Make the contender lead no more."""
         with self._lock:
             assert self._deliver is not None
             assert self._held is not None
@@ -110,7 +110,7 @@ class FakeElectionDriver:
             self._deliver(DeliverRevoke(session=revoked))
 
     def lapse(self) -> None:
-        """Let belief end without telling anybody, as the clock does."""
+        """End belief without telling anybody, as the clock does."""
         self._held = None
 
     def fail(self, error: Exception) -> None:
@@ -122,7 +122,7 @@ class FakeElectionDriver:
 
 @final
 class FakeStoreDriver:
-    """The store of a component that is always led by whoever asks."""
+    """The store of a component that its caller always leads."""
 
     def __init__(self) -> None:
         self.commits: list[tuple[tuple[StoreOperation, ...], LeaderSession]] = []

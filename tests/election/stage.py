@@ -87,13 +87,13 @@ class Stage:
         )
 
     def step(self, event: ElectionEvent) -> tuple[ElectionEffect, ...]:
-        """Let the core take *event* now."""
+        """Have the core take *event* now."""
         effects = self.core.step(event, now_ns=self.now_ns)
         self.core.check_invariants()
         return effects
 
     def jump(self) -> tuple[ElectionEffect, ...]:
-        """Let time pass until the core wants to be called."""
+        """Move time on until the core wants to be called."""
         deadline_ns = self.core.next_deadline_ns()
         assert deadline_ns is not None
         self.now_ns = max(self.now_ns, deadline_ns)
@@ -103,7 +103,7 @@ class Stage:
         self, until_ns: int, *, heard: tuple[str, ...] = ()
     ) -> tuple[ElectionEffect, ...]:
         """
-        Let time pass, deadline by deadline, as a shell would.
+        Move time on, deadline by deadline, as a shell would.
 
         Args:
             until_ns: When to stop; the core is stepped then, too.
@@ -128,7 +128,7 @@ class Stage:
         return tuple(effects)
 
     def stall_until(self, now_ns: int) -> tuple[ElectionEffect, ...]:
-        """Let time pass in one go, as a shell does that was stopped."""
+        """Move time on in one go, as a shell does that was stopped."""
         self.now_ns = now_ns
         return self.step(TimePassed())
 
@@ -346,7 +346,7 @@ def published(
 
 
 def nobody(epoch: int, *, component_id: str = JOB) -> PublishLeader:
-    """Return how everybody hears that nobody leads."""
+    """Return how everybody hears that there is no leader."""
     return PublishLeader(
         component_id=component_id,
         publication=Publication(epoch=epoch, confirm_count=0, leader=None),

@@ -239,7 +239,7 @@ class TestEnd:
 
     @pytest.mark.proves("R2")
     def test_confirmed_end_is_published_first(self) -> None:
-        """R2: nobody leads, then the holder hears of it."""
+        """R2: there is no leader, then the holder hears of it."""
         component = led_by_alice()
         component.confirm(confirmation())
         assert component.end(has_stopped=False, is_told=True) == (
@@ -250,7 +250,7 @@ class TestEnd:
 
     @pytest.mark.proves("E7")
     def test_holder_that_said_so_is_not_told(self) -> None:
-        """E7: whoever withdrew knows; there is nothing to wait for either."""
+        """E7: one that withdrew knows; there is nothing to wait for either."""
         component = led_by_alice()
         component.confirm(confirmation())
         assert component.end(has_stopped=True, is_told=False) == (nobody(3),)
@@ -269,7 +269,7 @@ class TestEnd:
 class TestPublishNobody:
     @pytest.mark.proves("E9")
     def test_first_word_of_an_ended_epoch(self) -> None:
-        """E9: retrievers of an earlier server's time hear that nobody leads."""
+        """E9: retrievers of an earlier server's time hear that there is no leader."""
         component = component_of()
         component.epoch_max = 7
         assert component.publish_nobody() == (nobody(7),)
@@ -294,7 +294,7 @@ class TestPublishNobody:
 
     @pytest.mark.proves("R3")
     def test_does_not_deny_a_confirmed_leader(self) -> None:
-        """R3: while one is confirmed, nobody is told that there is none."""
+        """R3: while one is confirmed, no retriever is told that there is none."""
         component = led_by_alice()
         component.confirm(confirmation())
         assert component.publish_nobody() == ()

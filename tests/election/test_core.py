@@ -108,7 +108,7 @@ class TestConfig:
         ],
     )
     def test_limits_are_at_least_one(self, name: str) -> None:
-        """A core that admits nobody is a mistake of its configuration."""
+        """A core that admits no session is a mistake of its configuration."""
         limits: dict[str, Any] = {"undecided_ns": 0, name: 1}
         ElectionConfig(namespace=UUID(int=1), **limits)
         limits[name] = 0
@@ -256,7 +256,7 @@ class TestE1OneLeaderInOrder:
         assert stage.withdraw("carol") == granted("bob", THIRD, heartbeat_number=1)
 
     def test_first_to_be_heard_again_is_granted(self) -> None:
-        """E1: where all are silent nobody leads, until a heartbeat comes."""
+        """E1: where all are silent none leads, until a heartbeat comes."""
         stage = led_by_alice("bob", "carol")
         stage.pass_until(LEASE_NS)
         assert stage.withdraw("alice") == (nobody(FIRST),)
@@ -464,7 +464,7 @@ class TestE2EpochsRise:
 @pytest.mark.proves("E3")
 class TestE3GrantConfirmPublish:
     def test_confirmation_publishes(self) -> None:
-        """E3: nobody hears of a leader before it has confirmed."""
+        """E3: no retriever hears of a leader before it has confirmed."""
         stage = Stage()
         stage.gather("alice")
         assert stage.core.publication(JOB) is None
@@ -492,7 +492,7 @@ class TestE3GrantConfirmPublish:
         assert stage.core.publication(JOB) == nobody(FIRST).publication
 
     def test_confirmation_of_nothing_is_refused(self) -> None:
-        """E3: of a component that nobody contends for, by nobody."""
+        """E3: of a component that has no contender, by none."""
         assert Stage().confirm("alice", FIRST) == (confirmation_refused("alice"),)
 
     @pytest.mark.parametrize("late_ns", [0, 1])
@@ -648,14 +648,14 @@ class TestE4Affirmation:
         assert stage.withdraw("bob") == granted("alice", THIRD)
 
     def test_nobody_to_revoke(self) -> None:
-        """E4: revoking where nobody leads changes nothing."""
+        """E4: revoking where there is no leader changes nothing."""
         stage = led_by_alice()
         stage.step(RevokeRequested(component_id=JOB))
         assert stage.step(RevokeRequested(component_id=JOB)) == ()
         assert stage.step(RevokeRequested(component_id="c/other")) == ()
 
     def test_newcomer_waits_for_the_barrier_of_one_who_is_gone(self) -> None:
-        """E4: an expired holder may believe, though nobody waits for its place yet."""
+        """E4: an expired holder may believe, though none waits for its place yet."""
         stage = led_by_alice()
         expire = SessionExpireRequested(session_id="alice")
         assert stage.step(expire) == (
@@ -833,7 +833,7 @@ class TestE5SessionEnds:
 @pytest.mark.proves("E7")
 class TestE7Withdrawal:
     def test_leader_withdraws_and_the_next_is_granted(self) -> None:
-        """E7: it has stopped before it says so: nobody waits for a lease."""
+        """E7: it has stopped before it says so: none waits for a lease."""
         stage = led_by_alice("bob")
         assert stage.withdraw("alice") == (nobody(FIRST), *granted("bob", SECOND))
 
@@ -886,7 +886,7 @@ class TestE8Registration:
 
     @pytest.mark.proves("E8")
     def test_unknown_session_is_told_so(self) -> None:
-        """E8: whoever's session has ended must open another, and hears of it."""
+        """E8: a client whose session has ended must open another, and hears of it."""
         stage = Stage()
         unknown = refused("alice", RegistrationRefusal.UNKNOWN_SESSION)
         assert stage.register("alice") == (unknown,)
@@ -897,7 +897,7 @@ class TestE8Registration:
 
     @pytest.mark.proves("E8")
     def test_id_of_another_session_is_refused(self) -> None:
-        """E8: nobody enters, or leads, under another's id."""
+        """E8: none enters, or leads, under another's id."""
         stage = led_by_alice()
         stage.open("bob")
         event = ContenderRegistered(
@@ -915,7 +915,7 @@ class TestE8Registration:
 
     @pytest.mark.proves("E8")
     def test_new_entry_queues_last(self) -> None:
-        """E8: a ticket of old gives nobody a place before those who are there."""
+        """E8: a ticket of old gives none a place before those who are there."""
         stage = led_by_alice("bob")
         stage.withdraw("alice")
         assert stage.register("alice", ticket=1) == (accepted("alice", epoch_of(3)),)
@@ -978,7 +978,7 @@ class TestE8Registration:
 
     @pytest.mark.proves("N3")
     def test_there_are_so_many_components(self) -> None:
-        """N3, E4: one is forgotten once nobody contends and nobody may believe."""
+        """N3, E4: one is forgotten once none contends and none may believe."""
         stage = Stage(component_count_max=2)
         stage.gather("alice")
         stage.open("bob")
@@ -1130,7 +1130,7 @@ class TestE2RestoredFromABackup:
         )
 
     def test_no_claim_is_reinstated(self) -> None:
-        """Whoever led may have written what is not there any more: it begins anew."""
+        """One that led may have written what is not there any more: it begins anew."""
         stage = self.restored()
         stage.open("alice", "bob")
         stage.register("alice", claim=claim_of(OLD))
@@ -1203,7 +1203,7 @@ class TestE9Undecided:
     def test_stall_puts_the_decision_off(
         self, stalled_ns: int, decided_ns: int
     ) -> None:
-        """E9: claims may be waiting unread, though nobody could open a session yet."""
+        """E9: claims may be waiting unread, though no session could be opened yet."""
         stage = Stage(undecided_ns=UNDECIDED_NS)
         assert stage.core.next_deadline_ns() == TICK_NS
         stage.stall_until(stalled_ns)
@@ -1222,7 +1222,7 @@ class TestE9Undecided:
             assert stage.now_ns <= 2 * UNDECIDED_NS + stalled_ns + TICK_NS
 
     def test_recorded_epoch_is_over_unless_it_is_claimed(self) -> None:
-        """E9: whoever asks hears that nobody leads, of what is contended for."""
+        """E9: one that asks hears that there is no leader, of what is contended for."""
         stage = Stage(undecided_ns=UNDECIDED_NS, recorded_epochs={JOB: OLD, "c/2": 1})
         stage.gather("alice")
         assert stage.pass_until(UNDECIDED_NS) == (
@@ -1259,7 +1259,7 @@ class TestE9Claims:
         assert stage.withdraw("alice") == (nobody(OLD), *granted("bob", FIRST))
 
     def test_highest_claim_wins_and_the_others_are_revoked(self) -> None:
-        """E9: whoever was granted last; the others queue in their earlier order."""
+        """E9: the one granted last; the others queue in their earlier order."""
         stage = Stage(undecided_ns=UNDECIDED_NS)
         stage.open("alice", "bob", "carol")
         stage.register("carol", ticket=3, claim=claim_of(OLDER - 1))
@@ -1302,7 +1302,7 @@ class TestE9Claims:
 
     @pytest.mark.proves("E3")
     def test_silent_and_unconfirmed_claim_passes_on(self) -> None:
-        """E3, E9: nobody waits for a claimant that has gone, but for the barrier."""
+        """E3, E9: none waits for a claimant that has gone, but for the barrier."""
         stage = Stage(undecided_ns=150)
         stage.open("alice", "bob")
         claim = claim_of(OLD, confirm_count=0, address=None)
@@ -1390,7 +1390,7 @@ class TestE9Claims:
 
     @pytest.mark.proves("E2")
     def test_impossible_claim_alone_is_refused(self) -> None:
-        """E2, E9: nobody is reinstated, nothing is published."""
+        """E2, E9: none is reinstated, nothing is published."""
         stage = Stage(undecided_ns=UNDECIDED_NS)
         stage.open("bob")
         stage.register("bob", claim=claim_of(IMPOSSIBLE))
@@ -1420,7 +1420,7 @@ class TestE9Claims:
         assert stage.pass_until(UNDECIDED_NS) == granted("bob", FIRST)
 
     def test_late_claim_is_refused_and_taken_as_a_report(self) -> None:
-        """E9: whoever claims after the decision hears so, and may lead afresh."""
+        """E9: one that claims after the decision hears so, and may lead afresh."""
         stage = Stage()
         stage.open("alice")
         assert stage.register("alice", claim=claim_of(OLD)) == (
@@ -1453,7 +1453,7 @@ class TestE9Claims:
 class TestE9LateReports:
     @pytest.mark.proves("E9")
     def test_higher_epoch_revokes_and_grants_afresh(self) -> None:
-        """E9: nobody who has seen a higher epoch takes news of this leader."""
+        """E9: none that has seen a higher epoch takes news of this leader."""
         stage = led_by_alice("bob")
         assert stage.step(reported(AHEAD)) == (
             nobody(FIRST),
@@ -1466,7 +1466,7 @@ class TestE9LateReports:
 
     @pytest.mark.proves("E9")
     def test_end_of_a_reinstated_epoch_revokes_and_grants_afresh(self) -> None:
-        """E9: nobody who was told by an earlier server takes news of this leader."""
+        """E9: none that was told by an earlier server takes news of this leader."""
         stage = Stage(undecided_ns=UNDECIDED_NS)
         stage.open("alice")
         stage.register("alice", claim=claim_of(OLD))
@@ -1523,7 +1523,7 @@ class TestE9LateReports:
 
     @pytest.mark.proves("E9")
     def test_higher_epoch_does_not_end_what_is_on_record(self) -> None:
-        """E9, N4: nobody was granted a higher one, whatever is reported."""
+        """E9, N4: none was granted a higher one, whatever is reported."""
         stage = Stage(
             undecided_ns=UNDECIDED_NS, is_durable=True, recorded_epochs={JOB: OLDER}
         )
@@ -1558,7 +1558,7 @@ class TestE9LateReports:
 
     @pytest.mark.proves("E9")
     def test_report_of_what_nobody_contends_for(self) -> None:
-        """E9: it is remembered, and whoever reports hears that nobody leads."""
+        """E9: it is remembered, and the reporter hears that there is no leader."""
         stage = Stage()
         assert stage.step(reported(OLD)) == (nobody(OLD),)
         assert stage.step(reported(OLD)) == ()

@@ -123,7 +123,7 @@ class ElectionMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """Start with a leader and two who wait: from nobody it is far to a change."""
+        """Start with a leader and two who wait: without one it is far to a change."""
         self.now_ns = 0
         self.core, self.twin = (
             ElectionCore(
@@ -190,7 +190,7 @@ class ElectionMachine(RuleBasedStateMachine):
         return self.core._now_ns
 
     def pass_until(self, until_ns: int) -> None:
-        """Let time pass up to *until_ns*, which the core is not told of yet."""
+        """Move time on to *until_ns*, which the core is not told of yet."""
         while True:
             deadline_ns = self.core.next_deadline_ns()
             if deadline_ns is None or deadline_ns >= until_ns:
@@ -244,13 +244,13 @@ class ElectionMachine(RuleBasedStateMachine):
         return self.compare(effects, closed=set(closed), revoked=list(revoked))
 
     def arrive(self) -> None:
-        """Let the core know how late it is, before the model takes an event."""
+        """Tell the core how late it is, before the model takes an event."""
         self.unseen_by_twin = self.let_time_pass()
 
     # -- the model -----------------------------------------------------------------
 
     def end(self, component_id: str, *, has_stopped: bool = False) -> Affirmation:
-        """Let nobody lead, and nobody else before the holder believes no longer."""
+        """End the leadership; no other leads before the holder believes no longer."""
         leader = self.leaders.pop(component_id)
         self.ended[component_id] = leader
         self.free_ns[component_id] = (
@@ -272,7 +272,7 @@ class ElectionMachine(RuleBasedStateMachine):
             ]
 
     def next_in(self, component_id: str) -> ModelContender | None:
-        """Return who is to be granted now, if nobody leads and nobody believes."""
+        """Return who is to be granted now, if none leads and none believes."""
         if component_id in self.leaders or self.now_ns < self.free_ns[component_id]:
             return None
         return next(
@@ -656,7 +656,7 @@ class ElectionMachine(RuleBasedStateMachine):
 
     @invariant()
     def queue_is_in_order(self) -> None:
-        """E1, E8: nobody is lost, doubled or overtaken."""
+        """E1, E8: none is lost, doubled or overtaken."""
         for component in self.core.components:
             assert [
                 (contender.session_id, contender.contender_id)
@@ -668,7 +668,7 @@ class ElectionMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_in_vain(self) -> None:
-        """E1: whoever may be granted has been, as of the core's last step."""
+        """E1: each that may be granted has been, as of the core's last step."""
         if self.core_ns() == self.now_ns:
             assert [self.next_in(component_id) for component_id in COMPONENTS] == [
                 None
@@ -676,7 +676,7 @@ class ElectionMachine(RuleBasedStateMachine):
 
     @invariant()
     def publications_rise(self) -> None:
-        """R2, R3: each outranks the last, and between two leaders there is nobody."""
+        """R2, R3: each outranks the last, and between two leaders there is none."""
         for component_id, published in self.publications.items():
             for before, after in itertools.pairwise(published):
                 assert before.rank < after.rank

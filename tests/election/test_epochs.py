@@ -66,7 +66,7 @@ class TestIncarnationEpochs:
         [epoch_of(FIRST, 1), epoch_of(FIRST, COUNTER_MAX), epoch_of(FIRST + 1, 0)],
     )
     def test_what_is_above_begins_another_incarnation(self, above: int) -> None:
-        """E2: whoever granted it may go on: the next incarnation is nobody else's."""
+        """E2: who granted it may go on: the next incarnation is no other's."""
         epochs = IncarnationEpochs(FIRST, started_ns=0)
         assert epochs.draw(above=above) == epoch_of(incarnation_of(above) + 1, 1)
         assert epochs.incarnation == incarnation_of(above) + 1

@@ -188,7 +188,7 @@ class TestEnd:
 
     @pytest.mark.proves("E4")
     def test_end_of_a_claim_untold_is_acknowledged_at_once(self) -> None:
-        """E4: where no callback is under way nobody need wait for one."""
+        """E4: where no callback is under way none need be waited for."""
         core = core_after(Affirmed(session=THIRD, until_ns=10), Lost())
         assert core.step(RevokeDelivered(), now_ns=5) == ()
         assert core.step(Ended(epoch=3), now_ns=6) == (
@@ -248,7 +248,7 @@ class TestEnd:
 class TestContact:
     @pytest.mark.proves("E5")
     def test_keep_does_not_tell_of_a_suspension(self) -> None:
-        """E5: under "keep" belief lapses by the clock, and nobody is told."""
+        """E5: under "keep" belief lapses by the clock, and no contender is told."""
         core = core_after(Affirmed(session=THIRD, until_ns=10))
         assert core.step(Suspended(), now_ns=5) == ()
         assert core.believes(THIRD.leader_session_id, now_ns=9)
@@ -303,7 +303,7 @@ class TestContact:
 
     @pytest.mark.proves("E5")
     def test_newer_leadership_replaces_a_claim_untold(self) -> None:
-        """E5: whoever lost the claim meanwhile is granted the new one only."""
+        """E5: one that lost the claim meanwhile is granted the new one only."""
         core = core_after(Affirmed(session=THIRD, until_ns=10), Lost())
         core.step(RevokeDelivered(), now_ns=1)
         assert core.step(Affirmed(session=FIFTH, until_ns=30), now_ns=20) == (

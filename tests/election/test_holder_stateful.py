@@ -128,7 +128,7 @@ class HolderMachine(RuleBasedStateMachine):
         self.hear(data.draw(st.sampled_from(self.said), label="which"))
 
     def hear(self, event: Affirmed) -> None:
-        """Let the model and the core hear *event*."""
+        """Tell the model and the core of *event*."""
         session = event.session
         is_news = (
             session.epoch not in self.over

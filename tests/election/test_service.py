@@ -54,7 +54,7 @@ def election(driver: FakeElectionDriver) -> Iterator[LeaderElection]:
 
 
 class HoldingContender(RecordingContender):
-    """Stays in one of its callbacks until it is let go."""
+    """Stays in one of its callbacks until it is released."""
 
     def __init__(self, holds_in: str) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class TestArguments:
 @pytest.mark.proves("E7")
 class TestWhenClosing:
     def test_told_once_as_soon_as_it_closes(self, election: LeaderElection) -> None:
-        """E7: whoever waits for a turn hears that none will come."""
+        """E7: one that waits for a turn hears that none will come."""
         told: Record[str] = Record()
         election.start(RecordingContender())
         election.when_closing(lambda: told.add("before"))
@@ -521,7 +521,7 @@ class TestRunIfLeader:
         driver: FakeElectionDriver,
         fault: BaseException,
     ) -> None:
-        """E6: an action's fault goes to whoever holds its future, and no further."""
+        """E6: an action's fault goes to the holder of its future, and no further."""
         contender = self.start_leading(election, driver)
 
         def act() -> None:
@@ -618,7 +618,7 @@ class TestRunIfLeader:
     def test_close_refuses_what_has_not_begun(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
-        """E6, E7: nobody waits for ever on a future of a closed election."""
+        """E6, E7: no thread waits for ever on a future of a closed election."""
         contender = HoldingContender("grant")
         election.start(contender)
         driver.grant(FIRST)
@@ -750,7 +750,7 @@ class TestLifetime:
     def test_nothing_is_delivered_after_close(
         self, election: LeaderElection, driver: FakeElectionDriver
     ) -> None:
-        """E6: what the driver says later is nobody's; the thread is gone."""
+        """E6: what the driver says later is not told; the thread is gone."""
         contender = RecordingContender()
         election.start(contender)
         election.close()

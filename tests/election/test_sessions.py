@@ -89,7 +89,7 @@ class TestDeadline:
 
     @pytest.mark.proves("E5")
     def test_closed_connection_forbids_a_grant(self) -> None:
-        """E5: whoever may have died is not granted, however lately it was heard."""
+        """E5: one that may have died is not granted, however lately it was heard."""
         alice = opened(SessionTable())
         alice.close_evidence = Moment(0)
         assert alice.is_heard(Moment(1))
@@ -148,7 +148,7 @@ class TestHeartbeat:
         assert alice.heartbeat_number == 1
 
     def test_flood_is_forgotten(self) -> None:
-        """E5: only so many answers are remembered: the newest ones."""
+        """E5: only some answers are remembered: the newest ones."""
         table = SessionTable()
         alice = opened(table)
         for number in range(1, ACKNOWLEDGEMENT_COUNT_MAX + 1):
@@ -198,7 +198,7 @@ class TestCloseEvidence:
         assert alice.last_contact_ns == 20
 
     def test_naming_an_answer_sent_after_the_end_refutes_it(self) -> None:
-        """E5: whoever has read an answer of later is alive, over any connection."""
+        """E5: one that has read an answer of later is alive, over any connection."""
         table = SessionTable()
         alice = opened(table)
         alice.close_evidence = Moment(10)

@@ -72,7 +72,7 @@ class StallMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.living) > 1)
     @rule(data=st.data(), is_known=st.booleans())
     def die(self, data: st.DataObject, is_known: bool) -> None:
-        """A client dies; its connection closes, or nobody hears of that."""
+        """A client dies; its connection closes, or the server hears nothing of that."""
         session_id = data.draw(st.sampled_from(list(self.living)), label="who")
         session = self.stage.core.session(session_id)
         assert session is not None

@@ -77,7 +77,7 @@ class FaultyDisk:
         self._write(f"{call} {after} {count} {code} 0")
 
     def delay(self, call: str, seconds: float) -> None:
-        """Let each *call* take *seconds* longer from now on."""
+        """Make each *call* take *seconds* longer from now on."""
         self._write(f"{call} 0 {_MANY} 0 {round(seconds * 1e6)}")
 
     def fill(self, *, free_bytes: int = 0) -> None:
@@ -86,7 +86,7 @@ class FaultyDisk:
         self._write(f"quota {used + free_bytes} 0 0 0")
 
     def heal(self) -> None:
-        """Let everything go well from now on."""
+        """Make everything go well from now on."""
         self._write("")
 
     def _write(self, rule: str) -> None:

@@ -123,16 +123,16 @@ class Campaign:
             self.ended.add(None)
 
     def grant(self, session: LeaderSession) -> None:
-        """Let it lead."""
+        """Make it lead."""
         self.driver.inner.grant(session)
 
     def lead(self, session: LeaderSession) -> Leadership:
-        """Let it lead, and return its leadership."""
+        """Make it lead, and return its leadership."""
         self.grant(session)
         return self.led.wait_for_count(1)[0]
 
     def end(self) -> Exception | None:
-        """Let the block end, and return what it raised."""
+        """End the block, and return what it raised."""
         self.may_end.set()
         ended = self.ended.wait_for_count(1)
         self._thread.join()
@@ -255,7 +255,7 @@ class TestCampaign:
         assert running.driver.inner.calls == ["open", "withdraw"]
 
     def test_closed_while_it_waits_for_its_turn(self) -> None:
-        """L4: whoever closes its services ends the wait, with a typed error."""
+        """L4: to close its services ends the wait, with a typed error."""
         running = Campaign()
         running.driver.services.close()
         assert isinstance(running.end(), LocalProtocolError)

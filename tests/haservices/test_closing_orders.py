@@ -72,7 +72,7 @@ class NameService:
                 self._grant_first()
 
     def withdraw(self, driver: Driver) -> None:
-        """Let a contender go; grant the next."""
+        """Remove a contender; grant the next."""
         with self._lock:
             self._check_left(driver, "withdrawn")
             self._remove(driver)
@@ -212,7 +212,7 @@ class Nothing:
 
 @attrs.frozen
 class Act:
-    """Run an action as contender *number*, if it leads; it stays until it is let go."""
+    """Run an action as contender *number*, if it leads; it stays until released."""
 
     number: int
 
@@ -224,7 +224,7 @@ class Revoke:
 
 @attrs.frozen
 class LetGo:
-    """Let every action end that has begun, and each that begins later."""
+    """End every action that has begun, and each that begins later."""
 
 
 @attrs.frozen
@@ -329,7 +329,7 @@ class World:
                 pass
 
     def finish(self) -> None:
-        """Let all actions end, close everything, and wait until all threads have."""
+        """End all actions, close everything, and wait until all threads have ended."""
         self._may_end.set()
         closers = [
             threading.Thread(target=one.close, daemon=True) for one in self._services

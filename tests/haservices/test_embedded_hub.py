@@ -31,7 +31,7 @@ class TestEmbeddedHub:
             contender.wait_for_confirm()
 
     def test_services_that_come_while_the_last_one_leaves(self) -> None:
-        """E1: one thread at a time runs the hub, whoever comes and goes meanwhile."""
+        """E1: one thread at a time runs the hub, while others come and go."""
         url = "embedded:coming-and-going"
         names: Record[set[str]] = Record()
         faults: Record[Exception] = Record()

@@ -29,7 +29,7 @@ class TestEventLoop:
     def test_things_are_done_in_the_order_in_which_they_were_handed_in(
         self, loop: EventLoop
     ) -> None:
-        """Whoever hands in two things finds the first done before the second."""
+        """One that hands in two things finds the first done before the second."""
         done: Record[int] = Record()
         for number in range(100):
             loop.call(lambda number=number: done.add(number))  # type: ignore[misc]

@@ -33,7 +33,7 @@ class TestOpenHAServices:
             assert list(other.operations.leaders()) == []
 
     def test_nameless_services_are_private(self) -> None:
-        """`embedded:` alone is shared by nobody."""
+        """`embedded:` alone is not shared."""
         with (
             open_ha_services("embedded:") as one,
             open_ha_services("embedded:") as other,
@@ -77,7 +77,7 @@ class TestOpenHAServices:
             assert ha.guarantees <= set(Guarantee)
 
     def test_only_the_backend_that_is_used_is_imported(self) -> None:
-        """Whoever does not use ZooKeeper loads no kazoo, and the interface no zmq."""
+        """A program without ZooKeeper loads no kazoo, and the interface no zmq."""
         program = (
             "import sys, haservices\n"
             "assert not {'zmq', 'kazoo', 'pyspark'} & set(sys.modules)\n"

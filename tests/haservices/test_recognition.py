@@ -39,7 +39,7 @@ def http_port() -> Iterator[int]:
 
 
 class _Speaking:
-    """A server that says *text* to whoever connects, and closes."""
+    """A server that says *text* to each client that connects, and closes."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
@@ -97,7 +97,7 @@ class TestWrongService:
 
     @pytest.mark.parametrize("scheme", ["leaderserver", "zookeeper"])
     def test_what_does_not_tell_is_not_named(self, scheme: str) -> None:
-        """L4: a port where nobody listens, or nobody speaks, is out of reach."""
+        """L4: a port where none listens, or none speaks, is out of reach."""
         with closing(socket.create_server(("127.0.0.1", 0))) as silent:
             port = silent.getsockname()[1]
             with pytest.raises(UnreachableError):

@@ -95,7 +95,7 @@ class Conversation:
         )
 
     def advance(self, duration_ns: int) -> list[Outgoing]:
-        """Let time pass, deadline by deadline, as a shell would."""
+        """Move time on, deadline by deadline, as a shell would."""
         until_ns = self.now_ns + duration_ns
         outgoing: list[Outgoing] = []
         while True:

@@ -214,7 +214,7 @@ def test_publications_cross_the_wire(publication: Publication) -> None:
 def test_half_a_leader_is_none(
     address: str | None, leader_session_id: UUID | None
 ) -> None:
-    """A record with an address alone, or an id alone, names nobody."""
+    """A record with an address alone, or an id alone, names no leader."""
     record = PublicationRecord(
         epoch=3,
         confirm_count=1,

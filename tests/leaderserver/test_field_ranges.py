@@ -99,7 +99,7 @@ def carried(body: RequestBody) -> RequestBody:
 
 
 def if_admitted(test: Callable[P, None]) -> Callable[P, None]:
-    """Let an example be over as soon as a field of it is refused."""
+    """End an example as soon as a field of it is refused."""
 
     @functools.wraps(test)
     def run(*args: P.args, **keywords: P.kwargs) -> None:

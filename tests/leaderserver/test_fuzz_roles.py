@@ -65,7 +65,7 @@ class Play:
 
     Args:
         principal: What the strangers are.
-        rng: Draws what they say; None lets them be silent.
+        rng: Draws what they say; None keeps them silent.
     """
 
     def __init__(self, principal: Principal, rng: random.Random | None) -> None:
@@ -89,7 +89,7 @@ class Play:
         return talker
 
     def lead(self, talker: Talker) -> AffirmationRecord:
-        """Let *talker* lead, confirmed."""
+        """Make *talker* lead, confirmed."""
         outgoing = talker.say(register("alice's"))
         self.take(outgoing)
         (granted,) = (o.message for o in outgoing if isinstance(o.message, Granted))
@@ -111,7 +111,7 @@ class Play:
                 self.told.append((self.conversation.now_ns, peer, item.message))
 
     def run(self) -> Play:
-        """Let everything happen."""
+        """Have everything happen."""
         for number in range(ROUND_COUNT):
             self.take(self.conversation.advance(ROUND_NS))
             if number < DEATH_ROUND:
@@ -131,7 +131,7 @@ class Play:
         return self
 
     def speak(self, rng: random.Random) -> None:
-        """Let strangers say something."""
+        """Have strangers say something."""
         for index, stranger in enumerate(self.strangers):
             if rng.random() < 0.2:
                 self.take(self.greet(stranger, rng))

@@ -139,7 +139,7 @@ class TestServerAnswers:
     def test_what_does_not_say_whose_it_is_is_dropped(
         self, server: LeaderServer, change: dict[str, Any]
     ) -> None:
-        """N3: nobody can be told; the next request is the next to be answered."""
+        """N3: none can be told; the next request is the next to be answered."""
         with ScriptedClient(server) as client:
             client.hello()
             spoiled = as_map(client, 1) | change
@@ -167,7 +167,7 @@ class TestServerAnswers:
 
     @pytest.mark.proves("N3")
     def test_greeting_that_can_be_named_is_refused(self, server: LeaderServer) -> None:
-        """N3: a client that nobody can serve learns it within a round trip."""
+        """N3: a client that cannot be served learns it within a round trip."""
         with ScriptedClient(server) as client:
             hello = Hello(
                 nonce=b"n" * 16, session_timeout_ns=10**10, lease_ns=10**9, client="me"

@@ -187,7 +187,7 @@ class Running:
             self.process.kill()
         result = self.result()
         if exc_type is not None:
-            # For whoever reads why the test has failed.
+            # For those who read why the test has failed.
             print(self.process.args)
             print("was running" if was_running else f"exit code {result.exit_code}")
             print("\n".join([*self.out.seen, result.out]))

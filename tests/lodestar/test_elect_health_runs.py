@@ -125,7 +125,7 @@ class TestHealth:
     def test_a_few_failures_are_borne(
         self, at: tuple[str, ...], tmp_path: Path
     ) -> None:
-        """N7: only so many in a row end a leadership."""
+        """N7: only a number of them in a row end a leadership."""
         count = tmp_path / "count"
         count.touch()
         # Fails twice, passes once, and so on.

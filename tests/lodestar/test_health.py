@@ -28,14 +28,14 @@ class Stage:
         self.core = HealthCore(config, now_ns=0)
 
     def jump(self) -> tuple[HealthEffect, ...]:
-        """Let time pass until the core wants to be stepped."""
+        """Move time on until the core wants to be stepped."""
         deadline_ns = self.core.next_deadline_ns()
         assert deadline_ns is not None
         self.now_ns = max(self.now_ns, deadline_ns)
         return self.core.step(TimeWentOn(), now_ns=self.now_ns)
 
     def end(self, return_code: int) -> tuple[HealthEffect, ...]:
-        """Let the running check end now."""
+        """End the running check now."""
         return self.core.step(CheckEnded(return_code=return_code), now_ns=self.now_ns)
 
     def check(self, return_code: int) -> tuple[HealthEffect, ...]:

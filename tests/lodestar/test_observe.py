@@ -93,7 +93,7 @@ class TestWatch:
         )
 
     def test_a_change_to_nobody(self) -> None:
-        """N6: that nobody leads is a change like any other."""
+        """N6: that there is no leader is a change like any other."""
         assert change_text("flights", None, MOMENT).endswith("  flights has no leader")
 
     def test_an_address_stays_on_its_line(self) -> None:

@@ -34,7 +34,7 @@ def at(url: str, cluster_id: str) -> tuple[str, ...]:
 
 
 class TestNobody:
-    """Where nobody leads, that is an answer (N6)."""
+    """Where there is no leader, that is an answer (N6)."""
 
     @pytest.mark.proves("N6")
     def test_asking_creates_nothing(self, at: tuple[str, ...]) -> None:
@@ -210,7 +210,7 @@ class TestWatch:
 class TestUnreachable:
     @pytest.mark.parametrize("scheme", ["leaderserver", "zookeeper"])
     def test_it_is_told_within_the_connect_timeout(self, ask: Ask, scheme: str) -> None:
-        """N5: exit code 5 and one line, though nobody is there at all."""
+        """N5: exit code 5 and one line, though no server is there at all."""
         with ReservedPort() as reserved:
             free_port = reserved.port
             began = time.monotonic()

@@ -193,7 +193,7 @@ def test_a_table_fits_the_terminal(columns: int) -> None:
 
 
 def test_tables_leave_out_the_key_of_an_address() -> None:
-    """Sixty-four digits tell nobody anything, and push the rest off the screen."""
+    """Sixty-four digits tell a reader nothing, and push the rest off the screen."""
     address = "tcp://10.0.0.5:5172"
     assert address_text(address) == address
     assert address_text(f"{address}?key={'0f' * 32}") == f"{address}?key=…"

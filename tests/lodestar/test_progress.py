@@ -146,7 +146,7 @@ def terminal() -> Iterator[tuple[int, TextIO]]:
 
 
 def set_width(out: TextIO, columns: int) -> None:
-    """Give a terminal so many columns."""
+    """Give a terminal that many columns."""
     fcntl.ioctl(out, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
 

@@ -114,7 +114,7 @@ class TestServing:
     def test_its_name_stays_with_its_directory(
         self, at: tuple[str, ...], tmp_path: Path
     ) -> None:
-        """A name that nobody chose is the same after a restart."""
+        """A name that was not chosen is the same after a restart."""
         names: set[str] = set()
         with Running("proxy", *at) as proxy:
             proxy.out.next()
@@ -152,7 +152,7 @@ class TestServing:
     def test_two_nodes_do_not_share_a_data_directory(
         self, at: tuple[str, ...], tmp_path: Path
     ) -> None:
-        """W7: whoever comes second is told in one line that names the directory."""
+        """W7: the second to come is told in one line that names the directory."""
         with Running("node", "--data-dir", str(tmp_path / "d"), *at) as node:
             node.err.until("node.started")
             result = run("node", "--data-dir", str(tmp_path / "d"), *at)

@@ -60,7 +60,7 @@ class TestServing:
             server.end()
 
     def test_a_second_one_stands_by(self, at: tuple[str, ...]) -> None:
-        """Whoever comes second leads when the first is gone; one class, one verb."""
+        """The second to come leads when the first is gone; one class, one verb."""
         with Running("proxy", *at) as first, Running("proxy", *at) as second:
             proxies = {
                 proxy.out.next().removeprefix("serving "): proxy

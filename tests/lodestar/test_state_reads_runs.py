@@ -279,7 +279,7 @@ class TestGet:
     def test_verbs_of_operators_too(
         self, answer: Answer, arguments: tuple[str, ...], saying: str
     ) -> None:
-        """N5: whoever rescales or drops may slip as well."""
+        """N5: an operator that rescales or drops may slip as well."""
         code, _, err = answer(*arguments)
         assert code == 3
         assert saying in err.splitlines()[-1]

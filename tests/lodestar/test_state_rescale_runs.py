@@ -64,7 +64,7 @@ class Writing:
         assert self._failure is None, self._failure
 
     def wait_for_batches(self, count: int) -> None:
-        """Return when so many more batches are committed."""
+        """Return when that many more batches are committed."""
         with self._written:
             until = self.batch_id + count
             assert self._written.wait_for(
@@ -339,7 +339,7 @@ class TestDrain:
     def test_it_is_emptied_while_batches_are_committed(
         self, ask: Ask, cluster: Cluster
     ) -> None:
-        """S1, S3: nobody notices; the node has nothing then, and may end."""
+        """S1, S3: no reader notices; the node has nothing then, and may end."""
         with Writing(cluster.config) as writing, Reading(cluster.config) as reading:
             cluster.start_node("n-2")
             result = ask("drain", "n-1", "--json")
@@ -412,7 +412,7 @@ class TestDrain:
             reading.check(batch_id=writing.batch_id)
 
     def test_the_last_node_ends_with_its_rows(self, ask: Ask, cluster: Cluster) -> None:
-        """W7: there is nobody to take over; started again, it answers again."""
+        """W7: there is no node to take over; started again, it answers again."""
         Publisher(cluster.config, "flights", {"state": SCHEMA}).write(
             {"state": [(key, 7) for key in KEYS]}
         )
@@ -427,7 +427,7 @@ class TestDrain:
 
 
 def read_terminal(descriptor: int) -> bytes:
-    """Return what was written next; nothing when nobody writes any more."""
+    """Return what was written next; nothing when none writes any more."""
     try:
         return os.read(descriptor, 4_096)
     except OSError:  # Linux tells the end of a terminal so

@@ -78,7 +78,7 @@ class TestWhenBeliefRunsOut:
         assert core.is_over
 
     def test_after_a_pause_of_our_own_both_go_out_at_once(self) -> None:
-        """N7: whoever wakes too late does not wait for the command's grace."""
+        """N7: one that wakes too late does not wait for the command's grace."""
         core = core_at_zero()
         woken_ns = 5 * FULL_NS
         assert core.step(BeliefRead(until_ns=woken_ns), now_ns=woken_ns) == (
@@ -100,7 +100,7 @@ class TestWhenBeliefRunsOut:
 class TestWhenRevoked:
     @pytest.mark.proves("E4")
     def test_the_command_has_as_long_as_belief_would_have_lasted(self) -> None:
-        """N7, E4: nobody else is granted before belief, as last known, has ended."""
+        """N7, E4: no other is granted before belief, as last known, has ended."""
         core = core_at_zero()
         core.step(BeliefRead(until_ns=100 + FULL_NS), now_ns=100)
         assert core.step(LeadershipRevoked(), now_ns=200) == (Terminate(),)

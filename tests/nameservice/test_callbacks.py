@@ -33,7 +33,7 @@ class CountingLane:
         return False
 
     def close(self) -> None:
-        """Let it return and end; wait for that."""
+        """Have it return and end; wait for that."""
         self.may_return.set()
         self._is_closed = True
         self.lane.wake()

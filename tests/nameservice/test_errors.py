@@ -140,7 +140,7 @@ class TestTree:
 
     @pytest.mark.proves("L4")
     def test_every_error_is_under_the_one_root(self) -> None:
-        """L4: whoever catches NameServiceError misses none; all end in Error."""
+        """L4: a caller that catches NameServiceError misses none; all end in Error."""
         assert all(issubclass(cls, NameServiceError) for cls in classes().values())
         assert all(name.endswith("Error") for name in classes())
         assert sorted(classes()) == sorted(errors.__all__)

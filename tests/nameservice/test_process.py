@@ -7,7 +7,7 @@ from tests.forking import run_in_child
 
 class TestForkGuard:
     def test_passes_in_its_own_process(self) -> None:
-        """E10: whoever made it may go on."""
+        """E10: the process that made it may go on."""
         guard = ForkGuard()
         guard.check()
         assert not guard.is_inherited

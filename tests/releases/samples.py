@@ -76,7 +76,7 @@ def _values(described: inspect.Type) -> list[Any]:
         case inspect.FloatType():
             return [0.5]
         case inspect.StrType(min_length=least, pattern=pattern):
-            # All patterns are of hexadecimal digits, so many.
+            # All patterns are of hexadecimal digits, that many.
             digits = re.search(r"{(\d+)}", pattern or "")
             return ["a" * (int(digits[1]) if digits else max(1, least or 0))]
         case inspect.BytesType(min_length=least):

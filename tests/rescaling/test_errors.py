@@ -63,7 +63,7 @@ EXAMPLES = [
 
 class TestBranch:
     def test_every_error_is_of_the_branch(self) -> None:
-        """L4: whoever catches OperatorStateError misses none; there is one of each."""
+        """L4: catching OperatorStateError misses none; there is one of each."""
         names = set(operator_errors.__all__)
         assert {type(error).__name__ for error, _ in EXAMPLES} == (
             names - {"OperatorStateError"}

@@ -91,7 +91,7 @@ class TestListStates:
         assert state.get() == []
 
     def test_two_handles_are_one_state(self) -> None:
-        """Whoever asks for a name again has what the first has."""
+        """One that asks for a name again has what the first has."""
         store = OperatorStateStore()
         first, second = store.list_state("x"), store.list_state("x")
         first.add(1)
@@ -170,7 +170,7 @@ class TestNames:
 class TestRestoring:
     @pytest.mark.proves("O1", "O2")
     def test_restored_is_what_was_left(self) -> None:
-        """O1, O2: every mode, every item, and states that nobody asks for again."""
+        """O1, O2: every mode, every item, and states that are not asked for again."""
         store = OperatorStateStore()
         store.list_state("l").update([("p", 1), ("q", 2)])
         store.union_list_state("u").add({"a": [1, (2, b"3")]})

@@ -69,7 +69,7 @@ class TestFirstNews:
         assert core.newest == answer
 
     def test_none_is_not_told_before_a_leader_was(self) -> None:
-        """R1: whoever was told of no leader is not told that there is none."""
+        """R1: a listener that was told of no leader is not told that there is none."""
         core = core_after()
         assert core.step(nobody(3)) == ()
         assert core.told is None
@@ -87,7 +87,7 @@ class TestFirstNews:
 @pytest.mark.proves("R2")
 class TestChanges:
     def test_end_of_a_leadership_is_told(self) -> None:
-        """R2: None means that nobody leads now."""
+        """R2: None means that there is no leader now."""
         core = core_after(published(3))
         assert core.step(nobody(3)) == (NotifyLeader(leader=None),)
         assert core.told is None

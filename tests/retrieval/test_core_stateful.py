@@ -37,7 +37,7 @@ class RetrieverMachine(RuleBasedStateMachine):
 
     @initialize(clears_on_suspended=st.booleans())
     def begin(self, clears_on_suspended: bool) -> None:
-        """Start with a name service where nobody ever led."""
+        """Start with a name service without a leader so far."""
         self.clears_on_suspended = clears_on_suspended
         self.core = RetrieverCore(clears_on_suspended=clears_on_suspended)
         self.history: list[Publication] = []

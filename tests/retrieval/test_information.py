@@ -25,7 +25,7 @@ class TestLeaderInformation:
 class TestPublication:
     @pytest.mark.proves("R3")
     def test_rank_orders_as_rule_r3_says(self) -> None:
-        """R3: by epoch, then by confirms; "nobody" outranks its epoch's others."""
+        """R3: by epoch, then by confirms; "no leader" outranks its epoch's others."""
         rising = [
             Publication(epoch=7, confirm_count=1, leader=LEADER),
             Publication(epoch=7, confirm_count=2, leader=LEADER),

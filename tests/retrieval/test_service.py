@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def driver() -> FakeRetrievalDriver:
-    """A name service where nobody ever led."""
+    """A name service without a leader so far."""
     return FakeRetrievalDriver()
 
 
@@ -53,7 +53,7 @@ def retriever(driver: FakeRetrievalDriver) -> Iterator[LeaderRetriever]:
 
 
 class HoldingListener(RecordingListener):
-    """Stays in its first notification until it is let go."""
+    """Stays in its first notification until it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class TestListening:
     def test_confirmed_leader_is_told_at_once(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
-        """R1: whoever starts while somebody leads is told."""
+        """R1: a retriever that starts while somebody leads is told."""
         driver.publish(leader(3))
         listener = RecordingListener()
         retriever.start(listener)
@@ -201,7 +201,7 @@ class TestErrors:
     def test_error_without_a_listener_is_logged(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
-        """L4: nobody to tell is no reason to be silent."""
+        """L4: to have no one to tell is no reason to be silent."""
         retriever.start()
         with capture_logs() as lines:
             driver.fail(AuthenticationError("tcp://h:1", "no key"))
@@ -288,7 +288,7 @@ class TestAsking:
     def test_wait_returns_as_soon_as_there_is_a_leader(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
-        """R1: whoever waits is woken by the first confirmed leader."""
+        """R1: one that waits is woken by the first confirmed leader."""
         retriever.start()
         found: Record[LeaderInformation] = Record()
         thread = threading.Thread(target=lambda: found.add(retriever.wait_for_leader()))
@@ -311,7 +311,7 @@ class TestAsking:
     def test_wait_ends_when_the_retriever_is_closed(
         self, retriever: LeaderRetriever
     ) -> None:
-        """R5: nobody waits for ever on a retriever that is closed."""
+        """R5: no thread waits for ever on a retriever that is closed."""
         retriever.start()
         errors: Record[str] = Record()
 
@@ -447,7 +447,7 @@ class TestAsyncio:
     def test_nothing_is_left_behind(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
-        """R5: whoever stops waiting, or gives up, leaves no waker in the retriever."""
+        """R5: one that stops waiting, or gives up, leaves no waker in the retriever."""
         retriever.start()
 
         async def give_up() -> None:
@@ -567,7 +567,7 @@ class TestLifetime:
     def test_nothing_is_delivered_after_close(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
-        """R5: news and errors that come later are nobody's; its thread is gone."""
+        """R5: news and errors that come later are not told; its thread is gone."""
         listener = RecordingListener()
         retriever.start(listener)
         driver.publish(leader(1))

@@ -1,4 +1,4 @@
-"""What is dropped without being closed warns, lets go, and never hangs a process."""
+"""What is dropped without being closed warns, releases, and never hangs a process."""
 
 from __future__ import annotations
 

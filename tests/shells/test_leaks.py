@@ -182,7 +182,7 @@ class TestLeaks:
         assert_left_nothing(harness, max(round_count // 5, 5), one_round)
 
     def test_services_that_could_not_be_opened(self, harness: Harness) -> None:
-        """Whoever is not reached leaves nothing in the process that tried."""
+        """A server that is not reached leaves nothing in the process that tried."""
         if isinstance(harness.backend, LeaderServerBackend | ZooKeeperBackend):
             scheme = harness.config().backend.value
             config = harness.config(

@@ -2,8 +2,8 @@
 Rounds of queryable state leave nothing behind; two hundred of each are a drill.
 
 No thread, no file descriptor (and so no socket and no store), no object of ours, and no
-memory; neither in whoever opens and closes, nor in the proxy, the nodes and the name
-service that they talk to.
+memory; neither in the one that opens and closes, nor in the proxy, the nodes and the
+name service that they talk to.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Checker:
         Take note that *contender* believes from now until a real moment.
 
         A belief changes only in a step of its holder, and between two steps it can
-        only end.  So whoever else believes longer than now overlaps, and only then.
+        only end.  So another that believes longer than now overlaps, and only then.
         """
         others = self._beliefs.setdefault(component_id, {})
         if until_ns > now_ns:

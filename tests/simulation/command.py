@@ -2,7 +2,7 @@
 ``python -m tests.simulation``: run seeds, replay one, or see that mutations are found.
 
 ``--seeds N [--first S]``
-    Run so many, on all processors or ``--jobs J``; ``--report FILE`` writes a page
+    Run that many, on all processors or ``--jobs J``; ``--report FILE`` writes a page
     about it.
 ``--seed S [--trace]``
     Run one again, and show everything that happens in it.

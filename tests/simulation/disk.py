@@ -98,7 +98,7 @@ class DiskStorage:
         return known.longest_ns(lease_ns=lease_ns, unrecorded_ns=unrecorded_ns)
 
     def limit(self, limits: StoreLimits) -> None:
-        """Let *limits* hold from the next commit on."""
+        """Take *limits* from the next commit on."""
         self._memory.limit(limits)
 
     def recorded_epochs(self) -> Mapping[str, int]:

@@ -30,7 +30,7 @@ class Epilogues:
         self._world = world
 
     def play(self, epilogue: str) -> None:
-        """Let *epilogue* happen, and check what becomes of it."""
+        """Have *epilogue* happen, and check what becomes of it."""
         world = self._world
         world.trace("world", "epilogue", epilogue)
         world.counts[f"epilogue: {epilogue}"] += 1
@@ -62,11 +62,11 @@ class Epilogues:
         return led
 
     def _lease_ns(self) -> int:
-        """Return one lease of whoever has the longest, on the slowest clock."""
+        """Return the longest lease of all, on the slowest clock."""
         return self._world.scenario.lease_ns_max * 105 // 100
 
     def _pause_server(self) -> None:
-        """Check E9: the server's own pause costs nobody a leadership."""
+        """Check E9: the server's own pause costs no contender a leadership."""
         world = self._world
         before = self._led()
         granted_count = world.counts["leaderships granted"]
@@ -120,7 +120,7 @@ class Epilogues:
         )
 
     def _stall_server(self) -> None:
-        """Check E9: stalls that come again and again cost nobody a leadership."""
+        """Check E9: stalls that come again and again cost no contender a leadership."""
         world = self._world
         before = self._led()
         granted_count = world.counts["leaderships granted"]
@@ -160,7 +160,7 @@ class Epilogues:
         )
 
     def _deafen_leader(self) -> None:
-        """Check E5: whoever hears no answers keeps no session by speaking."""
+        """Check E5: a client that hears no answers keeps no session by speaking."""
         world = self._world
         timeout_ns = 0
         for component_id in world.scenario.components:
@@ -178,7 +178,7 @@ class Epilogues:
         )
 
     def _close_contenders(self) -> None:
-        """Check E7 and R2: nobody is left, and everybody is told."""
+        """Check E7 and R2: none is left, and everybody is told."""
         world = self._world
         for component_id in world.scenario.components:
             for election in world.elections(component_id):

@@ -88,7 +88,7 @@ class Faults:
         ]
 
     def begin(self) -> None:
-        """Let faults begin."""
+        """Begin with faults."""
         self._schedule()
         self._schedule_commit()
         if self._expires_and_closes:
@@ -302,7 +302,7 @@ class Faults:
         return "killed client"
 
     def _let_client_leave(self) -> str | None:
-        """Let a client close everything, as an orderly application does."""
+        """Have a client close everything, as an orderly application does."""
         client = self._client()
         if client is None or len(self._world.living()) < 2:
             return None
@@ -370,7 +370,7 @@ class Faults:
             self._later(self._lease_ns(0.6), server.resume)
 
     def _keep_holder_away_over_restart(self) -> str | None:
-        """Let somebody come back with a claim of an earlier server's time."""
+        """Have somebody come back with a claim of an earlier server's time."""
         world, rng = self._world, self._rng
         holder = self._holder()
         if holder is None or world.host.process is None:
@@ -391,7 +391,7 @@ class Faults:
             if world.is_calm:
                 return
             self._restart_server()
-            # Whoever led meanwhile may be away when claims are collected.
+            # The leader of that time may be away when claims are collected.
             for client in world.living():
                 if client is not away and rng.random() < 0.6:
                     self._block(client.path.lanes, self._lease_ns(6.0))
@@ -536,7 +536,7 @@ class Faults:
 
     def _expire_and_close(self) -> None:
         """
-        End a session, and let contenders go while the next one takes them in.
+        End a session, and close contenders while the next one takes them in.
 
         The server stops for a moment, too: what it finds then has come together.
         """
@@ -571,7 +571,7 @@ class Faults:
         self._world.timeline.after(self._lease_ns(1.0) + MS, self._commit)
 
     def _commit(self) -> None:
-        """Let somebody write: a leader, one of the past, or somebody else's."""
+        """Have somebody write: a leader, one of the past, or somebody else's."""
         world = self._world
         if world.is_calm:
             return

@@ -17,7 +17,7 @@ def find_leftover(world: World) -> str | None:
     Return what a server has that its client has not, or the other way round (E7, E8).
 
     A contender that has left must not be granted: it holds up all the others, and
-    nobody takes it out before its session ends.
+    nothing takes it out before its session ends.
     """
     server = world.host.process
     if server is None:

@@ -412,7 +412,7 @@ class _Importer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def install(name: str, mutations: Sequence[Mutation] = MUTATIONS) -> None:
     """
-    Let the mutation *name*, one of *mutations*, be part of what is imported from now.
+    Make the mutation *name*, one of *mutations*, part of what is imported from now.
 
     Raises:
         LookupError: If there is no such mutation, or it does not fit the code.

@@ -102,7 +102,7 @@ class Network:
         return plan.latency_ns + round(self._rng.expovariate(1.0) * plan.jitter_ns)
 
     def transmit(self, lane: Lane, deliver: Callable[[], object]) -> None:
-        """Let *deliver* happen once the message has arrived, if ever, and how often."""
+        """Have *deliver* happen when the message arrives, if ever, and how often."""
         self.counts["messages sent"] += 1
         if lane.blocked is not None:
             if lane.blocked == HOLD:

@@ -197,7 +197,7 @@ def make_scenario(seed: int) -> Scenario:
     )
     crowd = Random(f"{seed}/crowd")  # drawn apart, as below
     if crowd.random() < _CROWD_SHARE:
-        # So many that what clients ask goes into batches, which heartbeats overtake.
+        # As many that what clients ask goes into batches, which heartbeats overtake.
         count = crowd.choice((5, 10, 30))
         components = tuple(f"sim/{index:02}" for index in range(count))
     clients = [

@@ -159,7 +159,7 @@ class ServerHost:
         self._wall_offset_ns -= days * _DAY_SECONDS * NS_PER_SECOND
 
     def kill(self) -> None:
-        """Let the running server die."""
+        """Kill the running server."""
         if self.process is not None:
             self.process.kill()
             self.process = None
@@ -271,7 +271,7 @@ class ServerProcess(Process):
             self.timeline.after(delay_ns, partial(self._disk_did, work))
 
     def finish_writing(self) -> None:
-        """Let the disk be done with what it has begun: it is slow no more."""
+        """Have the disk done with what it has begun: it is slow no more."""
         for work in tuple(self._under_way):
             self._disk_did(work)
 
@@ -309,12 +309,12 @@ class ServerProcess(Process):
         )
 
     def inject(self, event: ElectionEvent) -> None:
-        """Let leadership control do something."""
+        """Have leadership control do something."""
         now_ns = self._host.clock.now_ns()
         self._perform(event, self.service.inject(event, now_ns=now_ns))
 
     def hear_observer(self, *, ahead: int, is_ended: bool) -> None:
-        """N4: let a client that may only look report an epoch of every component."""
+        """N4: have a client that may only look report an epoch of every component."""
         now_ns = self._host.clock.now_ns()
         self._perform(None, self.service.advance(now_ns=now_ns))
         before = self._leaderships()
@@ -364,7 +364,7 @@ class ServerProcess(Process):
         }
 
     def on_timer(self) -> None:
-        """Let time pass."""
+        """Take note of the time."""
         now_ns = self._host.clock.now_ns()
         due_ns = self.service.next_deadline_ns()
         if due_ns is None or due_ns > now_ns:
@@ -386,7 +386,7 @@ class ServerProcess(Process):
         super().pause()
 
     def resume(self) -> None:
-        """Go on, and take note of how long nobody was heard (E9)."""
+        """Go on, and take note of how long no client was heard (E9)."""
         if self.is_paused:
             paused_ns = self._host.clock.now_ns() - self._paused_ns
             self._stalls.append((self._host.clock.now_ns(), paused_ns + _WAKE_UP_NS))
@@ -412,7 +412,7 @@ class ServerProcess(Process):
                 )
 
     def _check_heard(self, outgoing: Sequence[Outgoing]) -> None:
-        """E1: whoever is granted was heard from within its lease."""
+        """E1: one that is granted was heard from within its lease."""
         for item in outgoing:
             message = item.message
             if not isinstance(message, Granted):

@@ -57,7 +57,7 @@ class Stalls:
         return running_ns + (running_ns // run_ns + 1) * self.stall_ns
 
     def begin(self, world: World, *, until_ns: int) -> None:
-        """Let the server that runs then stall, again and again until *until_ns*."""
+        """Make the server that runs then stall, again and again until *until_ns*."""
 
         def stall() -> None:
             if world.timeline.now_ns >= until_ns:

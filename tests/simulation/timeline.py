@@ -43,7 +43,7 @@ class Timeline:
         self.at(self.now_ns + delay_ns, action)
 
     def run_until(self, end_ns: int) -> None:
-        """Let time pass until *end_ns*, inclusively."""
+        """Move time on until *end_ns*, inclusively."""
         heap = self._heap
         while heap and heap[0][0] <= end_ns:
             self.now_ns, _, action = heapq.heappop(heap)

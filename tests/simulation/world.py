@@ -401,7 +401,7 @@ class World:
             )
 
     def _notice(self, client: ClientProcess, peer: str | None) -> None:
-        """Let a client hear that its connection broke, and connect anew."""
+        """Tell a client that its connection broke, and have it connect anew."""
         if client.is_alive and client.peer is None:
             client.run(client.link_closed)
             delay_ns = self.rng.randrange(_RECONNECT_NS)

@@ -37,7 +37,7 @@ def shared_spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
-    """Yield a session with settings of its own, which nobody else sees."""
+    """Yield a session with settings of its own, which no other sees."""
     session = shared_spark.newSession()
     # Makes it the active session of this thread, as any real use of it would.
     session.createDataFrame([(0,)], "unused int")

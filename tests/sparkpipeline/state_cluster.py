@@ -66,7 +66,7 @@ class Feed:
         spark: The session.
         directory: Where the rows are kept; a query's checkpoint may be beside it.
         schema: Of the rows, as SQL says it.
-        is_new: Whether nobody else adds to it.
+        is_new: Whether no other adds to it.
     """
 
     def __init__(

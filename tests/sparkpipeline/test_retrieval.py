@@ -126,7 +126,7 @@ class TestDriver:
     def test_all_who_ask_share_one_retriever(
         self, spark: SparkSession, config: HAConfig, ha: HAServices
     ) -> None:
-        """One job, one process: one retriever, started, as long as nobody closes it."""
+        """One job, one process: one retriever, started, as long as it is not closed."""
         set_config(spark, config)
         retriever = get_leader_retriever("flights")
         assert get_leader_retriever("flights") is retriever
@@ -157,7 +157,7 @@ class TestDriver:
     def test_an_embedded_name_service_serves_the_driver(
         self, spark: SparkSession
     ) -> None:
-        """By its name; a private one, which nobody could lead, is refused."""
+        """By its name; a private one, which none could lead, is refused."""
         config = HAConfig(url="embedded:sparkpipeline")
         set_config(spark, config)
         with open_ha_services(config) as ha, campaign(ha, "flights", ADDRESS):
@@ -175,7 +175,7 @@ class TestDriver:
                 get_leader_retriever("flights", config)
 
     def test_closing_is_idempotent_and_not_final(self, config: HAConfig) -> None:
-        """After `close_ha_services` whoever asks again opens anew."""
+        """After `close_ha_services` one that asks again opens anew."""
         first = get_leader_retriever("flights", config)
         close_ha_services()
         close_ha_services()

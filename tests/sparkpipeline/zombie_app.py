@@ -2,7 +2,7 @@
 One of two drivers that run the same query from the same checkpoint; run by its test.
 
 Each writes two batches.  The one that is called ``zombie`` waits in the tasks of its
-second batch until the test lets it go on; by then the other one has written it.
+second batch until the test has it go on; by then the other one has written it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main(url: str, job_id: str, directory: Path, name: str) -> None:
                 for _ in range(WAIT_SECONDS * 20):
                     if Path(may_go).exists():
                         break
-                    threading.Event().wait(0.05)  # nobody tells a worker of a file
+                    threading.Event().wait(0.05)  # a worker is not told of a file
             yield batch
 
     feed = Feed(spark, directory / "input", "k string, n long", is_new=is_zombie)

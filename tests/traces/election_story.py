@@ -114,7 +114,7 @@ class ElectionStage:
         self._told: list[str] = []
 
     def play(self, command: Command) -> Sequence[str]:
-        """Let time pass until *command*, let it happen; return lines of output."""
+        """Move time on to *command*, have it happen; return lines of output."""
         self._advance(command.at_ns)
         self._happen(command.text)
         told, self._told = self._told, []
@@ -135,7 +135,7 @@ class ElectionStage:
         )
 
     def _advance(self, until_ns: int) -> None:
-        """Let time pass, deadline by deadline and heartbeat by heartbeat."""
+        """Move time on, deadline by deadline and heartbeat by heartbeat."""
         assert until_ns >= self._now_ns, "a story does not go back in time"
         while True:
             beating = [

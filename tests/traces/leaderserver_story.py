@@ -158,7 +158,7 @@ class LeaderServerStage:
         self._service = self._start(incarnation=7, undecided_ns=0)
 
     def play(self, command: Command) -> Sequence[str]:
-        """Let time pass until *command*, let it happen; return lines of output."""
+        """Move time on to *command*, have it happen; return lines of output."""
         self._advance(command.at_ns)
         self._happen(command.text)
         self._deliver_all()
@@ -190,7 +190,7 @@ class LeaderServerStage:
         )
 
     def _advance(self, until_ns: int) -> None:
-        """Let time pass, deadline by deadline; whoever is first of equals by name."""
+        """Move time on, deadline by deadline; the first of equals by name."""
         assert until_ns >= self._now_ns, "a story does not go back in time"
         while True:
             clients = [client for _, client in sorted(self._clients.items())]

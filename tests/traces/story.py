@@ -60,7 +60,7 @@ class Stage(Protocol):
     """What plays the commands of a story."""
 
     def play(self, command: Command) -> Sequence[str]:
-        """Let time pass until *command*, let it happen; return lines of output."""
+        """Move time on to *command*, have it happen; return lines of output."""
 
 
 def play(story: str, make_stage: Callable[[], Stage]) -> str:

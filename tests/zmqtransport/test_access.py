@@ -226,7 +226,7 @@ class TestPrincipal:
             principal()
 
     def test_anonymous_may_do_everything(self) -> None:
-        """Without CURVE whoever reaches the server may do everything."""
+        """Without CURVE a client that reaches the server may do everything."""
         assert ANONYMOUS.may_observe
         assert ANONYMOUS.may_contend("prod/flights")
         assert ANONYMOUS.is_admin
@@ -321,11 +321,11 @@ class TestParseAllowList:
 
 class TestAllowList:
     def test_may_be_empty(self) -> None:
-        """A program may admit nobody for now, and replace the list later."""
+        """A program may admit no client for now, and replace the list later."""
         assert AllowList(()).get(KEY_A) is None
 
     def test_wants_a_key_and_a_name_for_each(self) -> None:
-        """Without a key nobody could be that client; two of a name confuse the log."""
+        """Without a key no one could be that client; two of a name confuse the log."""
         with pytest.raises(ConfigurationError, match="public_key"):
             AllowList((ANONYMOUS,))
         with pytest.raises(ConfigurationError, match="listed twice"):

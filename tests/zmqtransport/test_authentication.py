@@ -209,7 +209,7 @@ class TestWithoutCurve:
     def test_everybody_is_admitted_as_anonymous(
         self, open_server: Server, client: Client
     ) -> None:
-        """Rule N4: without CURVE whoever reaches the server may do everything."""
+        """Rule N4: without CURVE a client that reaches the server may do everything."""
         client.connect(open_server.endpoint, None)
         client.events_until(HandshakeSucceeded)
         client.dealer.send(b"x")
@@ -330,7 +330,7 @@ class TestAdmitsUnlisted:
     def test_no_key_is_still_no_key(
         self, lenient_server: Server, client: Client
     ) -> None:
-        """Rule N4: whoever does not encrypt stays outside."""
+        """Rule N4: a client that does not encrypt stays outside."""
         client.connect(lenient_server.endpoint, None)
         client.events_until(HandshakeFailed)
         assert lenient_server.authenticator.admitted_count == 0
@@ -383,7 +383,7 @@ class TestAllowListReplaced:
     def test_a_key_that_was_removed_means_nobody_on_open_connections(
         self, server: Server, client: Client
     ) -> None:
-        """Whoever is taken off the list loses the connection's rights at once."""
+        """A client that is taken off the list loses the connection's rights at once."""
         client.connect(server.endpoint, ALICE)
         client.events_until(HandshakeSucceeded)
         client.dealer.send(b"x")
@@ -395,7 +395,7 @@ class TestAllowListReplaced:
 class TestWithoutAuthenticator:
     @pytest.mark.proves("N4")
     def test_nobody_is_admitted(self, context: ZMQContext, client: Client) -> None:
-        """Rule N4: a server that lost its handler admits nobody, rather than all."""
+        """Rule N4: a server that lost its handler admits none, rather than all."""
         router = open_socket(context, zmq.ROUTER, SocketLimits(handshake_timeout_ms=50))
         secure_server(router, SERVER)
         client.connect(bind_socket(router, parse_endpoint("tcp://127.0.0.1:0")), ALICE)
@@ -405,7 +405,7 @@ class TestWithoutAuthenticator:
     def test_a_frame_of_an_open_server_has_no_principal(
         self, context: ZMQContext, client: Client, server: Server
     ) -> None:
-        """Without CURVE nobody has proved who sent a frame."""
+        """Without CURVE no client has proved who sent a frame."""
         router = open_socket(context, zmq.ROUTER, SocketLimits())
         client.connect(bind_socket(router, parse_endpoint("tcp://127.0.0.1:0")), None)
         client.events_until(HandshakeSucceeded)
@@ -537,7 +537,7 @@ class TestRequests:
     def test_who_is_gone_is_not_answered(
         self, context: ZMQContext, authenticator: Authenticator, asker: ZMQSocket
     ) -> None:
-        """Rule N3: an answer that nobody waits for is dropped; the next is given."""
+        """Rule N3: an answer that is not waited for is dropped; the next is given."""
         leaver: ZMQSocket = context.socket(zmq.DEALER)
         leaver.connect("inproc://zeromq.zap.01")
         leaver.send_multipart(self.GOOD)
@@ -564,7 +564,7 @@ class TestRequests:
     def test_the_log_of_refusals_can_be_bounded(
         self, client_context: ZMQContext
     ) -> None:
-        """Rule N3: whoever is refused again and again does not fill the disk."""
+        """Rule N3: one that is refused again and again does not fill the disk."""
         budget = iter([True, False, True])
         bounded = Authenticator(
             client_context, AllowList(()), may_log=lambda: next(budget, False)

@@ -285,7 +285,7 @@ class TestClientSide:
     def test_something_else_there(
         self, client: ZMQSocket, monitor: ConnectionMonitor, answer: bytes
     ) -> None:
-        """Rule N4: whoever is no ZeroMQ server ends in a failed handshake."""
+        """Rule N4: what is no ZeroMQ server ends in a failed handshake."""
         with stdlib_socket.create_server(("127.0.0.1", 0)) as stranger:
             port = stranger.getsockname()[1]
             connect_socket(client, Endpoint(host="127.0.0.1", port=port))
@@ -440,7 +440,7 @@ class TestSilentConnections:
     BASE = 10**6
 
     def test_a_flood_drives_out_itself(self) -> None:
-        """N3: whoever speaks before as many others have come keeps its place."""
+        """N3: one that speaks before as many others have come keeps its place."""
         limiter = ConnectionLimiter(8, port=1, is_told_who_spoke=True)
         for number in range(1_000):
             limiter.observe([accepted(self.BASE + number)])
@@ -462,7 +462,7 @@ class TestSilentConnections:
         assert limiter.connection_count - limiter.silent_count == 4
 
     def test_the_limit_holds_for_who_speaks_late(self) -> None:
-        """N3: two that were let in for one place do not both keep it."""
+        """N3: two that were admitted for one place do not both keep it."""
         limiter = ConnectionLimiter(8, port=1, is_told_who_spoke=True)
         limiter.observe([accepted(self.BASE + n) for n in range(8)])
         for number in range(7):

@@ -63,7 +63,7 @@ class TestDecode:
     @pytest.mark.proves("N3")
     @pytest.mark.parametrize("header", [b"X", b"HTTP", b"lds\x01", b"\x00LDS\x01"])
     def test_wrong_magic(self, header: bytes) -> None:
-        """Rule N3: whoever speaks something else is told so."""
+        """Rule N3: a peer that speaks something else is told so."""
         with pytest.raises(WrongMagicError) as caught:
             decode([header, b"x"], size_bytes_max=10)
         assert caught.value.reason == "wrong-magic"

@@ -324,7 +324,7 @@ class TestDeadline:
         context: ZMQContext,
         pair: tuple[ZMQSocket, ZMQSocket],
     ) -> None:
-        """Whoever connects anew when time is up need not wait for the next deadline."""
+        """To connect anew when time is up need not wait for the next deadline."""
         served, driver = pair
         done = threading.Event()
         deadlines = [0]
@@ -526,7 +526,7 @@ class TestEnd:
     def test_accepted_calls_run_and_later_ones_are_refused(
         self, loop: PollLoop
     ) -> None:
-        """Nobody waits for a call that will never come."""
+        """No thread waits for a call that will never come."""
         ran: list[str] = []
         entered = threading.Event()
         release = threading.Event()
@@ -638,7 +638,7 @@ class TestEnd:
     def test_run_raises_why_it_could_not_go_on(
         self, pair: tuple[ZMQSocket, ZMQSocket]
     ) -> None:
-        """Whoever runs the loop in the own thread gets the exception itself."""
+        """One that runs the loop in its own thread gets the exception itself."""
         loop = PollLoop(name="test")
         loop.add_socket(pair[0], lambda _: None)
         loop.call_soon_threadsafe(pair[0].close)

@@ -31,7 +31,7 @@ class TestPeerTable:
         assert peers.known([SEVEN, EIGHT]) == {EIGHT: [b]}
 
     def test_a_peer_is_found_by_its_number_while_it_is_there(self) -> None:
-        """An answer goes to who asked, or to nobody."""
+        """An answer goes to who asked, or nowhere."""
         peers = PeerTable()
         gone, stays = peers.heard(SEVEN, b"a"), peers.heard(EIGHT, b"b")
         assert peers.get(gone.number) is gone

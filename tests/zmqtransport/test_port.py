@@ -157,7 +157,7 @@ class TestPeers:
         assert server.figure("connections") == 0
 
     def test_who_is_gone_is_not_found_any_more(self, server: Server) -> None:
-        """An answer to it is no error of ours, and goes to nobody else."""
+        """An answer to it is no error of ours, and goes nowhere else."""
         with connected(server) as socket:
             socket.send(b"x")
             ((peer, _),) = server.came.wait_for_count(1)
@@ -165,7 +165,7 @@ class TestPeers:
         assert server.call(lambda: server.port.peers.get(peer.number)) is None
 
     def test_each_event_is_told_once(self, server: Server) -> None:
-        """Whoever counts bytes of a connection would begin anew with a second one."""
+        """A count of a connection's bytes would begin anew with a second one."""
         for index in range(10):
             with connected(server) as socket, connected(server) as other:
                 socket.send(b"x")

@@ -218,7 +218,7 @@ class TestReceiveAndSend:
     def test_a_peer_that_does_not_read_fills_its_queue_only(
         self, context: ZMQContext, client_context: ZMQContext
     ) -> None:
-        """Rule N3: replies to a peer that does not read are bounded; nobody waits."""
+        """Rule N3: replies to a peer that does not read are bounded; none waits."""
         limits = SocketLimits(send_queue_count_max=10, receive_queue_count_max=10)
         server = open_socket(context, zmq.ROUTER, limits)
         endpoint = bind_socket(server, LOOPBACK)

@@ -223,7 +223,7 @@ class Client:
         return None if self._connection is None else self._connection.server
 
     def break_connection(self) -> None:
-        """Let its present connection break, on both sides."""
+        """Break its present connection, on both sides."""
         connection = self._connection
         if connection is not None:
             connection.server.connections.discard(connection)
@@ -411,7 +411,7 @@ class Client:
         self._due_ns = 0
 
     def _take(self, event: HoldingEvent) -> None:
-        """Let the shipped core decide, and do so."""
+        """Have the shipped core decide, and do so."""
         holding = self._holding
         if holding is None:
             return

@@ -162,7 +162,7 @@ class World:
         )
 
     def _elect(self) -> None:
-        """Let servers that look for a leader find or make one, now and then."""
+        """Have servers that look for a leader find or make one, now and then."""
         looking = [
             server
             for server in self.servers
@@ -223,7 +223,7 @@ class World:
         return round(self.rng.uniform(least, most) * self.timeout_ns)
 
     def _fault(self) -> None:
-        """Let something happen, and the next thing later."""
+        """Have something happen, and the next thing later."""
         if self._is_quiet:
             return
         faults: list[tuple[int, Callable[[], None]]] = [
@@ -333,7 +333,7 @@ class World:
         self.timeline.after(self._draw_ns(0.05, 1.5), heal)
 
     def _storm(self) -> None:
-        """Let everything take long for a while."""
+        """Make everything take long for a while."""
         if self._is_stormy:
             return
         self._injected("storm", "storm")

@@ -39,7 +39,7 @@ threading.Event().wait()
 
 
 def test_a_child_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
-    """It says where it serves, ends when its parent lets go, and twice is no error."""
+    """It says where it serves, ends when its parent closes it; twice is no error."""
     lines: queue.Queue[str | None] = queue.Queue()
     child = ChildProcess(
         "examples.flights.name_service",

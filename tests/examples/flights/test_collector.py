@@ -149,7 +149,7 @@ class TestCollector:
         assert stored_flights(scene) == 0
 
     def test_it_reports_a_revocation(self, scene: Scene) -> None:
-        """Whoever watches hears of it, and the next delivery is refused."""
+        """One that watches hears of it, and the next delivery is refused."""
         scene.lead()
         scene.driver.revoke()
         report = scene.next_report()
@@ -197,7 +197,7 @@ class TestCollector:
         """In a rehearsal the answer is held back, but the store has the delivery."""
         scene.lead()
         assert isinstance(scene.collector.deliver(summary(4)), Accepted)
-        scene.collector._is_closing.set()  # nobody kills it: go on at once
+        scene.collector._is_closing.set()  # nothing kills it: go on at once
         assert isinstance(scene.collector.deliver(summary(5)), Accepted)
         report = scene.next_report()
         assert isinstance(report, Held)
@@ -207,7 +207,7 @@ class TestCollector:
         assert scene.reports.empty()
 
     def test_a_successor_rehearses_nothing(self, scene: Scene) -> None:
-        """Whoever takes over in that very batch answers: one death is enough."""
+        """One that takes over in that very batch answers: one death is enough."""
         scene.lead()
         assert isinstance(scene.collector.deliver(summary(5)), Accepted)
         assert isinstance(scene.collector.deliver(summary(5, 1)), Accepted)

@@ -53,7 +53,7 @@ def accept(summary: PartitionSummary) -> Answer:
 
 
 def unused_address() -> str:
-    """Return an address at which nobody listens."""
+    """Return an address at which none listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"http://127.0.0.1:{server.getsockname()[1]}"
 
@@ -110,7 +110,7 @@ class TestDeliver:
         assert receipt.epoch == 8
 
     def test_a_leader_that_dies_before_it_answers_is_asked_again(self) -> None:
-        """Nobody knows what became of it, and repeating is safe."""
+        """What became of it is not known, and repeating is safe."""
         driver = FakeRetrievalDriver()
 
         def close_at_once(listener: socket.socket) -> None:

@@ -74,7 +74,7 @@ class TestLeaderKilled:
         assert "killed by SIGKILL after its commit of batch 5 partition 1" in text
 
     def test_a_moment_that_passed_is_made_up_for(self, victim: Victim) -> None:
-        """If nobody held an answer, the leader is killed when the next batch begins."""
+        """If none held an answer, the leader is killed when the next batch begins."""
         done: list[str] = []
         names = iter([None, "a"])
         disruption = LeaderKilled(
@@ -83,7 +83,7 @@ class TestLeaderKilled:
             leader_name=lambda: next(names),
             on_done=lambda _, text: done.append(text),
         )
-        disruption.begin_batch(6)  # nobody leads: nobody can be killed
+        disruption.begin_batch(6)  # none leads: none can be killed
         assert done == []
         disruption.begin_batch(7)
         victim.wait()

@@ -132,7 +132,7 @@ class TestTotalsCore:
         )
 
     def test_what_is_not_a_total_is_refused_when_it_is_read(self) -> None:
-        """Nobody counts on from values that mean something else."""
+        """None counts on from values that mean something else."""
         stored = {"totals/UA": VersionedValue(value=b"{}!", version=1)}
         with pytest.raises(ValueError, match="malformed"):
             decode_totals(stored)

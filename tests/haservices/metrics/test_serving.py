@@ -332,7 +332,7 @@ class TestBounds:
             assert has_ended(slow[0])
 
     def test_a_client_that_says_nothing_is_ended(self, metrics: MetricsServer) -> None:
-        """At its deadline, with nobody pushing."""
+        """At its deadline, without a push from outside."""
         with connected(metrics) as silent:
             assert has_ended(silent)
 

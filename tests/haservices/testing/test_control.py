@@ -63,7 +63,7 @@ class TestLeadershipControl:
     def test_grant_to_the_leader_changes_nothing(
         self, connect: Callable[..., HAServices]
     ) -> None:
-        """Whoever leads already goes on under the same epoch."""
+        """The present leader goes on under the same epoch."""
         ha = connect()
         leader = Candidate(connect(), "a:1")
         session = leader.wait_for_confirm()
@@ -172,7 +172,7 @@ class TestLeadershipControl:
             LeadershipControl(ha)
 
     def test_closed_services_cannot_be_controlled(self) -> None:
-        """Whoever controls services that are closed is told so, and does not hang."""
+        """One that controls services that are closed is told so, and does not hang."""
         with open_ha_services("embedded:closed") as ha:
             control = LeadershipControl(ha)
         for act in (control.cut, control.heal, control.pause, control.expire):

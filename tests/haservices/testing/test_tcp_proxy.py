@@ -162,7 +162,7 @@ class TestCut:
     def test_more_than_the_buffers_hold_is_not_lost(
         self, proxy: TCPProxy, listener: socket.socket
     ) -> None:
-        """A cut stops the sender when the buffers are full, and lets it go on."""
+        """A cut stops the sender when the buffers are full; then it goes on."""
         sent = os.urandom(20_000_000)
         with connect(proxy) as client, accept(listener) as server:
             proxy.cut_requests()
@@ -196,7 +196,7 @@ class TestCut:
     def test_a_connection_made_meanwhile_is_silent(
         self, proxy: TCPProxy, listener: socket.socket
     ) -> None:
-        """It is accepted, reaches nobody, and is served once healed."""
+        """It is accepted, gets no further, and is served once healed."""
         proxy.cut()
         with connect(proxy) as client:
             client.sendall(b"hello")
@@ -270,7 +270,7 @@ class TestClosing:
     def test_refuse_is_for_new_connections(
         self, proxy: TCPProxy, listener: socket.socket
     ) -> None:
-        """While it refuses, nobody listens; healing listens on the same port."""
+        """While it refuses, none listens; healing listens on the same port."""
         with connected(proxy, listener) as (client, server):
             proxy.refuse()
             with pytest.raises(ConnectionRefusedError):

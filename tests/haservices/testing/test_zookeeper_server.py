@@ -53,7 +53,7 @@ def client_of(address: str, **settings: object) -> KazooClient:
 
 
 def end(client: KazooClient) -> None:
-    """End the session of *client*, and let its sockets go."""
+    """End the session of *client*, and release its sockets."""
     client.stop()
     client.close()
 

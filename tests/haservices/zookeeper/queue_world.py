@@ -337,7 +337,7 @@ class Client:
         for operation in question.operations:
             if isinstance(operation, DeleteNode):
                 if operation.path == PATHS.leader:
-                    # Nobody deletes what another has published.
+                    # None deletes what another has published.
                     owner = self.tree.nodes[PATHS.leader].stat.owner_session_id
                     assert owner == self.session_id
                 self.tree.delete(operation.path)
@@ -375,7 +375,7 @@ class Client:
     # -- the holding -------------------------------------------------------------------
 
     def write(self, *, is_publication: bool) -> None:
-        """Let the holding write its own node, and publish, if it is its turn."""
+        """Have the holding write its own node, and publish, if it is its turn."""
         entry, version = self.entry, self.turn_version
         if entry is None or version is None or self.question is not None:
             return
@@ -480,14 +480,14 @@ class Client:
         self.turn()
 
     def execute(self) -> bool:
-        """Let ZooKeeper do the next thing; return whether there was one."""
+        """Have ZooKeeper do the next thing; return whether there was one."""
         if not self.is_connected or not self.outbox:
             return False
         self.outbox.pop(0)()
         return True
 
     def execute_all(self) -> None:
-        """Let ZooKeeper do all that it was asked for."""
+        """Have ZooKeeper do all that it was asked for."""
         while self.execute():
             pass
 
@@ -506,7 +506,7 @@ class Client:
         self.step(ContenderClosed())
 
     def return_from_revoke(self) -> bool:
-        """Let a revoke callback return; return whether there was one."""
+        """Return from a revoke callback; return whether there was one."""
         if self.revokes_under_way == 0:
             return False
         self.revokes_under_way -= 1
@@ -514,7 +514,7 @@ class Client:
         return True
 
     def pass_time(self, now_ns: int) -> None:
-        """Let it be *now_ns*; tell at each deadline in between."""
+        """Move time on to *now_ns*; tell at each deadline in between."""
         while True:
             due_ns = self.core.next_deadline_ns()
             if due_ns is None or due_ns > now_ns:

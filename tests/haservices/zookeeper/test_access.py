@@ -1,4 +1,4 @@
-"""Who is let in, whom we trust, and what is said when nobody answers."""
+"""Who is admitted, whom we trust, and what is said when there is no answer."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def watcher_counts(server: ZooKeeperServer) -> dict[str, int]:
 
 
 class TestNodes:
-    """What stands in ZooKeeper, for whoever looks with other tools."""
+    """What stands in ZooKeeper, for those who look with other tools."""
 
     def test_epoch_is_the_transaction_that_created_the_contenders_node(
         self, cluster: Cluster
@@ -271,7 +271,7 @@ class TestTampering:
     def test_a_deleted_contender_is_revoked_and_queues_last(
         self, cluster: Cluster
     ) -> None:
-        """E8: whoever deletes the holder's node ends its leadership."""
+        """E8: to delete the holder's node ends its leadership."""
         _, leader, first = cluster.lead(cluster.open())
         _, follower = cluster.contend(cluster.open(), "b:1")
         listener = listening(cluster.open())
@@ -328,7 +328,7 @@ class TestTampering:
     def test_a_contenders_node_that_is_overwritten_ends_its_entry(
         self, cluster: Cluster
     ) -> None:
-        """E8: nobody knows what stands in it now: revoked, and registered again."""
+        """E8: what stands in it now is not known: revoked, and registered again."""
         _, leader, first = cluster.lead(cluster.open())
         cluster.client.set(cluster.contenders()[0], b"{}")
         second = leader.wait_for_confirm(2)
@@ -474,7 +474,7 @@ class TestSessions:
         listener.wait_for_leader(lambda found: found is not None)
         ended = ha.session_id
         identity = ha._session._connection._client.client_id
-        # Whoever holds id and password of a session may close it.
+        # One that holds id and password of a session may close it.
         thief = KazooClient(hosts=zookeeper_server.address, client_id=identity)
         thief.start()
         thief.stop()
@@ -544,7 +544,7 @@ class TestSessions:
     def test_closing_while_out_of_contact_is_bounded(
         self, cluster: Cluster, zookeeper_server: ZooKeeperServer
     ) -> None:
-        """E7: close() returns though nobody answers; the session ends later."""
+        """E7: close() returns though there is no answer; the session ends later."""
         with TCPProxy(zookeeper_server.port) as proxy:
             ha = cluster.open(
                 url=f"zookeeper://{proxy.address}{urlsplit(cluster.url).path}",

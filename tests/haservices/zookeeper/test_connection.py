@@ -99,7 +99,7 @@ class TestOrder:
         """
         A watch that fired after an answer is told after it.
 
-        The answer may come while whoever asked has not yet said what to do with it.
+        The answer may come while its asker has not yet said what to do with it.
         Told after the watch, it would undo what the watch has told: a contender would
         wait for ever for the end of a predecessor that is gone.
         """

@@ -49,7 +49,7 @@ class Stage:
         )
 
     def pass_time(self, after_ns: int) -> list[ContactEffect]:
-        """Let time pass, and tell at each deadline in between."""
+        """Move time on, and tell at each deadline in between."""
         end_ns = self.now_ns + after_ns
         effects: list[ContactEffect] = []
         while True:
@@ -142,7 +142,7 @@ def test_lost_is_concluded_a_timeout_after_the_last_sign_of_life(
 
 @pytest.mark.proves("E5")
 def test_a_long_pause_ends_in_lost_at_once(connected: Stage) -> None:
-    """E5: whoever wakes from it hears of both."""
+    """E5: one that wakes from it hears of both."""
     effects = connected.step(TimePassed(), after_ns=2 * TIMEOUT_NS)
     assert [one for one in effects if not isinstance(one, SendHeartbeat)] == [
         TellSuspended(),

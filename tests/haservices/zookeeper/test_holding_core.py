@@ -112,7 +112,7 @@ class Stage:
         return effects
 
     def turn(self, *, after_ns: int = 0) -> list[HoldingEffect]:
-        """Let it ask the next question."""
+        """Have it ask the next question."""
         return self.step(TurnCame(version=self.version), after_ns=after_ns)
 
     def answer(self, *, after_ns: int = 0, **fields: bool) -> list[HoldingEffect]:
@@ -320,7 +320,7 @@ def test_each_write_names_the_version_of_the_last(holding: Stage) -> None:
 def test_other_failures_are_not_ours_to_deal_with(
     holding: Stage, is_sync: bool
 ) -> None:
-    """E5: a lost connection lets the contender look everything up again."""
+    """E5: after a lost connection the contender looks everything up again."""
     holding.turn(after_ns=TENTH_NS)
     if not is_sync:
         holding.answer()
@@ -497,7 +497,7 @@ def test_what_is_published_already_is_looked_at(holding: Stage, is_ours: bool) -
 
 @pytest.mark.proves("E3")
 def test_what_is_gone_again_is_created(holding: Stage) -> None:
-    """E3: whoever deleted it, ours comes next."""
+    """E3: whichever deleted it, ours comes next."""
     holding.step(ConfirmAsked(number=1, address="a:1", confirm_count=1))
     holding.turn()
     exists = TransactionFailedError(1, NodeExistsError("leader"))
@@ -568,7 +568,7 @@ def test_a_transaction_that_fails_after_the_end_is_refused(holding: Stage) -> No
 
 @pytest.mark.proves("E4")
 def test_a_write_that_commits_after_the_end_affirms_nothing(stage: Stage) -> None:
-    """E4: but it counts for when others may be let past."""
+    """E4: but it counts for when others may pass."""
     stage.turn()
     stage.step(HoldingClosed())
     effects = stage.answer()

@@ -160,7 +160,7 @@ class HoldingMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.question is None and not self.is_over)
     @rule()
     def turn(self) -> None:
-        """Look at the node if need be, then let the core ask."""
+        """Look at the node if need be, then have the core ask."""
         if self.known is None:
             self.known = self.version
         if self.known is None:
@@ -189,7 +189,7 @@ class HoldingMachine(RuleBasedStateMachine):
 
     @rule(passed_ns=st.integers(min_value=1, max_value=300))
     def pass_time(self, passed_ns: int) -> None:
-        """Let time pass, and tell at each deadline in between."""
+        """Move time on, and tell at each deadline in between."""
         end_ns = self.now_ns + passed_ns
         while True:
             due_ns = self.core.next_deadline_ns()
@@ -209,13 +209,13 @@ class HoldingMachine(RuleBasedStateMachine):
 
     @rule()
     def mark(self) -> None:
-        """Let an operator set the node."""
+        """Have an operator set the node."""
         if self.version is not None:
             self.version += 1
 
     @rule()
     def delete(self) -> None:
-        """Let somebody delete it."""
+        """Have somebody delete it."""
         self.version = None
 
     @precondition(lambda self: self.question is not None)

@@ -65,7 +65,7 @@ class Ensemble:
         self.zxid = 0
 
     def register(self, index: int, contender: int) -> None:
-        """Let a contender queue, at the end."""
+        """Queue a contender, at the end."""
         self.zxid += 1
         contender_id = f"{contender:032x}"
         path = COMPONENTS[index].contender(f"{contender_id}-{self.zxid:010d}")
@@ -85,7 +85,7 @@ class Ensemble:
         )
 
     def grant(self, index: int) -> None:
-        """Let the first write its node, as a holder does all the time, and publish."""
+        """Have the first write its node, as a holder does all the time, and publish."""
         for first in self.queues[index][:1]:
             if not first.record.is_ended:
                 record = msgspec.structs.replace(first.record, is_granted=True)
@@ -98,7 +98,7 @@ class Ensemble:
         return attrs.evolve(contender, stat=stat, record=record)
 
     def leave(self, index: int) -> None:
-        """Let the first leave, and take along what it has published."""
+        """Remove the first, and what it has published."""
         if self.queues[index]:
             del self.queues[index][0]
             self.published[index] = False
@@ -175,28 +175,28 @@ class OperationsMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """Begin with nobody."""
+        """Begin without contenders."""
         self.ensemble = Ensemble()
 
     @rule(index=st.integers(0, 1), contender=st.integers(1, 4))
     def register(self, index: int, contender: int) -> None:
-        """Let a contender queue, once at a time."""
+        """Queue a contender, once at a time."""
         queue = self.ensemble.queues[index]
         if all(each.contender_id != f"{contender:032x}" for each in queue):
             self.ensemble.register(index, contender)
 
     @rule(index=st.integers(0, 1))
     def grant(self, index: int) -> None:
-        """Let the first lead."""
+        """Make the first lead."""
         self.ensemble.grant(index)
 
     @rule(index=st.integers(0, 1))
     def leave(self, index: int) -> None:
-        """Let the first leave."""
+        """Remove the first."""
         self.ensemble.leave(index)
 
     def interference(self, rounds: list[int]) -> Callable[[], None]:
-        """Return what lets others do something, before as many steps as are given."""
+        """Return what makes others do something, before as many steps as are given."""
 
         def interfere() -> None:
             if rounds:
@@ -368,7 +368,7 @@ class TestTransfer:
         assert not ensemble.queues[0][0].record.is_ended
 
     def test_the_leadership_that_ends_is_told(self) -> None:
-        """N6: and none if nobody led."""
+        """N6: and none if there was no leader."""
         for is_granted in (False, True):
             ensemble = Ensemble()
             ensemble.register(0, 1)

@@ -149,7 +149,7 @@ class Contender:
         return self.step(QuestionAnswered(path=path, stat=stat, names=names, node=node))
 
     def fail(self, error: Exception) -> tuple[QueueEffect, ...]:
-        """Let what is under way come to nothing."""
+        """Make what is under way come to nothing."""
         return self.step(QuestionFailed(error=error))
 
     def register(self) -> None:
@@ -295,7 +295,7 @@ class TestRegistering:
 
 class TestQueueing:
     def test_the_first_holds(self) -> None:
-        """E1: whoever registered first; the order of the list says nothing."""
+        """E1: the one that registered first; the order of the list says nothing."""
         contender = Contender()
         contender.register()
         contender.turn()

@@ -36,7 +36,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """Begin with nobody in the queue."""
+        """Begin with an empty queue."""
         self.tree = Tree()
         self.clients = tuple(Client(self.tree, number + 1) for number in range(COUNT))
         for client in self.clients:
@@ -44,25 +44,25 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, count=st.integers(min_value=1, max_value=4))
     def execute(self, number: int, count: int) -> None:
-        """Let ZooKeeper do what it was asked for."""
+        """Have ZooKeeper do what it was asked for."""
         for _ in range(count):
             self.clients[number].execute()
 
     @rule(number=NUMBERS, count=st.integers(min_value=1, max_value=6))
     def exchange(self, number: int, count: int) -> None:
-        """Let ZooKeeper do something, and answer."""
+        """Have ZooKeeper do something, and answer."""
         for _ in range(count):
             self.clients[number].execute()
             self.clients[number].receive()
 
     @rule(number=NUMBERS)
     def receive(self, number: int) -> None:
-        """Let what came back be taken."""
+        """Take what came back."""
         self.clients[number].receive()
 
     @rule(number=NUMBERS, is_publication=st.booleans())
     def write(self, number: int, is_publication: bool) -> None:
-        """Let the holder write its own node, and perhaps publish."""
+        """Have the holder write its own node, and perhaps publish."""
         self.clients[number].write(is_publication=is_publication)
 
     @rule(number=NUMBERS, is_executed=st.booleans(), is_kept=st.booleans())
@@ -86,17 +86,17 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(number=NUMBERS)
     def close(self, number: int) -> None:
-        """Let a contender leave the election."""
+        """Have a contender leave the election."""
         self.clients[number].close()
 
     @rule(number=NUMBERS)
     def return_from_revoke(self, number: int) -> None:
-        """Let a revoke callback return."""
+        """Return from a revoke callback."""
         self.clients[number].return_from_revoke()
 
     @rule()
     def mark(self) -> None:
-        """Let an operator end the leadership of the first in the queue."""
+        """Have an operator end the leadership of the first in the queue."""
         for path in self.tree.queue[:1]:
             record = decode_contender(self.tree.nodes[path].value, path=path)
             ended = msgspec.structs.replace(record, is_ended=True)
@@ -104,19 +104,19 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(place=st.integers(min_value=0, max_value=COUNT - 1))
     def delete(self, place: int) -> None:
-        """Let an operator delete a node."""
+        """Have an operator delete a node."""
         for path in self.tree.queue[place : place + 1]:
             self.tree.delete(path)
 
     @rule(passed_ns=st.integers(min_value=1, max_value=TIMEOUT_NS))
     def pass_time(self, passed_ns: int) -> None:
-        """Let time pass."""
+        """Move time on."""
         for client in self.clients:
             client.pass_time(client.now_ns + passed_ns)
 
     @rule()
     def settle(self) -> None:
-        """Let all connections hold until nothing more happens; look at the queue."""
+        """Have all connections hold until nothing more happens; look at the queue."""
         for client in self.clients:
             if not client.is_connected:
                 client.connect()
@@ -175,7 +175,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_the_first_holds(self) -> None:
-        """Whoever holds was the first when it looked; a node that is there still is."""
+        """The holder was the first when it looked; a node that is there still is."""
         queue = self.tree.queue if self.clients else []
         for client in self.clients:
             if client.entry is not None and client.entry.path in queue:

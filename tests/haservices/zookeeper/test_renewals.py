@@ -27,7 +27,7 @@ class History:
         self.core.step(event, now_ns=now_ns)
 
     def open(self, sent_ns: int, session_id: int = SESSION) -> None:
-        """Let a handshake be answered."""
+        """Answer a handshake."""
         self.step(
             ConnectionOpened(
                 session_id=session_id, session_timeout_ns=TIMEOUT_NS, sent_ns=sent_ns
@@ -36,11 +36,11 @@ class History:
         )
 
     def sync(self, sent_ns: int) -> None:
-        """Let the leader answer a sync."""
+        """Have the leader answer a sync."""
         self.step(SyncAnswered(sent_ns=sent_ns), sent_ns + 2)
 
     def write(self, sent_ns: int, *, answered_ns: int | None = None) -> None:
-        """Let a write commit."""
+        """Have a write commit."""
         self.step(
             WriteCommitted(sent_ns=sent_ns),
             sent_ns + 2 if answered_ns is None else answered_ns,

@@ -61,7 +61,7 @@ class RenewalsMachine(RuleBasedStateMachine):
 
     @rule(ago_ns=st.integers(min_value=0, max_value=200), is_new=st.booleans())
     def connect(self, ago_ns: int, is_new: bool) -> None:
-        """Let a handshake be answered, of this session or another one."""
+        """Answer a handshake, of this session or another one."""
         if is_new or self.session_id == 0:
             self.session_id += 1
         self.connection += 1
@@ -78,13 +78,13 @@ class RenewalsMachine(RuleBasedStateMachine):
 
     @rule()
     def disconnect(self) -> None:
-        """Let the connection break."""
+        """Break the connection."""
         self.is_open = False
         self.step(ConnectionClosed())
 
     @rule(ago_ns=st.integers(min_value=0, max_value=500), is_write=st.booleans())
     def answer(self, ago_ns: int, is_write: bool) -> None:
-        """Let the leader answer something that was sent a while ago."""
+        """Have the leader answer something that was sent a while ago."""
         sent_ns = self.now_ns - ago_ns
         if self.is_open:
             self.exchanges.append(
@@ -98,7 +98,7 @@ class RenewalsMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(min_value=1, max_value=15), is_chained=st.booleans())
     def beat(self, count: int, is_chained: bool) -> None:
-        """Let a holder write every tenth of the timeout, after a sync or without."""
+        """Have a holder write every tenth of the timeout, after a sync or without."""
         for _ in range(count):
             self.now_ns += 98
             if is_chained:

@@ -219,7 +219,7 @@ class TestLimits:
     def test_one_byte_more_is_refused_before_it_is_sent(
         self, leader: Leader, zookeeper_client: KazooClient
     ) -> None:
-        """L3: the refusal says how large it is; nothing was written, nobody is hurt."""
+        """L3: the refusal says how large it is; nothing was written, none is hurt."""
         puts = leader.puts_of(REQUEST_SIZE_BYTES_MAX + 1)
         with pytest.raises(
             ConfigurationError, match=r"1,048,576 bytes of .* 1,048,575"

@@ -57,7 +57,7 @@ class RetrievalMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """Begin with nobody who ever led, and without contact."""
+        """Begin without a leader so far, and without contact."""
         self.history = [Moment(leader=None, children_zxid=1, truth=None)]
         self.epoch = 0
         self.core = RetrievalCore(leader="/leader")
@@ -90,7 +90,7 @@ class RetrievalMachine(RuleBasedStateMachine):
 
     @rule(is_new=st.booleans())
     def publish(self, is_new: bool) -> None:
-        """Let a leader publish: a new one, or the present one again."""
+        """Have a leader publish: a new one, or the present one again."""
         last = self.history[-1]
         zxid = len(self.history) + 1
         is_creation = is_new or last.leader is None
@@ -120,7 +120,7 @@ class RetrievalMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.history[-1].leader is not None)
     @rule()
     def end(self) -> None:
-        """Let the leader's node be deleted."""
+        """Delete the leader's node."""
         zxid = len(self.history) + 1
         self.history.append(Moment(leader=None, children_zxid=zxid, truth=None))
 
@@ -128,7 +128,7 @@ class RetrievalMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(min_value=1, max_value=4))
     def catch_up(self, count: int) -> None:
-        """Let our server see more of what happened; the watch tells once."""
+        """Show our server more of what happened; the watch tells once."""
         for _ in range(count):
             if self.shown + 1 >= len(self.history):
                 return
@@ -140,7 +140,7 @@ class RetrievalMachine(RuleBasedStateMachine):
 
     @rule()
     def answer(self) -> None:
-        """Let our server answer the oldest question: it watches, then looks."""
+        """Have our server answer the oldest question: it watches, then looks."""
         if self.pending:
             moment = self.history[self.shown]
             stat = NodeStat(
@@ -208,7 +208,7 @@ class RetrievalMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Let our server catch up; then the listener holds what is true."""
+        """Have our server catch up; then the listener holds what is true."""
         if not self.is_connected:
             self.connect(0)
         for _ in range(1_000):

@@ -165,7 +165,7 @@ class StoreMachine(RuleBasedStateMachine):
         ),
     )
     def commit(self, number: int, operations: list[StoreOperation]) -> None:
-        """Let one of the leaders commit."""
+        """Have one of the leaders commit."""
         before = self.store.contents()
         core = CommitCore(
             operations,

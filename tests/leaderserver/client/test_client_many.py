@@ -83,7 +83,7 @@ def answer_to(body: BatchedBody) -> BatchedReply:
 
 
 def answer(client: Client, request: Request) -> list[Request]:
-    """Let the server do what *request* asks for; return what is sent then."""
+    """Have the server do what *request* asks for; return what is sent then."""
     if isinstance(request.body, BatchRequest):
         answers = [answer_to(body) for body in request.body.bodies]
         return requests(client.answer(BatchReply(bodies=answers), request.number))

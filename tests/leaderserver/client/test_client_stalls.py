@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @final
 class _StillLink:
-    """A link without a thread: what is posted is done at once, by whoever posts it."""
+    """A link without a thread: what is posted is done at once, by the poster."""
 
     def __init__(self, client: LeaderClient) -> None:
         self.client = client

@@ -359,7 +359,7 @@ class TestRefusal:
         self, tmp_path: Path, listener: socket.socket
     ) -> None:
         """
-        Whoever is taken off the allow-list hears why, once; and is back when listed.
+        One that is taken off the allow-list hears why, once; and is back when listed.
 
         libzmq tries no more after a refusal, so the link does (N4).
         """

@@ -37,7 +37,7 @@ COUNTS = (
 
 
 def _setting(name: str, value: object) -> dict[str, Any]:
-    """Return one setting, of whatever type: mypy would not let most of these pass."""
+    """Return one setting, of whatever type: mypy would not pass most of these."""
     return {name: value}
 
 
@@ -98,7 +98,7 @@ class TestEndpoints:
 
     @pytest.mark.parametrize("text", ["tcp://*:5171", "tcp://example.org:0"])
     def test_clients_are_told_where_they_can_connect(self, text: str) -> None:
-        """Nobody can connect to every interface, or to port 0."""
+        """No socket can connect to every interface, or to port 0."""
         with pytest.raises(ConfigurationError, match="cannot connect to"):
             ServerConfig(publish_address=text)
 
@@ -134,7 +134,7 @@ class TestSecurity:
             ServerConfig(**files)
 
     def test_files_are_not_shown(self) -> None:
-        """Where keys are kept is nobody's business in a log."""
+        """Where keys are kept is not for a log."""
         assert "server.key" not in repr(ServerConfig(**CURVE))
 
     @pytest.mark.parametrize("name", [*sorted(CURVE), "data_dir"])

@@ -214,7 +214,7 @@ class Waiting:
 
 class TestContenders:
     def test_who_waits_in_vain_is_told(self, disk: FaultyDisk) -> None:
-        """E8: nobody waits in silence; a grant comes when the disk takes it again."""
+        """E8: none waits in silence; a grant comes when the disk takes it again."""
         with (
             ServerOnFaultyDisk(disk) as server,
             open_ha_services(config(server)) as ha,

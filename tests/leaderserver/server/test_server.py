@@ -566,7 +566,7 @@ class TestPublishing:
 class TestLimits:
     @pytest.mark.proves("N3")
     def test_connections_are_bounded(self) -> None:
-        """One too many is turned away, and let in when there is room (N3)."""
+        """One too many is turned away, and admitted when there is room (N3)."""
         config = ServerConfig(bind=ANY_PORT, connections_max=1)
         with LeaderServer(config) as server:
             first = ScriptedClient(server)
@@ -904,7 +904,7 @@ class TestCurve:
     def test_the_publishing_port_is_for_those_who_may_observe_all(
         self, keys: _Keys
     ) -> None:
-        """N4: libzmq asks nobody who may subscribe to what, so others stay out."""
+        """N4: libzmq does not ask who may subscribe to what, so others stay out."""
         watcher = CurveKeyPair.generate()
         keys.list_clients(
             olga=(keys.observer, ["observe"]), wanda=(watcher, ["observe:c/job"])

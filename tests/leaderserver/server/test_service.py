@@ -323,7 +323,7 @@ class TestSecrets:
     def test_a_connection_that_closed_is_evidence(
         self, alice: Talker, bob: Talker
     ) -> None:
-        """Whoever is not heard from within a lease of it is over (E5)."""
+        """One that is not heard from within a lease of it is over (E5)."""
         conversation = alice.conversation
         granted = alice.lead("x")
         alice.say(confirm(granted.affirmation))
@@ -475,7 +475,7 @@ class TestHeartbeats:
 
 class TestElection:
     def test_grant_confirm_publish(self, alice: Talker, bob: Talker) -> None:
-        """Nobody hears of a leader that has not confirmed (E3)."""
+        """None hears of a leader that has not confirmed (E3)."""
         nobody = SnapshotReply(revision=0, is_undecided=False, publication=None)
         assert bob.answer(subscribe()) == nobody
         outgoing = alice.say(register("x"))
@@ -499,7 +499,7 @@ class TestElection:
         )
 
     def test_nobody_leads_before_another_does(self, alice: Talker, bob: Talker) -> None:
-        """Withdrawing publishes nobody, then grants, then answers (E7)."""
+        """Withdrawing publishes no leader, then grants, then answers (E7)."""
         bob.answer(subscribe())
         granted = alice.lead("x")
         alice.say(confirm(granted.affirmation))
@@ -544,7 +544,7 @@ class TestElection:
         assert alice.answer(confirm(granted.affirmation)) == DoneReply()
 
     def test_a_stale_confirm_changes_nothing(self, alice: Talker) -> None:
-        """Nor does one of a component that nobody has heard of (E3)."""
+        """Nor does one of a component that is not known (E3)."""
         granted = alice.lead("x")
         alice.say(WithdrawRequest(component_id=JOB, contender_id="x"))
         assert failure(alice.say(confirm(granted.affirmation))) == "stale"
@@ -593,7 +593,7 @@ class TestElection:
         )
         assert isinstance(revoked, Send)
         assert revoked.peer == "alice"
-        # Nobody leads until the holder has stopped: there is nothing more to end.
+        # None leads until the holder has stopped: there is nothing more to end.
         nothing = TransferredReply(leader_session_id=None, epoch=0)
         assert bob.answer(transfer) == nothing
         next_granted, _ = alice.say(
@@ -798,7 +798,7 @@ class TestAfterAStart:
 
     @pytest.mark.proves("N3")
     def test_session_that_ends_in_its_subscription_leaves_nothing(self) -> None:
-        """N3: what is subscribed by nobody is not kept, and nothing is answered."""
+        """N3: what has no subscription is not kept, and nothing is answered."""
         conversation = Conversation()
         olga = Talker(conversation, "olga", OBSERVER)
         olga.hello(session_timeout_ns=200)
@@ -926,7 +926,7 @@ class TestAfterAStart:
 
 
 def say_batch(talker: Talker, bodies: list[BatchedBody]) -> list[Outgoing]:
-    """Say *bodies* in one batch, and let its turn come; return all that is sent."""
+    """Say *bodies* in one batch, and take its turn; return all that is sent."""
     outgoing = talker.say(BatchRequest(bodies=bodies))
     return outgoing + talker.conversation.advance(0)
 
@@ -1042,7 +1042,7 @@ class TestBatches:
     def test_what_names_a_leadership_does_not_wait(
         self, alice: Talker, bob: Talker
     ) -> None:
-        """E4: a successor waits for no batch of the session that lets go."""
+        """E4: a successor waits for no batch of the session that withdraws."""
         granted = alice.lead("a")
         bob.say(register("b"))
         assert alice.say(BatchRequest(bodies=[register("c", "c/other")])) == []
@@ -1092,7 +1092,7 @@ class TestSubscriptions:
         )
 
     def test_nobody_listens_nothing_is_sent(self, alice: Talker, bob: Talker) -> None:
-        """What nobody subscribed to is not broadcast, and unsubscribing ends it."""
+        """What has no subscription is not broadcast, and unsubscribing ends it."""
         bob.answer(subscribe())
         assert bob.answer(UnsubscribeRequest(component_id=JOB)) == DoneReply()
         granted = alice.lead("x")

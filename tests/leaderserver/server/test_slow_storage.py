@@ -88,7 +88,7 @@ def granted(sent: list[ToClient]) -> Granted:
 
 
 def lead(conversation: SlowConversation, who: Talker, contender_id: str) -> Granted:
-    """Let *who* lead, and the epoch be recorded."""
+    """Make *who* lead, with the epoch recorded."""
     who.say(register(contender_id))
     return granted(conversation.work())
 

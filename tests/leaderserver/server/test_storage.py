@@ -446,6 +446,6 @@ class TestSQLiteStorage:
         storage.close()
 
     def test_only_its_owner_may_lock_it(self, tmp_path: Path) -> None:
-        """The lock file invites nobody else."""
+        """The lock file invites no other."""
         SQLiteStorage(tmp_path).close()
         assert os.stat(tmp_path / "lock").st_mode & 0o077 == 0  # noqa: PTH116

@@ -430,7 +430,7 @@ class TestOwners:
         """
         An attached state is owned like a query's (W5).
 
-        Whoever was the owner before, and comes back, begins with all that there is.
+        A former owner that comes back begins with all that there is.
         """
         other = Attached(query.spark, query.checkpoint.with_name("other"))
         feed.add(row("a", 1), row("b", 2))

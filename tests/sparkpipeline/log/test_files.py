@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 def chunk_size_bytes(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> int:
-    """Have files read in chunks of so many bytes: lines end anywhere in them."""
+    """Have files read in chunks of that many bytes: lines end anywhere in them."""
     monkeypatch.setattr(log_files, "_CHUNK_SIZE_BYTES", request.param)
     size_bytes: int = request.param
     return size_bytes
@@ -125,7 +125,7 @@ class TestLines:
     def test_another_file_is_an_error(
         self, path: Path, content: bytes | None, detail: str
     ) -> None:
-        """O4: gone, shorter, or written anew: nobody knows what was in it."""
+        """O4: gone, shorter, or written anew: what was in it is not known."""
         if content is not None:
             path.write_bytes(content)
         with pytest.raises(LogPartitionError, match=detail) as raised:

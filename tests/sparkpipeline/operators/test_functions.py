@@ -58,7 +58,7 @@ class Run:
         return self.checkpoint / "operator"
 
     def add(self, *counts: int) -> None:
-        """Add a batch of so many new numbers for each of *counts*."""
+        """Add a batch of that many new numbers for each of *counts*."""
         for count in counts:
             first = len(self.added)
             numbers = list(range(first, first + count))

@@ -69,7 +69,7 @@ def nodes(config: HAConfig) -> Iterator[QueryableStateClient]:
 
 @pytest.fixture
 def config(request: pytest.FixtureRequest) -> Iterator[HAConfig]:
-    """Yield a name service of the test's own, where nobody is yet."""
+    """Yield a name service of the test's own, which is empty yet."""
     config = HAConfig(url=f"embedded:{request.node.name}")
     with open_ha_services(config):
         yield config
@@ -235,7 +235,7 @@ class TestPublisher:
             publisher.wait(publisher.offer(batch(1)))
             publisher.wait(publisher.offer(batch(2)))
             assert client.operator_state("job", "offsets").items == ((0, "theirs"),)
-            publisher.offer(EMPTY)  # which nobody can refuse: no thread is left behind
+            publisher.offer(EMPTY)  # which is never refused: no thread is left behind
             wait_until(lambda: not workers())
         (delayed,) = [one for one in logs if one["event"] == "operator_state.delayed"]
         assert delayed["batch_id"] == 1
@@ -261,7 +261,7 @@ class TestPublisher:
     def test_an_operator_without_states_publishes_nothing(
         self, config: HAConfig
     ) -> None:
-        """O5: and waits for nobody."""
+        """O5: and waits for none."""
         publisher = OperatorStatePublisher(
             OperatorStatePublication(config=config, job_id="job", wait_seconds=60)
         )

@@ -243,7 +243,7 @@ class TestOutput:
         assert raised.value.operator_index == 1
 
     def test_a_timestamp_without_a_zone_is_another_type(self) -> None:
-        """Nobody guesses of which zone it is."""
+        """It is not guessed of which zone it is."""
         batch = pa.RecordBatch.from_arrays(
             [pa.nulls(1, pa.timestamp("us"))], names=["t"]
         )

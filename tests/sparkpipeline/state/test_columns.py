@@ -414,7 +414,7 @@ class TestWithSpark:
     def test_text_that_is_none_is_shown_as_spark_shows_it(
         self, spark: SparkSession
     ) -> None:
-        """Spark lets any bytes be a string; both sides replace what is no UTF-8."""
+        """Spark takes any bytes for a string; both sides replace what is no UTF-8."""
         df = spark.sql("select cast(X'61ff62c3' as string) as a")
         payloads = encoded_rows(df.toArrow().to_batches()[0], ["a"])
         codec = ValueCodec(fields_of(AtomicType.STRING))

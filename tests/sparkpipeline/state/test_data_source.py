@@ -379,7 +379,7 @@ class TestMistakes:
     def test_what_is_not_there(
         self, cluster: StateCluster, spark: SparkSession, job_id: str
     ) -> None:
-        """Reading names the job or the state that nobody knows."""
+        """Reading names the job or the state that is not known."""
         with pytest.raises(PySparkException, match=f"a job '{job_id}'"):
             load(spark, cluster, job_id=job_id, state_name="s").collect()
         with pytest.raises(PySparkException, match="the option state_name is missing"):

@@ -90,7 +90,7 @@ class TestLocalMode:
     def test_a_node_outlives_the_worker_that_started_it(
         self, spark: SparkSession, config: HAConfig, tmp_path: Path
     ) -> None:
-        """It is nobody's child: it has a session of its own, and ends at a signal."""
+        """It has no parent: it has a session of its own, and ends at a signal."""
         (node,) = start_nodes(spark, config, data_dir=tmp_path).nodes
         assert os.getsid(node.pid) == node.pid
         os.kill(node.pid, signal.SIGTERM)

@@ -245,7 +245,7 @@ class TestCheckpoints:
         assert logged(cluster, job_id) == [2]
         assert not cluster.client.exists(job_id, "log", "b")
         assert cluster.client.describe(job_id, "log").generation == 3
-        # Whoever owned it before is another query now.
+        # Its owner before is another query now.
         feed.add({"k": "a", "n": 3})
         with pytest.raises(StateOwnedError, match="belongs to query"):
             run_to_end(publish(feed.frame()), tmp_path / "first")

@@ -95,7 +95,7 @@ class Contenders:
         return contender
 
     def enter(self, *, number: int = 2) -> ClientContender:
-        """Enter a contender, and let the server take it by request *number*."""
+        """Enter a contender, and have the server take it by request *number*."""
         contender = self.add()
         self.outbox.exchanges.end((Purpose.REGISTER, "x"))
         self.all.registered("x", ticket=70, number=number)
@@ -109,7 +109,7 @@ class Contenders:
         return contender
 
     def remove(self, call_id: int = 1) -> Sequence[ClientEffect]:
-        """Let the contender go."""
+        """Remove the contender."""
         self.all.remove(
             ContenderRemoved(contender_id="x", call_id=call_id, deadline_ns=900)
         )
@@ -175,7 +175,7 @@ class TestRegistration:
 
     @pytest.mark.proves("E8")
     def test_without_a_session_it_waits_for_one(self, contenders: Contenders) -> None:
-        """There is nobody to ask; a session asks for all of them (E8)."""
+        """There is no server to ask; a session asks for all of them (E8)."""
         contenders.outbox.has_session = False
         contenders.add()
         assert contenders.asked == {}
@@ -291,7 +291,7 @@ class TestWithdrawal:
         assert contenders.remove() == [CompleteCall(call_id=1)]
 
     def test_a_confirmation_under_way_is_over(self, contenders: Contenders) -> None:
-        """Whoever waits for one does not wait for an answer that is not asked for."""
+        """One that waits for one does not wait for an answer that is not asked for."""
         contenders.lead()
         contenders.confirm(call_id=5)
         assert answered(contenders.remove()) == (5, LeadershipLostError)
@@ -415,7 +415,7 @@ class TestRevocation:
     def test_a_confirmation_under_way_is_answered_by_it(
         self, contenders: Contenders
     ) -> None:
-        """Whoever confirms hears that the leadership is over (E3)."""
+        """One that confirms hears that the leadership is over (E3)."""
         contender = contenders.lead()
         contenders.confirm(call_id=5)
         contenders.all.hold(contender, Ended(epoch=7))
@@ -498,7 +498,7 @@ class TestConfirmation:
 
     @pytest.mark.proves("E3")
     def test_one_that_was_sent_may_have_happened(self, contenders: Contenders) -> None:
-        """Overtaken or not, it may be on its way: nobody says that it is not (E3)."""
+        """Overtaken or not, it may be on its way: that is not denied (E3)."""
         contenders.lead()
         contenders.confirm(call_id=1)
         exchanges = contenders.outbox.exchanges
@@ -508,7 +508,7 @@ class TestConfirmation:
         assert answered(overtaken) == (1, MayHaveHappenedError)
 
     def test_there_is_one_way_to_confirm(self, contenders: Contenders) -> None:
-        """Told to a holder beside `confirm`, nobody would wait for the answer."""
+        """Told to a holder beside `confirm`, the answer would not be waited for."""
         contender = contenders.lead()
         asked = ConfirmRequested(leader_session_id=UUID(int=7), address="a:1")
         with pytest.raises(AssertionError):

@@ -143,7 +143,7 @@ class Client:
         self.numbers: list[int] = []
 
     def step(self, event: ClientEvent) -> list[ClientEffect]:
-        """Let *event* happen now."""
+        """Have *event* happen now."""
         effects = list(self.core.step(event, now_ns=self.now_ns))
         self.core.check_invariants()
         for effect in effects:
@@ -155,7 +155,7 @@ class Client:
         return effects
 
     def wait(self, until_ns: int) -> list[tuple[int, ClientEffect]]:
-        """Let time pass, deadline by deadline; return what was done, and when."""
+        """Move time on, deadline by deadline; return what was done, and when."""
         done: list[tuple[int, ClientEffect]] = []
         while True:
             due_ns = self.core.next_deadline_ns()
@@ -169,7 +169,7 @@ class Client:
             done += [(self.now_ns, effect) for effect in effects]
 
     def tell(self, message: ToClient) -> list[ClientEffect]:
-        """Let the server say *message*."""
+        """Have the server say *message*."""
         return self.step(MessageReceived(message=message))
 
     def answer(self, body: ReplyBody, number: int = -1) -> list[ClientEffect]:
@@ -208,7 +208,7 @@ class Client:
         )
 
     def open(self, *, incarnation: int = 1) -> list[ClientEffect]:
-        """Let the server answer the newest greeting."""
+        """Have the server answer the newest greeting."""
         welcome = self.welcome(incarnation=incarnation)
         self.secret = welcome.secret
         return self.tell(welcome)
@@ -264,7 +264,7 @@ class Client:
         )
 
     def remove(self, *, deadline_ns: int = 500) -> list[ClientEffect]:
-        """Let contender x go."""
+        """Remove contender x."""
         return self.step(
             ContenderRemoved(contender_id="x", call_id=6, deadline_ns=deadline_ns)
         )
@@ -375,7 +375,7 @@ def leading(opened: Client) -> Client:
 
 
 def lead(client: Client) -> None:
-    """Let contender x lead: heartbeats 1 and 2, registered by 3."""
+    """Make contender x lead: heartbeats 1 and 2, registered by 3."""
     client.acknowledge(number=1)
     assert client.add_contender() == [client.beat(2, 1), client.sent(3, register())]
     assert client.acknowledge(number=2) == []
@@ -454,7 +454,7 @@ class TestOpening:
         assert client.hello.nonce != first.nonce
 
     def test_a_refusal_is_told(self, client: Client) -> None:
-        """Whoever opens the client hears why; it is tried again later (N4)."""
+        """The opener of the client hears why; it is tried again later (N4)."""
         first = client.hello
         assert first is not None
         refused = RefusedHello(
@@ -591,7 +591,7 @@ class TestLeadership:
 
     @pytest.mark.proves("E9")
     def test_an_undecided_answer_ends_nothing(self, leading: Client) -> None:
-        """A server that does not know who leads affirms nobody (E9)."""
+        """A server that does not know who leads affirms none (E9)."""
         leading.wait(20)
         assert leading.acknowledge(is_undecided=True) == []
         assert leading.believes()
@@ -631,7 +631,7 @@ class TestLeadership:
 
     @pytest.mark.proves("E9")
     def test_an_undecided_confirmation_is_asked_again(self, leading: Client) -> None:
-        """Nobody knows yet who leads: its caller goes on waiting (E9)."""
+        """It is not known yet who leads: its caller goes on waiting (E9)."""
         leading.confirm()
         assert leading.answer(failed(Failure.UNDECIDED), 4) == []
         assert times(leading.wait(20), ConfirmRequest) == [20]
@@ -643,7 +643,7 @@ class TestLeadership:
     def test_an_unanswered_confirmation_may_have_happened(
         self, leading: Client
     ) -> None:
-        """It was sent; nobody knows whether it is published (E3)."""
+        """It was sent; it is not known whether it is published (E3)."""
         leading.confirm()
         ended = [(at, e) for at, e in leading.wait(600) if isinstance(e, CompleteCall)]
         assert [at for at, _ in ended] == [500]
@@ -1136,7 +1136,7 @@ class TestClosing:
         ]
 
     def test_the_end_of_the_session_is_what_was_wanted(self, opened: Client) -> None:
-        """Whoever says it; and it is not opened again."""
+        """Whichever server says it; and it is not opened again."""
         opened.close()
         ended = SessionEnded(session_id="s1", reason="closed", incarnation=1)
         assert opened.tell(ended) == [CompleteCall(call_id=9)]
@@ -1155,7 +1155,7 @@ class TestClosing:
         assert opened.close() == [CompleteCall(call_id=9)]
 
     def test_a_wish_under_way_is_dropped(self, opened: Client) -> None:
-        """Nobody waits for it but ourselves."""
+        """None waits for it but ourselves."""
         opened.add_retriever()
         assert opened.close() == [opened.sent(3, CloseSessionRequest())]
         assert times(opened.wait(60), SubscribeRequest) == []

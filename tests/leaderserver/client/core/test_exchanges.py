@@ -92,7 +92,7 @@ class TestAnswers:
         assert exchanges.answered(2, now_ns=0) == [asked]
 
     def test_what_has_ended_is_answered_no_more(self) -> None:
-        """Its caller has gone; a late answer finds nobody."""
+        """Its caller has gone; a late answer finds none."""
         exchanges = Exchanges()
         asked = exchange()
         exchanges.begin(asked)
@@ -173,7 +173,7 @@ class TestStreams:
         return [each.key[1] for each in due]
 
     def wishes(self, count: int) -> Exchanges:
-        """Return so many subscriptions, none of them sent."""
+        """Return that many subscriptions, none of them sent."""
         exchanges = Exchanges()
         for index in range(count):
             key = (Purpose.SUBSCRIBE, str(index))

@@ -53,7 +53,7 @@ def leads(epoch: int) -> Publication:
 
 
 def nobody(epoch: int) -> Publication:
-    """Return that nobody leads since *epoch* is over."""
+    """Return that there is no leader since *epoch* is over."""
     return Publication(epoch=epoch, confirm_count=0, leader=None)
 
 
@@ -223,7 +223,7 @@ class TestRetrievers:
         assert current.asked == ["subscribe"]
 
     def test_a_refusal_is_told_to_each(self, subscribed: Subscribed) -> None:
-        """Nobody waits in silence for what is not allowed (N4)."""
+        """None waits in silence for what is not allowed (N4)."""
         subscribed.add(1)
         subscribed.add(2)
         error = AuthenticationError("h", "no")
@@ -242,7 +242,7 @@ class TestSnapshots:
         assert subscribed.asked == ["subscribe"]
 
     def test_nobody_ever_led(self, subscribed: Subscribed) -> None:
-        """Retrieving what nobody contends for is no error (R5)."""
+        """Retrieving what has no contender is no error (R5)."""
         subscribed.add()
         restored = ContactRestored(publication=None)
         assert subscribed.snapshot(0, None) == told(restored, 1)
@@ -433,7 +433,7 @@ class TestContact:
     def test_it_is_back_with_the_answer_to_a_new_question(
         self, current: Subscribed
     ) -> None:
-        """Nobody is told of contact with what was true before it was lost (R4)."""
+        """None is told of contact with what was true before it was lost (R4)."""
         current.has_contact = False
         current.all.contact_suspended()
         current.take()

@@ -81,7 +81,7 @@ class TestNames:
         assert len(table) == 1
 
     def test_secrets_are_not_shown(self, alice: ServedClient) -> None:
-        """A log line with a client in it tells nobody its secret (N1)."""
+        """A log line with a client in it does not tell its secret (N1)."""
         assert "alicealice" not in repr(alice)
         assert "nonce" not in repr(alice)
 

@@ -79,7 +79,7 @@ def test_pings_are_allowed_for() -> None:
 
 @pytest.mark.proves("N3")
 def test_a_number_that_is_used_again_starts_anew() -> None:
-    """N3: nobody inherits what another has sent and was given."""
+    """N3: none inherits what another has sent and was given."""
     made = inflow()
     made.given(A, [10_000 * KIB])
     assert made.excess({A: 5_000 * KIB}, now_ns=0) == [A]

@@ -97,7 +97,7 @@ class TestOperators:
         )
 
     def test_a_session_can_be_expired(self, alice: Talker, bob: Talker) -> None:
-        """It is told, and so is whoever did it (N6)."""
+        """It is told, and so is the one that did it (N6)."""
         expire = ExpireRequest(session_id=alice.session_id)
         assert bob.say(expire) == [
             bob.reply(DoneReply()),

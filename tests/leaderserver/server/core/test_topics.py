@@ -81,7 +81,7 @@ class TestTopicTable:
 
     @pytest.mark.proves("N3")
     def test_a_flood_does_not_drive_out_others(self) -> None:
-        """When all together are too many, whoever has the most goes (N3)."""
+        """When all together are too many, the one with the most goes (N3)."""
         topics = make(topics_per_connection_max=9, topics_max=4)
         subscribe(topics, A, b"1", b"2", b"3", b"4")
         assert subscribe(topics, B, b"5") == [A]
