@@ -15,7 +15,7 @@ from tests.lodestar.running import Running, run
 
 
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "kubernetes"
-VERBS = ("server", "proxy", "node")
+VERBS = ("server", "proxy", "node", "gateway")
 DRAIN_SECONDS = "LODESTAR_NODE_DRAIN_TIMEOUT"
 
 
@@ -101,10 +101,13 @@ def test_they_make_a_cluster_with_keys(tmp_path: Path) -> None:
         with (
             Running("proxy", **machine.settings_of("proxy", url)) as proxy,
             Running("node", **machine.settings_of("node", url)) as node,
+            Running("gateway", **machine.settings_of("gateway", url)) as gateway,
         ):
-            node.out.until("serving ")
-            proxy.out.until("serving ")
-            for verb, process in (("node", node), ("proxy", proxy), ("server", server)):
+            running = (node, proxy, gateway)
+            for process in running:
+                process.out.until("serving ")
+            for process in (*running, server):
+                verb = process.arguments[0]
                 (container,) = pod_of(verb)["containers"]
                 serving = metrics_url(process)
                 for probe in ("startupProbe", "livenessProbe", "readinessProbe"):

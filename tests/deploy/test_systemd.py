@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.lodestar.running import Running
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 PROGRAM = "/opt/lodestar/bin/lodestar"
-VERBS = ("server", "proxy", "node")
+VERBS = ("server", "proxy", "node", "gateway")
 
 
 def values_of(verb: str, name: str) -> list[str]:
@@ -34,7 +35,8 @@ def settings_of(verb: str, directory: Path) -> dict[str, Any]:
         name, _, value = line.partition("=")
         for place in ("/var/lib", "/etc/lodestar"):
             value = value.replace(place, str(home))
-        settings[name] = "127.0.0.1:0" if name.endswith("_METRICS") else value
+        is_address = re.fullmatch(r"127\.0\.0\.1:\d+", value)
+        settings[name] = "127.0.0.1:0" if is_address else value
     (state_directory,) = values_of(verb, "StateDirectory") or [""]
     (home / state_directory).mkdir(exist_ok=True)
     return settings
@@ -49,13 +51,15 @@ def test_they_serve_and_end(tmp_path: Path) -> None:
     settings["server"]["LODESTAR_SERVER_BIND"] = "tcp://127.0.0.1:0"
     with Running(*commands["server"][1:], **settings["server"]) as server:
         url = server.out.next().removeprefix("serving ")
-        settings["proxy"]["LODESTAR_URL"] = settings["node"]["LODESTAR_URL"] = url
+        for verb in VERBS[1:]:
+            settings[verb]["LODESTAR_URL"] = url
         with (
             Running(*commands["proxy"][1:], **settings["proxy"]) as proxy,
             Running(*commands["node"][1:], **settings["node"]) as node,
+            Running(*commands["gateway"][1:], **settings["gateway"]) as gateway,
         ):
             node.out.until("serving ")
-            for process in (node, proxy, server):
+            for process in (gateway, node, proxy, server):
                 assert status_of(f"{metrics_url(process)}/healthz") == 200
                 assert process.end().exit_code == 0
 

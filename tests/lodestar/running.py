@@ -138,6 +138,9 @@ class Running:
         arguments: The verb, and what follows it.
         python_arguments: What Python is told to run.
         settings: Of its environment.
+
+    Attributes:
+        arguments: The verb, and what follows it.
     """
 
     def __init__(
@@ -146,6 +149,7 @@ class Running:
         python_arguments: tuple[str, ...] = ("-m", "lodestar"),
         **settings: str,
     ) -> None:
+        self.arguments = arguments
         self.process = subprocess.Popen(
             [sys.executable, *python_arguments, *arguments],
             stdin=subprocess.DEVNULL,
