@@ -323,7 +323,7 @@ class Plane:
     plans: dict[tuple[LinkId, str], JobPlan] = field(factory=dict)
 
     def step(self, event: ControlEvent) -> tuple[ControlEffect, ...]:
-        """Let *event* happen, and nothing else."""
+        """Have *event* happen, and nothing else."""
         effects = self.core.step(event, now_ns=self.now_ns)
         self.core.check_invariants()
         others = []
@@ -336,11 +336,11 @@ class Plane:
         return tuple(others)
 
     def settle(self, event: ControlEvent) -> list[ControlEffect]:
-        """Let *event* happen, and what is to be written be written."""
+        """Have *event* happen, and what is to be written be written."""
         return self.settle_rest(self.step(event))
 
     def settle_rest(self, begun: Iterable[ControlEffect]) -> list[ControlEffect]:
-        """Let be written what these effects want to be; return what else there is."""
+        """Write what these effects want to be written; return what else there is."""
         effects: list[ControlEffect] = []
         waiting = [*begun]
         while waiting:
@@ -382,13 +382,13 @@ class Plane:
             | AdoptionRequest
         ),
     ) -> list[ControlEffect]:
-        """Let a writer, or an operator, ask."""
+        """Have a writer, or an operator, ask."""
         return self.settle(
             WriterAsked(link=DRIVER, request=request, wall_clock_us=WALL_US)
         )
 
     def hear(self, link: LinkId, message: FromNode) -> list[ControlEffect]:
-        """Let a node speak."""
+        """Have a node speak."""
         return self.settle(NodeSpoke(link=link, message=message))
 
     def start_nodes(self) -> None:
@@ -436,7 +436,7 @@ class Plane:
         )
 
     def decide(self, request: CommitBatch) -> list[ControlEffect]:
-        """Commit a batch without chunks, and let both nodes apply it."""
+        """Commit a batch without chunks, and have both nodes apply it."""
         effects = self.ask(request)
         for effect in tuple(effects):
             if isinstance(effect, SendToNode):

@@ -102,7 +102,7 @@ class CopyingNode:
         self._resources.close()
 
     def change_proxy(self, control_id: str) -> None:
-        """Let another proxy lead, perhaps of another control plane."""
+        """Have another proxy lead, perhaps of another control plane."""
         if control_id != "c":
             self.proxy.__exit__(None, None, None)
         self.proxy = NodeProxy(
@@ -119,7 +119,7 @@ class CopyingNode:
         return self.node._running._store.opened.store
 
     def begin_to_copy(self, source: CopyingNode) -> threading.Event:
-        """Let it fetch everything, but write nothing until the event is set."""
+        """Have it fetch everything, but write nothing until the event is set."""
         store, go = self.store, threading.Event()
         put_copied = store.put_copied
 

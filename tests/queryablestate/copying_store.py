@@ -89,7 +89,7 @@ def hold_again(store: StateStore) -> Held:
 
 
 def say(*words: object) -> None:
-    """Tell whoever reads along."""
+    """Tell those who read along."""
     print(*words, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Commits while assignments change by hand: no planner, and nobody who registers."""
+"""Commits while assignments change by hand: no planner, and no node registers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def assignment(
         node_ids: The nodes, a letter each.
         owners: For each key group, a word each, who has an in-sync copy, the primary
             first.
-        joining: For each key group who is making a copy; ``-`` for nobody.
+        joining: For each key group who is making a copy; ``-`` for none.
         since: The entry after which these are brought rows.
         sequence: The entry after which it holds.
     """
@@ -122,7 +122,7 @@ class MovingPlane:
         return sent(effects, node.link)
 
     def assign(self, record: AssignmentRecord) -> list[ControlEffect]:
-        """Let the job have another assignment; return what follows."""
+        """Give the job another assignment; return what follows."""
         job = self.control.job(APP)
         change = job.assign(record, job.record.max_parallelism)
         job.adopt(change)
@@ -147,7 +147,7 @@ class MovingPlane:
     def verified(
         self, question: VerifyStages, node_id: str, *missing: StageRecord
     ) -> list[ControlEffect]:
-        """Let a node say what it has."""
+        """Have a node say what it has."""
         node = self.control.nodes.present(node_id)
         assert node is not None
         message = verified(node_id, question.verify_id, *missing)
@@ -160,7 +160,7 @@ class MovingPlane:
         *chunk_counts: int,
         missing: StageRecord | None = None,
     ) -> list[ControlEffect]:
-        """Let a node say that it has collected, in so many chunks of each stage."""
+        """Have a node say that it has collected, in how many chunks of each stage."""
         node = self.control.nodes.present(node_id)
         assert node is not None
         message = StagesCollected(
@@ -172,14 +172,14 @@ class MovingPlane:
         return self.perform(self.commits.collected(node, message))
 
     def applied(self, node_id: str, sequence: int) -> list[ControlEffect]:
-        """Let a node have applied the chain up to there."""
+        """Have a node apply the chain up to there."""
         node = self.control.nodes.present(node_id)
         assert node is not None
         node.sequences[APP] = sequence
         return self.perform(self.commits.node_moved(APP))
 
     def come(self, node_id: str, *, store_id: str | None = None) -> list[ControlEffect]:
-        """Let a node register; return what it, and others, are asked then."""
+        """Have a node register; return what it, and others, are asked then."""
         message = node_register(node_id, store_id=store_id)
         self._link = link = LinkId(self._link + 1)  # none is used twice
         node = self.control.nodes.register(message, link=link, now_ns=self.now_ns)
@@ -187,14 +187,14 @@ class MovingPlane:
         return self.perform(self.commits.node_came())
 
     def leave(self, node_id: str) -> list[ControlEffect]:
-        """Let a node be away."""
+        """Have a node be away."""
         node = self.control.nodes.present(node_id)
         assert node is not None
         self.control.nodes.remove(node)
         return self.perform([])
 
     def perform(self, outcomes: Sequence[Outcome]) -> list[ControlEffect]:
-        """Let what is to be written be written at once; return what is to be done."""
+        """Write what is to be written at once; return what is to be done."""
         effects: list[ControlEffect] = []
         waiting = [*outcomes, *self.commits.expire(now_ns=self.now_ns)]
         while waiting:

@@ -65,7 +65,7 @@ class NodeProxy:
     Leads, and talks to the one node that registers.
 
     Heartbeats are acknowledged by itself, unless *acknowledges* is false.  What it
-    publishes is made of its address by *published*.  It takes no more than so many
+    publishes is made of its address by *published*.  It takes no more than that many
     messages in ahead of `receive`; 0 is any number.
     """
 
@@ -90,7 +90,7 @@ class NodeProxy:
         self._resources.callback(self._context.term)
         self._router = self._context.socket(zmq.ROUTER)
         self._resources.callback(self._router.close, 0)
-        if key_pair is not None:  # whoever has any keys may come in
+        if key_pair is not None:  # any keys may come in
             self._router.setsockopt(zmq.CURVE_SERVER, 1)
             self._router.setsockopt(zmq.CURVE_SECRETKEY, key_pair.secret_key.encode())
         self._router.setsockopt(zmq.RCVHWM, receive_queue_count_max)

@@ -1,4 +1,4 @@
-"""Whoever speaks to a proxy, by hand: real sockets, real messages, no cleverness."""
+"""Peers of a proxy, by hand: real sockets, real messages, no cleverness."""
 
 from __future__ import annotations
 

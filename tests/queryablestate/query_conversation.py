@@ -84,7 +84,7 @@ class Conversation:
     # -- what happens ------------------------------------------------------------------
 
     def step(self, event: QueryEvent) -> tuple[QueryEffect, ...]:
-        """Let *event* happen; return what the core says, the answers excepted."""
+        """Have *event* happen; return what the core says, the answers excepted."""
         effects = self.core.step(event, now_ns=self.now_ns)
         self.core.check_invariants()
         for effect in effects:
@@ -95,7 +95,7 @@ class Conversation:
         return tuple(e for e in effects if not isinstance(e, CompleteRequests))
 
     def wait(self, duration_ns: int) -> tuple[QueryEffect, ...]:
-        """Let time pass."""
+        """Move time on."""
         self.now_ns += duration_ns
         return self.step(TimeWent())
 
@@ -109,20 +109,20 @@ class Conversation:
     def say(
         self, message: msgspec.Struct, payload: object = None
     ) -> tuple[QueryEffect, ...]:
-        """Let the proxy say *message*."""
+        """Have the proxy say *message*."""
         values = b"" if payload is None else encode_payload(payload)
         return self.step(MessageCame(message, values))  # type: ignore[arg-type]  # tests may say anything
 
     def refuse(
         self, effect: QueryEffect, code: str, *data: object
     ) -> tuple[QueryEffect, ...]:
-        """Let the proxy refuse what *effect* sent."""
+        """Have the proxy refuse what *effect* sent."""
         return self.say(error_frame(code, number_of(effect), *data))
 
     # -- how it usually goes -----------------------------------------------------------
 
     def told(self, address: str | None = ADDRESS, epoch: int = 1) -> None:
-        """Let the name service tell who leads; nobody waits for that."""
+        """Have the name service tell who leads; that is not waited for."""
         assert self.step(LeaderTold(address=address, epoch=epoch)) == ()
 
     def greet(self, *requests: Request) -> SayHello:
@@ -133,7 +133,7 @@ class Conversation:
         return hello
 
     def welcome(self, hello: QueryEffect) -> tuple[QueryEffect, ...]:
-        """Let the proxy welcome us."""
+        """Have the proxy welcome us."""
         assert isinstance(hello, SayHello)
         return self.say(
             Welcome(
@@ -151,7 +151,7 @@ class Conversation:
         return self.welcome(self.greet(*requests))
 
     def describe(self, effect: QueryEffect) -> tuple[QueryEffect, ...]:
-        """Let the proxy describe the state."""
+        """Have the proxy describe the state."""
         return self.say(
             StateDescribed(
                 request_id=number_of(effect), description=self.state.description
@@ -168,7 +168,7 @@ class Conversation:
         return self.step(RequestsAsked(requests))
 
     def answer(self, effect: QueryEffect) -> tuple[QueryEffect, ...]:
-        """Let the state answer what *effect* sent."""
+        """Have the state answer what *effect* sent."""
         assert isinstance(effect, SendRequest)
         payload = encode_payload(effect.keys) if effect.keys else b""
         reply = self.state(effect.message, payload)
@@ -178,7 +178,7 @@ class Conversation:
         return self.step(MessageCame(decode_to_client(reply[0]), reply[1]))
 
     def settle(self, effects: Sequence[QueryEffect]) -> None:
-        """Let the state answer *effects*, and what follows, to the end."""
+        """Have the state answer *effects*, and what follows, to the end."""
         for _ in range(1_000):
             if not effects:
                 return

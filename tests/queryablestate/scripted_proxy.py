@@ -95,7 +95,7 @@ class ScriptedProxy:
             self._loop.at_end(authenticator.close)
             self._loop.add_readable(authenticator.socket, authenticator.handle)
             secure_server(self._socket, key_pair)
-        elif key_pair is not None:  # whoever has a key at all is let in
+        elif key_pair is not None:  # any key at all is admitted
             self._socket.setsockopt(zmq.CURVE_SERVER, 1)
             self._socket.setsockopt(
                 zmq.CURVE_SECRETKEY, key_pair.secret_key.encode("ascii")
@@ -135,7 +135,7 @@ class ScriptedProxy:
         send_now(self._socket, [routing_id, *frames])
 
     def close(self) -> None:
-        """End at once; whoever waits for an answer waits in vain.  Idempotent."""
+        """End at once; those who wait for an answer wait in vain.  Idempotent."""
         self._loop.stop()
         self._loop.join()
 

@@ -64,7 +64,7 @@ COMPLETE: Final[Mapping[str, StateSchema]] = {
 @final
 class Query:
     """
-    One run of a query; each batch has the same rows whoever writes it.
+    One run of a query; each batch has the same rows in whichever run.
 
     Args:
         ha: The name service.

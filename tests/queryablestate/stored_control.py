@@ -22,7 +22,7 @@ __all__ = ["FakeElection", "FakeStore", "leader_session"]
 
 
 def leader_session(epoch: int = 7) -> LeaderSession:
-    """Return a leadership that nobody else has."""
+    """Return a leadership that no other has."""
     return LeaderSession(leader_session_id=LeaderSessionId(uuid4()), epoch=Epoch(epoch))
 
 

@@ -67,7 +67,7 @@ class RestartedServer:
         self.server.start()
 
     def close(self) -> None:
-        """Close the server, and let its ports go."""
+        """Close the server, and release its ports."""
         self.server.close()
         self._resources.close()
 

@@ -247,7 +247,7 @@ class TestNodes:
     def test_the_last_one_keeps_what_it_has(
         self, config: HAConfig, ha: HAServices
     ) -> None:
-        """S1: there is nobody who could take it; it is not waited for."""
+        """S1: there is no node that could take it; it is not waited for."""
         with LocalStateCluster(ha, nodes=1) as cluster:
             publish(config, 5)
             assert cluster.remove_node("node-1") == "nobody"
@@ -277,7 +277,7 @@ class TestNodes:
     def test_a_node_that_comes_restores_the_copies(
         self, config: HAConfig, ha: HAServices
     ) -> None:
-        """S4: by itself, when a job has fewer than it shall have."""
+        """S4: by itself, when a job has fewer than it is to have."""
         with (
             LocalStateCluster(ha, nodes=2, replicas=2) as cluster,
             StateOperations(ha) as operations,

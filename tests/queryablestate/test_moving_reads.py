@@ -101,7 +101,7 @@ def moving(
     """
     Return what a proxy says while a node is replaced.
 
-    After so many questions it calls so many routes stale, by which it still describes
+    After some questions it calls some routes stale, by which it still describes
     the state: the promotion is on its way.  Then everything has moved.
     """
     asked = 0

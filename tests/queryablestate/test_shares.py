@@ -61,7 +61,7 @@ class TestShares:
         assert list(some) == [0, 1, 9]
 
     def test_a_place_that_is_free_is_given_again(self) -> None:
-        """Whoever had it."""
+        """Whichever had it."""
         some = shares(1)
         assert some.take("a", 1, 5) == []
         some.free(1)

@@ -74,7 +74,7 @@ def test_a_batch_of_a_query_that_has_not_committed_yet(
         ]
         second = pool.submit(ask, min_batch_id=1)
         count = pool.submit(client.count, *STATE, min_generation=2)
-        # What it leaves is there at once, and what it has not: so nobody was early.
+        # What it leaves is there at once, and what it has not: so none was early.
         later.write({"aircraft": [("N1", 100), ("N2", 100)]})
         for one in first:
             entry = one.result(WAIT_SECONDS)

@@ -45,7 +45,7 @@ class AnswerChecker:
 
         Args:
             nodes: All that run.
-            leader_epoch: Of the present leader: what others ask, they tell nobody.
+            leader_epoch: Of the present leader: what others ask, they tell none.
             locations: The routes by which that leader asks now: it may not know yet
                 that the store has taken another assignment.
         """

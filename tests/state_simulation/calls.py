@@ -35,7 +35,7 @@ _Done: TypeAlias = "Callable[[Struct | NameServiceError], None]"
 @final
 class Call:
     """
-    Asks whoever leads, until the answer is there or time is up.
+    Asks the one that leads, until the answer is there or time is up.
 
     Args:
         world: Where it happens.

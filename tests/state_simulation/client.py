@@ -162,7 +162,7 @@ class Client:
     # -- the machine -----------------------------------------------------------------
 
     def _step(self, event: QueryEvent) -> None:
-        """Let *event* happen, and what comes of it."""
+        """Have *event* happen, and what comes of it."""
         self._events.append(event)
         if self._is_stepping:
             return

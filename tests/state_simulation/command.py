@@ -2,7 +2,7 @@
 ``python -m tests.state_simulation``: run seeds, replay one, or see mutations found.
 
 ``--seeds N [--first S]``
-    Run so many, on all processors or ``--jobs J``; ``--counts`` says what happened.
+    Run that many, on all processors or ``--jobs J``; ``--counts`` says what happened.
 ``--seed S [--trace]``
     Run one again, and show everything that happens in it.
 ``--mutation NAME``

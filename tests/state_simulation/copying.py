@@ -214,7 +214,7 @@ class CopyLink:
         connection.to_proxy(partial(source.receive, self._peer, message))
 
     def allow(self, page_count: int) -> None:
-        """Let so many more pages be sent; 0 to be heard."""
+        """Have *page_count* more pages sent; 0 to be heard."""
         if not self._is_closed:
             self._say(AllowPages(copy_id=COPY_ID, page_count=page_count))
 
@@ -237,7 +237,7 @@ class CopyLink:
             self._world.copy_links.pop(self.link, None)
 
     def sever(self) -> None:
-        """Break the connection; whoever is at its ends may notice."""
+        """Break the connection; those at its ends may notice."""
         connection, source, world = self._connection, self._source, self._world
         if connection is None or source is None:
             return
@@ -497,7 +497,7 @@ class NodeCopying:
             self._turn_soon()
 
     def _is_shown(self, message: OpenCopy | ReadStages) -> bool:
-        """Return whether whoever asks was taken in by the same proxy leader."""
+        """Return whether the asker was taken in by the same proxy leader."""
         return bool(self.secret) and self.secret == message.secret
 
     def lose(self, peer: bytes) -> None:

@@ -89,7 +89,7 @@ class Disk:
         return all(found.get(job, -1) == at for job, at in self._positions.items())
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
         self.store.close()
 
     def is_suspect(self, job_id: str) -> bool:

@@ -106,7 +106,7 @@ class Query:
         on_new_query: What its runs say about state of others.
         run: Its newest run, or None while there is none.
         committed_count: Batches that a driver was told are committed.
-        is_over: Whether nobody starts it any more.
+        is_over: Whether it is not started any more.
     """
 
     def __init__(self, world: World, plan: QueryPlan) -> None:
@@ -392,7 +392,7 @@ class Run:
         assert isinstance(drawn, TicketDrawn)
         away = {i for i, node in enumerate(drawn.nodes) if node.address is None}
         if any(away.issuperset(holders) for holders in drawn.owners):
-            # `StateWriter.plan` draws again while nobody can be brought some rows.
+            # `StateWriter.plan` draws again while some rows can be brought to none.
             self._world.timeline.after(150 * MS, partial(self._then, self._plan_batch))
             return
         if drawn.run is None:

@@ -77,7 +77,7 @@ class Faults:
         assert tuple(self._actions) == FAULT_NAMES
 
     def begin(self) -> None:
-        """Let faults begin."""
+        """Begin with faults."""
         self._stall_later()
         self._strike_later()
 
@@ -152,7 +152,7 @@ class Faults:
         return True
 
     def _suspend_leader(self) -> bool:
-        """Let a leader be out of contact, and then lead on; or be deposed meanwhile."""
+        """Take a leader out of contact, and have it lead on; or depose it meanwhile."""
         proxy = self._world.leader
         if proxy is None or proxy.is_suspended:
             return False
@@ -165,7 +165,7 @@ class Faults:
         return True
 
     def _lose_store_answers(self) -> bool:
-        """Let the leader store be in doubt more often for a while; see `Scenario`."""
+        """Put the leader store in doubt more often for a while; see `Scenario`."""
         world = self._world
         if world.store_doubt:
             return False
@@ -247,7 +247,7 @@ class Faults:
         return True
 
     def _fill_queue(self) -> bool:
-        """Let a node take nothing for a moment: what is sent to it is dropped."""
+        """Have a node take nothing for a moment: what is sent to it is dropped."""
         host = self._rng.choice(self._world.hosts)
         if host.node is None:
             return False
@@ -274,7 +274,7 @@ class Faults:
         return True
 
     def _pause_driver(self) -> bool:
-        """Let a driver sleep; its supervisor may take it for dead meanwhile."""
+        """Have a driver sleep; its supervisor may take it for dead meanwhile."""
         query = self._query()
         run = query.run
         if run is None or not run.is_alive:

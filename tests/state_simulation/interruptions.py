@@ -46,15 +46,15 @@ class Interruption:
         self._error: BaseException = KilledError()
 
     def kill_at(self, step: int) -> None:
-        """Let the process end at that step, if it comes to that."""
+        """End the process at that step, if it comes to that."""
         self._left, self._error = step, KilledError()
 
     def fail_at(self, step: int) -> None:
-        """Let LMDB fail at that step, if it comes to that."""
+        """Have LMDB fail at that step, if it comes to that."""
         self._left, self._error = step, lmdb.DiskError("No space left on device")
 
     def disarm(self) -> bool:
-        """Let nothing happen any more; return whether something has."""
+        """Have nothing happen any more; return whether something has."""
         left, self._left = self._left, None
         return left == 0
 

@@ -31,7 +31,7 @@ class NameService:
         limits: How much one commit takes.
 
     Attributes:
-        epoch: Of the present leadership, or of the last one if nobody leads.
+        epoch: Of the present leadership, or of the last one if none leads.
         leader: Who leads, or None.
     """
 
@@ -47,13 +47,13 @@ class NameService:
         self.leader: str | None = None
 
     def grant(self, name: str) -> int:
-        """Let *name* lead; return the epoch."""
+        """Have *name* lead; return the epoch."""
         self.epoch += 1
         self.leader = name
         return self.epoch
 
     def depose(self) -> None:
-        """Let nobody lead."""
+        """Have none lead."""
         self.leader = None
 
     def leads(self, name: str, epoch: int) -> bool:

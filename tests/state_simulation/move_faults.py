@@ -75,7 +75,7 @@ class MoveFaults:
         return True
 
     def drain_node(self) -> bool:
-        """Have a node emptied, or let it take part again."""
+        """Have a node emptied, or have it take part again."""
         host = self._rng.choice(self._world.hosts)
         node_id, is_undone = host.node_id, self._rng.random() < 0.5
         if is_undone and host.node is not None and host.node.is_leaving:
@@ -91,7 +91,7 @@ class MoveFaults:
         return True
 
     def leave_node(self) -> bool:
-        """Let a node be emptied, and end then; or a while later in any case."""
+        """Have a node emptied, and end then; or a while later in any case."""
         world = self._world
         host = self._rng.choice(world.hosts)
         node = host.node
@@ -103,7 +103,7 @@ class MoveFaults:
             for one in world.hosts
             if one is not host
         ):
-            return False  # nobody would be left in the end
+            return False  # none would be left in the end
         node.leave()
 
         def end() -> None:
@@ -124,7 +124,7 @@ class MoveFaults:
         return True
 
     def slow_copies(self) -> bool:
-        """Let pages take long for a while."""
+        """Make pages take long for a while."""
         world = self._world
         if world.copy_slowness > 1:
             return False

@@ -219,7 +219,7 @@ MUTATIONS: Final = (
 
 
 def install(name: str) -> None:
-    """Let the mutation *name* be part of what is imported from now on."""
+    """Make the mutation *name* part of what is imported from now on."""
     mutations.install(name, MUTATIONS)
 
 

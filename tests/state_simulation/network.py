@@ -1,10 +1,10 @@
 """
 Messages between processes, as late and as often as the scenario says.
 
-Writers send *letters*: each may be lost, late, or come twice, since whoever gets no
-answer asks again over another connection.  A node, or a client, has a *connection* to
-the proxy: what it carries comes in order and once, until it breaks; then some of what
-was under way comes late, over a connection that is no more, and the rest does not.
+Writers send *letters*: each may be lost, late, or come twice, since a writer that gets
+no answer asks again over another connection.  A node, or a client, has a *connection*
+to the proxy: what it carries comes in order and once, until it breaks; then some of
+what was under way comes late, over a connection that is no more, and the rest does not.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Network:
         return not self.is_calm and self._rng.random() < loss
 
     def letter(self, deliver: Callable[[], object]) -> None:
-        """Let *deliver* happen once the letter has arrived, if ever, and how often."""
+        """Have *deliver* happen once the letter has arrived, if ever, and how often."""
         rng, plan = self._rng, self._plan
         self.counts["letters"] += 1
         if self.is_calm:

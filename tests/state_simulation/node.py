@@ -272,7 +272,7 @@ class Node:
             self._world.sever(connection)
 
     def fill_queue(self, duration_ns: int) -> bool:
-        """Let a queue between this node and the proxy be full for a while."""
+        """Fill a queue between this node and the proxy for a while."""
         connection = self._connection
         if connection is None:
             return False
@@ -428,7 +428,7 @@ class Node:
     def _check_answer(
         self, question: Question, found: Found, admitted: ServedJob
     ) -> None:
-        """Let the books know that an answer is given, at that moment."""
+        """Tell the books that an answer is given, at that moment."""
         key_groups = tuple(admitted.key_groups)
         if found.keys:
             key_groups = tuple(
@@ -480,7 +480,7 @@ class Node:
         return self._world.timeline.now_ns
 
     def _step(self, event: NodeEvent) -> None:
-        """Let *event* happen; what happens meanwhile, after it."""
+        """Have *event* happen; what happens meanwhile, after it."""
         self._pending.append(event)
         if self._is_stepping:
             return
@@ -569,7 +569,7 @@ class Node:
                 forget = partial(drop_fences, job_id, query_ids)
                 self.write(partial(self._quietly, forget))
             case ForgetJobRows():
-                raise AssertionError  # nobody asks for it here
+                raise AssertionError  # it is not asked for here
             case TellJobPlan(job_id=job_id):
                 self._tell_plan(job_id)
             case BindStore(control_id=control_id):
@@ -643,7 +643,7 @@ class Node:
             self._sweep_later()
 
     def _may_fail(self) -> None:
-        """Let the disk fail in the middle of what follows, now and then."""
+        """Have the disk fail in the middle of what follows, now and then."""
         if self._world.fails_within_write():
             self.disk.interruption.fail_at(self._world.interruption_step())
 

@@ -441,7 +441,7 @@ class Proxy:
                 assert_never(effect)
 
     def _check_answer(self, link: LinkId, message: Struct) -> None:
-        """Let the books know what a writer is told, at the moment that it is said."""
+        """Tell the books what a writer is told, at the moment that it is said."""
         world = self._world
         match message:
             case RunBound(run=run):
@@ -554,7 +554,7 @@ class Proxy:
                 self._not_asked(item)
 
     def _not_asked(self, item: Outgoing) -> None:
-        """Answer whoever asked what a node could not be asked."""
+        """Answer the asker of what a node could not be asked."""
         if isinstance(item.message, Question):
             error = DidNotHappenError("its node takes no more questions: ask again")
             refusal = refusal_of(error, item.message.question_id)

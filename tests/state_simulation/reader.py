@@ -103,7 +103,7 @@ class Reader:
             self._again()
 
     def leader_changed(self) -> None:
-        """Hear from the name service that somebody else leads, or nobody does."""
+        """Hear from the name service that somebody else leads, or none does."""
         self._client.leader_changed()
 
     def _again(self) -> None:

@@ -105,7 +105,7 @@ def run_seeds(
         seeds: Which.
         jobs: How many at once.
         mutation: What other processes must install; this one has done so.
-        failures_max: Stop after so many.
+        failures_max: Stop after that many.
     """
     chunks = [
         seeds[start : start + _CHUNK_COUNT]

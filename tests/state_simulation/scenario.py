@@ -174,7 +174,7 @@ class Scenario:
         leader_store_ns: Likewise of the leader store.
         commit_limits: How much one commit of the leader store takes: little, so that
             decisions are divided, or as much as it does.
-        store_doubt: Probability that nobody learns what became of such a write.
+        store_doubt: Probability that it is not learnt what became of such a write.
         task_failure: Probability that a task fails or is slow, and runs again.
         caches: Whether the proxies keep answers.
         session_count_max: Sessions that a proxy keeps: fewer than clients, or enough.

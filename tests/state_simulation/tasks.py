@@ -2,7 +2,7 @@
 A task of a driver: one partition of a batch, brought to its nodes (rules W1, W2).
 
 Every execution draws a stage id.  An execution that failed, or that was slow and given
-up, may go on as long as it likes: nobody waits for what it brings.
+up, may go on as long as it likes: what it brings is not waited for.
 """
 
 from __future__ import annotations

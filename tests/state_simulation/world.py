@@ -605,7 +605,7 @@ class World:
                     self.tell_leader(host.node)
 
     def tell_leader(self, node: Node) -> None:
-        """Let a node hear who leads, a moment later."""
+        """Tell a node who leads, a moment later."""
         proxy = self._known_leader
         if proxy is not None:
             found = partial(node.proxy_found, proxy.name, proxy.epoch)
@@ -678,7 +678,7 @@ class World:
             self.timeline.at(when_ns, partial(proxy.link_closed, connection.link))
 
     def link_closed(self, link: LinkId) -> None:
-        """Let every proxy know that a writer is gone."""
+        """Tell every proxy that a writer is gone."""
         for proxy in self._proxies:
             proxy.link_closed(link)
 
@@ -712,7 +712,7 @@ class World:
         return None if node is None else node.copying
 
     def emptied(self, node: Node, reason: str) -> None:
-        """Let a node end in a while if it wants to: it was told that it may."""
+        """End a node in a while if it wants to end: it was told that it may."""
         if not node.is_leaving:
             return
         self.counts[f"nodes that may end: {reason}"] += 1

@@ -110,7 +110,7 @@ class TestToken:
             Credentials(token)
 
     def test_two_tokens_are_one_too_many(self) -> None:
-        """Whoever gives both must say which."""
+        """One that gives both must say which."""
         with pytest.raises(ConfigurationError, match="not both"):
             Credentials(SECRET, token_file="somewhere")
 
@@ -161,7 +161,7 @@ class TestKeys:
         assert load_caller_keys(NO_CREDENTIALS, plain, encrypted()) is None
 
     def test_keys_are_drawn_where_there_are_none(self) -> None:
-        """A proxy with CURVE is spoken to encrypted, whoever the caller is."""
+        """A proxy with CURVE is spoken to encrypted, by any caller."""
         with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
             secure_to(socket, encrypted(), None)
             assert socket.getsockopt(zmq.MECHANISM) == zmq.CURVE

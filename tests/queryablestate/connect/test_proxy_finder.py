@@ -108,7 +108,7 @@ def test_a_name_service_that_comes_later_is_found() -> None:
 
 
 def test_closing_does_not_wait_for_a_name_service() -> None:
-    """Whoever closes is not held up by somebody who does not answer."""
+    """To close is not held up by somebody who does not answer."""
     nowhere = HAConfig(url="leaderserver://127.0.0.1:1", connect_timeout_seconds=0.5)
     finder = ProxyFinder(nowhere, on_change=lambda: None)
     finder.start()
@@ -118,7 +118,7 @@ def test_closing_does_not_wait_for_a_name_service() -> None:
 
 
 def test_what_is_opened_too_late_is_closed() -> None:
-    """A name service that is open when nobody wants it any more is left again."""
+    """A name service that is open when it is not wanted any more is left again."""
     with open_ha_services(f"embedded:finder-{next(_names)}") as services:
         finder = ProxyFinder(services, on_change=lambda: None)
         finder._closed.set()

@@ -158,7 +158,7 @@ class TestRows:
     def test_a_file_that_is_full_is_followed_by_another(
         self, directory: SnapshotDirectory
     ) -> None:
-        """So that whoever reads one needs no more memory than that."""
+        """So that the reader of one needs no more memory than that."""
         pages = [rows_of(1, range(group, group + 1), 10) for group in range(4)]
         files = directory.write_rows(DATA, pages, file_size_bytes_max=200)
         assert [(f.key_group_first, f.key_group_last) for f in files] == [

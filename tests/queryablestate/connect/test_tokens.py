@@ -14,7 +14,7 @@ from queryablestate.wire.clients import TOKEN_LENGTH_MAX
 class TestGenerate:
     @pytest.mark.proves("C1")
     def test_tokens_are_long_and_different(self) -> None:
-        """C1: nobody guesses one; none looks like an option of a command line."""
+        """C1: none is guessed; none looks like an option of a command line."""
         tokens = {generate_token() for _ in range(500)}
         assert len(tokens) == 500
         assert all(43 <= len(token) <= TOKEN_LENGTH_MAX for token in tokens)

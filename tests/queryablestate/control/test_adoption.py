@@ -124,7 +124,7 @@ class Before:
         )
 
     def come(self, plane: Plane, *node_ids: str) -> None:
-        """Let nodes register with *plane*."""
+        """Have nodes register with *plane*."""
         for node_id in node_ids:
             message = node_register(node_id)
             message = replace(message, positions=(self.position(node_id),))
@@ -139,7 +139,7 @@ class Before:
 
 
 def taken_over(before: Before, plane: Plane, **options: bool) -> list[ControlEffect]:
-    """Ask, let both nodes tell, and return what came of it."""
+    """Ask, have both nodes tell, and return what came of it."""
     effects = plane.ask(adopt(**options))
     messages = [one for one in effects if isinstance(one, SendToNode)]
     assert all(isinstance(one.message, TellPlan) for one in messages)
@@ -247,7 +247,7 @@ class TestOlderCopy:
         assert isinstance(refusal(plane.ask(adopt())), UnknownJobError)
 
     def test_who_asked_and_has_gone_is_not_told(self) -> None:
-        """Nothing is written either: whoever is there looks first."""
+        """Nothing is written either: those who are there look first."""
         before = Before()
         plane = before.restored()
         plane.ask(adopt())
@@ -259,7 +259,7 @@ class TestOlderCopy:
 class TestTwoHistories:
     @pytest.mark.proves("W7")
     def test_they_are_not_made_one(self) -> None:
-        """Only one of them can be right, and nobody here knows which."""
+        """Only one of them can be right, and it is not known here which."""
         before = Before()
         b = before.tells("b")
         other = b.entries[-1]
@@ -285,7 +285,7 @@ class TestTwoHistories:
 
 class TestContent:
     def test_the_newest_assignment_holds(self) -> None:
-        """S1: whoever was taken out of the set since is in no one's way."""
+        """S1: one that was taken out of the set since is in no one's way."""
         before = Before()
         plan = before.plan("b")
         newer = replace(
@@ -368,7 +368,7 @@ class TestControl:
         assert APP in str(error)
 
     def test_jobs_that_were_only_begun_are_forgotten(self) -> None:
-        """Nobody has rows of them, and their numbers may be others'."""
+        """No node has rows of them, and their numbers may be others'."""
         plane = self.aside("trains")
         plane.draw()
         assert "jobs/1" in plane.store

@@ -54,7 +54,7 @@ def reset(sequence: int, *lost: int) -> ResetJob:
 def back(
     plane: Plane, position: int | None, *, store_id: str | None = None
 ) -> list[object]:
-    """Let node ``a`` come back; return what it is told after it is registered."""
+    """Have node ``a`` come back; return what it is told after it is registered."""
     for link in (LINK_A, AGAIN):
         plane.settle(LinkClosed(link=link))
     positions = {} if position is None else {APP: position}
@@ -71,7 +71,7 @@ def sequences(message: object) -> list[int]:
 
 
 def batches(plane: Plane, count: int) -> None:
-    """Decide so many batches, and let both nodes apply them."""
+    """Decide that many batches, and have both nodes apply them."""
     epoch = plane.start_job()
     for batch_id in range(count):
         plane.decide(commit(epoch, batch_id))
@@ -198,7 +198,7 @@ class TestCatchUp:
         ):
             moving.assign(replace(record, node_count=2))
         assert back(plane, position)[0] == reset(2, 1)
-        # Nobody can say how it came to them if the first versions are not kept.
+        # It is not known how it came to them if the first versions are not kept.
         for version in (2, 3):  # an older one may be kept for a batch
             del plane.core._control.job(APP).assignments[version]
         assert back(plane, position)[0] == reset(2, 1)
@@ -242,7 +242,7 @@ class TestPruning:
         assert stored.record == record
 
     def test_nothing_is_pruned_while_an_owner_is_away(self) -> None:
-        """Nobody knows how far it is."""
+        """It is not known how far it is."""
         plane = Plane()
         batches(plane, 100)
         plane.settle(LinkClosed(link=LINK_B))
@@ -278,10 +278,10 @@ class TestPruning:
 
 
 class TestCopies:
-    """S1: members without an in-sync copy are nobody's to wait for, or to mourn."""
+    """S1: members without an in-sync copy are none to wait for, or to mourn."""
 
     def start(self) -> MovingPlane:
-        """Let ``c`` make copies of what ``a`` and ``b`` have, after one batch."""
+        """Have ``c`` make copies of what ``a`` and ``b`` have, after one batch."""
         plane = MovingPlane()
         plane.ask()
         plane.assign(
@@ -300,7 +300,7 @@ class TestCopies:
         return [*plane.sent(catch_up(plane.control, job, node), "c")]
 
     def test_who_only_joins_is_not_waited_for(self) -> None:
-        """Nobody is asked for a copy that is being made."""
+        """A copy that is being made is not asked for."""
         plane = self.start()
         job = plane.control.job(APP)
         assert lagging_nodes(plane.control, job, 1) == ["a", "b"]

@@ -82,7 +82,7 @@ class TestNeeds:
 
     @pytest.mark.proves("S2")
     def test_a_former_owner_is_not_waited_for(self) -> None:
-        """S2: rows that nobody will apply there need not be there."""
+        """S2: rows that will not be applied there need not be there."""
         found = rows(assignment(2, "bc", "c c b b"), stage(1, a=1, b=1))
         assert found.verifying == {"b"}
         assert found.collecting == {"c": (0, 1)}
@@ -107,7 +107,7 @@ class TestNeeds:
 
     @pytest.mark.proves("S2")
     def test_a_joining_copy_that_was_sent_rows_has_them(self) -> None:
-        """S2: whoever writes brings rows to those that join, too."""
+        """S2: a writer brings rows to those that join, too."""
         sent = assignment(1, "ab", "a a a a", joining="b b - -")
         found = rows(assignment(2, "ab", "b b a a"), stage(1, a=1, b=1), sent=sent)
         assert found.collecting == {}
@@ -159,7 +159,7 @@ class TestSources:
     """Where rows are had from."""
 
     def test_those_that_are_there_and_in_sync_come_first(self) -> None:
-        """A node that is away is named only where nobody else has the rows."""
+        """A node that is away is named only where no other has the rows."""
         sent = assignment(1, "abc", "ab ba c a", joining="c - - b")
         present = assignment(2, "d", "d d d d")
         found = rows(present, stage(1, a=1, b=1, c=1), sent=sent)
@@ -178,7 +178,7 @@ class TestSources:
         )
 
     def test_stages_of_which_they_have_nothing_are_left_out(self) -> None:
-        """Nobody is asked for chunks that there are none of."""
+        """No node is asked for chunks that there are none of."""
         one, two = stage(1, a=1, b=0), stage(2, a=0, b=1)
         found = rows(assignment(2, "c", "c c c c"), one, two)
         assert found.stages_of((0,)) == (one,)
@@ -258,7 +258,7 @@ def assignments(draw: st.DrawFn, version: int) -> AssignmentRecord:
 @pytest.mark.proves("S2")
 @given(data=st.data())
 def test_every_copy_gets_the_rows_of_its_key_groups_once(data: st.DataObject) -> None:
-    """S2: whatever moves meanwhile, and whoever is given up, none twice, none never."""
+    """S2: whatever moves, and whichever is given up, none twice, none never."""
     sent = data.draw(assignments(1))
     had = {
         node_id: {

@@ -94,7 +94,7 @@ class TestMoved:
 
     @pytest.mark.proves("S2")
     def test_a_change_on_the_way_is_gone_by(self) -> None:
-        """S2: whoever has answered need not answer again, and a new copy collects."""
+        """S2: one that has answered need not answer again, and a new copy collects."""
         plane = MovingPlane()
         plane.come("c")
         effects = plane.ask(BOTH)
@@ -236,7 +236,7 @@ class TestMoved:
 
     @pytest.mark.proves("W4")
     def test_a_version_that_is_not_kept_any_more(self) -> None:
-        """W4: nobody can say where its rows were sent; the batch is run again."""
+        """W4: where its rows were sent is not known; the batch is run again."""
         plane = MovingPlane()
         effects = plane.ask(BOTH)
         plane.verified(plane.told(VerifyStages, effects, "a"), "a")
@@ -260,7 +260,7 @@ class TestAway:
     """Nodes that are to collect, or that have the rows, come and go."""
 
     def start(self) -> tuple[MovingPlane, CollectStages]:
-        """Let ``c`` collect what ``a`` and ``b`` have both."""
+        """Have ``c`` collect what ``a`` and ``b`` have both."""
         plane = MovingPlane()
         plane.come("c")
         plane.assign(assignment(2, "ab", "ab ab ab ab"))
@@ -277,7 +277,7 @@ class TestAway:
 
     @pytest.mark.proves("S4")
     def test_another_source_takes_the_place_of_one_that_is_gone(self) -> None:
-        """S4: as long as somebody has the rows, nobody waits for somebody else."""
+        """S4: as long as somebody has the rows, none waits for another."""
         plane, command = self.start()
         assert command.sources == (source("a", 0, 1, 2, 3),)
         other = plane.told(CollectStages, plane.leave("a"), "c")

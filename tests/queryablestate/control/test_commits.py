@@ -332,7 +332,7 @@ class TestRefused:
         assert isinstance(error, CheckpointRewoundError)
         assert error.args == ("query", 4, 4)
         assert "decided with other rows" in str(error)
-        # The very batch is a repetition, and so is what nobody can compare.
+        # The very batch is a repetition, and so is what cannot be compared.
         for digests in ((one,), (), (digest_of("wider", 2),)):
             request = commit(epoch, 4, run_id="run-2", digests=digests)
             assert plane.decide(request)[-1] == committed(4, is_repeated=True)
@@ -341,7 +341,7 @@ class TestRefused:
 
     @pytest.mark.proves("W4", "B4")
     def test_a_query_that_returns_after_many_others_repeats_its_batch(self) -> None:
-        """W4, B4: so many may go on with a state as can be told apart; no more."""
+        """W4, B4: as many may go on with a state as can be told apart; no more."""
         plane = Plane()
         plane.start_job()
         plane.decide(commit(1, 0))
@@ -420,7 +420,7 @@ class TestAgain:
 
     @pytest.mark.proves("W4")
     def test_a_commit_for_other_states_is_one_of_its_own(self) -> None:
-        """W4: nobody is told that a batch is committed which is not."""
+        """W4: none is told that a batch is committed which is not."""
         plane = Plane()
         plane.start_job()
         plane.new_run("run-2")
@@ -433,7 +433,7 @@ class TestAgain:
 
     @pytest.mark.proves("W3")
     def test_a_decision_goes_on_though_its_writer_has_gone(self) -> None:
-        """W3: what waits for its turn is decided, for whoever asks next."""
+        """W3: what waits for its turn is decided, for the next that asks."""
         plane = Plane()
         plane.start_job()
         busy = WriterAsked(
@@ -522,7 +522,7 @@ class TestWaiting:
 
     @pytest.mark.proves("W3")
     def test_a_decided_commit_times_out(self) -> None:
-        """W3: the batch is committed; whoever asks again waits for the rest."""
+        """W3: the batch is committed; one that asks again waits for the rest."""
         plane = Plane()
         plane.start_job()
         plane.settle(LinkClosed(link=LINK_A))
@@ -580,7 +580,7 @@ class TestWaiting:
         assert sent(effects, LINK_A) == [decided(1, 0)]
 
     def test_a_writer_that_is_gone_waits_for_nothing(self) -> None:
-        """What nobody waits for, and is not being written, is forgotten."""
+        """What is not waited for, and is not being written, is forgotten."""
         plane = Plane()
         plane.start_job()
         one = stage(1, a=1)

@@ -115,7 +115,7 @@ class TestTurns:
             plane.step(TimePassed())
 
     def test_what_waits_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A store that takes no writes does not let memory run out."""
+        """With a store that takes no writes memory does not run out."""
         monkeypatch.setattr(control_core, "_QUEUE_COUNT_MAX", 1)
         plane = Plane()
         plane.start_nodes()
@@ -232,7 +232,7 @@ class TestQuestions:
         ]
 
     def test_who_is_behind_a_connection(self) -> None:
-        """A node that is registered over it, or nobody."""
+        """A node that is registered over it, or none."""
         plane = Plane()
         plane.start_nodes()
         assert plane.core.node_at(LINK_B) == "b"
@@ -252,7 +252,7 @@ class TestQuestions:
 
     @pytest.mark.proves("Q4", "S2")
     def test_a_node_that_has_come_and_gone_is_not_awaited(self) -> None:
-        """S2, Q4: it is away, and whoever asks for it is told so at once."""
+        """S2, Q4: it is away, and one that asks for it is told so at once."""
         plane = Plane()
         plane.start_nodes()
         plane.next_leader()

@@ -50,7 +50,7 @@ def coming(node_id: str, sequence: int, job_number: int = 1) -> RegisterNode:
 
 
 def registered(plane: Plane, node_id: str, message: RegisterNode) -> NodeRegistered:
-    """Let a node register, and return what it is told first."""
+    """Have a node register, and return what it is told first."""
     link = {"a": LINK_A, "b": LINK_B}[node_id]
     first = sent(plane.hear(link, message), link)[0]
     assert isinstance(first, NodeRegistered)
@@ -79,7 +79,7 @@ def plane() -> Plane:
 class TestForgetting:
     @pytest.mark.proves("B4")
     def test_nothing_of_it_is_left(self, plane: Plane) -> None:
-        """B4: neither records, nor a job that nobody can use."""
+        """B4: neither records, nor a job that cannot be used."""
         assert not [path for path in plane.store if path.startswith("jobs/")]
         assert plane.core.job_ids() == []
         note = ForgottenJob(job_id=APP, job_number=1)

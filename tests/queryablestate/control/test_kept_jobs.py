@@ -119,7 +119,7 @@ class TestKept:
             raise refusal(plane.ask(drop()))
 
     def test_a_job_that_has_state_is_that_job(self) -> None:
-        """What is kept of an earlier control plane is in nobody's way."""
+        """What is kept of an earlier control plane is in no one's way."""
         plane = Plane()
         plane.start_job()
         plane.hear(LINK_A, node_register("a", kept=(kept(APP),)))
@@ -150,7 +150,7 @@ class TestServingAnother:
 
     @pytest.mark.proves("W7")
     def test_its_jobs_are_unavailable_from_then_on(self) -> None:
-        """W7: between its two registrations nobody says that there is no such job."""
+        """W7: between its two registrations no one says that it does not exist."""
         plane = Plane()
         message = node_register("a", control_id="before", positions={APP: 9, "new": 0})
         assert sent(plane.hear(LINK_A, message), LINK_A) == [

@@ -71,7 +71,7 @@ def begin_commit(plane: Plane) -> list[ControlEffect]:
 
 
 def write(plane: Plane, effects: list[ControlEffect], count: int) -> int:
-    """Let the store take so many commits; return how many there were."""
+    """Have the store take that many commits; return how many there were."""
     waiting = [effect for effect in effects if isinstance(effect, WriteStore)]
     done = 0
     while waiting and done < count:
@@ -225,7 +225,7 @@ class TestFailing:
         assert stored_control(plane.store).jobs[0].record.sequence == 1
 
     def test_after_it_is_decided_the_store_is_read_anew(self) -> None:
-        """It is true by then; whoever waits cannot be told that it did not happen."""
+        """It is true by then; who waits cannot be told that it did not happen."""
         plane = small_plane()
         plane.start_job(STATES)
         effects = begin_commit(plane)

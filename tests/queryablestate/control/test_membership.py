@@ -92,7 +92,7 @@ def part(*key_groups: int, epoch: int) -> JobAssignment:
 
 
 def is_refused_for_limit(effects: Iterable[ControlEffect]) -> bool:
-    """Return whether a node is told that there are too many, and nobody else is."""
+    """Return whether a node is told that there are too many, and no other is."""
     (effect,) = effects
     assert isinstance(effect, SendToNode)
     message = effect.message
@@ -238,7 +238,7 @@ class TestRegister:
             Put(node_path("c"), encode_record(record)),
         )
         assert sent(plane.settle_rest([write]), AGAIN) == [registered()]
-        # Whoever has had to go is a new node when it is back, and waits for a place.
+        # One that has had to go is a new node when it is back, and waits for a place.
         assert is_refused_for_limit(plane.hear(LINK_A, node_register("a")))
         plane.next_leader()
         assert [node.node_id for node in plane.core.node_summaries(now_ns=0)] == [
@@ -247,7 +247,7 @@ class TestRegister:
         ]
 
     def test_nobody_is_told_over_a_connection_that_is_over(self) -> None:
-        """Whoever it was comes back over another."""
+        """Whichever it was comes back over another."""
         plane = Plane()
         plane.step(spoke(LINK_A, node_register("a")))
         plane.step(LinkClosed(link=LINK_A))
@@ -340,7 +340,7 @@ class TestLost:
     """A node that lacks rows of a decided batch (W7)."""
 
     def start(self) -> tuple[Plane, VerifyStages]:
-        """Let a batch be decided that node ``a`` says it cannot apply."""
+        """Decide a batch that node ``a`` says it cannot apply."""
         plane = Plane()
         epoch = plane.start_job()
         plane.decide(commit(epoch, 0))
@@ -366,7 +366,7 @@ class TestLost:
         return plane, probe
 
     def test_it_is_asked_and_begins_anew(self) -> None:
-        """Waiting would help nobody: its rows are lost, and the job goes on."""
+        """Waiting would not help: its rows are lost, and the job goes on."""
         plane, probe = self.start()
         plane.hear(LINK_B, applied("b", 2))
         effects = plane.hear(LINK_A, verified("a", probe.verify_id, stage(1, a=1)))

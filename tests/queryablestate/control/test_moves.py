@@ -294,7 +294,7 @@ class TestMove:
 
     @pytest.mark.proves("S1")
     def test_key_groups_that_are_not_copied_here_are_passed_over(self) -> None:
-        """S1: nobody becomes an owner who was not to be one."""
+        """S1: none becomes an owner who was not to be one."""
         plane, _ = start("a")
         join(plane, "b")
         plane.ask(rescale(2))
@@ -423,12 +423,12 @@ class TestReplicas:
         assert len(part.joining) == 4
         plane.hear(LINK_B, copied("b", part.assignment_version, *GROUPS))
         assert sorted(owners(plane)) == ["ab", "ab", "ba", "ba"]
-        # A third one is for whoever asks for it.
+        # A third one is for those who ask for it.
         assert parts(join(plane, "c"), LINK_C) == []
 
     @pytest.mark.proves("S3")
     def test_a_source_that_goes_is_replaced(self) -> None:
-        """S3: whoever copies from it goes on with another one."""
+        """S3: one that copies from it goes on with another one."""
         plane, _ = start("ab", replica_count=2)
         join(plane, "c")
         plane.ask(rescale(3))
@@ -565,7 +565,7 @@ class TestStore:
     """Each change is one write (S2)."""
 
     def test_a_write_that_did_not_happen_is_tried_again(self) -> None:
-        """After a pause; nobody is told anything before."""
+        """After a pause; none is told anything before."""
         plane, _ = start("ab", replica_count=2)
         _, write = plane.step(LinkClosed(link=LINK_B))
         assert isinstance(write, WriteStore)
@@ -649,7 +649,7 @@ class TestRescale:
 
     @pytest.mark.proves("O6")
     def test_a_job_whose_states_were_dropped_is_none(self) -> None:
-        """O6: nobody is shown, or can move, key groups that nothing is in."""
+        """O6: none is shown, or can move, key groups that nothing is in."""
         plane, _ = start("a")
         plane.ask(drop())
         assert isinstance(refusal(plane.ask(rescale(1))), UnknownJobError)
@@ -876,7 +876,7 @@ class TestDrain:
 
     @pytest.mark.proves("O6")
     def test_a_new_process_takes_part(self) -> None:
-        """O6: whoever starts a node wants to have it."""
+        """O6: one that starts a node wants to have it."""
         plane, _ = start("ab")
         plane.hear(LINK_B, leave("b"))
         plane.hear(LINK_A, copied("a", 2, 2, 3))
@@ -926,7 +926,7 @@ class TestDrain:
 
     @pytest.mark.proves("O6")
     def test_a_job_is_not_given_to_who_is_leaving(self) -> None:
-        """O6: nor is there a job, if nobody else is there."""
+        """O6: nor is there a job, if no other is there."""
         plane = Plane()
         plane.hear(LINK_A, node_register("a"))
         plane.ask(drain("a"))

@@ -45,7 +45,7 @@ def test_a_batch_outlives_any_number_of_assignments() -> None:
 
 
 def test_no_assignment_is_kept_without_a_batch() -> None:
-    """What nobody needs goes, also from the store."""
+    """What is not needed goes, also from the store."""
     plane = Plane()
     epoch = plane.start_job()
     change_often(plane)

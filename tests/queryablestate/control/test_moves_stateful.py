@@ -105,7 +105,7 @@ class Node:
         link: Its connection while it runs.
         process: Which process of it that is.
         inbox: What it has been told, and not heard yet.
-        outbox: What it has said, and nobody has heard yet.
+        outbox: What it has said, and was not heard yet.
         part: What it was told of the job last.
     """
 
@@ -241,7 +241,7 @@ class World:
     # -- what happens --------------------------------------------------------------
 
     def step(self, event: ControlEvent) -> None:
-        """Let the control plane hear of something."""
+        """Tell the control plane of something."""
         self.perform(self.plane.step(event))
 
     def perform(self, effects: Iterable[ControlEffect]) -> None:
@@ -262,7 +262,7 @@ class World:
         self.check()
 
     def write(self, *, is_taken: bool = True) -> None:
-        """Let the leader store take what is to be written, or not."""
+        """Have the leader store take what is to be written, or not."""
         if self.writing is None:
             return
         writing, self.writing = self.writing, None
@@ -301,7 +301,7 @@ class World:
         node.disk = Disk(f"disk-{self.disk_last}-of-{node.node_id}")
 
     def next_leader(self) -> None:
-        """Let another proxy lead; a write on its way may have been taken."""
+        """Have another proxy lead; a write on its way may have been taken."""
         if self.writing is not None and self.random.random() < 0.5:
             self.plane.write(self.writing)
         self.writing = None
@@ -316,7 +316,7 @@ class World:
                 node.outbox.append(node.registration())
 
     def say(self, node: Node) -> None:
-        """Let the control plane hear a node."""
+        """Tell the control plane what a node says."""
         if node.link is None or not node.outbox:
             return
         message = node.outbox.popleft()
@@ -325,7 +325,7 @@ class World:
         self.step(NodeSpoke(link=node.link, message=message))
 
     def copy(self, node: Node) -> None:
-        """Let a node copy a key group, if its source is there."""
+        """Have a node copy a key group, if its source is there."""
         part = node.part
         if part is None or node.inbox or node.disk.position is None:
             return
@@ -344,7 +344,7 @@ class World:
                 return
 
     def ask(self) -> None:
-        """Let an operator or a driver ask for something."""
+        """Have an operator or a driver ask for something."""
         random = self.random
         request: RescaleJob | DrainNode
         kind = random.randrange(3)
@@ -380,7 +380,7 @@ class World:
         self.step(WriterAsked(link=DRIVER, request=request, wall_clock_us=WALL_US))
 
     def something(self) -> None:
-        """Let anything happen."""
+        """Have anything happen."""
         random = self.random
         node = self.nodes[random.choice(NODE_IDS)]
         number = random.random()
@@ -404,7 +404,7 @@ class World:
         elif number < 0.955:
             self.next_leader()
         elif number < 0.96:
-            # Nobody sees the node go: the new leader finds an empty disk.
+            # The end of the node goes unseen: the new leader finds an empty disk.
             self.next_leader()
             self.replace_disk(node)
             self.start(node)
@@ -423,7 +423,7 @@ class World:
             node.outbox.append(leave)
 
     def beat(self) -> None:
-        """Let all nodes be heard of, and time pass."""
+        """Hear of all nodes, and move time on."""
         for node in self.nodes.values():
             if node.link is not None:
                 beat = NodeHeartbeat(registration_id=node.registration_id, number=1)
@@ -432,7 +432,7 @@ class World:
         self.step(TimePassed())
 
     def settle(self) -> None:
-        """Let everything come to its end, with nothing going wrong."""
+        """Bring everything to its end, with nothing going wrong."""
         for _ in range(2_000):
             before = self.progress()
             self.write()
@@ -467,7 +467,7 @@ class World:
         return assignment
 
     def check(self) -> None:
-        """Check that nobody is asked for what he has not (S1, S3)."""
+        """Check that none is asked for what it has not (S1, S3)."""
         job = self.plane.core._control.jobs.get(APP)
         if job is None or job.assignment is None:
             return

@@ -22,7 +22,7 @@ def test_known_is_not_present() -> None:
 
 
 def test_a_registration_replaces_an_earlier_one() -> None:
-    """One name, one node: the earlier connection is nobody's."""
+    """One name, one node: the earlier connection is no node's."""
     table = NodeTable([])
     table.register(node_register("a", positions={APP: 3}), link=LINK_A, now_ns=5)
     node = table.register(

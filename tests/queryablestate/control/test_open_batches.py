@@ -122,7 +122,7 @@ class TestTickets:
         assert batches.versions_of(JOB) == set()
 
     def test_a_ticket_that_is_shown_again_stays_open(self) -> None:
-        """Each task of a batch shows it where Spark tells nobody else."""
+        """Each task of a batch shows it where Spark tells no other."""
         batches = informed()
         draw(batches, 1)
         bind(batches, 1)
@@ -139,7 +139,7 @@ class TestTickets:
 
 
 class TestTime:
-    """Nobody tells of a batch that was given up."""
+    """That a batch was given up is not told."""
 
     def test_a_batch_is_not_waited_for_without_end(self) -> None:
         """It is closed after ten minutes, at the very moment."""

@@ -180,7 +180,7 @@ def kinds_of(messages: Sequence[object]) -> list[type]:
 
 @pytest.mark.proves("S6")
 class TestRestoring:
-    """First rows, for nobody to see; then the job, in one write."""
+    """First rows, out of sight; then the job, in one write."""
 
     @pytest.mark.proves("W4")
     def test_nodes_load_what_they_will_hold(self, plane: Plane) -> None:
@@ -331,7 +331,7 @@ class TestFailing:
     def test_a_part_that_fails_fails_the_whole(
         self, plane: Plane, event: NodeSpoke | LinkClosed, kind: type[NameServiceError]
     ) -> None:
-        """Whoever is there is told to drop it; and it can be tried again."""
+        """Those who are there are told to drop it; and it can be tried again."""
         plane.settle(asked())
         plane.settle(loaded("b"))
         effects = plane.settle(event)
@@ -387,7 +387,7 @@ class TestFailing:
 
     @pytest.mark.proves("W3")
     def test_a_store_that_does_not_answer(self, plane: Plane) -> None:
-        """Nobody knows: nodes keep it, for the job may be there, and need it (W3)."""
+        """It is not known: nodes keep it, since the job may need it (W3)."""
         plane.settle(asked())
         plane.settle(loaded("a"))
         plane.step(loaded("b"))

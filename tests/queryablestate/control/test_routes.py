@@ -74,7 +74,7 @@ def test_a_new_version_has_other_key_groups() -> None:
 
 
 def test_a_job_without_assignment_has_no_routes() -> None:
-    """Nobody has its key groups yet."""
+    """No node has its key groups yet."""
     record = JobRecord(
         job_id=APP,
         job_number=1,
@@ -101,7 +101,7 @@ class TestReplicas:
         assert route.links == (LINK_A, LINK_B)
 
     def test_what_only_one_node_has(self) -> None:
-        """It follows who is there: a copy on a node that is away answers nobody."""
+        """It follows who is there: a copy on a node that is away answers none."""
         plane = MovingPlane()
         plane.assign(assignment(2, "ab", "ab ab a b"))
         assert _sole(plane) == ((2,), (3,))

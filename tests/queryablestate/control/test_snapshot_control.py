@@ -257,7 +257,7 @@ class TestFailing:
         assert isinstance(error, StateUnavailableError)
 
     def test_a_store_that_does_not_answer(self, plane: Plane) -> None:
-        """Nobody knows whether the mark is written: it hurts nobody if it is."""
+        """It is not known whether the mark is written: it does no harm if it is."""
         (write,) = plane.step(asked())
         assert isinstance(write, WriteStore)
         doubt = MayHaveHappenedError("no answer")

@@ -131,7 +131,7 @@ def test_writers_are_told_how_large_chunks_may_be() -> None:
 
 @pytest.mark.proves("S2")
 def test_who_makes_copies_is_brought_rows() -> None:
-    """S2: whoever writes sends rows to all who have, or make, a copy."""
+    """S2: a writer sends rows to all who have, or make, a copy."""
     moving = MovingPlane()
     moving.come("c")
     moving.assign(assignment(2, "abc", "a ab b b", joining="c - c -"))
@@ -276,7 +276,7 @@ class TestTicket:
         assert sent(effects, LINK_A) == [assigned(0, 1, 2, 3, epoch=EPOCH + 1)]
 
     def test_a_job_without_state_is_assigned_anew(self) -> None:
-        """Nobody has rows of it: whoever is there now may have it."""
+        """No node has rows of it: those that are there now may have it."""
         plane = Plane()
         plane.hear(LINK_A, node_register("a"))
         plane.draw()
@@ -397,7 +397,7 @@ class TestRun:
     @pytest.mark.proves("W1")
     @pytest.mark.parametrize("ticket", [-1, 0, 2])
     def test_a_ticket_that_was_never_drawn_is_refused(self, ticket: int) -> None:
-        """W1: nobody becomes the newest run by making up a number."""
+        """W1: none becomes the newest run by making up a number."""
         plane = Plane()
         plane.start_nodes()
         plane.draw()
@@ -405,7 +405,7 @@ class TestRun:
             raise refusal(plane.ask(bind(ticket)))
 
     def test_a_job_is_made_by_a_ticket(self) -> None:
-        """Without one nobody has assigned it."""
+        """Without one it was never assigned."""
         with pytest.raises(UnknownJobError):
             raise refusal(Plane().ask(bind(1)))
 
@@ -457,12 +457,12 @@ class TestRun:
 
     @pytest.mark.proves("W1")
     def test_a_run_that_was_bound_for_now_is_the_newest_with_its_commit(self) -> None:
-        """W1: a task does not know when its run began; whoever commits does."""
+        """W1: a task does not know when its run began; the committer does."""
         plane = Plane()
         former = plane.start_job()
         ticket = plane.draw()
         assert plane.bind(ticket, run_id="run-2", born_epoch=None) == ticket
-        assert plane.bind(plane.draw(), born_epoch=former) == former  # nobody is fenced
+        assert plane.bind(plane.draw(), born_epoch=former) == former  # none is fenced
         epoch = told(TicketDrawn, plane.ask(draw(states={}))).ticket
         assert epoch > ticket
         born_epoch = min(
@@ -478,7 +478,7 @@ class TestRun:
 
     @pytest.mark.parametrize("born_epoch", [-1, 0, 3])
     def test_an_epoch_that_was_not_given_out_is_refused(self, born_epoch: int) -> None:
-        """W1: nobody is born later than the ticket that is shown."""
+        """W1: none is born later than the ticket that is shown."""
         plane = Plane()
         plane.start_job()
         ticket = plane.draw()

@@ -64,7 +64,7 @@ OTHER: Final = LinkId(20)
 
 
 def pass_time(plane: Plane, nanoseconds: int) -> list[ControlEffect]:
-    """Let time pass, in which both nodes are heard; return what is done."""
+    """Move time on, while both nodes are heard; return what is done."""
     effects: list[ControlEffect] = []
     end_ns = plane.now_ns + nanoseconds
     while plane.now_ns < end_ns:
@@ -82,7 +82,7 @@ def _is_acknowledgement(effect: ControlEffect) -> bool:
 
 
 def empty(plane: Plane) -> None:
-    """Let there be a job of one batch, whose state was dropped."""
+    """Make a job of one batch, whose state was dropped."""
     epoch = plane.start_job()
     plane.decide(commit(epoch, 0))
     plane.ask(drop())
@@ -128,7 +128,7 @@ class TestUnusedTickets:
 
     @pytest.mark.proves("B4")
     def test_a_thousand_of_them_refuse_no_new_job(self) -> None:
-        """B4: the one who has most of them loses the oldest, and nobody else one."""
+        """B4: the one who has most of them loses the oldest, and no other loses one."""
         plane = Plane()
         plane.start_nodes()
         draw_over(plane, OTHER, "other")
@@ -244,7 +244,7 @@ class TestDroppedStates:
         assert any(isinstance(effect, AnswerWriter) for effect in answers)
 
     def test_a_commit_that_waits_for_a_job_that_goes_is_told(self) -> None:
-        """It fails rather than to wait for what nobody will say."""
+        """It fails rather than to wait for what will not be said."""
         plane = Plane()
         epoch = plane.start_job()
         plane.ask(commit(epoch, 0, timeout_ms=10 * 3_600_000))
@@ -273,7 +273,7 @@ class TestFences:
 
     @pytest.mark.proves("W1", "B4")
     def test_a_superseded_run_stays_over(self, plane: Plane) -> None:
-        """W1: also when its job is begun anew, and nobody has bound a run of it."""
+        """W1: also when its job is begun anew, and no run of it was bound."""
         request = bind(plane.draw(), run_id="run-1", born_epoch=1)
         assert isinstance(refusal(plane.ask(request)), StaleWriterError)
 

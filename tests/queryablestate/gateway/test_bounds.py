@@ -239,7 +239,7 @@ class TestManyClients:
                 assert (answer.status, answer.problem) == (503, "busy")
 
     def test_more_streams_than_a_caller_may_read(self, ask: Asker) -> None:
-        """429: whoever reads whole states reads a few at a time."""
+        """429: one that reads whole states reads a few at a time."""
         with connected(ask, is_slow=True) as sock:
             sock.sendall(
                 f"GET {STATE}/rows?format=csv HTTP/1.1\r\nHost: x\r\n\r\n".encode()

@@ -87,7 +87,7 @@ class TestWatching:
     PATH = "/v1/leaders/flights/watch"
 
     def test_from_nobody_to_nobody(self, ha: HAServices, ask: Asker) -> None:
-        """That nobody leads is told, too."""
+        """That there is no leader is told, too."""
         with ask.watch(self.PATH) as watching:
             assert watching.next().data == {"component": "flights", "leader": None}
             with campaign(ha, "flights", "driver:7077") as leadership:

@@ -334,7 +334,7 @@ class TestKeysOfTheGateway:
     """F4: what the gateway proves to the name service, it proves to no proxy."""
 
     def test_no_caller_has_its_rights(self, tmp_path: Path) -> None:
-        """A proxy that would let the gateway itself read all: a caller is nobody."""
+        """A proxy from which the gateway itself may read all: a caller is none."""
         roles = {
             "proxy": ["observe", "contend:*"],
             "gateway": ["observe", "contend:REST_ENDPOINT"],

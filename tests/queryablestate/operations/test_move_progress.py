@@ -33,7 +33,7 @@ class TestCounts:
     """How much is done of how much."""
 
     def test_what_was_done_before_counts(self) -> None:
-        """Whoever begins to look in the middle sees that it is the middle."""
+        """One that begins to look in the middle sees that it is the middle."""
         watching = Watching(64)
         figures = watching.at(0, 48)
         assert (figures.planned_count, figures.done_count) == (64, 16)

@@ -48,7 +48,7 @@ def told(
 
 
 def drained(left_count: int, *, is_draining: bool = True) -> DrainInformation:
-    """Return what is said of a node that has so many copies of ``flights``."""
+    """Return what is said of a node that has that many copies of ``flights``."""
     return DrainInformation(
         node_id="n-1",
         is_draining=is_draining,
@@ -105,7 +105,7 @@ class TestRescaleWaiting:
         assert waiting.step([told(0)], is_settled=True, now_ns=2) is not None
 
     def test_it_says_what_is_missing(self) -> None:
-        """Whoever gives up waiting is told how much was left."""
+        """One that gives up waiting is told how much was left."""
         waiting = RescaleWaiting(None, since=None, now_ns=0)
         assert waiting.missing() == "key groups are still being moved"
         waiting.step([told(7)], is_settled=True, now_ns=1)
@@ -164,7 +164,7 @@ class TestDrainWaiting:
             step(11)
 
     def test_a_node_that_is_away_keeps_what_only_it_has(self) -> None:
-        """W7: it is given up, and what nobody else has is unavailable."""
+        """W7: it is given up, and what no other has is unavailable."""
         waiting = DrainWaiting("n-1", None)
         away = evolve(drained(3), is_away=True)
         assert waiting.step(away, [told(0)], is_settled=True, now_ns=0) is None

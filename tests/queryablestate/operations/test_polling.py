@@ -29,7 +29,7 @@ class Asked:
         self._seconds = seconds
 
     def ask(self) -> str | None:
-        """Let time pass, and answer."""
+        """Move time on, and answer."""
         self.clock.advance(round(self._seconds * NS_PER_SECOND))
         answer = self._answers[min(self.count, len(self._answers) - 1)]
         self.count += 1

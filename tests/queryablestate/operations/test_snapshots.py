@@ -82,7 +82,7 @@ class TestTakeAndRestore:
             with Writing(*queries_of(ha, "first"), batch_id_first=2) as writing:
                 writing.wait_for(3)
                 taken = operations.snapshot(JOB, place)
-                writing.wait_for(writing.batch_id_next)  # nobody had to wait for it
+                writing.wait_for(writing.batch_id_next)  # no writer had to wait for it
         assert taken.state_names == sorted({**ALL_KINDS, **COMPLETE})
         batch_ids = taken.batch_ids
         assert set(batch_ids) == {"appending", "completing"}
@@ -148,7 +148,7 @@ class TestTakeAndRestore:
     def test_key_groups_that_move_are_in_it_once(
         self, ha: HAServices, tmp_path: Path
     ) -> None:
-        """S2: whoever is asked for them at the entry writes them, as they are then."""
+        """S2: one that is asked for them at the entry writes them, as they are then."""
         with (
             LocalStateCluster(ha, nodes=3, replicas=2),
             StateOperations(ha) as operations,

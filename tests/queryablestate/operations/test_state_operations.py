@@ -37,7 +37,7 @@ def ha() -> Iterator[HAServices]:
 
 class TestNodes:
     def test_who_is_there_and_who_is_away(self, ha: HAServices) -> None:
-        """N6: a node that has left is still known; how far it is, nobody knows."""
+        """N6: a node that has left is still known; how far it is, is not known."""
         with (
             LocalStateCluster(ha, nodes=2) as cluster,
             StateOperations(ha) as operations,
@@ -190,7 +190,7 @@ class TestDropState:
                 operations.drop_state("none", "a")
 
     def test_a_closed_one_says_so(self, ha: HAServices) -> None:
-        """Whoever uses it after its end is told."""
+        """One that uses it after its end is told."""
         operations = StateOperations(ha)
         operations.close()
         with pytest.raises(LocalProtocolError):

@@ -227,7 +227,7 @@ class TestValues:
         ids=str,
     )
     def test_no_key_has_these_types(self, data_type: DataType) -> None:
-        """Whoever asks for such a column has passed over the schema's own check."""
+        """One that asks for such a column has passed over the schema's own check."""
         with pytest.raises(ConfigurationError, match="'k' cannot have type"):
             key_column("k", data_type)
 

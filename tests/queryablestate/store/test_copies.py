@@ -464,7 +464,7 @@ class TestReader:
     def test_what_is_not_held_cannot_be_read(
         self, source: StateStore, target: StateStore
     ) -> None:
-        """Nobody takes half a copy, or none, for a whole one (S2)."""
+        """None takes half a copy, or none, for a whole one (S2)."""
         write_all(source, b"1")
         target.reset_job(JOB, 1, [])
         hold(target, [], joining({1: 1}))

@@ -3,9 +3,9 @@ Two stores that come and go as copies of key groups, against one that has all of
 
 The machine is what the proxy leader, the writers and the nodes do, in any order: roles
 change at one moment of the chain, and a store hears of it later; rows are brought to
-whoever has a role; entries are applied, copies fetched page by page, and brought up to
-date.  Whatever is a complete copy is, byte for byte, what the third store had after the
-same entry.
+all that have a role; entries are applied, copies fetched page by page, and brought up
+to date.  Whatever is a complete copy is, byte for byte, what the third store had after
+the same entry.
 """
 
 from __future__ import annotations
@@ -443,7 +443,7 @@ class CopyMachine(RuleBasedStateMachine):
         groups: set[int],
         is_prompt: bool,
     ) -> None:
-        """Let a node do what is next, or copy more if there is nothing."""
+        """Have a node do what is next, or copy more if there is nothing."""
         if is_prompt:
             self.apply_next(self.nodes[index], self.head)
         if all(role == SYNC for role in self.nodes[index].roles.values()):
@@ -586,7 +586,7 @@ class CopyMachine(RuleBasedStateMachine):
 
     @rule(index=NODES)
     def retain(self, index: int) -> None:
-        """Stages that nobody adds to are given up, but not those that are kept."""
+        """Stages that are not added to are given up, but not those that are kept."""
         node = self.nodes[index]
         if node.position == self.head:
             node.store.drop_stages_older_than(1_000)

@@ -25,7 +25,7 @@ def row_count(store: StateStore, slot: int = 0) -> int:
 
 
 def rows(count: int, expires_at_us: int) -> list[tuple[bytes, bytes | None]]:
-    """Return so many rows that expire then."""
+    """Return that many rows that expire then."""
     return [(key(0, f"{n:03}"), expiring(b"", expires_at_us)) for n in range(count)]
 
 

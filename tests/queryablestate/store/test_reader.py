@@ -289,7 +289,7 @@ class TestItems:
     ) -> None:
         """It is an answer, not an error of LMDB."""
         write(store, [(key(0), b"1")], batch_state=LIST)
-        # Less than a storage key is a prefix of some: nobody asks for that.
+        # Less than a storage key is a prefix of some: it is not asked for.
         odd = [one for one in ODD_KEYS if one not in {b"\0", b"\0\0"}]
         for start, stop in ((0, None), (-1, None), (0, -1)):
             read = reader.get_items(1, [*odd, key(0)], start, stop, NOW_US)
@@ -439,7 +439,7 @@ class TestScan:
     def test_a_page_ends_when_it_is_large(
         self, store: StateStore, reader: WholeReader, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """However many rows were asked for; one row is always let through."""
+        """However many rows were asked for; one row always passes."""
         monkeypatch.setattr(store_reader, "PAGE_SIZE_BYTES_MAX", 1_300)
         rows = [(key(0, f"{n}"), b"x" * 600) for n in range(5)]
         write(store, rows)

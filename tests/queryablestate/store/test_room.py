@@ -45,7 +45,7 @@ def some_rows(count: int, *, first: int = 0, size_bytes: int = 900) -> list[Row]
 
 
 def fill(store: StateStore, row_count: int) -> int:
-    """Apply so many rows, some at a time, and return the last entry."""
+    """Apply that many rows, some at a time, and return the last entry."""
     for sequence, first in enumerate(range(0, row_count, 300), 1):
         rows = some_rows(300, first=first)
         store.stage([chunk(rows, batch_id=sequence)], NOW_US)

@@ -50,7 +50,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 
 def stages(**chunk_counts: int) -> tuple[StageRecord, ...]:
-    """Return stages with so many chunks on this node."""
+    """Return stages with that many chunks on this node."""
     return tuple(
         StageRecord(stage_id=stage_id(name), chunk_counts={NODE: count}, row_count=0)
         for name, count in chunk_counts.items()
@@ -92,7 +92,7 @@ class TestFences:
 
     @pytest.mark.proves("C1")
     def test_a_fence_holds_in_its_own_job(self, store: StateStore) -> None:
-        """The same query id in another job is another query's, or nobody's (C1)."""
+        """The same query id in another job is another query's, or none's (C1)."""
         store.fence([WriterFence(job_id="other", query_id=QUERY, writer_epoch=9)])
         store.stage([chunk([], writer_epoch=2)], NOW_US)
         assert store.missing_stages(JOB, 2, 0, stages(a=1)) == ()
@@ -100,7 +100,7 @@ class TestFences:
     def test_a_fence_over_all_jobs_of_before_means_nothing(
         self, store: StateStore
     ) -> None:
-        """It is read, holds nobody back, and goes with the next fence of the query."""
+        """It is read, holds none back, and goes with the next fence of the query."""
         with store._environment.writing() as transaction:
             mark = encode_record(FenceMark(query_id=QUERY, writer_epoch=9))
             transaction.put(former_fence_key(QUERY), mark, db=store._meta)

@@ -232,7 +232,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(age_us=st.sampled_from([0, 10, 20, 30]))
     def retain(self, age_us: int) -> None:
-        """Batches that nobody has added to for long are given up."""
+        """Batches that were not added to for long are given up."""
         before_us = self.now_us - age_us
         old = [
             staged_key

@@ -61,7 +61,7 @@ def task(
 
 
 class Hands:
-    """A writing thread, held until it is let go, and what it says."""
+    """A writing thread, held until it is released, and what it says."""
 
     def __init__(self, store: StateStore) -> None:
         self.results: list[list[tuple[int, NameServiceError | None]]] = []
@@ -76,7 +76,7 @@ class Hands:
         self.done.release()
 
     def hold(self) -> None:
-        """Let what comes gather."""
+        """Gather what comes."""
 
         def wait() -> None:
             self.go.wait(TIMEOUT_SECONDS)
@@ -179,7 +179,7 @@ class TestWriter:
     def test_an_error_of_ours_ends_neither_thread_nor_answers(
         self, hands: Hands
     ) -> None:
-        """What nobody foresaw is logged and told, and the thread goes on."""
+        """What was not foreseen is logged and told, and the thread goes on."""
         with capture_logs() as logs:
             hands.writer.run(lambda: 1 // 0)
             hands.writer.stage(task(0))
@@ -212,7 +212,7 @@ class TestWriter:
         assert {log["event"] for log in logs} == {"loop.failed"}
 
     def test_what_is_left_at_the_end_is_given_back(self, hands: Hands) -> None:
-        """Whoever brought it can be told."""
+        """The one that brought it can be told."""
         hands.hold()
         chunk = task(0)
         hands.writer.stage(chunk)

@@ -26,7 +26,7 @@ def all_of(turns: FairTurns[str]) -> list[list[str]]:
 
 
 def test_nothing_waits_at_first(turns: FairTurns[str]) -> None:
-    """Whoever takes then is given nothing."""
+    """One that takes then is given nothing."""
     assert not turns
     assert turns.take() == []
 

@@ -560,7 +560,7 @@ def test_a_stray_peer_is_recognized(decode: Callable[[bytes], object]) -> None:
 
 @pytest.mark.parametrize("decode", DECODERS)
 def test_another_version_is_said_to_be_one(decode: Callable[[bytes], object]) -> None:
-    """N1: whoever upgrades one side only reads which version each speaks."""
+    """N1: one that upgrades one side only reads which version each speaks."""
     with pytest.raises(
         RemoteProtocolError, match="speaks protocol version 2, we speak"
     ):

@@ -113,7 +113,7 @@ def test_rows_arrive_as_they_were_sent() -> None:
     ],
 )
 def test_what_is_no_request_is_refused(envelope: bytes) -> None:
-    """N3: other messages, other versions, and numbers that nobody means."""
+    """N3: other messages, other versions, and numbers without a meaning."""
     with pytest.raises(RemoteProtocolError):
         decode_to_copy_source(envelope)
 

@@ -1,4 +1,4 @@
-"""C1: a grant lets one run stage, and nobody makes one without the secret."""
+"""C1: with a grant one run may stage, and none is made without the secret."""
 
 from __future__ import annotations
 

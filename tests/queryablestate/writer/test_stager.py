@@ -165,7 +165,7 @@ class TestStaging:
     def test_nothing_staged_is_a_message_too(
         self, connections: WriterConnections
     ) -> None:
-        """A task without rows connects to nobody."""
+        """A task without rows does not connect."""
         run = write_run(["tcp://127.0.0.1:1"], [(0,)])
         with Stager(run, 0, connections=connections) as stager:
             message = stager.finish()
@@ -328,7 +328,7 @@ class TestTrouble:
     def test_a_node_that_is_not_there_is_unavailable_in_time(
         self, connections: WriterConnections
     ) -> None:
-        """Nobody listens: the stage ends, it does not hang."""
+        """None listens: the stage ends, it does not hang."""
         limits = StageLimits(timeout_seconds=0.3)
         with staging_node() as gone:
             pass
@@ -500,7 +500,7 @@ class TestCopies:
     def test_the_last_one_is_never_given_up(
         self, connections: WriterConnections
     ) -> None:
-        """W4: rows that nobody has taken fail the stage; nothing is lost silently."""
+        """W4: rows that were not taken fail the stage; nothing is lost silently."""
         limits = StageLimits(timeout_seconds=0.5, give_up_seconds=0.1)
         run = write_run([None, None], self.BOTH)
         with Stager(
@@ -514,7 +514,7 @@ class TestCopies:
     def test_a_node_with_a_key_group_of_its_own_is_not_given_up(
         self, connections: WriterConnections
     ) -> None:
-        """W7: nobody else would have the rows of that one."""
+        """W7: no other would have the rows of that one."""
         limits = StageLimits(timeout_seconds=0.5, give_up_seconds=0.1)
         with staging_node() as node:
             run = write_run([None, node.address], ((0, 1), (1, 0), (0,), (1,)))
@@ -528,7 +528,7 @@ class TestCopies:
     def test_without_a_proxy_to_ask_it_is_given_up_when_its_time_is_up(
         self, connections: WriterConnections
     ) -> None:
-        """Nobody says that it is away; but then it would have come back by now."""
+        """It is not said that it is away; but then it would have come back by now."""
         limits = StageLimits(timeout_seconds=0.5, give_up_seconds=0.1)
         with staging_node() as node:
             run = write_run([None, node.address], self.BOTH)

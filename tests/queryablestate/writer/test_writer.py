@@ -171,7 +171,7 @@ def message(origin: WriteOrigin, batch_id: int, number: int = 1) -> StageMessage
 def answering(
     proxy: ScriptedProxy, request_type: type[msgspec.Struct], *data: object
 ) -> None:
-    """Let the proxy refuse requests of a type with a code and its data."""
+    """Have the proxy refuse requests of a type with a code and its data."""
     code, *rest = data
 
     def handle(request: msgspec.Struct, payload: bytes) -> Reply:
@@ -187,7 +187,7 @@ class TestPlanAndBind:
     def test_a_batch_is_pinned_to_an_assignment(
         self, writer: StateWriter, proxy: ScriptedProxy
     ) -> None:
-        """Whoever stages is told where rows go, under which epoch and number (W1)."""
+        """A task is told where rows go, under which epoch and number (W1)."""
         run_id = str(uuid.uuid4())
         run = bound(writer, run_id)
         assert run.plan.key_groups_of(1) == (1, 3)
@@ -419,7 +419,7 @@ class TestPlanAndBind:
     def test_a_run_that_is_not_bound_is_no_answer(
         self, writer: StateWriter, proxy: ScriptedProxy
     ) -> None:
-        """Nothing is staged under an epoch that nobody has told."""
+        """Nothing is staged under an epoch that was never told."""
 
         def handle(request: msgspec.Struct, payload: bytes) -> Reply:
             if isinstance(request, DrawTicket):

@@ -20,7 +20,7 @@ from queryablestate.wire.records import AssignmentRecord, JoiningCopy
 
 
 def test_nodes_get_contiguous_ranges_in_the_order_of_their_names() -> None:
-    """The same nodes are dealt the same, whoever came first."""
+    """The same nodes are dealt the same, whichever came first."""
     assignment = first_assignment(
         {"b": "disk-2", "a": "disk-1"}, max_parallelism=5, version=3, sequence=7
     )
@@ -115,14 +115,14 @@ MOVING = AssignmentRecord(
 
 @pytest.mark.proves("S1")
 def test_who_is_brought_rows() -> None:
-    """S1: whoever has a copy, and whoever makes one."""
+    """S1: those that have a copy, and those that make one."""
     assert destinations(MOVING) == ((0, 2), (1, 0))
     assert held_by(MOVING, "a") == (0, 1)
     assert held_by(MOVING, "c") == ()
 
 
 def test_copies_come_from_who_is_there() -> None:
-    """The primary if it is, else another, else nobody for now."""
+    """The primary if it is, else another, else none for now."""
     assert source_of(MOVING, 1, {"a", "b"}) == 1
     assert source_of(MOVING, 1, {"a"}) == 0
     assert source_of(MOVING, 1, ()) == 1

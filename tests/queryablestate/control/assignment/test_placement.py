@@ -1,4 +1,4 @@
-"""Where the copies of key groups shall be (S1, S4)."""
+"""Where the copies of key groups are to be (S1, S4)."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Cluster:
     def _check_step(
         self, changed: AssignmentRecord, copied: dict[str, set[int]]
     ) -> None:
-        """Nobody is in sync who was not, or has not copied; nobody is forgotten."""
+        """None is in sync that was not, or has not copied; none is forgotten."""
         for key_group, owners in enumerate(changed.owners):
             before = {
                 self.record.node_ids[index] for index in self.record.owners[key_group]
@@ -251,7 +251,7 @@ class TestRescale:
         assert changed.planned_count == 0
 
     def test_more_nodes_than_key_groups(self) -> None:
-        """Nobody takes part without a key group."""
+        """None takes part without a key group."""
         cluster = Cluster(first("a", groups=2), ready("abc"))
         cluster.step(node_count=3)
         cluster.settle()
@@ -316,7 +316,7 @@ class TestReplicas:
 
     @pytest.mark.proves("S1")
     def test_the_last_two_die(self) -> None:
-        """S1: both may have it all; whoever is back first goes on alone."""
+        """S1: both may have it all; the one that is back first goes on alone."""
         cluster = Cluster(first("ab", replica_count=2), ready("ab"))
         away = {n: standing(n, is_present=False) for n in "ab"}
         cluster.nodes.update(away)
@@ -419,7 +419,7 @@ class TestOnlyCopies:
         assert any(changed.joining)
 
     def test_a_copy_waits_for_its_source(self) -> None:
-        """Copies without a source are not begun, and keep nobody from others."""
+        """Copies without a source are not begun, and keep none from others."""
         cluster = Cluster(first("ab", groups=8), ready("abc"), joining_count_max=1)
         cluster.nodes["a"] = standing("a", is_present=False, is_draining=True)
         assert cluster.step()
@@ -434,7 +434,7 @@ class TestOnlyCopies:
 
     @pytest.mark.proves("S1")
     def test_a_copy_goes_with_the_node_that_makes_it(self) -> None:
-        """S1: nobody knows how far it was."""
+        """S1: it is not known how far it was."""
         cluster = Cluster(first("a"), ready("ab"))
         cluster.step(node_count=2)
         for change in ({"is_present": False}, {"is_failing": True}):
@@ -496,7 +496,7 @@ class TestDraining:
 
 
 def random_event(random: Random, cluster: Cluster, node_ids: list[str]) -> None:
-    """Let something happen to the nodes, or let an operator ask for something."""
+    """Have something happen to the nodes, or have an operator ask for something."""
     node_id = random.choice(node_ids)
     kind = random.randrange(7)
     if kind == 0:

@@ -54,7 +54,7 @@ class TestRepetition:
     """A batch that every state has."""
 
     def test_it_is_told_with_its_last_entry(self) -> None:
-        """Whoever waits for it waits for all of it."""
+        """One that waits for it waits for all of it."""
         had = {1: done(4, sequence=7), 2: done(4, sequence=9)}
         again = Repeated(batch_id=4, sequence=9)
         assert repetition_of(run(), commit(5, 4), had) == again

@@ -23,7 +23,7 @@ from queryablestate.wire.stored_records import PackedBatch, PackedStage
 
 
 def batch(task_count: int, node_count: int, *, node_id: str = "node") -> BatchDecided:
-    """Return a decision of so many tasks on so many nodes."""
+    """Return a decision of that many tasks on that many nodes."""
     node_ids = [f"{node_id}-{number}" for number in range(node_count)]
     return BatchDecided(
         sequence=7,

@@ -51,7 +51,7 @@ BOTH = {"aircraft": VALUE, "log": LIST}
 
 
 def new_job() -> Job:
-    """Return a job that nobody has written yet."""
+    """Return a job that was not written yet."""
     record = JobRecord(
         job_id=APP,
         job_number=3,
@@ -504,7 +504,7 @@ class TestDecide:
         [commit(6, 0, query_id="other"), commit(6, 0, run_id="run-2")],
     )
     def test_a_run_binds_first(self, request_: CommitBatch) -> None:
-        """W1: without a binding nobody knows which run is the newer one."""
+        """W1: without a binding it is not known which run is the newer one."""
         job = new_job()
         bound(job, bind(5))
         with pytest.raises(LocalProtocolError, match="is not bound"):
@@ -589,7 +589,7 @@ class TestDrop:
 
     @pytest.mark.proves("W5")
     def test_a_query_begins_a_dropped_state_anew_from_any_checkpoint(self) -> None:
-        """W5: what was written to the state that is gone binds nobody."""
+        """W5: what was written to the state that is gone binds none."""
         job = new_job()
         bound(job, bind(5))
         decided(job, commit(5, 7))

@@ -60,7 +60,7 @@ def record(state_count: int, query_count: int, *, sequence: int = 100) -> JobRec
 
 
 def progress(number: int, query_count: int, *, sequence: int = 100) -> StateProgress:
-    """Return the progress of a state that so many queries have written."""
+    """Return the progress of a state with that many queries."""
     return StateProgress(
         state_number=number,
         query_id=QUERY_IDS[query_count - 1],
