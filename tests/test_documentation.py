@@ -12,8 +12,10 @@ whole block shares does not count.
 from __future__ import annotations
 
 import ast
+import io
 import re
 import textwrap
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
@@ -45,6 +47,34 @@ CODE_BLOCK = re.compile(
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _PATH = re.compile(
     r"`((?:benchmarks|docs|examples|scripts|tests)/[\w./-]*\w\.(?:md|py|txt|toml))`"
+)
+# Words that leave open who does what.  They are out of the docstrings and comments of
+# these folders, and stay out.
+_VAGUE = re.compile(
+    r"\b(nobody|whoever|whomever|let|lets|letting|so\s+many|shall)\b", re.IGNORECASE
+)
+# What is no prose: names and values of the code, and attributes that a docstring lists.
+_QUOTED = re.compile(r"``?[^`]*``?|^ *\w+: ", re.MULTILINE)
+PLAIN_FOLDERS = (
+    "benchmarks",
+    "election",
+    "examples",
+    "haservices",
+    "leaderserver",
+    "lodestar",
+    "nameservice",
+    "pyspark_lodestar",
+    "pyspark_lodestar_log",
+    "queryablestate/connect",
+    "queryablestate/operations",
+    "queryablestate/schema",
+    "queryablestate/store",
+    "queryablestate/writer",
+    "rescaling",
+    "retrieval",
+    "scripts",
+    "sparkpipeline",
+    "zmqtransport",
 )
 
 
@@ -130,8 +160,58 @@ class TestDocument:
                 ast.parse(textwrap.dedent(block["code"]))
 
 
+def vague_words(source: str) -> Iterator[tuple[int, str]]:
+    """Yield where a docstring or comment of *source* leaves open who does what."""
+    texts = [
+        (node.value.lineno, node.value.value)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ]
+    texts += [
+        (token.start[0], token.string)
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    ]
+    for line, text in texts:
+        for word in _VAGUE.findall(_QUOTED.sub("", text)):
+            yield line, word
+
+
+@pytest.mark.parametrize("folder", PLAIN_FOLDERS)
+def test_docstrings_and_comments_say_who_does_what(folder: str) -> None:
+    """A subject that is named tells more than "whoever", and is read once."""
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    assert paths
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {word}"
+        for path in paths
+        for line, word in vague_words(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
 class TestChecks:
     """The checks themselves."""
+
+    @pytest.mark.parametrize(
+        ("source", "expected"),
+        [
+            ('"""Nobody waits."""\n', [(1, "Nobody")]),
+            ("a = 1  # so many\n", [(1, "so many")]),
+            ('def f():\n    """\n    Let it be.\n    """\n', [(2, "Let")]),
+            ('a = "nobody"\n', []),
+            ('"""Return ``nobody``."""\n', []),
+            ('"""\nA.\n\n    nobody: Those.\n"""\n', []),
+            ('"""Tell nobody_else, and deletes."""\n', []),
+        ],
+    )
+    def test_a_vague_word_is_seen(
+        self, source: str, expected: list[tuple[int, str]]
+    ) -> None:
+        """In docstrings and comments, and neither in code nor within other words."""
+        assert list(vague_words(source)) == expected
 
     def test_a_dead_link_is_seen(self, tmp_path: Path) -> None:
         """Missing files and missing anchors are found; other sites are not asked."""

@@ -2,7 +2,7 @@
 `AsyncQueryShell`: one `QueryCore` on an asyncio event loop.
 
 Theory of operation.  Everything happens on one loop: that of the first question.  What
-is asked in one turn of the loop is handed to the core together, so many coroutines that
+is asked in one turn of the loop is handed to the core together: many coroutines that
 ask at once share a message.  ZeroMQ's descriptor is watched by the loop directly, and
 the socket is drained in a burst (zmq.asyncio makes a future of every receive, and takes
 four times as long; measured).  That descriptor signals once, and only to one who has
@@ -88,7 +88,7 @@ class AsyncQueryShell(QueryDriver):
         """
         Have *request* asked; return what is done when it is, be it with an error.
 
-        Whoever stops waiting for it says so to `drop`.
+        A task that stops waiting for it says so to `drop`.
 
         Raises:
             ForkedClientError: In a child of the process that made it.
@@ -106,7 +106,7 @@ class AsyncQueryShell(QueryDriver):
         return future
 
     def drop(self, request: Request) -> None:
-        """Forget *request*: nobody waits for it any more."""
+        """Forget *request*: no task waits for it any more."""
         if self._loop is not None and not request.is_done:
             self._dropped.append(request)
             if not self._is_flush_due:
@@ -180,7 +180,7 @@ class AsyncQueryShell(QueryDriver):
             self._step(message)
         else:
             assert self._loop is not None
-            self._loop.call_soon(self._drain)  # nobody else will say that there is more
+            self._loop.call_soon(self._drain)  # nothing else says that there is more
         self._set_timer()
 
     def _watch(self) -> None:
@@ -234,7 +234,7 @@ class AsyncQueryShell(QueryDriver):
     def _leader_changed(self) -> None:
         """Take note of news; on a thread of the name service."""
         if self._loop is not None:
-            # A loop that has closed meanwhile has nobody left who waits.
+            # A loop that has closed meanwhile has no task left that waits.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._take_news)
 

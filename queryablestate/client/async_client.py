@@ -171,7 +171,7 @@ class AsyncQueryableStateClient:
             DeadlineExceededError: If there was no answer in time.
             NoLeaderError: If no proxy led in time.
             UnreachableError: If the name service did not answer in time.
-            AuthenticationError: If the proxy or the name service does not let us in.
+            AuthenticationError: If the proxy or the name service does not admit us.
         """
         read = self._builder.keys(
             job_id,
@@ -946,7 +946,7 @@ class AsyncQueryableStateClient:
                         f"its last batch is {found.batch_id} of generation "
                         f"{found.generation}",
                     )
-            # Nobody tells when a state is made: it is looked for again and again.
+            # No message tells when a state is made: it is looked for again and again.
             await self._shell.pause(_POLL_SECONDS)
 
     # -- the client itself -------------------------------------------------------------

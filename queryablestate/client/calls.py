@@ -1,5 +1,5 @@
 """
-`ProxyConnection`: one question, one answer, to whoever is the proxy leader.
+`ProxyConnection`: one question, one answer, to the proxy that leads.
 
 For control requests of writers and operators: drawing tickets, binding runs, committing
 batches, dropping states.  Each is idempotent, so whatever goes wrong on the way (the
@@ -41,7 +41,7 @@ Build: TypeAlias = "Callable[[int, bytes], ClientRequest]"
 @final
 class ProxyConnection:
     """
-    Asks whoever is the proxy leader, and waits for the answer.  Thread-safe.
+    Asks the proxy that leads, and waits for the answer.  Thread-safe.
 
     Opens nothing until the first `call`.  In a child process after ``fork()`` every
     call raises `ForkedClientError`, and `close` is silent: make one there anew.
@@ -108,10 +108,10 @@ class ProxyConnection:
         Raises:
             QueryableStateError: What the proxy refused the request with.
             NameServiceError: Likewise, where the refusal is not about state.
-            NoLeaderError: If nobody led within *timeout_seconds*.
+            NoLeaderError: If there was no leader within *timeout_seconds*.
             UnreachableError: If the name service did not answer by then.
             DeadlineExceededError: If a leader was there, and gave no answer by then.
-            AuthenticationError: If the proxy or the name service did not let us in.
+            AuthenticationError: If the proxy or the name service did not admit us.
             LocalProtocolError: If the connection is closed.
             ForkedClientError: In a child of the process that made it.
         """

@@ -169,7 +169,7 @@ class QueryableStateClient:
             DeadlineExceededError: If there was no answer in time.
             NoLeaderError: If no proxy led in time.
             UnreachableError: If the name service did not answer in time.
-            AuthenticationError: If the proxy or the name service does not let us in.
+            AuthenticationError: If the proxy or the name service does not admit us.
         """
         read = self._builder.keys(
             job_id,
@@ -935,7 +935,7 @@ class QueryableStateClient:
                         f"its last batch is {found.batch_id} of generation "
                         f"{found.generation}",
                     )
-            # Nobody tells when a state is made: it is looked for again and again.
+            # No message tells when a state is made: it is looked for again and again.
             self._shell.pause(_POLL_SECONDS)
 
     # -- the client itself -------------------------------------------------------------

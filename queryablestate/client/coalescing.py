@@ -146,14 +146,14 @@ class Lane:
                 self.answer_count = 0
 
     def put_back(self, flight: Flight) -> None:
-        """Let what was under way wait again, before what waits already."""
+        """Queue what was under way again, before what waits already."""
         self.keys[:0] = flight.keys
         self.reads[:0] = flight.reads
         self.places[:0] = flight.places
         self.deadline_ns = max(self.deadline_ns, flight.deadline_ns)
 
     def purge(self) -> None:
-        """Forget the keys that nobody waits for any more."""
+        """Forget the keys that no request waits for any more."""
         if any(read.is_done for read in self.reads):
             left = [index for index, read in enumerate(self.reads) if not read.is_done]
             self.keys = [self.keys[index] for index in left]

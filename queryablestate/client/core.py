@@ -4,7 +4,7 @@
 Theory of operation
 -------------------
 The core holds what the application waits for (`Request`), and gets it answered by
-whoever is the proxy leader.  Everything that a client asks is idempotent, so whatever
+the proxy that leads.  Everything that a client asks is idempotent, so whatever
 goes wrong on the way has one remedy: ask again, until the request's own deadline.
 
 Without a session (`queryablestate.client.session`) nothing is under way: what was,
@@ -121,7 +121,7 @@ class QueryConfig:
         flight_count_max: Questions for keys that may be under way.
         answer_timeout_ns: After how long without an answer a greeting, or the question
             for a route, is put again.
-        refused_pause_ns: How long a proxy that does not let us in is left alone.
+        refused_pause_ns: How long a proxy that does not admit us is left alone.
         route_refresh_ns: How old a route may get before it is asked for in passing:
             columns may have been added.
         patience_ns: How long a request may wait for the address that was given first,
@@ -214,7 +214,7 @@ class QueryCore:
     def next_deadline_ns(self) -> int | None:
         """Return when `step` must be called again, or None if it need not be."""
         if not self._outbox.requests:
-            return None  # what is under way for nobody may wait for the next step
+            return None  # what is under way for no request may wait for the next step
         due_ns = self._outbox.expiry_ns
         if self._session.is_trusting:
             due_ns = min(due_ns, self._doubt_due_ns())
@@ -244,7 +244,7 @@ class QueryCore:
     # -- the step ------------------------------------------------------------------
 
     def step(self, event: QueryEvent, *, now_ns: int) -> Sequence[QueryEffect]:
-        """Let time pass until *now_ns*, then take *event*; return what to do."""
+        """Move time on to *now_ns*, then take *event*; return what to do."""
         outbox = self._outbox
         assert now_ns >= outbox.now_ns
         outbox.now_ns = now_ns
@@ -289,9 +289,10 @@ class QueryCore:
 
         The time is that at which it was asked, if nothing has happened since.
 
-        It is for a client of which nobody waits for anything, and which has all that it
-        takes to ask: otherwise nothing happens, and None is returned.  A question for
-        one key takes a tenth of the time of its answer in here; this halves it.
+        It is for a client in which no request waits for anything, and which has all
+        that it takes to ask: otherwise nothing happens, and None is returned.  A
+        question for one key takes a tenth of the time of its answer in here; this
+        halves it.
         """
         outbox = self._outbox
         if (
@@ -386,7 +387,7 @@ class QueryCore:
         return self._session.refusal
 
     def _drop(self, requests: Sequence[Request]) -> None:
-        """Forget *requests*: nobody waits for them."""
+        """Forget *requests*: no caller waits for them."""
         for request in requests:
             if request in self._outbox.requests:
                 del self._outbox.requests[request]
@@ -394,7 +395,7 @@ class QueryCore:
                 self._outbox.has_dropped = True
 
     def _forget_dropped(self) -> None:
-        """Let nothing be asked for nobody."""
+        """Have nothing asked that no request waits for."""
         self._outbox.has_dropped = False
         self._keys.forget_dropped()
         self._node_reads = {r: None for r in self._node_reads if not r.is_done}
@@ -438,12 +439,12 @@ class QueryCore:
         return self._session.error_of_silence(waited_ns / NS_PER_SECOND, least=least)
 
     def _refused(self, error: NameServiceError) -> None:
-        """Fail whatever waits: we are not let in, and shall not be in a moment."""
+        """Fail whatever waits: we are not admitted, and will not be in a moment."""
         self._session.refused(error)
         self._outbox.fail_all(tuple(self._outbox.requests), error)
 
     def _session_ended(self) -> None:
-        """Let whatever is under way wait again, before what waits already."""
+        """Queue whatever is under way again, before what waits already."""
         self._keys.session_ended()
         under_way = [read for read in self._node_flights.values() if not read.is_done]
         self._node_reads = dict.fromkeys((*under_way, *self._node_reads))

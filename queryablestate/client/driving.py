@@ -119,7 +119,7 @@ class QueryDriver(ABC):
 
     @abstractmethod
     def _complete(self, requests: Sequence[Request]) -> None:
-        """Tell whoever waits for *requests*."""
+        """Tell those who wait for *requests*."""
 
     # -- what they share ---------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class QueryDriver(ABC):
         return LeaderTold(address=leader.address, epoch=leader.epoch)
 
     def _step(self, event: QueryEvent) -> None:
-        """Let the core take a step, and perform what it says."""
+        """Have the core take a step, and perform what it says."""
         for effect in self._core.step(event, now_ns=self.clock.now_ns()):
             self._perform(effect)
         while self._events:

@@ -1,8 +1,8 @@
 """
 What happens to a client of queryable state, and what it is to do about it.
 
-Of those that every question needs, nobody changes any, but they are not frozen: making
-a frozen one costs three times as much, and a single get needs four.
+Of those that every question needs, none is ever changed, but they are not frozen:
+making a frozen one costs three times as much, and a single get needs four.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RequestsAsked:
 
 @frozen(kw_only=True)
 class RequestsDropped:
-    """Nobody waits for these requests any more."""
+    """No caller waits for these requests any more."""
 
     requests: Sequence[Request]
 
@@ -66,8 +66,8 @@ class LeaderTold:
     The name service says who is the proxy leader.
 
     Attributes:
-        address: Where, or None if nobody leads.
-        epoch: Of that leadership; 0 if nobody leads.
+        address: Where, or None if no proxy leads.
+        epoch: Of that leadership; 0 if no proxy leads.
         problem: Why the name service could not be asked, or None.
         is_known: False if the name service is open, and has told of no leader so far.
     """
@@ -97,7 +97,7 @@ class ConnectionFailed:
 
 @frozen(kw_only=True)
 class ConnectionRefused:
-    """We are not let in, and trying again at once would not help; likewise closed."""
+    """We are not admitted, and trying again at once would not help; likewise closed."""
 
     error: NameServiceError
 
@@ -177,7 +177,7 @@ class SendRequest:
 
 @define
 class CompleteRequests:
-    """These requests are done: tell whoever waits."""
+    """These requests are done: tell those who wait."""
 
     requests: Sequence[Request]
 

@@ -95,7 +95,7 @@ def _write(lines: Iterator[str], file: BinaryIO, *, is_first_a_row: bool) -> int
     """Write *lines*, and return how many of them are rows."""
     count = 0 if is_first_a_row else -1
     for line in lines:
-        # Half of a pair of surrogates, which JSON and Spark let pass, is no UTF-8.
+        # Half of a pair of surrogates, which JSON and Spark do not refuse, is no UTF-8.
         file.write(line.encode(errors="replace"))
         count += 1
     return count

@@ -2,8 +2,8 @@
 `QueryLink`: the socket of a client to one proxy; what both clients share.
 
 Theory of operation.  A link connects once.  libzmq would connect again by itself and
-report each attempt to a monitor that nobody reads while the client is idle; here the
-core decides when to try again, and whoever performs that opens another link.
+report each attempt to a monitor that is not read while the client is idle; here the
+core decides when to try again, and the shell that performs that opens another link.
 
 A link has no thread.  It may be used by different threads one after the other, under
 one lock.  Its two descriptors say that there *may* be something to take: they are

@@ -161,8 +161,8 @@ class KeyReads:
         """
         Ask for one key by the shortest way, or return None if that is not open.
 
-        Nobody else may wait for anything.  What this sends is what `ask` and `tend`
-        would, with a fifth of their calls.
+        No other request may wait for anything.  What this sends is what `ask` and
+        `tend` would, with a fifth of their calls.
         """
         traffic = self._traffic.get(read.state)
         if traffic is None or traffic.is_stale or traffic.rows_table is None:
@@ -237,7 +237,7 @@ class KeyReads:
         self._answer_route_reads(traffic)
 
     def forget_dropped(self) -> None:
-        """Let nothing be asked for nobody."""
+        """Have nothing asked that no request waits for."""
         for number, flight in tuple(self.flights.items()):
             if all(read.is_done for read in flight.reads):
                 self._land(number)
@@ -258,7 +258,7 @@ class KeyReads:
             self._land(number)
 
     def session_ended(self) -> None:
-        """Let whatever is under way wait again."""
+        """Queue whatever is under way again."""
         for traffic in self._describing.values():
             traffic.describe_id = None
             traffic.describe_due_ns = self._outbox.now_ns
@@ -356,7 +356,7 @@ class KeyReads:
         *,
         least: Floor | None = None,
     ) -> None:
-        """Put keys into their lanes, or let them wait for a route."""
+        """Put keys into their lanes, or have them wait for a route."""
         if not parts:
             return
         traffic = self._traffic_of(traffic.state)  # it may have been forgotten
@@ -374,7 +374,7 @@ class KeyReads:
                 self._outbox.fail(read, error)
 
     def _put_back(self, flight: Flight) -> None:
-        """Let what was under way be asked again, as it was if possible."""
+        """Have what was under way asked again, as it was if possible."""
         lane = flight.lane
         traffic = self._traffic_of(lane.traffic.state)
         if lane.route is traffic.route and not traffic.is_stale:
@@ -580,7 +580,7 @@ class KeyReads:
         self._wanting[traffic] = None
 
     def _stop_wanting(self, traffic: StateTraffic) -> None:
-        """Do not ask for a route that nobody waits for."""
+        """Do not ask for a route that no request waits for."""
         if traffic.is_wanting:
             return
         self._wanting.pop(traffic, None)

@@ -68,7 +68,7 @@ class PartialResult:
 
     Attributes:
         values: As ``get_many`` returns them: of the keys that exist.
-        unavailable: The keys that nobody could answer for, in the caller's order.
+        unavailable: The keys that no node could answer for, in the caller's order.
         error: Why not, for the last of them; None if every key was answered.
     """
 

@@ -6,7 +6,7 @@
     no leader ──told──► apart ──made──► connected ──Welcome──► session
         ▲                 ▲ └──told another─────┘ ▲               │
         │                 └──failed, refused──────┼───────────────┤
-        └──told that nobody leads────────────────────────────────┘
+        └──told that no one leads────────────────────────────────┘
                                                   └─not-leader,───┘
                                                     unknown-session
 
@@ -105,7 +105,7 @@ class QuerySession:
 
     @property
     def refusal(self) -> NameServiceError | None:
-        """Return why we were not let in a moment ago, or None."""
+        """Return why we were not admitted a moment ago, or None."""
         if self._outbox.now_ns < self._refused_until_ns:
             return self._refusal
         return None
@@ -138,12 +138,12 @@ class QuerySession:
     def error_of_silence(
         self, waited_seconds: float, *, least: Floor | None = None
     ) -> NameServiceError:
-        """Return what to say to whoever waited in vain, be it for a batch."""
+        """Return what to say to one that waited in vain, be it for a batch."""
         address = self._leader.address
         if address is None:
             problem = self._leader.problem
             if isinstance(problem, UnreachableError):
-                # Of one attempt to connect; whoever asked has waited as long as this.
+                # Of one attempt to connect; the caller has waited as long as this.
                 return UnreachableError(problem.target, waited_seconds, problem.detail)
             if problem is not None:
                 return problem
@@ -224,7 +224,7 @@ class QuerySession:
         return self.end()
 
     def refused(self, error: NameServiceError) -> None:
-        """Take note that we are not let in, and shall not be in a moment."""
+        """Take note that we are not admitted, and will not be in a moment."""
         self._refusal = error
         self._refused_until_ns = self._outbox.now_ns + self._refused_pause_ns
         self._connect_due_ns = self._hello_due_ns = self._refused_until_ns

@@ -59,13 +59,13 @@ class QueryOutbox:
         self._effects.append(SendRequest(message, keys))
 
     def finish(self, request: Request) -> None:
-        """Have whoever waits for *request* told; once."""
+        """Have the one that waits for *request* told; once."""
         request.is_done = True
         del self.requests[request]
         self.done.append(request)
 
     def fail(self, request: Request, error: Exception) -> None:
-        """Finish *request* with an error; what is under way for it is for nobody."""
+        """Finish *request* with an error; what is under way for it has no asker."""
         request.error = error
         self.has_dropped = True
         self.finish(request)

@@ -26,8 +26,8 @@ follows from what another one has done:
 **One write at a time.**  What changes the store waits in a queue.  The first of it is
 checked against what is true then, written (`WriteStore`), and takes effect when the
 store has it (`StoreWritten`), before the next is looked at.  If the store cannot say
-whether it has a write, nobody here can: `StartOver`.  A write that is larger than one
-commit of the store takes several, and is written before the next as well
+whether it has a write, that is not known here: `StartOver`.  A write that is larger
+than one commit of the store takes several, and is written before the next as well
 (`queryablestate.control.large_writes`); what an earlier leader has left of one comes
 first.
 """
@@ -283,7 +283,7 @@ class ControlCore:
         ]
 
     def problem_of(self, job_id: str, *, now_ns: int) -> StateUnavailableError | None:
-        """Return why nobody can say what there is of a job, or None (rule W7)."""
+        """Return why it cannot be said what there is of a job, or None (rule W7)."""
         problem = self._control.problem_of(job_id)
         return problem or self._control.doubt_of(job_id, now_ns=now_ns)
 
@@ -446,7 +446,7 @@ class ControlCore:
 
     def step(self, event: ControlEvent, *, now_ns: int) -> tuple[ControlEffect, ...]:
         """
-        Let *event* happen, and return what is to be done, in that order.
+        Have *event* happen, and return what is to be done, in that order.
 
         After a `StartOver`, which is the last effect of its step, nothing follows.
         """
@@ -533,7 +533,7 @@ class ControlCore:
         request: DrawTicket | BindRun | DropState | RescaleJob,
         prepare: Callable[[int], Write | Sequence[Outcome]],
     ) -> Callable[[int], Write | Sequence[Outcome]]:
-        """Return *prepare*, unless nobody can say what there is of the job by then."""
+        """Return *prepare*, unless what there is of the job is not known by then."""
         if isinstance(request, DrawTicket) and not request.states:
             return prepare  # it names no job
 
@@ -619,7 +619,7 @@ class ControlCore:
     # -- one write at a time -------------------------------------------------------
 
     def _sequence(self, outcomes: Iterable[Outcome]) -> list[ControlEffect]:
-        """Let changes wait for their turn, and return what is to be done now."""
+        """Have changes wait for their turn, and return what is to be done now."""
         effects: list[ControlEffect] = []
         for outcome in outcomes:
             match outcome:
@@ -709,8 +709,8 @@ class ControlCore:
         """
         Be over: the last of *outcomes* is a `StartOver`.
 
-        Everybody who waits asks again: whoever has the new core in hand knows nothing
-        of them.
+        Everybody who waits asks again: the shell that has the new core in hand knows
+        nothing of them.
         """
         *effects, start_over = outcomes
         self._is_over = True
@@ -725,7 +725,7 @@ class ControlCore:
 
 
 def _nothing(_: object) -> Sequence[ControlEffect]:
-    """Tell nobody: what an earlier leader has left is waited for by none."""
+    """Tell no one: what an earlier leader has left is waited for by none."""
     return ()
 
 

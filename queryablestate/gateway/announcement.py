@@ -70,7 +70,7 @@ class Announcement:
                 return
 
     def revoke_leadership(self) -> None:
-        """Do nothing: the gateway answers whoever leads."""
+        """Do nothing: the gateway answers under any leader."""
 
     def handle_error(self, error: Exception) -> None:
         """Go on without being found: those who know the URL are answered."""

@@ -6,8 +6,8 @@ in has a path that is taken apart before it is decoded, a body of a bounded size
 has to come in time, and a place among those that are answered at once.  An answer that
 goes out has the headers that keep browsers safe, and goes in pieces that a client has
 to take in time.  What goes wrong in between is a problem document; what goes wrong
-behind the first byte of an answer ends the connection, so that nobody takes half of an
-answer for the whole.
+behind the first byte of an answer ends the connection, so that no caller takes half of
+an answer for the whole.
 
 Neither headers nor parameters are logged: tokens are in the one, and keys in the other.
 """

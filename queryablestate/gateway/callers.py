@@ -2,8 +2,8 @@
 `Callers`: a client of queryable state for each caller, by what it shows.
 
 Theory of operation.  The gateway has no rights: each caller speaks to the proxy as
-itself, over a client of its own, and shares that with nobody.  Clients cost a socket
-and two threads, so there are only so many: one that nobody uses goes after a while, or
+itself, over a client of its own, and shares that with no other.  Clients cost a socket
+and two threads, so their number is limited: one that is not used goes after a while, or
 when another caller comes.  Whether a token is good is for the proxy to say.  Until it
 has, a caller is a newcomer, and there is room for a few of those alone: who tries
 tokens takes no place from those whom the proxy knows.
@@ -181,7 +181,7 @@ class Callers:
                 self._close_later(caller)
 
     def end_idle(self) -> None:
-        """Close what nobody has used for a while."""
+        """Close what was not used for a while."""
         since_ns = self._clock.now_ns() - round(
             self._config.caller_idle_seconds * NS_PER_SECOND
         )

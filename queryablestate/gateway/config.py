@@ -53,7 +53,7 @@ class GatewayConfig:
         certificate_file: The chain of certificates for HTTPS, in PEM.
         certificate_key_file: The key of the first one.
         is_insecure_allowed: Whether others than this machine may be served without
-            HTTPS: whoever is on the way reads tokens and values.
+            HTTPS: everybody on the way reads tokens and values.
         is_announced: Whether it contends for ``REST_ENDPOINT`` under its URL, so that
             it is found by the name service; each gateway answers, leading or not.
         leaders: Who is told of leaders, one of `LEADERS`.  None is ``open`` where the

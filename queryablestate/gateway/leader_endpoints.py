@@ -83,7 +83,7 @@ class LeaderEndpoints:
         Return if the caller may be told who leads.
 
         Raises:
-            GatewayError: If nobody may.
+            GatewayError: If none may.
             NameServiceError: If the proxy does not take the caller, or cannot say.
         """
         token = bearer_token(request.scope["headers"])

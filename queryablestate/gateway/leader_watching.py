@@ -169,7 +169,8 @@ class Leaders:
                 changed = watch.changed  # before looking
                 leader = watch.retriever.leader
                 if leader is None and is_first:
-                    # A retriever that has heard nothing cannot know that nobody leads.
+                    # A retriever that has heard nothing cannot know that there is no
+                    # leader.
                     leader = await self._leader_of(component_id)
                 is_first = False
                 is_behind = leader is not None and leader.epoch < epoch

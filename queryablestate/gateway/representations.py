@@ -63,7 +63,7 @@ class RowWriter(Protocol):
 def json_bytes(document: Any) -> bytes:
     """Return *document* as JSON in UTF-8."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    # Half of a pair of surrogates, which JSON and Spark let pass, is no UTF-8.
+    # Half of a pair of surrogates, which JSON and Spark do not refuse, is no UTF-8.
     return text.encode(errors="replace")
 
 

@@ -133,7 +133,7 @@ class RowEndpoints:
                     )
                 if page.generation not in {None, known.generation}:
                     # What was sent is of another state than what is to come: the
-                    # connection breaks, and nobody takes it for a whole.
+                    # connection breaks, and no caller takes it for a whole.
                     raise GatewayError("unavailable", "another state took its place")
                 yield writer.rows(page.rows)
             yield writer.end()

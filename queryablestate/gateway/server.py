@@ -246,7 +246,7 @@ class GatewayServer:
     def _run(self, listener: socket.socket, config: uvicorn.Config) -> None:
         try:
             asyncio.run(self._serve(listener, config))
-        except BaseException as error:  # noqa: BLE001 (a thread has nobody to tell)
+        except BaseException as error:  # noqa: BLE001 (a thread has no one to tell)
             self.failure = error
             self._log.error("gateway.failed", error=repr(error))
         finally:

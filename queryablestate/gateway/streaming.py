@@ -44,7 +44,7 @@ class HeldResponse(Response):
         self.background = None
         self.body = b""
         self.init_headers(headers)
-        del self.headers["content-length"]  # nobody knows it yet
+        del self.headers["content-length"]  # it is not known yet
         self._pieces = pieces
         self._stack = stack
         self._ending = asyncio.Event() if ending is None else ending
@@ -85,7 +85,7 @@ class HeldResponse(Response):
             waiting = [one for one in (gone, ending, coming) if one is not None]
             for one in waiting:
                 one.cancel()
-            # The pieces can only be closed when nobody waits for one.
+            # The pieces can only be closed when none is waited for.
             await asyncio.wait(waiting)
             for one in waiting:
                 if not one.cancelled():

@@ -144,7 +144,7 @@ class LeaderEventId:
 
     Attributes:
         epoch: The highest epoch it was told, or 0.
-        leader: The `digest` of the leader, or ``-`` if nobody led.
+        leader: The `digest` of the leader, or ``-`` if there was none.
     """
 
     epoch: int

@@ -202,7 +202,7 @@ class QuestionAnswerer:
         self._store.opened.reading.cancel(read_ids)
 
     def cancel_all(self) -> None:
-        """Read no more for anybody: whoever asked is not there any more."""
+        """Read no more for anybody: the askers are not there any more."""
         self._reads.clear()
         self._store.opened.reading.cancel_all()
 

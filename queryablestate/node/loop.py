@@ -285,7 +285,7 @@ class NodeLoop:
         )
 
     def step(self, event: NodeEvent) -> None:
-        """Let *event* happen; what happens meanwhile, after it."""
+        """Have *event* happen; what happens meanwhile, after it."""
         self._pending.append(event)
         if self._is_stepping:
             return
@@ -299,7 +299,7 @@ class NodeLoop:
             self._is_stepping = False
         if self._is_registered != self._core.is_registered:
             if self._is_registered:
-                self._answerer.cancel_all()  # whoever asked is not there any more
+                self._answerer.cancel_all()  # the askers are not there any more
             with self._changed:
                 self._is_registered = self._core.is_registered
                 self._changed.notify_all()
@@ -421,13 +421,13 @@ class NodeLoop:
         return core_ns if client_ns is None else min(core_ns, client_ns)
 
     def _advance(self) -> None:
-        """Let time pass."""
+        """Take note of the time."""
         self.client.advance()
         if self._clock.now_ns() >= self._core.next_deadline_ns():
             self.step(TimePassed())
 
     def _end(self) -> None:
-        """Let nobody wait any longer."""
+        """Release all threads that wait."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()

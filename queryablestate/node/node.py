@@ -114,7 +114,7 @@ class StateNode:
 
         Args:
             timeout_seconds: How long to wait; None for ``drain_timeout_seconds`` of the
-                configuration.  With 0 nobody is asked.
+                configuration.  With 0 the proxy is not asked.
 
         Returns:
             ``empty``: others have everything; ``nobody``: there is no node that could
@@ -173,7 +173,7 @@ class StateNode:
 
     @property
     def failure(self) -> Exception | None:
-        """Return why it serves no more though nobody closed it, or None."""
+        """Return why it serves no more though it was not closed, or None."""
         return None if self._running is None else self._running.loop.failure
 
     def wait_until_registered(self, timeout_seconds: float | None = None) -> None:

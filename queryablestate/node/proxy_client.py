@@ -88,7 +88,7 @@ NODE_TO_PROXY_SOCKET_LIMITS: Final = SocketLimits(
 @final
 class QueryStateProxyClient:
     """
-    A node's connection to the proxy leader, whoever that is.
+    A node's connection to the proxy that leads.
 
     All of it belongs to the thread of *loop*, but for `start` and `stop_finding`.
 
@@ -154,7 +154,7 @@ class QueryStateProxyClient:
     def notify_leader(self, leader: LeaderInformation | None) -> None:
         """Tell the node who leads; on the retriever's thread."""
         if leader is None:
-            return  # the proxy that led has nobody to answer to yet; the node waits
+            return  # the proxy that led has no one to answer to yet; the node waits
         event = ProxyFound(address=leader.address, epoch=leader.epoch)
         self._post(partial(self._on_event, event))
 
@@ -212,7 +212,7 @@ class QueryStateProxyClient:
                 kernel has it, or it was not sent, or its connection is over.
 
         Returns:
-            False if the proxy takes no more; True if it has been sent, or if nobody is
+            False if the proxy takes no more; True if it has been sent, or if none is
             there to be told.
         """
         if self._dealer is None or link not in {0, self.link}:

@@ -5,7 +5,7 @@ What goes on when is `ReadSchedule`'s business; here are the thread, the clock a
 reads themselves.  A slice takes a few milliseconds: after each step of a read (some
 hundred rows) the clock is looked at.
 
-What came of a read is said on this thread; whoever is told takes it to the loop.
+What came of a read is said on this thread; the one that is told takes it to the loop.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class ReadingThread:
         self._thread.join()
 
     def _step(self, event: ReadEvent) -> None:
-        """Let something happen; under the lock."""
+        """Have something happen; under the lock."""
         self._effects += self._schedule.step(event, now_ns=self._clock.now_ns())
         self._changed.notify()
 

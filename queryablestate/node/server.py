@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 __all__ = ["QueryableStateServer"]
 
 # What lies between our limit and this multiple of it is refused with a reason; ZeroMQ
-# ends the connection of whoever sends more.
+# ends the connection of a client that sends more.
 _FRAME_SIZE_FACTOR: Final = 2
 
 
@@ -258,11 +258,11 @@ class QueryableStateServer:
         elif self._serve(peer, message):
             self._port.count("copy_requests")
         else:
-            # Whoever asked hears nothing, and asks again.
+            # The asker hears nothing, and asks again.
             self._drop("limit", "too many requests of other nodes wait")
 
     def _is_shown(self, message: OpenCopy | ReadStages) -> bool:
-        """Return whether whoever asks was taken in by the proxy leader, as we were."""
+        """Return whether the asker was taken in by the proxy leader, as we were."""
         secret = self._copy_secret
         return bool(secret) and compare_digest(secret, message.secret)
 

@@ -65,7 +65,7 @@ class _Command:
 
 
 class _CancelledError(Exception):
-    """A task is to end: the node ends, or nobody wants it any more."""
+    """A task is to end: the node ends, or it is not wanted any more."""
 
 
 @final
@@ -86,7 +86,7 @@ class _Task:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Let it end soon."""
+        """Have it end soon."""
         with self._changed:
             self._is_cancelled = True
             self._changed.notify_all()
@@ -234,7 +234,7 @@ class NodeSnapshots:
         )
 
     def forget(self) -> None:
-        """Let everything end, and wait for it: the store is about to be closed."""
+        """End everything, and wait for it: the store is about to be closed."""
         with self._lock:
             self._awaited.clear()
             tasks = list(self._tasks)
@@ -265,7 +265,7 @@ class NodeSnapshots:
                 self._tasks.remove(task)
 
     def _cancel(self, name: str) -> None:
-        """Let the tasks of that name end; they touch the store no more."""
+        """Have the tasks of that name end; they touch the store no more."""
         with self._lock:
             tasks = [task for task in self._tasks if task.name == name]
         for task in tasks:

@@ -136,7 +136,7 @@ class StoreReports:
     def _missing(
         self, store: StateStore, command: VerifyStages
     ) -> Sequence[bytes] | None:
-        """Return the stages that are not complete, or None if nobody can tell."""
+        """Return the stages that are not complete, or None if that cannot be told."""
         received_since_us = 0
         if not command.is_decided:
             # What is said to be here must not be dropped before the decision comes.
@@ -156,7 +156,7 @@ class StoreReports:
 
     def _verified(self, command: VerifyStages, missing: Sequence[bytes] | None) -> None:
         if missing is None:
-            return  # "missing" would let the proxy give up what may well be there
+            return  # after "missing" the proxy would give up what may well be there
         if missing or command.is_decided or self._has_ample_room(command):
             self._tell_verified(command, missing)
             return

@@ -117,7 +117,7 @@ class OpenStore:
         )
 
     def close(self) -> Sequence[StageTask]:
-        """Let the threads end, close the store, return the chunks that are left."""
+        """End the threads, close the store, return the chunks that are left."""
         self.copier.close()
         self.reading.close()
         left = self.writer.close()
@@ -207,7 +207,7 @@ class NodeStore:
         )
 
     def close(self) -> None:
-        """Let the threads end, and close the store."""
+        """End the threads, and close the store."""
         self._copying.close()
         self.snapshots.forget()
         self.opened.close()
@@ -358,7 +358,7 @@ class NodeStore:
         """
         Go on with the store of another control plane.
 
-        Waits for what the threads are doing: nobody is answered meanwhile anyway.
+        Waits for what the threads are doing: no question is answered meanwhile anyway.
         """
         try:
             store = self._directory.open_for(control_id, self.opened.store.node_id)

@@ -82,7 +82,7 @@ class Caller:
 
     Attributes:
         name: Of its entry in the list; rate limits and logs go by it.
-        is_anonymous: Whether it proved nothing, because nobody has to.
+        is_anonymous: Whether it proved nothing, because it need not.
         credential: What it proved: the hash of its token, or its key.  Once its entry
             has another one, it has to open a new session.
     """
@@ -93,7 +93,7 @@ class Caller:
 
 
 ANONYMOUS_CALLER: Final = Caller(name=_ANONYMOUS, is_anonymous=True)
-"""Whoever connects where access is open."""
+"""Every client that connects where access is open."""
 
 
 def _to_globs(name: str, value: Iterable[StateGlob | str]) -> tuple[StateGlob, ...]:
@@ -210,7 +210,7 @@ class AccessList:
     Who may ask what; the same for every thread, since nothing in it changes.
 
     Attributes:
-        callers: One entry per caller, or None: whoever may connect may do everything.
+        callers: One entry per caller, or None: all that may connect may do everything.
 
     Raises:
         ConfigurationError: If the list is empty, or two entries have the same name or
@@ -282,7 +282,7 @@ class AccessList:
         self, *, token: str | None = None, public_key: str | None = None
     ) -> Caller | None:
         """
-        Return who shows these credentials, or None if it is nobody on the list.
+        Return who shows these credentials, or None if none on the list does.
 
         Args:
             token: What the caller sent, if anything.  It outweighs *public_key*: who
@@ -381,5 +381,5 @@ class AccessList:
 
 
 def open_access() -> AccessList:
-    """Return the list under which whoever may connect may do everything."""
+    """Return the list under which all that may connect may do everything."""
     return AccessList(callers=None)

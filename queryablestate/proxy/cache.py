@@ -8,7 +8,7 @@ in it has expired, and no newer batch than its own is known to be committed.  So
 commit invalidates by being known: entries from before it are thrown away when they are
 asked for, or when room is needed, and nothing has to be done at the commit itself.
 
-Answers that say that something is not there are never kept: whoever asks for what is
+Answers that say that something is not there are never kept: who asks for what is
 missing is usually waiting for it.  Scans and counts are not kept either, and fit no
 key: they are large, seldom repeated, and say what is not there by leaving it out.
 

@@ -2,7 +2,7 @@
 The configuration file of a proxy, read from disk and read again (C4).
 
 A file is read when the proxy starts and whenever it is told to (SIGHUP).  What cannot
-be used changes nothing: a mistake in an edited file harms nobody until the next start.
+be used changes nothing: a mistake in an edited file does no harm until the next start.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def load_control(
     """
     Return everything that the control plane has left in *store*.
 
-    Only its leader may rely on that: nobody else writes meanwhile.
+    Only its leader may rely on that: no other writes meanwhile.
 
     Args:
         store: The leader store of the proxies.
@@ -139,7 +139,7 @@ class LeaderStoreThread:
         self._do(load)
 
     def cancel_load(self) -> None:
-        """Let a load that is under way end soon: nobody wants it any more."""
+        """Have a load that is under way end soon: it is not wanted any more."""
         self._load_number += 1
 
     def write(
@@ -158,7 +158,7 @@ class LeaderStoreThread:
             session: The leadership under which they are written.
             on_written: They are.
             on_refused: Nothing was written, for sure, and why not.
-            on_uncertain: Nobody can say whether they are, or the store is not the one
+            on_uncertain: It is not known whether they are, or the store is not the one
                 that was read; and why.
         """
 
@@ -187,7 +187,7 @@ class LeaderStoreThread:
         """
         End after what is being done now, and wait for it.  Idempotent.
 
-        What was asked for and has not begun is not done, and nobody is told.
+        What was asked for and has not begun is not done, and its asker is not told.
         """
         self._is_closed = True
         if not self._loop.is_current:

@@ -2,14 +2,14 @@
 `ProxyControl`: the control plane of a proxy, while that leads.
 
 A `ControlCore` decides; here it is made from the leader store when this proxy begins to
-lead, told what happens, and thrown away when the leadership is over, or when nobody can
-say what the store holds.
+lead, told what happens, and thrown away when the leadership is over, or when it is not
+known what the store holds.
 
-**Whoever waits is answered.**  Writers wait for the store and for nodes.  When there is
-no core any more that knows of them, they are told ``not-leader``, and ask again: each
-of their requests may be repeated.  The same happens to what a core would answer at a
-moment at which this proxy does not believe that it leads: it may have been paused, and
-speak of the past (rule Q4).
+**All that wait are answered.**  Writers wait for the store and for nodes.  When there
+is no core any more that knows of them, they are told ``not-leader``, and ask again:
+each of their requests may be repeated.  The same happens to what a core would answer at
+a moment at which this proxy does not believe that it leads: it may have been paused,
+and speak of the past (rule Q4).
 
 **A leader that is out of contact** with the name service may still be the leader when
 it is back.  So nodes that it has are heard meanwhile, and not sent away: what they say
@@ -176,7 +176,7 @@ class ProxyControl:
 
     @property
     def leader_epoch(self) -> int:
-        """Return the epoch under which it leads; 0 if nobody has granted it any."""
+        """Return the epoch under which it leads; 0 if it was never granted any."""
         return 0 if self._session is None else self._session.epoch
 
     @property
@@ -292,13 +292,13 @@ class ProxyControl:
         deadline_ns = core.next_deadline_ns()
         if not is_anybody_parked or self._settled_at_ns is None:
             return deadline_ns
-        # Then nobody is late any more, and whoever waits for a node is answered.
+        # Then no node is late any more, and those who wait for a node are answered.
         if deadline_ns is None:
             return self._settled_at_ns
         return min(deadline_ns, self._settled_at_ns)
 
     def advance(self, *, now_ns: int) -> None:
-        """Let time pass."""
+        """Take note of the time."""
         if self._reload_at_ns is not None and now_ns >= self._reload_at_ns:
             assert self._session is not None
             self._load(self._session)
@@ -308,7 +308,7 @@ class ProxyControl:
 
     def ask(self, event: WriterAsked) -> None:
         """
-        Let a writer ask for a change.
+        Take a writer's request for a change.
 
         Raises:
             DidNotHappenError: If too many wait already.
@@ -324,12 +324,12 @@ class ProxyControl:
         self.step(event)
 
     def link_closed(self, link: LinkId) -> None:
-        """Take note that nobody waits there any more."""
+        """Take note that no caller waits there any more."""
         self._waiting_count -= len(self._waiting.pop(link, ()))
         self.step(LinkClosed(link=link))
 
     def step(self, event: ControlEvent) -> None:
-        """Let *event* happen, and do what the core wants."""
+        """Have *event* happen, and do what the core wants."""
         core = self.core
         if core is None:
             return

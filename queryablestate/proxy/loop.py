@@ -16,7 +16,7 @@ writers and nodes.  A message goes to one of these, and what they return goes ou
 **Leading.**  The election, in its own thread, says *lead* and *stop*.  Between the two
 every message is looked at only while the election believes at that very moment
 (`has_leadership` is a check of the clock); otherwise it is answered ``not-leader``,
-and whoever sent it looks for the leader again.  So a proxy that was paused answers
+and its sender looks for the leader again.  So a proxy that was paused answers
 nothing out of its past (rule Q4).
 """
 
@@ -195,7 +195,7 @@ class ProxyLoop:
                 on_node_left=self._node_left,
                 on_routes=self._routes_changed,
             )
-            # Closed last: it may wait for the name service, and nobody should be
+            # Closed last: it may wait for the name service, and no client should be
             # connected to us meanwhile.
             resources.callback(self.control.close)
             self.port = ProxyPort(
@@ -229,7 +229,7 @@ class ProxyLoop:
             epoch = self.control.leader_epoch
             self._reads.lead(core.locations, leader_epoch=epoch)
             if epoch == self._epoch_last:
-                # Nobody tells nodes of a leader that is the same, and has started over.
+                # Nodes are not told of a leader that is the same, and has started over.
                 for link in self._nodes:
                     self._send(link, _NODE_UNKNOWN)
             self._epoch_last = epoch
@@ -400,7 +400,7 @@ class ProxyLoop:
         message: Ask | LookupRequest | ChangeRequest,
         public_key: str | None,
     ) -> Caller | None:
-        """Return who asks; None if nobody is to be heard now, which is answered."""
+        """Return who asks; None if no caller is to be heard now, which is answered."""
         if not self.control.leads:
             self._send(link, _refusal(message.request_id, NOT_LEADER))
             return None
@@ -414,7 +414,7 @@ class ProxyLoop:
     def _request(
         self, link: LinkId, caller: Caller, message: LookupRequest | ChangeRequest
     ) -> None:
-        """Answer what is known here, or let the control plane answer."""
+        """Answer what is known here, or have the control plane answer."""
         core = self.control.core
         assert core is not None
         if isinstance(
@@ -444,7 +444,7 @@ class ProxyLoop:
     def _node_spoke(
         self, link: LinkId, message: _NodeMessage, public_key: str | None
     ) -> None:
-        """Let the control plane hear a node, if it may be one."""
+        """Tell the control plane what a node says, if it may be one."""
         is_joining = isinstance(message, RegisterNode)
         if not self.control.leads and (is_joining or not self.control.is_suspended):
             self._send(link, NodeRefused(reason="not-leader", detail="look for it"))
@@ -575,7 +575,7 @@ class ProxyLoop:
                 self._send(item.link, refusal_of(error, item.message.request_id))
 
     def _not_asked(self, node: LinkId, question_id: int) -> None:
-        """Answer whoever asked what a node could not be asked."""
+        """Answer the asker of what a node could not be asked."""
         error = DidNotHappenError("its node takes no more questions: ask again")
         refusal = refusal_of(error, question_id)
         now_ns = self._clock.now_ns()
@@ -587,7 +587,7 @@ class ProxyLoop:
         try:
             self.loop.call_soon_threadsafe(callback)
         except LocalProtocolError:
-            self._log.debug("loop.over")  # nobody is left to be told
+            self._log.debug("loop.over")  # there is no thread to tell
 
 
 def _read_limits(config: ProxyConfig) -> ReadLimits:

@@ -6,9 +6,9 @@ be sent; connections are the business of `zmqtransport.port`.  What messages mea
 decided elsewhere.
 
 With CURVE, a key that is on the access list says who its holder is.  Where a caller may
-have a token instead, every key is let in: the connection is then encrypted, so that the
-token does not travel in clear, and who is at its other end is told by the token alone.
-Whoever has neither comes no further than `Hello`.
+have a token instead, every key is admitted: the connection is then encrypted, so that
+the token does not travel in clear, and who is at its other end is told by the token
+alone.  A client that has neither comes no further than `Hello`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["ProxyPort"]
 
 # What lies between our limit and this multiple of it is refused with a reason; ZeroMQ
-# ends the connection of whoever sends more.
+# ends the connection of a client that sends more.
 _FRAME_SIZE_FACTOR: Final = 2
 # A node that stands still for a moment is not one that takes no more.
 _SEND_QUEUE_COUNT_MAX: Final = 10_000
@@ -239,7 +239,7 @@ class ProxyPort:
         Send now or not at all; return whether ZeroMQ has taken it.
 
         It does not take a payload while too many bytes wait for that link, or for all
-        of them (rule B1).  Whoever waits for an answer that was not taken asks again.
+        of them (rule B1).  A client whose answer was not taken asks again.
         """
         peer = self._port.peers.get(link)
         return peer is not None and self._send(peer, message, payload)

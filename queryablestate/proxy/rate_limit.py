@@ -9,10 +9,10 @@ has one, which all callers of the rule share.
 
 A bucket is one integer: when it will be full again, in units of time that are fine
 enough to make every rule's rate a whole number.  So there is nothing to refill, no
-rounding, and the time to wait is exact: the same request is let through at that very
-nanosecond, and not one earlier, if nobody else takes meanwhile.  A request larger than
-the burst waits for a full bucket and leaves a debt; it would otherwise never be let
-through.
+rounding, and the time to wait is exact: the same request is admitted at that very
+nanosecond, and not one earlier, if no other takes meanwhile.  A request larger than
+the burst waits for a full bucket and leaves a debt; it would otherwise never be
+admitted.
 
 A bucket that is full is as good as none.  When there are too many, the one that is
 full, or will be full first, is forgotten: that gives away the least.  Heap entries may
@@ -158,7 +158,7 @@ class RateLimitRule:
 @attrs.frozen(kw_only=True)
 class RateDecision:
     """
-    Whether a request is let through.
+    Whether a request is admitted.
 
     Attributes:
         is_allowed: Whether it is; the keys are taken then, and otherwise not.
@@ -186,7 +186,7 @@ costs and it holds; the name of its scope.
 @final
 class RateLimiter:
     """
-    Lets requests through as the rules say.
+    Admits requests as the rules say.
 
     Two limiters given the same calls answer the same.  Not thread-safe: one loop owns
     it.  Time must not fall from one call to the next.
@@ -238,7 +238,7 @@ class RateLimiter:
 
     def take(self, caller: str, state: str, count: int, *, now_ns: int) -> RateDecision:
         """
-        Let a request through and take its keys, or say when to come again.
+        Admit a request and take its keys, or say when to come again.
 
         Args:
             caller: The name of who asks.
@@ -274,7 +274,7 @@ class RateLimiter:
 
     def charge(self, caller: str, state: str, count: int, *, now_ns: int) -> None:
         """
-        Take *count* more keys for a request that was let through, be it into debt.
+        Take *count* more keys for a request that was admitted, be it into debt.
 
         For what is only known from the answer: how many rows a page of a scan has.
         """

@@ -3,7 +3,7 @@
 
 While a new proxy leader settles (rule S2), a node that is not here may come any moment;
 and when a node is away whose key groups others have, too (rule S4), one of these is
-asked in a moment.  Questions wait here for that, so many and so big at most: all of
+asked in a moment.  Questions wait here for that, up to a number and a size: all of
 them are somebody's memory.  No caller takes the room of the others.
 """
 

@@ -110,7 +110,7 @@ class RequestHandler:
             AccessDeniedError: If the caller may not know.
             UnknownJobError: If there is no such job, or none that it may read.
             UnknownStateError: If there is no such state.
-            StateUnavailableError: If nobody can say what there is of the job.
+            StateUnavailableError: If it cannot be said what there is of the job.
         """
         request_id = request.request_id
         match request:
@@ -160,7 +160,7 @@ class RequestHandler:
             AccessDeniedError: If it may not.
             UnknownStateError: If a batch is for a state that the job does not have, as
                 far as the caller may know.
-            StateUnavailableError: If nobody can say what there is of its job.
+            StateUnavailableError: If it cannot be said what there is of its job.
             ConfigurationError: If a name is none that a job or a state can have.
         """
         match request:

@@ -4,7 +4,7 @@
 Theory of operation.  A question passes, in this order: the route table (does the state
 exist, and is the client's route the present one?), the access list, the rate limit, the
 cache; then it goes to its node, and waits here for the answer.  Keys and values are
-bytes that nobody looks into, but for the count at their beginning.
+bytes that are not looked into, but for the count at their beginning.
 
 What is no answer, comes at once: nothing was ever committed, the node is away, it went
 away meanwhile, the deadline is over, too much is outstanding.  Three questions are

@@ -2,7 +2,7 @@
 `QueryStateProxyServer`: the single entry point to queryable state.
 
 It contends for ``QUERY_PROXY``.  The one that leads is found by everybody through the
-name service; the others are warm standbys, which answer whoever asks that they do not
+name service; the others are warm standbys, which answer all who ask that they do not
 lead.  It is the same class inside a Spark driver and as a process of its own.
 """
 
@@ -118,7 +118,7 @@ class QueryStateProxyServer:
             )
 
     def close(self) -> None:
-        """Resign, answer nobody any more, release everything.  Idempotent."""
+        """Resign, answer no one any more, release everything.  Idempotent."""
         if self._guard.is_inherited:
             return
         with self._lock:
@@ -154,7 +154,7 @@ class QueryStateProxyServer:
 
     @property
     def failure(self) -> Exception | None:
-        """Return why it serves no more though nobody closed it, or None."""
+        """Return why it serves no more though it was not closed, or None."""
         return None if self._running is None else self._running.loop.failure
 
     @property
@@ -230,7 +230,7 @@ class QueryStateProxyServer:
     # -- parts ---------------------------------------------------------------------
 
     def _resign(self, error: Exception) -> None:
-        """Let another lead: the thread that answers is over; in that thread."""
+        """Have another lead: the thread that answers is over; in that thread."""
         self._log.error("proxy.failed", error=str(error))
         election = self._election
         if election is not None:
@@ -277,7 +277,7 @@ class _ProxyContender:
 
     def grant_leadership(self, session: LeaderSession) -> None:
         """
-        Load what the last leader left, then confirm: nobody finds it before.
+        Load what the last leader left, then confirm: no client finds it before.
 
         A store that is read slowly must not cost the leadership: then it confirms
         while it reads, and answers ``not-leader`` until it has.  One that cannot be

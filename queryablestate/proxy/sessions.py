@@ -5,9 +5,9 @@ A session is a secret that `Welcome` carries and every request repeats.  It is b
 the CURVE key that it was opened with, if there is one, and to nothing else: a client
 that reconnects goes on with it.
 
-There are so many at most.  When they are all taken, a caller that has more than its
-share makes room for its own new one, else whoever has not spoken for longest does: one
-caller that opens sessions without end drives out itself, and not the others.  Whoever
+Their number is limited.  When they are all taken, a caller that has more than its
+share makes room for its own new one, else the one that has been silent for longest: one
+caller that opens sessions without end drives out itself, and not the others.  One that
 was driven out is told so, and says `Hello` again.
 """
 

@@ -63,12 +63,12 @@ class WriterConnections:
 
     def take_link(self, address: str, key_pair: CurveKeyPair | None) -> NodeLink:
         """
-        Return a link to *address* that nobody else uses, opened now if need be.
+        Return a link to *address* that is not shared, opened now if need be.
 
         Give it back.
 
         Raises:
-            ConfigurationError: If nobody can connect there.
+            ConfigurationError: If no socket can connect there.
             AuthenticationError: If we have keys, and *address* has none.
         """
         over: list[NodeLink] = []

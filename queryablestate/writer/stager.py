@@ -123,7 +123,7 @@ class Stager:
             none; may be left out.
         credentials: Whom the nodes see.
         find_node: Returns where a node is reached now, or None while it is away; asked
-            when the address in the plan does not answer.  Without it nobody is taken
+            when the address in the plan does not answer.  Without it no node is taken
             for away before *limits* say so.
         renew_grant: Returns what nodes are to be shown now, for another proxy leader
             may lead since the run was bound.  Without it a refusal is final.
@@ -430,7 +430,7 @@ class Stager:
         node.opening_since_ns = now_ns
 
     def _address_now(self, node: NodeSending) -> str | None:
-        """Return where *node* is reached, or None if nobody can tell."""
+        """Return where *node* is reached, or None if that is not known."""
         node.is_away = False
         if self._find_node is None:
             return None

@@ -157,7 +157,7 @@ class TicketDrawer:
                 return drawn
             if self._clock.now_ns() >= deadline_ns:
                 raise _stayed_away(job_id, away, timeout_seconds)
-            # Nobody tells a writer when a node is back.
+            # A writer is not told when a node is back.
             threading.Event().wait(_REDRAW_PAUSE_SECONDS)
 
     def _left_seconds(self, deadline_ns: int) -> float:
@@ -209,7 +209,7 @@ def expect(expected: type[T], answer: ToClient) -> T:
 
 def _groups_away(drawn: TicketDrawn) -> tuple[int, ...]:
     """
-    Return the key groups whose rows can be sent to nobody now.
+    Return the key groups whose rows can be sent to no node now.
 
     Of the others a node that is away is given up, unless it comes back (rule S4); see
     `queryablestate.writer.stager`.

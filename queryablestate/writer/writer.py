@@ -6,7 +6,7 @@ Theory of operation.  A batch is written in three steps, by up to three processe
 1.  *Begin* (rule W1), where the batch is planned: draw a ticket for a run and show it,
     in one message.  With the ticket comes the assignment that the batch is pinned to,
     with the run its writer epoch, the numbers of the states, and which batch was
-    decided last.  A `WriteRun` is picklable and travels to whoever stages.
+    decided last.  A `WriteRun` is picklable and travels to the tasks that stage.
 2.  *Stage* (rule W2), once in every task: `queryablestate.writer.stager.Stager` sends
     rows straight to their nodes; its `finish` returns a `StageMessage`.
 3.  *Commit* (rule W3), where all stage messages come together.
@@ -390,7 +390,7 @@ class StateWriter:
         Raises:
             NameServiceError: If the proxy could not be asked.
         """
-        # Whoever may write may draw a ticket; only operators may list nodes.
+        # A caller that may write may draw a ticket; only operators may list nodes.
         drawn = self._tickets.draw(
             plan.job_id,
             plan.states,

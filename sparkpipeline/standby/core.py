@@ -3,7 +3,7 @@ What a driver of `run_with_standby` does next, without I/O.
 
 Theory of operation
 -------------------
-A driver warms up before it contends: whoever is granted leadership can begin at once.
+A driver warms up before it contends: one that is granted leadership can begin at once.
 The application's queries start under one leadership and stop with it (rule H3)::
 
     WARMING ──WarmedUp, or too late──► WARM ◄──────────────────────┐
@@ -23,7 +23,7 @@ guarded batch begins meanwhile.  So the queries are stopped only when it has bee
 for a while; or when the name service says that the leadership is over.
 
 What has not stopped in time is ended with its JVM and its process: a driver of which
-nobody knows what it still writes must not run on.
+it is not known what it still writes must not run on.
 """
 
 from __future__ import annotations

@@ -419,7 +419,7 @@ class Driver:
     # -- stopping ----------------------------------------------------------------------
 
     def _stop(self) -> None:
-        """Let the present batch be finished, stop the queries, and tell."""
+        """Wait for the present batch to finish, stop the queries, and tell."""
         leadership = self._leadership
         assert leadership is not None
         assert self._starting is not None

@@ -130,7 +130,7 @@ class StandbyLeadership:
 
     def publish_address(self, address: str) -> None:
         """
-        Let those who look for the leader find *address* from now on.
+        Have those who look for the leader find *address* from now on.
 
         Args:
             address: 1 to 1,024 printable characters.

@@ -97,7 +97,7 @@ class StandbyDriver(Process):
         super().pause()
 
     def resume(self) -> int:
-        """Let both go on (SIGCONT)."""
+        """Make both go on (SIGCONT)."""
         resumed_ns = super().resume()
         os.killpg(self.pid, signal.SIGCONT)
         return resumed_ns

@@ -2,7 +2,7 @@
 `CopyCall`: one request to another node, and what it answers (rule S2).
 
 It has a connection of its own, so that to be done with it is to close that.  A node
-that says nothing for long, or anything that makes no sense, has failed; whoever called
+that says nothing for long, or anything that makes no sense, has failed; the caller
 asks again, or another one.
 """
 
@@ -143,7 +143,7 @@ class CopyCall:
         caller.loop.add_socket(socket, self._receive, frame_count_max=FRAME_COUNT_MAX)
 
     def allow(self, page_count: int) -> None:
-        """Let so many more pages be sent; 0 to be heard."""
+        """Have *page_count* more pages sent; 0 to be heard."""
         if self._link is None or not self._is_asked:
             return
         self._unsaid_count += page_count

@@ -57,7 +57,7 @@ class CollectedStages:
     """
     Of which stages everything was collected, and in how many chunks; for one thread.
 
-    Whoever asks again is told the same: what the proxy has been told of must stay.
+    One that asks again is told the same: what the proxy has been told of must stay.
     """
 
     def __init__(self) -> None:

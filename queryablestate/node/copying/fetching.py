@@ -2,8 +2,8 @@
 `RowsFetch`: copies key groups from one other node into the store (rule S2).
 
 Pages are asked for as they are written: what is under way, and what waits for the disk,
-is never more than a few of them.  Nobody sees these rows yet; what an attempt that came
-to nothing has written, the next one begins with removing.
+is never more than a few of them.  No reader sees these rows yet; what an attempt that
+came to nothing has written, the next one begins with removing.
 """
 
 from __future__ import annotations

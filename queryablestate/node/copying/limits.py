@@ -28,7 +28,8 @@ class CopyLimits:
         fetches_max: How many sources a node copies from at once.
         alive_ns: After so long without anything else, a source says that it is there.
         silence_ns: After so long without hearing anything, either side gives up.
-        behind_ns: How long a node that has yet to apply an entry lets another wait.
+        behind_ns: How long a node that has yet to apply an entry may keep another
+            waiting.
         advance_ns: How often the core is told how far a copy is.
         retry_ns: Pause before staged rows are asked for again.
     """

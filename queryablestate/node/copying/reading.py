@@ -5,7 +5,8 @@ Each copy is one read transaction of the store, and a place in a round in which
 everybody has one page at a time.  It is read no further than it may be sent: a node
 that takes no pages costs a snapshot, and not for long, since who says nothing is given
 up.  A snapshot keeps LMDB from using pages again that were freed since, so it ends as
-soon as nobody needs it: when it was closed, when the connection is lost, after silence.
+soon as it is not needed: when it was closed, when the connection is lost, after
+silence.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class CopySource:
             self._drop(key)
 
     def turn(self) -> None:
-        """Send everybody a page who may have one, and let time pass."""
+        """Send everybody a page who may have one, and take note of the time."""
         now_ns = self._clock.now_ns()
         for key, copy in tuple(self._copies.items()):
             try:
@@ -181,7 +182,7 @@ class CopySource:
                 self._store.copy_reader(request.job_id, copy.key_groups)
             )
             if not reader.is_told:
-                # Its directory is new, as a rule: whoever asks means an earlier one.
+                # Its directory is new, as a rule: the asker means an earlier one.
                 self._refuse(key, "not-held", "it has not been told what is held here")
                 return
             if reader.sequence < request.sequence_min:
@@ -218,7 +219,7 @@ class CopySource:
         if now_ns - copy.heard_ns > self._limits.silence_ns:
             self._refuse(key, "unknown", "nothing was heard of it for too long")
         elif now_ns - copy.said_ns > self._limits.alive_ns:
-            # Also finds out that nobody is there any more: it cannot be sent then.
+            # Also finds out that the other one is gone: it cannot be sent then.
             message = CopyContinues(copy_id=key[1])
             self._say(key, copy, message, None, now_ns)
 

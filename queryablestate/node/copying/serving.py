@@ -1,7 +1,7 @@
 """
 `CopyServer`: sends rows to other nodes that ask for them (rule S2).
 
-A thread of its own reads, so that nobody who asks the node for something else waits for
+A thread of its own reads, so that no other question to the node waits for
 it.  What it reads, and how far, is the business of
 `queryablestate.node.copying.reading`.
 """
@@ -124,7 +124,7 @@ class CopyServer:
             return not self._is_closing
 
     def _turn(self) -> None:
-        """Hear what was said, send everybody a page, let time pass."""
+        """Hear what was said, send everybody a page, take note of the time."""
         for _ in range(len(self._inbox)):
             peer, message = self._inbox.popleft()
             if isinstance(message, _Lost):

@@ -174,7 +174,7 @@ class CopyThread:
         event: CopyAdvanced | KeyGroupsFetched,
         on_event: Callable[[CopyAdvanced | KeyGroupsFetched], None],
     ) -> None:
-        """Tell of a fetch that nobody has cancelled; in the thread that asks."""
+        """Tell of a fetch that was not cancelled; in the thread that asks."""
         asked = self._asked.get(event.job_id, [])
         if fetch in asked:
             if isinstance(event, KeyGroupsFetched):
@@ -198,7 +198,7 @@ class CopyThread:
         self._tick()
 
     def _tick(self) -> None:
-        """Let time pass for everything, and begin what there is room for."""
+        """Take note of the time everywhere, and begin what there is room for."""
         now_ns = self._clock.now_ns()
         for fetch in self._fetches:
             fetch.let_time_pass(now_ns)

@@ -39,7 +39,7 @@ def chunk_refused(error: NameServiceError, request_id: int) -> ChunkRefused:
 @final
 class ChunkGate:
     """
-    Lets chunks in, or says why not.
+    Admits chunks, or says why not.
 
     Args:
         chunks_per_writer_max: Chunks of one writer that may wait.
@@ -101,7 +101,7 @@ class ChunkGate:
         self._fences = {key: at for key, at in self._fences.items() if key[0] != job_id}
 
     def admit(self, event: ChunkReceived) -> NameServiceError | None:
-        """Let a chunk wait for the disk and return None, or return why not."""
+        """Queue a chunk for the disk and return None, or return why not."""
         chunk = event.chunk
         fence = self._fences.get((chunk.job_id, chunk.query_id), 0)
         if chunk.writer_epoch < fence:

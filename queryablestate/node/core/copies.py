@@ -3,7 +3,7 @@ The copies that a node has of the key groups of one job, and is to make; pure.
 
 Theory of operation.  What a node is assigned it *holds*: the store is told which key
 groups to keep, and drops the others.  A key group that is to be copied goes through
-this, and is asked by nobody all the while (rule S1)::
+this, and is not asked all the while (rule S1)::
 
     joining ──held──► missing ──fetched──► behind ──finished──► copied ──► in sync
                        ▲  │                   │                           (assigned)
@@ -135,7 +135,7 @@ class JobCopies:
         self._copied: frozenset[int] = frozenset()
         self._sequence_min = 0
         # What is copied: `_finishing_id` is the fetch that the store is completing,
-        # also when nobody wants it any more.
+        # also when it is not wanted any more.
         self._fetch: _Fetch | None = None
         self._finishing_id: int | None = None
         self._pauses: dict[_Place, _Pause] = {}

@@ -137,7 +137,7 @@ class KeepCopySecret:
 
 @frozen(kw_only=True)
 class ResetJobRows:
-    """Let a job begin at *sequence* with nothing (W7); `ResetFinished` follows."""
+    """Have a job begin at *sequence* with nothing (W7); `ResetFinished` follows."""
 
     job_id: str
     sequence: int
@@ -169,7 +169,7 @@ class HoldKeyGroups:
 @frozen(kw_only=True)
 class FetchKeyGroups:
     """
-    Fetch rows from another node, into copies that nobody sees yet.
+    Fetch rows from another node, into copies that no reader sees yet.
 
     `CopyAdvanced` follows now and then, `KeyGroupsFetched` at the end.
 

@@ -191,7 +191,7 @@ class NodeJob:
         )
 
     def leave(self) -> None:
-        """Have no part in it any more: nobody waits for what has not come."""
+        """Have no part in it any more: what has not come is not waited for."""
         self.has_part = False
         self.assigned = 0
         self.promised = 0

@@ -14,8 +14,8 @@ may not be any more).  What was applied before is answered for as before.
 **Catching up** (rule W3).  What the proxy sends between the registration (or another
 assignment) and the next acknowledged heartbeat is what the node had missed.  It answers
 for a job only when all of that has come, and is applied.  An assignment also names the
-entry after which it was made: whoever answered for a key group before may have shown
-that one, and nobody goes back in time (rule S3).
+entry after which it was made: the node that answered for a key group before may have
+shown that one, and no reader goes back in time (rule S3).
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class JobTable:
         return effects, is_whole
 
     def reset(self, command: ResetJob) -> list[NodeEffect]:
-        """Let a job begin anew, whatever it was about to apply."""
+        """Have a job begin anew, whatever it was about to apply."""
         job = self._job(command.job_id)
         job.tasks.clear()
         job.tasks.append(command)

@@ -150,7 +150,7 @@ class RunSlice:
 
 @frozen(kw_only=True)
 class DropRead:
-    """Let go of a read; not while its slice runs."""
+    """Drop a read; not while its slice runs."""
 
     read_id: ReadId
     reason: DropReason
@@ -251,7 +251,7 @@ class ReadSchedule:
         return self._deadlines[0][0] if self._deadlines else None
 
     def step(self, event: ReadEvent, *, now_ns: int) -> tuple[ReadEffect, ...]:
-        """Let *event* happen, and return what is to be done, in that order."""
+        """Have *event* happen, and return what is to be done, in that order."""
         effects: list[ReadEffect] = []
         match event:
             case ReadAsked():

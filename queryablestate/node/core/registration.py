@@ -3,7 +3,7 @@ How a node becomes known to the proxy leader, and how long it may answer; pure.
 
 Theory of operation::
 
-    nobody known ──found──► CONNECTING ──connected──► ASKING ──registered──► REGISTERED
+    no one known ──found──► CONNECTING ──connected──► ASKING ──registered──► REGISTERED
                                ▲  ▲                     │ │                     │
                                │  └──no answer, refused─┘ └◄──must know more────┤
                                └─────disconnected, or silence for the timeout───┘
@@ -367,7 +367,7 @@ class Registration:
         self._sent.clear()
 
     def _pause(self) -> int:
-        """Return how long to wait after so many attempts."""
+        """Return how long to wait after that many attempts."""
         doublings = min(self._attempt_count, _DOUBLINGS_MAX)
         return min(self._pause_ns << doublings, self._pause_ns_max)
 

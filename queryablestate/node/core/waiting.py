@@ -121,7 +121,7 @@ class WaitingQuestions:
             question = waiting.asked.question
             match waiting.wait:
                 case Wait.UNKNOWN_STATE:
-                    return True  # nobody knew whose it is
+                    return True  # it was not known whose it is
                 case Wait.CATCHING_UP:
                     return waiting.job_id == job_id and is_caught_up
                 case Wait.BATCH:
@@ -150,7 +150,7 @@ class WaitingQuestions:
         return self._take(lambda _: True)
 
     def clear(self) -> None:
-        """Forget all of them: nobody is there to be answered."""
+        """Forget all of them: there is no one to be answered."""
         self._waiting.clear()
         self._shares.clear()
         self._deadlines.clear()

@@ -71,7 +71,7 @@ class TestCoroutines:
     def test_cancelled_questions_leave_nothing(
         self, services: HAServices, proxy: ScriptedProxy, state: ScriptedState
     ) -> None:
-        """Whoever is cancelled is forgotten; the others get their answers."""
+        """One that is cancelled is forgotten; the others get their answers."""
 
         async def ask(client: AsyncQueryableStateClient) -> None:
             await client.get(*STATE, "N1")
@@ -204,7 +204,7 @@ class TestTrouble:
     def test_the_proxy_dies_with_questions(
         self, services: HAServices, state: ScriptedState
     ) -> None:
-        """They are put to the successor, and nobody notices."""
+        """They are put to the successor, and no caller notices."""
         asked = threading.Event()
 
         def swallow(ask: Ask, _: bytes) -> Reply:

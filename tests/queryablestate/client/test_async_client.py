@@ -554,7 +554,7 @@ class TestRefusals:
     async def test_a_token_file_that_is_gone(
         self, services: HAServices, proxy: ScriptedProxy, tmp_path: Path
     ) -> None:
-        """Whoever asks hears about the file."""
+        """One that asks hears about the file."""
         credentials = Credentials(token_file=tmp_path / "none")
         async with AsyncQueryableStateClient(services, credentials) as client:
             with pytest.raises(ConfigurationError, match="cannot be read"):
@@ -563,7 +563,7 @@ class TestRefusals:
     async def test_curve(
         self, services: HAServices, state: ScriptedState, tmp_path: Path
     ) -> None:
-        """Keys let in whom the proxy lists, and tell strangers what they are."""
+        """Keys admit whom the proxy lists, and tell strangers what they are."""
         mine = CurveKeyPair.generate()
         files = write_key_pair(mine, tmp_path / "mine")
         allow_list = parse_allow_list(
@@ -677,7 +677,7 @@ class TestTrouble:
         state: ScriptedState,
         client: AsyncQueryableStateClient,
     ) -> None:
-        """Late is late: the deadline is kept, and the late answer harms nobody."""
+        """Late is late: the deadline is kept, and the late answer does no harm."""
         held: list[tuple[bytes, Ask, bytes]] = []
 
         def hold(ask: Ask, payload: bytes) -> Reply:

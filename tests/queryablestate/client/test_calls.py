@@ -114,7 +114,7 @@ class TestFindingTheLeader:
             assert connection.leader_address == proxy.address
 
     def test_a_first_address_that_is_silent_is_left(self, services: HAServices) -> None:
-        """A paused proxy keeps nobody who could ask its successor."""
+        """A paused proxy keeps none who could ask its successor."""
         with (
             ScriptedProxy() as paused,
             ScriptedProxy(answer_jobs) as proxy,
@@ -125,7 +125,7 @@ class TestFindingTheLeader:
             assert ask(connection) == ("flights",)
 
     def test_a_leader_that_comes_later_is_found(self, services: HAServices) -> None:
-        """Whoever asks before there is a leader waits for one."""
+        """One that asks before there is a leader waits for one."""
         with (
             ScriptedProxy(answer_jobs) as proxy,
             ProxyConnection(services) as connection,
@@ -218,7 +218,7 @@ class TestSessions:
             assert ask(connection) == ("flights",)
 
     def test_a_proxy_that_restarted_is_asked_again(self, services: HAServices) -> None:
-        """A connection that closed while nobody used it is no failure."""
+        """A connection that closed while it was not used is no failure."""
         proxy = ScriptedProxy(answer_jobs)
         with Lead(services, proxy.address), ProxyConnection(services) as connection:
             ask(connection)
@@ -259,7 +259,7 @@ class TestRefusals:
             assert caught.value.args == error.args
 
     def test_a_refused_credential_is_told_at_once(self, services: HAServices) -> None:
-        """Who is not let in hears so, not that time is over."""
+        """Who is not admitted hears so, not that time is over."""
         with (
             ScriptedProxy(answer_jobs) as proxy,
             Lead(services, proxy.address),
@@ -348,7 +348,7 @@ class TestOddAnswers:
             assert ask(connection) == ("flights",)
 
     def test_another_version_is_told_at_once(self, services: HAServices) -> None:
-        """A proxy of another version never answers: nobody waits for it."""
+        """A proxy of another version never answers: it is not waited for."""
         with (
             ScriptedProxy(answer_jobs) as proxy,
             Lead(services, proxy.address),
@@ -369,7 +369,7 @@ class TestOddAnswers:
             ask(connection, timeout_seconds=0.3)
 
     def test_a_leader_that_is_gone(self, services: HAServices) -> None:
-        """An address that nobody listens at is named at the deadline."""
+        """An address without a listener is named at the deadline."""
         with ScriptedProxy() as gone:
             pass
         with (
@@ -430,7 +430,7 @@ class TestThreads:
             assert len(hellos) == 1
 
     def test_close_ends_calls_that_wait(self, services: HAServices) -> None:
-        """Nobody waits for a connection that is closed."""
+        """None waits for a connection that is closed."""
         with (
             ScriptedProxy() as proxy,
             Lead(services, proxy.address),
@@ -446,7 +446,7 @@ class TestThreads:
                 ask(connection)
 
     def test_several_may_close_it_at_once(self, services: HAServices) -> None:
-        """Whoever stops and whoever was stopped both close; neither waits for ever."""
+        """One that stops and one that was stopped both close; none waits for ever."""
         with (
             ScriptedProxy(answer_jobs) as proxy,
             Lead(services, proxy.address),
@@ -485,7 +485,7 @@ class TestCurve:
             assert ask(connection) == ("flights",)
 
     def test_keys_prove_who_asks(self, services: HAServices, tmp_path: Path) -> None:
-        """Key files among the credentials let in whom the proxy lists."""
+        """Key files among the credentials admit whom the proxy lists."""
         mine = CurveKeyPair.generate()
         files = write_key_pair(mine, tmp_path / "mine")
         allow_list = parse_allow_list(

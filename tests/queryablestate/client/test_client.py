@@ -544,7 +544,7 @@ class TestRefusals:
     def test_a_token_file_that_is_gone(
         self, services: HAServices, proxy: ScriptedProxy, tmp_path: Path
     ) -> None:
-        """Whoever asks hears about the file."""
+        """One that asks hears about the file."""
         credentials = Credentials(token_file=tmp_path / "none")
         with QueryableStateClient(services, credentials) as client:
             with pytest.raises(ConfigurationError, match="cannot be read"):
@@ -553,7 +553,7 @@ class TestRefusals:
     def test_curve(
         self, services: HAServices, state: ScriptedState, tmp_path: Path
     ) -> None:
-        """Keys let in whom the proxy lists, and tell strangers what they are."""
+        """Keys admit whom the proxy lists, and tell strangers what they are."""
         mine = CurveKeyPair.generate()
         files = write_key_pair(mine, tmp_path / "mine")
         allow_list = parse_allow_list(
@@ -667,7 +667,7 @@ class TestTrouble:
         state: ScriptedState,
         client: QueryableStateClient,
     ) -> None:
-        """Late is late: the deadline is kept, and the late answer harms nobody."""
+        """Late is late: the deadline is kept, and the late answer does no harm."""
         held: list[tuple[bytes, Ask, bytes]] = []
 
         def hold(ask: Ask, payload: bytes) -> Reply:

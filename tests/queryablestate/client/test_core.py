@@ -113,7 +113,7 @@ def describes(effects: tuple[QueryEffect, ...]) -> bool:
 
 class TestSession:
     def test_nothing_is_done_for_nobody(self) -> None:
-        """A client that nobody asks connects to nobody."""
+        """A client that is not asked does not connect."""
         talk = Conversation()
         talk.told()
         assert talk.core.next_deadline_ns() is None
@@ -178,7 +178,7 @@ class TestSession:
         assert read.rows == [ROW]
 
     def test_a_leader_that_stopped_is_left_for_the_next(self) -> None:
-        """What was under way is put to whoever leads next, by a new session."""
+        """What was under way is put to the next leader, by a new session."""
         talk = Conversation(state_of())
         read = talk.read("N1")
         (ask,) = talk.begin_routed(read)
@@ -243,7 +243,7 @@ class TestSession:
         assert isinstance(talk.wait_for_deadline()[0], SayHello)
 
     def test_a_credential_that_is_refused(self) -> None:
-        """Everybody hears at once, and for a second nobody bothers the proxy."""
+        """Everybody hears at once, and for a second none bothers the proxy."""
         talk = Conversation(state_of())
         talk.told()
         first = talk.read("N1")
@@ -275,7 +275,7 @@ class TestSession:
         assert talk.ask(talk.read("N3")) == (ConnectTo(address=ADDRESS),)
 
     def test_a_refusal_ends_with_the_leader_that_it_came_from(self) -> None:
-        """Another leader may let us in: it is asked at once."""
+        """Another leader may admit us: it is asked at once."""
         talk = Conversation(state_of())
         talk.told()
         talk.refuse(talk.greet(talk.read("N1")), "not-authenticated", "p", "no")
@@ -319,7 +319,7 @@ class TestSession:
         (hello,) = talk.step(ConnectionMade())
         (again,) = talk.welcome(hello)
         assert keys_of(again) == keys_of(ask)
-        talk.answer(ask)  # late: nobody waits for that number
+        talk.answer(ask)  # late: that number is not waited for
         assert talk.done == []
         talk.answer(again)
         assert talk.done == reads
@@ -432,7 +432,7 @@ class TestDeadlines:
         assert "batch 0 of generation 2 may not be visible yet" in str(read.error)
 
     def test_a_leader_that_says_it_is_none(self) -> None:
-        """Who is told ``not-leader`` to the end hears that nobody leads."""
+        """Who is told ``not-leader`` to the end hears that there is no leader."""
         talk = Conversation()
         talk.told()
         read = talk.read("N1", deadline_ns=NS_PER_SECOND)
@@ -571,7 +571,7 @@ class TestPacking:
         assert talk.done == [read]
 
     def test_a_question_that_was_given_up_frees_its_place(self) -> None:
-        """Nobody waits behind those who wait no more."""
+        """None waits behind those who wait no more."""
         talk = Conversation(state_of(node_count=1))
         given_up = [talk.read("N1"), talk.read("N2")]
         talk.begin_routed(given_up[0])
@@ -679,7 +679,7 @@ class TestPacking:
         assert nothing.rows == [None]
 
     def test_a_wrong_key_is_wrong_alone(self) -> None:
-        """Who asks for what no row could have spoils nobody else's question."""
+        """Who asks for what no row could have spoils no other's question."""
         talk = Conversation(state_of(node_count=1))
         good, wrong, also_good = talk.read("N1"), talk.read(7), talk.read("N2")
         (ask,) = talk.begin_routed(good, wrong, also_good)
@@ -775,7 +775,7 @@ class TestTheShortestWay:
         assert talk.core.ask_now(talk.read("N1")) is None
 
     def test_it_is_closed_behind_a_question_that_is_lost(self) -> None:
-        """A flight that nobody waits for still has its place."""
+        """A flight that is not waited for still has its place."""
         talk = self.ready()
         given_up, kept = talk.read("N1"), talk.read("N1")
         talk.ask(given_up, kept)
@@ -957,7 +957,7 @@ class TestRoutes:
         assert talk.core.state_count == 0
 
     def test_a_lost_description_is_asked_for_again(self) -> None:
-        """Nobody waits for ever for a route that got lost."""
+        """None waits for ever for a route that got lost."""
         talk = Conversation(state_of())
         read = talk.read("N1")
         (describe,) = talk.begin(read)
@@ -1072,7 +1072,7 @@ class TestRoutes:
         ids=str,
     )
     def test_a_description_that_makes_no_sense(self, changes: dict[str, Any]) -> None:
-        """It is an error of those who wait for it, and of nobody else."""
+        """It is an error of those who wait for it, and of no other."""
         talk = Conversation(state_of())
         read = talk.read("N1")
         (describe,) = talk.begin(read)
@@ -1225,7 +1225,7 @@ class TestAnswers:
         assert isinstance(silent.error, DeadlineExceededError)
 
     def test_a_rate_limit_says_when(self) -> None:
-        """The error carries when to ask again; nobody asks again by himself (C2)."""
+        """The error carries when to ask again; no client asks again by itself (C2)."""
         talk = Conversation(state_of())
         reads = [talk.read(name) for name in names(talk.state, 0, 2)]
         (ask,) = talk.begin_routed(*reads)
@@ -1265,7 +1265,7 @@ class TestAnswers:
         assert all(read.rows == [ROW] for read in reads)
 
     def test_a_value_that_is_too_large_alone(self) -> None:
-        """Whoever asks for it hears so; the others do not notice."""
+        """One that asks for it hears so; the others do not notice."""
         talk = Conversation(state_of(node_count=1))
         reads = [talk.read(f"N{number}") for number in range(8)]
         effects = list(talk.begin_routed(*reads))
@@ -1282,7 +1282,7 @@ class TestAnswers:
                 assert read.rows == [ROW]
 
     def test_more_is_asked_for_again_after_a_while(self) -> None:
-        """Small answers let a question grow, until it has room for all."""
+        """After small answers a question grows, until it has room for all."""
         talk = Conversation(state_of(node_count=1))
         (ask,) = talk.begin_routed(talk.read("N1", "N2", "N3", "N4"))
         talk.settle(talk.refuse(ask, "illegal", "too large"))
@@ -1322,7 +1322,7 @@ class TestAnswers:
         assert isinstance(read.error, RemoteProtocolError)
 
     def test_an_answer_that_makes_sense_the_second_time(self) -> None:
-        """The schema had changed: nobody notices."""
+        """The schema had changed: no caller notices."""
         talk = Conversation(state_of())
         read = talk.read("N1")
         (ask,) = talk.begin_routed(read)
@@ -1568,7 +1568,7 @@ class TestDropping:
         assert given_up.is_done
 
     def test_an_answer_that_nobody_waits_for(self) -> None:
-        """What was given up under way is answered to nobody."""
+        """What was given up under way is not answered."""
         talk = Conversation(state_of(node_count=1))
         given_up, kept = talk.read("N1"), talk.read("N2")
         (ask,) = talk.begin_routed(given_up, kept)
@@ -1577,7 +1577,7 @@ class TestDropping:
         assert talk.done == [kept]
 
     def test_the_last_question_for_a_state_leaves_nothing(self) -> None:
-        """A state that nobody asks any more, and that has no route, is forgotten."""
+        """A state that is not asked any more, and that has no route, is forgotten."""
         talk = Conversation(state_of())
         talk.told()
         read, route = talk.read("N1"), talk.route_read()
@@ -1617,7 +1617,7 @@ class TestDropping:
         assert talk.done == [read]
 
     def test_a_refusal_of_what_was_given_up(self) -> None:
-        """Nobody is told of a refusal that nobody waits for."""
+        """A refusal that is not waited for is not told."""
         talk = Conversation(state_of(node_count=1))
         read = talk.read("N1")
         (ask,) = talk.begin_routed(read)
@@ -1742,7 +1742,7 @@ class TestCalls:
         assert isinstance(calls[1].error, RemoteProtocolError)
 
     def test_a_call_that_is_given_up(self) -> None:
-        """Its answer, its refusal and its deadline are nobody's any more."""
+        """Its answer, its refusal and its deadline have no asker any more."""
         talk = Conversation()
         talk.told()
         calls = [talk.call(self.jobs) for _ in range(4)]
@@ -1941,7 +1941,7 @@ class TestNodeReads:
         assert read.is_done
 
     def test_one_that_is_given_up(self) -> None:
-        """Answer, refusal and deadline find nobody."""
+        """Answer, refusal and deadline find none."""
         talk, route = self.routed(state_of())
         reads = [talk.node_read(route, 0, self.SCAN) for _ in range(4)]
         asks = talk.ask(*reads)

@@ -111,7 +111,7 @@ class QueryMachine(RuleBasedStateMachine):
     # -- plumbing ----------------------------------------------------------------------
 
     def step(self, event: QueryEvent) -> None:
-        """Let *event* happen, and take note of what the core says."""
+        """Have *event* happen, and take note of what the core says."""
         effects = self.core.step(event, now_ns=self.now_ns)
         self.core.check_invariants()
         for effect in effects:
@@ -167,7 +167,7 @@ class QueryMachine(RuleBasedStateMachine):
             self.seen[group] = max(self.seen.get(group, (0, 0)), (generation, batch_id))
 
     def respond(self, message: msgspec.Struct, payload: bytes = b"") -> None:
-        """Let the proxy say something."""
+        """Have the proxy say something."""
         if self.connected is not None:
             self.step(MessageCame(message, payload))  # type: ignore[arg-type]  # it may say anything
 
@@ -240,7 +240,7 @@ class QueryMachine(RuleBasedStateMachine):
 
     @rule()
     def jump_to_the_deadline(self) -> None:
-        """Let time pass until something is due."""
+        """Move time on until something is due."""
         deadline_ns = self.core.next_deadline_ns()
         if deadline_ns is not None:
             self.now_ns = max(self.now_ns, deadline_ns)
@@ -248,7 +248,7 @@ class QueryMachine(RuleBasedStateMachine):
 
     @rule(duration_ms=st.integers(0, 12_000))
     def wait(self, duration_ms: int) -> None:
-        """Let some time pass, but no deadline."""
+        """Move time on, but to no deadline."""
         deadline_ns = self.core.next_deadline_ns()
         self.now_ns += duration_ms * MS
         if deadline_ns is not None:
@@ -259,7 +259,7 @@ class QueryMachine(RuleBasedStateMachine):
 
     @rule(address=st.sampled_from([*ADDRESSES, *ADDRESSES, None]))
     def lead(self, address: str | None) -> None:
-        """Let somebody lead, or nobody."""
+        """Have somebody lead, or none."""
         self.leader = address
         self.epoch += address is not None
         self.sessions.clear()
@@ -268,7 +268,7 @@ class QueryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.connected is not None)
     @rule(is_made=st.sampled_from([True, True, False]))
     def connect(self, is_made: bool) -> None:
-        """Let a connection be made, again if need be, or be lost."""
+        """Make a connection, again if need be, or lose it."""
         if is_made:
             self.step(ConnectionMade())
         else:
@@ -296,7 +296,7 @@ class QueryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.wire)
     @rule(age=st.integers(0, 1))
     def answer_all(self, age: int) -> None:
-        """Let the proxy answer, in order, and what follows too."""
+        """Have the proxy answer, in order, and what follows too."""
         for _ in range(30):
             if not self.wire:
                 break
@@ -315,7 +315,7 @@ class QueryMachine(RuleBasedStateMachine):
         ),
     )
     def react(self, data: st.DataObject, is_again: bool, mood: str) -> None:
-        """Let the proxy react to one of the messages that it has."""
+        """Have the proxy react to one of the messages that it has."""
         index = data.draw(st.integers(0, len(self.wire) - 1))
         sent = self.wire[index]
         if not is_again:
@@ -403,31 +403,31 @@ class QueryMachine(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        """Let a batch be applied."""
+        """Have a batch applied."""
         self.batch_id += 1
 
     @rule()
     def take_over(self) -> None:
-        """Let another query take the state over: its batches count from the start."""
+        """Have another query take the state over: its batches count from the start."""
         self.state.generation += 1
         self.batch_id = 0
 
     @rule(owners=st.lists(st.integers(0, 1), min_size=4, max_size=4))
     def move(self, owners: list[int]) -> None:
-        """Let key groups move."""
+        """Have key groups move."""
         self.state.owners = tuple(owners)
         self.state.version += 1
 
     @rule()
     def forget_sessions(self) -> None:
-        """Let the proxy forget every session."""
+        """Have the proxy forget every session."""
         self.sessions.clear()
 
     # -- what always holds -----------------------------------------------------------
 
     @invariant()
     def everything_ends_by_its_deadline(self) -> None:
-        """Nobody waits past a deadline, and the core knows when to go on."""
+        """None waits past a deadline, and the core knows when to go on."""
         for read in self.asked:
             assert read.deadline_ns > self.now_ns
             assert not read.is_done
@@ -452,7 +452,7 @@ class QueryMachine(RuleBasedStateMachine):
         assert last.error is None
 
     def settle(self) -> None:
-        """Let everything that is asked be answered."""
+        """Have everything that is asked answered."""
         for _ in range(300):
             if not self.asked:
                 break

@@ -112,7 +112,7 @@ class TestLateAnswers:
         assert floors.check_late("node-0", [0], (1, 2), present) is None
 
     def test_the_new_node_may_not_go_back_behind_it(self) -> None:
-        """A late answer that is taken counts for whoever has the key group now."""
+        """A late answer that is taken counts for the one that has the key group now."""
         floors = ReadFloors()
         present = route(1, 1)
         floors.move(route(0, 1), present)

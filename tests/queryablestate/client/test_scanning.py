@@ -174,7 +174,7 @@ class TestScan:
         assert told == expected
 
     def test_an_interval_without_keys(self) -> None:
-        """Where the end is not behind the beginning, nobody is asked."""
+        """Where the end is not behind the beginning, no node is asked."""
         for stop in (b"a", b"b"):
             scan = Scan(ScanBounds(b"b", stop), limit=None, page_row_count_max=10)
             scan.begin(route_of())

@@ -43,7 +43,7 @@ def asked() -> tuple[Conversation, Call]:
 
 
 def greeted() -> tuple[Conversation, Call]:
-    """Return one in which the first address has let us in, and has the request."""
+    """Return one in which the first address has admitted us, and has the request."""
     talk, call = asked()
     (hello,) = talk.step(ConnectionMade())
     (sent,) = talk.welcome(hello)
@@ -53,7 +53,7 @@ def greeted() -> tuple[Conversation, Call]:
 
 class TestTheFirstAddress:
     def test_the_name_service_is_spared(self) -> None:
-        """Where the first address answers, nobody else is asked."""
+        """Where the first address answers, no other is asked."""
         talk, call = greeted()
         talk.say(JobsListed(request_id=2, job_ids=()))
         assert talk.done == [call]
@@ -89,7 +89,7 @@ class TestTheFirstAddress:
 
     @pytest.mark.parametrize("begin", [asked, greeted])
     def test_silence_is_doubt(self, begin: object) -> None:
-        """After a while; a request that is answered in time asks nobody else."""
+        """After a while; a request that is answered in time asks no other."""
         assert callable(begin)
         talk, _ = begin()
         began_ns = talk.now_ns
@@ -132,7 +132,7 @@ class TestWhatTheNameServiceSaysThen:
         assert told == (ConnectTo(address=ADDRESS),)
 
     def test_nothing_between_two_attempts(self) -> None:
-        """Nobody is tried while nobody is known to lead."""
+        """None is tried while none is known to lead."""
         talk, call = asked()
         talk.step(ConnectionFailed())
         assert talk.step(LeaderTold(address=None)) == ()
@@ -149,7 +149,7 @@ class TestWhatTheNameServiceSaysThen:
         assert isinstance(call.error, UnreachableError)
 
     def test_later_news_are_as_ever(self) -> None:
-        """Once a leader was named, nobody leads means that nobody is asked."""
+        """Once a leader was named, without a leader none is asked."""
         talk, _ = greeted()
         talk.wait(PATIENCE_NS)
         talk.step(LeaderTold(address=ADDRESS, epoch=1))

@@ -107,7 +107,7 @@ class TestTrouble:
     def test_the_proxy_dies_with_a_question(
         self, services: HAServices, state: ScriptedState
     ) -> None:
-        """The question is put to the successor, and nobody notices."""
+        """The question is put to the successor, and no caller notices."""
         with (
             ScriptedProxy(state) as dying,
             ScriptedProxy(state) as successor,
@@ -178,7 +178,7 @@ class TestThreads:
     def test_threads_with_deadlines_of_their_own(
         self, state: ScriptedState, client: QueryableStateClient
     ) -> None:
-        """A short deadline is kept, whoever happens to wait for the socket."""
+        """A short deadline is kept, whichever thread waits for the socket."""
         client.get(*STATE, "N1")
         state.on_ask = lambda *_: [b"LDQ"]
         with ThreadPoolExecutor(8) as pool:
@@ -258,7 +258,7 @@ class TestThreads:
     def test_an_interrupted_driver_hands_over(
         self, proxy: ScriptedProxy, state: ScriptedState, client: QueryableStateClient
     ) -> None:
-        """Whoever waited for it goes on without the thread that received for all."""
+        """One that waited for it goes on without the thread that received for all."""
         client.get(*STATE, "N1")
         held: list[tuple[bytes, Ask, bytes]] = []
         came = threading.Semaphore(0)

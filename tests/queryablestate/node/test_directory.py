@@ -23,7 +23,7 @@ def directory(tmp_path: Path) -> NodeDirectory:
 
 class TestFirst:
     def test_it_is_made(self, directory: NodeDirectory, tmp_path: Path) -> None:
-        """A first store belongs to nobody yet, and is the one in use."""
+        """A first store belongs to none yet, and is the one in use."""
         with directory.open() as store:
             assert store.node_id == "n"
             assert store.control_id is None
@@ -82,7 +82,7 @@ class TestControlPlanes:
     def test_one_that_cannot_be_chosen_is_not_kept_open(
         self, directory: NodeDirectory, tmp_path: Path
     ) -> None:
-        """Nobody could ever open it again while the node runs."""
+        """None could ever open it again while the node runs."""
         with directory.open() as first:
             first.bind_control("a")
             pointer = tmp_path / "data" / "current"

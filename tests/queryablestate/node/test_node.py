@@ -405,14 +405,14 @@ class TestLife:
             second.start()
 
     def test_waiting_without_a_proxy_ends(self, node: StateNode) -> None:
-        """Whoever waits learns that nobody leads."""
+        """One that waits learns that there is no leader."""
         with pytest.raises(NoLeaderError):
             node.wait_until_registered(0.05)
 
     def test_waiting_for_one_that_refuses_ends(
         self, node: StateNode, proxy: NodeProxy
     ) -> None:
-        """Whoever waits learns why the proxy does not take the node."""
+        """One that waits learns why the proxy does not take the node."""
         proxy.receive(RegisterNode)
         proxy.send(NodeRefused(reason="name-taken", detail="another is called so"))
         proxy.receive(RegisterNode)
@@ -437,7 +437,7 @@ class TestLife:
     def test_every_interface_is_advertised_as_one(
         self, ha: HAServices, tmp_path: Path
     ) -> None:
-        """Nobody can connect to a wildcard; within one process loopback will do."""
+        """A wildcard is no place to connect to; within one process loopback will do."""
         settings = config(tmp_path, bind="tcp://*:0", is_insecure_allowed=True)
         with StateNode(ha, settings) as one:
             assert parse_address(one.address).endpoint.host == "127.0.0.1"
@@ -617,7 +617,7 @@ class TestWriting:
         ],
     )
     def test_what_is_no_chunk_is_answered(self, job: Job, frames: list[bytes]) -> None:
-        """Whoever speaks something else is told so, and does no harm."""
+        """A peer that speaks something else is told so, and does no harm."""
         with Writer(job.node.address) as writer:
             writer.socket.send_multipart(frames)
             reply = writer.reply()
@@ -937,7 +937,7 @@ class TestReading:
 
     @pytest.mark.proves("Q3")
     def test_a_scan_whose_deadline_has_passed_is_not_read(self, job: Job) -> None:
-        """Q3: nobody waits for it any more."""
+        """Q3: it is not waited for any more."""
         job.write(rows(a=b"1"))
         go = hold_reading(job.node)
         job.proxy.put(job.question(CountKeys(), deadline_ms=1))
@@ -1149,7 +1149,7 @@ class TestLease:
             job_question = job.question()
             asked, _ = proxy.receive(RegisterNode)
             assert known(asked) == [("job", 1)]
-            # Registered nowhere, it answers nobody.
+            # Registered nowhere, it answers none.
             refusal = proxy.ask(job_question, [storage_key("a")])
             assert isinstance(refusal, Refusal)
             assert refusal.code == "state-unavailable"
@@ -1339,7 +1339,7 @@ class TestChain:
     def test_what_was_lost_is_told_after_a_restart(
         self, ha: HAServices, proxy: NodeProxy, tmp_path: Path
     ) -> None:
-        """W7: the control plane hears it from whoever is asked."""
+        """W7: the control plane hears it from the node that is asked."""
         with StateNode(ha, config(tmp_path)) as one:
             Job(one, proxy).serve()
             proxy.send(
@@ -1392,7 +1392,7 @@ class TestControlPlane:
 
 
 class TestStrangers:
-    """N3, N4: who may connect, and what nobody can do."""
+    """N3, N4: who may connect, and what none can do."""
 
     def test_frames_of_a_proxy_that_are_none_do_no_harm(self, job: Job) -> None:
         """They are counted and logged, and the node goes on."""

@@ -65,7 +65,7 @@ class Stranger:
         self.random = random.Random(seed)
 
     def chunk(self) -> StageChunk:
-        """Return the envelope of a chunk that nobody wants."""
+        """Return the envelope of a chunk that is not wanted."""
         draw = self.random
         return StageChunk(
             request_id=draw.randrange(2**31),

@@ -44,7 +44,7 @@ class TestFinding:
     def test_an_address_that_is_none_is_told_and_outlived(
         self, ha: HAServices, tmp_path: Path
     ) -> None:
-        """A leader that nobody can reach is logged; the next one is gone to."""
+        """A leader that cannot be reached is logged; the next one is gone to."""
         with StateNode(ha, NodeConfig(data_dir=tmp_path)) as node:
             with capture_logs() as logs, NodeProxy(ha, published=lambda _: "nonsense"):
                 with pytest.raises(UnreachableError, match="'nonsense'"):
@@ -81,7 +81,7 @@ class TestFinding:
     def test_a_proxy_that_does_not_have_its_key_is_told(
         self, ha: HAServices, tmp_path: Path
     ) -> None:
-        """Whoever waits learns that the handshake fails, and why that may be."""
+        """One that waits learns that the handshake fails, and why that may be."""
         public_key = CurveKeyPair.generate().public_key
 
         def published(address: str) -> str:
@@ -129,7 +129,7 @@ class TestCongestion:
         refusal = Refusal(request_id=1, code="illegal")
 
         def send(count: int, *, is_told: bool) -> bool:
-            """Send so many MiB; return whether there is no room for small answers."""
+            """Send that many MiB; return whether there is no room for small answers."""
             for number in range(count):
                 on_gone = (
                     (lambda number=number: gone.append(number)) if is_told else None
@@ -146,7 +146,7 @@ class TestCongestion:
                 target="the loop",
             )
             assert connected.wait(TIMEOUT_SECONDS)
-            # Nobody receives: what the kernel does not take, waits.
+            # It is not received: what the kernel does not take, waits.
             assert not loop.call(lambda: send(40, is_told=True), target="the loop")
             assert len(gone) < 40
             assert loop.call(lambda: send(40, is_told=False), target="the loop")

@@ -307,7 +307,7 @@ class TestEnds:
         assert reads.next() == (3, ROW_COUNT, 0)
 
     def test_it_closes_with_reads_that_have_begun(self, store: StateStore) -> None:
-        """Their snapshots are let go of, and the store can be closed."""
+        """Their snapshots are released, and the store can be closed."""
         reads = Reads(store)
         for name in "abc":
             reads.begin(name, pauses=10_000)

@@ -79,7 +79,7 @@ class Node:
         self.store.close()
 
     def handle(self, command: SnapshotCommand) -> None:
-        """Let the proxy give a command."""
+        """Have the proxy give a command."""
         self.snapshots.handle(
             command,
             registration_id="process",
@@ -279,7 +279,7 @@ class TestWriting:
 
 
 class TestLoading:
-    """Into the store, for nobody to see yet."""
+    """Into the store, out of sight for now."""
 
     def test_rows_of_its_key_groups_are_loaded(self, node: Node) -> None:
         """And shown by the entry, under the number that the proxy says."""

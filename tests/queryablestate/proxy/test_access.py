@@ -64,7 +64,7 @@ class TestToken:
 class TestOpenAccess:
     @pytest.mark.proves("C1")
     def test_whoever_connects_may_do_everything(self) -> None:
-        """C1: without a list there are no rights to check, and nobody is asked who."""
+        """C1: without a list there are no rights to check, and none is asked who."""
         everybody = open_access()
         assert everybody.is_open
         for shown in ({}, {"token": "x"}, {"public_key": KEY_A}):
@@ -85,7 +85,7 @@ class TestOpenAccess:
 
     @pytest.mark.proves("C1")
     def test_nobody_on_a_list_is_called_anonymous(self) -> None:
-        """C1: else whoever proved nothing would have that entry's name."""
+        """C1: else one that proved nothing would have that entry's name."""
         with pytest.raises(ConfigurationError, match="choose another"):
             entry("anonymous")
 
@@ -120,7 +120,7 @@ class TestAuthentication:
 
     @pytest.mark.proves("C1")
     def test_a_wrong_token_is_not_made_good_by_a_key(self) -> None:
-        """C1: who says who it is, is that or nobody."""
+        """C1: who says who it is, is that or none."""
         people = access(entry("a"), entry("b", public_key=KEY_A))
         assert people.authenticate(token="wrong", public_key=KEY_A) is None
         assert caller_of(people, "a-token", KEY_A).name == "a"
@@ -257,7 +257,7 @@ class TestRights:
 @pytest.mark.proves("C1")
 class TestSecrecy:
     def test_no_credential_is_in_a_repr(self) -> None:
-        """C1: what is logged by mistake tells nobody's token, hash or key."""
+        """C1: what is logged by mistake tells no token, hash or key."""
         people = access(entry("a"), entry("b", public_key=KEY_A))
         shown = repr(people) + repr(caller_of(people, "a-token"))
         shown += repr(caller_of(people, key=KEY_A))
@@ -316,7 +316,7 @@ class TestEntries:
 
     @pytest.mark.proves("C4")
     def test_a_list_that_lets_nobody_in_is_refused(self) -> None:
-        """C4: an empty list is a mistake; no list at all lets everybody in."""
+        """C4: an empty list is a mistake; no list at all admits everybody."""
         with pytest.raises(ConfigurationError, match="is empty"):
             access()
 

@@ -132,7 +132,7 @@ class TestFreshness:
 
     @pytest.mark.proves("Q1")
     def test_an_answer_of_an_older_batch_does_not(self) -> None:
-        """Q1: an answer that was overtaken on its way takes nobody back in time."""
+        """Q1: an answer that was overtaken on its way takes none back in time."""
         kept = cache()
         assert put(kept, batch_id=8)
         assert not put(kept, batch_id=7, values=b"older")
@@ -219,7 +219,7 @@ class TestRules:
 
     @pytest.mark.proves("C3")
     def test_without_a_rule_nothing_is_kept(self) -> None:
-        """C3: whoever wants old answers says so."""
+        """C3: one that wants old answers says so."""
         kept = ResultCache(size_bytes_max=1_000)
         assert kept.ttl_ns("flights", "log") == 0
 

@@ -46,7 +46,7 @@ COUNTS = (
 
 
 def setting(name: str, value: object) -> dict[str, Any]:
-    """Return one setting, of whatever type: mypy would not let most of these pass."""
+    """Return one setting, of whatever type: mypy would not pass most of these."""
     return {name: value}
 
 
@@ -81,7 +81,7 @@ class TestDefaults:
         assert config != ProxyConfig()
 
     def test_no_secret_is_in_a_repr(self) -> None:
-        """C1: where keys lie, and what tokens hash to, is nobody's business."""
+        """C1: where keys lie, and what tokens hash to, is not shown."""
         shown = repr(ProxyConfig(access=BY_TOKEN, **CURVE))
         for name in ("keys_per", "key_groups"):
             shown = shown.replace(name, "")
@@ -221,7 +221,7 @@ class TestCurve:
         assert ProxyConfig(**CURVE).curve_secret_key_file == "proxy.key_secret"
 
     def test_keys_of_callers_take_it(self) -> None:
-        """C1: nobody can prove to hold a key where connections are not encrypted."""
+        """C1: none can prove to hold a key where connections are not encrypted."""
         assert ProxyConfig(access=BY_KEY, **CURVE).access == BY_KEY
         with pytest.raises(ConfigurationError, match=r"caller 'a' has a public_key"):
             ProxyConfig(access=BY_KEY)

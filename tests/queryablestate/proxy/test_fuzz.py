@@ -310,7 +310,7 @@ class Fuzzer:
         )
 
     def of_a_server(self) -> msgspec.Struct:
-        """Return what nobody says to a proxy."""
+        """Return what is never said to a proxy."""
         return self.random.choice(
             [
                 Welcome(
@@ -336,7 +336,7 @@ class Fuzzer:
         )
 
     def chunk(self) -> msgspec.Struct:
-        """Return a chunk that nobody has asked for."""
+        """Return a chunk that was not asked for."""
         return StageChunk(
             request_id=self.number() % 2**63,
             job_id=self.text(),
@@ -482,7 +482,7 @@ def shower(
     draw: Callable[[], Frames],
     keys: CurveKeyPair | None = None,
 ) -> None:
-    """Send so many messages, over a new connection for each burst."""
+    """Send that many messages, over a new connection for each burst."""
     sent_count = 0
     while sent_count < count:
         # Descriptors are used again, and what was not read is thrown away.
@@ -656,7 +656,7 @@ class TestFuzz:
             assert publisher.write({STATE: [("a", 2)]}) == 1
 
     def test_who_never_reads_costs_a_bounded_amount(self, tmp_path: Path) -> None:
-        """N3: what cannot be sent is thrown away, and nobody else waits for it."""
+        """N3: what cannot be sent is thrown away, and no other waits for it."""
         with (
             ProxyStage(tmp_path, ProxyConfig(access=ACCESS), token="operator") as stage,
             capture_logs(),

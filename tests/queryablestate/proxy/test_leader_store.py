@@ -135,7 +135,7 @@ class Outcomes:
         self.record.add(error)
 
     def write(self, thread: LeaderStoreThread, path: str) -> None:
-        """Let *thread* write, and take note of what comes of it."""
+        """Have *thread* write, and take note of what comes of it."""
         thread.write(
             [Put(path, b"value")],
             SESSION,
@@ -213,7 +213,7 @@ class TestLeaderStoreThread:
         thread.close()
 
     def test_a_mistake_of_ours_is_told_as_uncertain(self, outcomes: Outcomes) -> None:
-        """Whoever waits is told something, and the next task has its turn."""
+        """One that waits is told something, and the next task has its turn."""
         store = FakeStore()
 
         def fail() -> None:
@@ -235,7 +235,7 @@ class TestLeaderStoreThread:
     def test_a_store_that_cannot_be_read_is_told(
         self, filled: FakeStore, outcomes: Outcomes, error: Exception
     ) -> None:
-        """Whatever the reason: nobody waits for what will not come."""
+        """Whatever the reason: none waits for what will not come."""
 
         def fail(path: str) -> None:
             raise error

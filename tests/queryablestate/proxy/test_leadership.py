@@ -143,16 +143,16 @@ class Proxy:
         *,
         link: LinkId = DRIVER,
     ) -> None:
-        """Let a writer ask."""
+        """Have a writer ask."""
         self.control.ask(WriterAsked(link=link, request=request, wall_clock_us=WALL_US))
 
     def register(self, name: str = "a", link: LinkId = LINK_A) -> None:
-        """Let a node register; a new one is written down first."""
+        """Have a node register; a new one is written down first."""
         message = node_register(name)
         self.control.step(NodeSpoke(link=link, message=message))
 
     def beat(self, name: str = "a", link: LinkId = LINK_A) -> None:
-        """Let a node send a heartbeat."""
+        """Have a node send a heartbeat."""
         message = heartbeat(name, 1)
         self.control.step(NodeSpoke(link=link, message=message))
 
@@ -222,7 +222,7 @@ class TestLeading:
             assert isinstance(registered, NodeRegistered)
             assert registered.control_id.encode() in store.values["counters"]
             control_ids.add(registered.control_id)
-            assert len(registered.copy_secret) == 32  # C1: nobody can guess it
+            assert len(registered.copy_secret) == 32  # C1: it cannot be guessed
             secrets.add(registered.copy_secret)
             proxy.control.close()
         assert len(control_ids) == len(secrets) == 2
@@ -288,7 +288,7 @@ class TestLeading:
         assert proxy.control.core.node_at(LINK_A) is None
 
     def test_without_a_core_nothing_happens(self, proxy: Proxy) -> None:
-        """Whoever speaks then is answered elsewhere."""
+        """One that speaks then is answered elsewhere."""
         proxy.beat()
         proxy.control.link_closed(LINK_A)
         proxy.control.advance(now_ns=proxy.clock.now_ns())
@@ -365,7 +365,7 @@ class TestUnreadableStore:
 
 
 class TestWaiting:
-    """Whoever waits is answered."""
+    """One that waits is answered."""
 
     def test_a_writer_is_answered_when_the_store_has_it(self, proxy: Proxy) -> None:
         """And does not wait any more."""
@@ -397,7 +397,7 @@ class TestWaiting:
         assert proxy.answers() == []
 
     def test_a_commit_that_waits_for_nodes_is_among_them(self, proxy: Proxy) -> None:
-        """It is in nobody's queue: only the shell knows of all who wait."""
+        """It is in no queue: only the shell knows of all who wait."""
         proxy.lead()
         proxy.ask(commit(1, 0, stage(1, a=1), request_id=9))
         assert proxy.answers() == []
@@ -485,7 +485,7 @@ class TestFullQueue:
     """A node that takes no more lacks something then, and would never ask for it."""
 
     def test_a_node_that_takes_no_more_registers_again(self, proxy: Proxy) -> None:
-        """W3: what it missed is sent anew when it does, and nobody waits for ever."""
+        """W3: what it missed is sent anew when it does, and none waits for ever."""
         proxy.lead()
         proxy.register()
         proxy.full.add(LINK_A)
@@ -502,7 +502,7 @@ class TestFullQueue:
 
 
 class TestStoreInDoubt:
-    """Nobody can say what the store holds: it is read anew."""
+    """It is not known what the store holds: it is read anew."""
 
     @pytest.fixture
     def doubtful(self, proxy: Proxy, store: FakeStore) -> Proxy:
@@ -669,7 +669,7 @@ class TestLooks:
         assert proxy.look_count == 0
 
     def test_when_a_node_leaves_and_when_time_passes(self, proxy: Proxy) -> None:
-        """Then nobody may be coming any more."""
+        """Then none may be coming any more."""
         proxy.lead()
         proxy.register()
         proxy.look_count = 0
@@ -696,5 +696,5 @@ class TestLooks:
         assert not proxy.control.is_settled(now_ns=deadline_ns - 1)
         with capture_logs():
             proxy.control.advance(now_ns=deadline_ns)
-        # Whoever is parked then waits for something else: that moment is over.
+        # What is parked then waits for something else: that moment is over.
         assert proxy.control.next_deadline_ns(is_anybody_parked=True) is None

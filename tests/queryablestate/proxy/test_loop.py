@@ -114,7 +114,7 @@ def commit(peer: ScriptedPeer, state_number: int, *, timeout_ms: int) -> int:
 
 class TestSessions:
     def test_a_request_needs_a_session(self, peer: ScriptedPeer) -> None:
-        """Whoever has none, or one of another time, is told to open one."""
+        """One that has none, or one of another time, is told to open one."""
         assert isinstance(peer.ask(ListJobs), JobsListed)
         for secret in (b"", bytes(16), peer.session + b"x"):
             assert is_refused(peer.ask(ListJobs, session=secret), UNKNOWN_SESSION)
@@ -285,7 +285,7 @@ class TestQuestions:
     def test_a_silent_node_costs_the_deadline(
         self, peer: ScriptedPeer, node: ScriptedNode
     ) -> None:
-        """Q3: an answer after it goes to nobody."""
+        """Q3: an answer after it goes nowhere."""
         state = peer.make_state()
         number = peer.begin_get(state, deadline_ms=100)
         refused = peer.answer(number)
@@ -366,7 +366,7 @@ class TestQuestions:
         node: ScriptedNode,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """Q3: a node that takes no more costs nobody a deadline."""
+        """Q3: a node that takes no more costs none a deadline."""
         state = peer.make_state()
         running = stage.proxy._running
         assert running is not None
@@ -507,7 +507,7 @@ class TestChanges:
     def test_a_node_speaks_for_itself_only(
         self, stage: ProxyStage, peer: ScriptedPeer, node: ScriptedNode
     ) -> None:
-        """What is said under the name of another process goes to nobody."""
+        """What is said under the name of another process goes nowhere."""
         with ScriptedNode(stage.proxy.address, "node-b") as stranger:
             for message in (
                 EntriesApplied(

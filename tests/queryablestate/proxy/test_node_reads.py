@@ -147,7 +147,7 @@ class Stage:
     def answered(
         self, node: LinkId, told: Answer, values: bytes = VALUES, now_ns: int = LATE
     ) -> list[Outgoing]:
-        """Let *node* answer."""
+        """Have *node* answer."""
         return self.router.nodes.answered(node, told, values, now_ns=now_ns)
 
 

@@ -251,7 +251,7 @@ class TestMessages:
     def test_what_is_no_message_is_answered_and_counted(
         self, port: Port, frames: tuple[bytes, ...], reason: str
     ) -> None:
-        """N3: and comes to nobody."""
+        """N3: and comes to none."""
         with capture_logs() as logs, ScriptedPeer(port.address) as peer:
             peer.send_frames(*frames)
             (envelope,) = peer.receive_frames()
@@ -281,7 +281,7 @@ class TestMessages:
             assert port.closed.wait_for_count(1) == (link,)
 
     def test_the_log_of_rubbish_is_bounded(self, port: Port) -> None:
-        """N3: whoever can connect can send it without end."""
+        """N3: every peer that connects can send it without end."""
         with capture_logs() as logs, ScriptedPeer(port.address) as peer:
             for _ in range(1_000):
                 peer.send_frames(b"rubbish")

@@ -1,7 +1,7 @@
 """
 Rights, tokens, limits and kept answers of a proxy, over real sockets (C1 to C4).
 
-Whoever asks is our own client, or a peer that says what no client of ours would say.
+The asker is our own client, or a peer that says what no client of ours would say.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class TestRights:
                     reader.get(JOB, STATE, "a")
                 assert reader.jobs() == []
                 assert stranger.get(JOB, STATE, "a") == {"delay": 1}
-                # Taken off altogether, or given another token: nobody any more.
+                # Taken off altogether, or given another token: no caller any more.
                 stage.proxy.reconfigure(
                     ProxyConfig(access=AccessList(callers=PEOPLE[:1]))
                 )
@@ -252,7 +252,7 @@ class TestRights:
 
     @pytest.mark.proves("C1", "C4")
     def test_a_node_that_loses_its_right_is_no_node(self, tmp_path: Path) -> None:
-        """C1, C4: at once; what it was asked is answered by nobody."""
+        """C1, C4: at once; what it was asked is not answered."""
         config = ProxyConfig(access=ACCESS)
         with (
             ProxyStage(tmp_path, config, node_count=0) as stage,
@@ -396,7 +396,7 @@ class TestTokensOverCurve:
                 assert late.jobs() == []
 
     def test_open_access_can_be_encrypted_too(self, tmp_path: Path) -> None:
-        """Keys of the proxy and no callers: everybody may, and nobody listens in."""
+        """Keys of the proxy and no callers: everybody may, and none listens in."""
         config = ProxyConfig(**curve(tmp_path))
         with ProxyStage(tmp_path, config) as stage:
             stage.publisher().write({STATE: [("a", 1)]})
@@ -405,7 +405,7 @@ class TestTokensOverCurve:
 
 
 def limited(**settings: Any) -> ProxyConfig:
-    """Return a proxy where each caller has a budget of so many keys per second."""
+    """Return a proxy where each caller has a budget of that many keys per second."""
     rule = RateLimitRule(scope="caller", **settings)
     return ProxyConfig(rate_limits=[rule], access=ACCESS)
 
@@ -413,7 +413,7 @@ def limited(**settings: Any) -> ProxyConfig:
 class TestRateLimits:
     @pytest.mark.proves("C2")
     def test_asking_again_in_time_succeeds(self, tmp_path: Path) -> None:
-        """C2: the time to wait is right: then it is let through, at once."""
+        """C2: the time to wait is right: then it is admitted, at once."""
         with ProxyStage(
             tmp_path, limited(keys_per_second=20, burst=5), token=OPERATOR
         ) as stage:
@@ -486,7 +486,7 @@ class TestRateLimits:
 
     @pytest.mark.proves("C4")
     def test_limits_can_be_lifted(self, tmp_path: Path) -> None:
-        """C4: for whoever is connected."""
+        """C4: for those who are connected."""
         config = limited(keys_per_second=0.001, burst=1)
         with ProxyStage(tmp_path, config, token=OPERATOR) as stage:
             published(stage)
@@ -525,7 +525,7 @@ class TestCache:
 
     @pytest.mark.proves("Q3")
     def test_what_is_missing_is_asked_for_each_time(self, tmp_path: Path) -> None:
-        """Q3: whoever asks for it is waiting for it."""
+        """Q3: one that asks for it is waiting for it."""
         with ProxyStage(tmp_path, CACHING) as stage:
             publisher = stage.publisher()
             publisher.write({STATE: [("a", 1)]})
@@ -610,7 +610,7 @@ class TestDeadlines:
     def test_a_question_without_a_deadline_gets_the_proxys(
         self, tmp_path: Path
     ) -> None:
-        """C3: nobody waits for ever, whoever wrote the client."""
+        """C3: none waits for ever, by whatever client."""
         config = ProxyConfig(deadline_seconds_default=0.2, deadline_seconds_max=0.4)
         with (
             ProxyStage(tmp_path, config, node_count=0) as stage,

@@ -262,7 +262,7 @@ class TestTakeover:
                 state = peer.describe(JOB, STATE)
                 harness.cut(cluster.services[0])
                 standby.wait_until_leader(WAIT_SECONDS)
-                # E4: whoever is granted is granted after the other has ceased to
+                # E4: one that is granted is granted after the other has ceased to
                 # believe; so from here on there is nothing but this answer.
                 for _ in range(20):
                     assert is_refused(peer.ask(ListJobs), NOT_LEADER)
@@ -301,7 +301,7 @@ class TestTakeover:
 
 class TestNameServiceAway:
     def test_a_restart_is_no_end(self, remote: Harness, tmp_path: Path) -> None:
-        """E9: whoever asks waits, within the deadline; nobody loses anything."""
+        """E9: one that asks waits, within the deadline; none loses anything."""
         with Cluster(remote, tmp_path) as cluster:
             proxy = cluster.add_proxy()
             proxy.wait_until_leader(WAIT_SECONDS)
@@ -350,7 +350,7 @@ class TestNameServiceAway:
 @final
 class DoubtfulStore:
     """
-    A leader store of which every so many commits nobody knows what became.
+    A leader store of which for some commits it is not known what became of them.
 
     Args:
         store: The real one.
@@ -429,7 +429,7 @@ class TestUnreadableStore:
     def test_a_leadership_that_cannot_be_taken_up_is_left_to_others(
         self, harness: Harness, tmp_path: Path
     ) -> None:
-        """E3: unconfirmed it is passed over; nobody finds one that knows nothing."""
+        """E3: unconfirmed it is passed over; none finds one that knows nothing."""
         broken = _Broken()
         with Cluster(harness, tmp_path) as cluster, capture_logs():
             ha = harness.open(**SETTINGS, confirm_timeout_seconds=1.0)

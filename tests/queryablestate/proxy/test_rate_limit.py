@@ -315,7 +315,7 @@ class TestBuckets:
 
 class TestBounds:
     def test_a_full_bucket_goes_first(self) -> None:
-        """Whoever has its tokens back loses nothing by being forgotten."""
+        """One that has its tokens back loses nothing by being forgotten."""
         limiter = RateLimiter([rule("state", burst=10)], bucket_count_max=2)
         limiter.take("a", "j/full", 1, now_ns=0)
         limiter.take("a", "j/empty", 10, now_ns=0)
@@ -325,7 +325,7 @@ class TestBounds:
         assert not limiter.take("a", "j/next", 10, now_ns=SECOND // 10).is_allowed
 
     def test_then_the_one_that_is_full_soonest(self) -> None:
-        """If something must be given away, it is the least, whoever was here first."""
+        """If something must be given away, it is the least, not the earliest."""
         limiter = RateLimiter([rule("state", burst=10)], bucket_count_max=2)
         limiter.take("a", "j/most", 1, now_ns=0)
         limiter.take("a", "j/most", 9, now_ns=0)  # its place in the order is outdated

@@ -44,7 +44,7 @@ def parking(*, count_max: int = 10, size_bytes_max: int = 100) -> ParkedQuestion
 
 
 def refused(parked: ParkedQuestions, one: ParkedQuestion) -> bool:
-    """Return whether there is no room for *one*, at nobody else's cost."""
+    """Return whether there is no room for *one*, at no other's cost."""
     return parked.park(one) == [one]
 
 
@@ -69,11 +69,11 @@ class TestRoom:
 
     @pytest.mark.proves("B2")
     def test_one_caller_does_not_take_the_room_of_others(self) -> None:
-        """B2: what it has beyond its part goes to whoever comes, the newest first."""
+        """B2: what it has beyond its part goes to those who come, the newest first."""
         parked = parking(count_max=4)
         greedy = [asked(number) for number in range(4)]
         for one in greedy:
-            assert parked.park(one) == []  # nobody else wants any
+            assert parked.park(one) == []  # no other wants any
         first, second, third = (asked(9 + n, client=OTHER) for n in range(3))
         assert parked.park(first) == [greedy[3]]
         assert parked.park(second) == [greedy[2]]

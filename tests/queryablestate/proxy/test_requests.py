@@ -142,7 +142,7 @@ def describe(job_id: str, state_name: str) -> DescribeState:
 
 class TestLookups:
     def test_a_state_is_described_to_readers_and_writers(self, plane: Plane) -> None:
-        """Whoever publishes it has to know its schema."""
+        """One that publishes it has to know its schema."""
         for name in ("reader", "writer", "filler", "operator"):
             told = answer(plane, name, describe(APP, "aircraft"))
             assert isinstance(told, StateDescribed)

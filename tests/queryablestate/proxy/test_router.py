@@ -422,7 +422,7 @@ class TestReplicas:
         assert refused.code == "deadline-exceeded"
 
     def test_a_node_that_comes_back_is_asked(self) -> None:
-        """Whoever is first: the node itself may be back before the promotion."""
+        """Whichever is first: the node itself may be back before the promotion."""
         reads = Reads()
         reads.locations[5] = self.AWAY
         reads.ask(ask())
@@ -448,7 +448,7 @@ class TestReplicas:
         assert refused.data[2] == (1,)
 
     def test_a_parked_question_is_refused_when_the_last_copy_goes(self) -> None:
-        """No promotion can come any more: waiting would help nobody."""
+        """No promotion can come any more: waiting would not help."""
         reads = Reads()
         reads.locations[5] = self.AWAY
         reads.ask(ask())
@@ -516,7 +516,7 @@ class TestRows:
     WALK = WalkRows(key_groups=((0, 1),), start=b"", limit=100)
 
     def reads(self, burst: int = 10) -> Reads:
-        """Return a reads that lets so many rows through, and one more per second."""
+        """Return a reads that admits that many rows, and one more per second."""
         rule = RateLimitRule(scope="caller", keys_per_second=1, burst=burst)
         return Reads(rules=(rule,))
 
@@ -535,7 +535,7 @@ class TestRows:
         )
 
     def test_a_count_is_charged_by_what_it_has_read(self) -> None:
-        """B2, C2: one row lets it begin; then its caller waits for all the others."""
+        """B2, C2: with one row it begins; then its caller waits for all the others."""
         reads = self.reads()
         assert isinstance(self.counting(reads)[0].message, Question)
         reads.router.nodes.answered(NODE_A, self.answer(30), VALUES, now_ns=0)
@@ -665,7 +665,7 @@ class TestBeforeTheFirstBatch:
 
 
 class TestDeadlines:
-    """Q3: nobody waits for ever."""
+    """Q3: none waits for ever."""
 
     def test_a_question_ends_at_its_deadline_and_not_before(self) -> None:
         """The client is told which node did not answer."""
@@ -680,7 +680,7 @@ class TestDeadlines:
         assert reads.router.pending_count == 0
 
     def test_a_parked_question_ends_at_its_deadline(self) -> None:
-        """Settling makes nobody wait longer than asked for."""
+        """Settling makes none wait longer than asked for."""
         reads = Reads()
         reads.locations[5] = location(links=(None, None))
         reads.ask(ask(deadline_ms=100), is_settled=False)
@@ -691,7 +691,7 @@ class TestDeadlines:
         )
 
     def test_a_question_without_a_deadline_gets_the_default(self) -> None:
-        """The proxy's own setting counts for whoever names none."""
+        """The proxy's own setting counts for questions that name none."""
         reads = Reads()
         (out,) = reads.ask(ask(deadline_ms=None))
         assert out.message == question(1, deadline_ms=5_000)
@@ -733,7 +733,7 @@ class TestDeadlines:
 class TestShares:
     @pytest.mark.proves("C2")
     def test_one_client_cannot_take_all_places(self) -> None:
-        """C2: whoever waits for what does not come leaves room for the others."""
+        """C2: one that waits for what does not come leaves room for the others."""
         reads = Reads(pending_count_max=20_000)
         for number in range(2_000):
             (out,) = reads.ask(ask(request_id=number))
@@ -815,7 +815,7 @@ class TestCaching:
         return Reads(cache_rules=(CacheRule(ttl_seconds=10.0),))
 
     def answered(self, reads: Reads, *, has_missing: bool = False) -> None:
-        """Let one question be answered as of batch 3."""
+        """Have one question answered as of batch 3."""
         reads.ask(ask())
         answer = Answer(question_id=1, reading=reading(), has_missing=has_missing)
         reads.router.nodes.answered(NODE_A, answer, VALUES, now_ns=0)

@@ -58,7 +58,7 @@ def ha() -> Iterator[HAServices]:
 
 class TestLife:
     def test_it_leads_answers_and_ends(self, ha: HAServices) -> None:
-        """Within a block; afterwards nobody finds it, and nobody is there."""
+        """Within a block; afterwards it is not found, and is not there."""
         retriever = ha.get_leader_retriever(QUERY_PROXY)
         with retriever:
             with QueryStateProxyServer(ha) as proxy:
@@ -108,7 +108,7 @@ class TestLife:
         assert proxy.config == ProxyConfig()
 
     def test_one_that_cannot_listen_leaves_nothing(self, ha: HAServices) -> None:
-        """Neither threads nor a contender that nobody can reach."""
+        """Neither threads nor a contender that cannot be reached."""
         with QueryStateProxyServer(ha) as proxy:
             proxy.wait_until_leader(WAIT_SECONDS)
             before = set(threading.enumerate())
@@ -185,7 +185,7 @@ class TestFailure:
     def test_a_proxy_whose_thread_is_over_lets_another_lead(
         self, ha: HAServices
     ) -> None:
-        """Q4: whoever cannot answer must not be the one that is found."""
+        """Q4: one that cannot answer must not be the one that is found."""
         with (
             QueryStateProxyServer(ha) as proxy,
             QueryStateProxyServer(ha) as standby,
@@ -225,7 +225,7 @@ class ScriptedElection:
         self.contender = contender
 
     def confirm_leadership(self, leader_session_id: UUID, address: str) -> None:
-        """Let the next outcome happen."""
+        """Have the next outcome happen."""
         if self.outcomes:
             raise self.outcomes.pop(0)
         self.confirmed.append(address)
@@ -289,7 +289,7 @@ class TestConfirming:
     def test_what_was_not_answered_is_asked_again(
         self, ha: HAServices, errors: tuple[Exception, ...]
     ) -> None:
-        """E3: confirming is safe to repeat, and nobody else will."""
+        """E3: confirming is safe to repeat, and no other will."""
         election = ScriptedElection(*errors)
         proxy = granted(ha, election)
         assert election.confirmed == [proxy.address]

@@ -104,7 +104,7 @@ class TestLimits:
     def test_the_limit_always_holds(
         self, count_max: int, opened: list[str], used: list[int]
     ) -> None:
-        """Whoever opens, whatever is used: never more, and the newest is there."""
+        """Whichever opens, whatever is used: never more, and the newest is there."""
         table = SessionTable(count_max)
         for number, name in enumerate(opened):
             table.open(secret(number), session(Caller(name=name)))

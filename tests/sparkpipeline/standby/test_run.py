@@ -145,7 +145,7 @@ class TestChecks:
     def test_a_temporary_checkpoint_is_refused(
         self, ready: SparkSession, ha: HAServices
     ) -> None:
-        """H4: no batch of a query whose checkpoint nobody else finds is run."""
+        """H4: no batch of a query whose checkpoint no other finds is run."""
 
         def application(
             spark: SparkSession, leadership: StandbyLeadership

@@ -143,7 +143,7 @@ class TestCollecting:
     def test_to_collect_twice_is_to_collect_once(
         self, nodes: tuple[CopyingNode, CopyingNode]
     ) -> None:
-        """Whoever asks again is told the same, and nothing is fetched again."""
+        """One that asks again is told the same, and nothing is fetched again."""
         a, b = nodes
         stage = a.stage(1, rows(x=b"1"))
         told = command(b, stage, sources=((a, (0,)),))
@@ -208,7 +208,7 @@ class TestCollecting:
     def test_in_vain_it_is_tried_for_its_time_only(
         self, nodes: tuple[CopyingNode, CopyingNode]
     ) -> None:
-        """Nobody is told then: the proxy has given up as well."""
+        """It is not told then: the proxy has given up as well."""
         a, b = nodes
         stage = a.stage(1, rows(x=b"1"))
         told = command(b, stage, sources=((a, (0,)),), timeout_ms=300)

@@ -56,7 +56,7 @@ def a(tmp_path: Path) -> Iterator[CopyingNode]:
 
 @pytest.fixture
 def b(tmp_path: Path) -> Iterator[CopyingNode]:
-    """Return a node that is to have them; nobody has told it anything yet."""
+    """Return a node that is to have them; it was not told anything yet."""
     with CopyingNode("b", tmp_path) as one:
         yield one
 
@@ -187,7 +187,7 @@ class TestWholeCopies:
     def test_batches_that_are_decided_meanwhile_are_in_the_copy(
         self, a: CopyingNode, b: CopyingNode
     ) -> None:
-        """S2: whoever copies is brought their rows, and applies them after the copy."""
+        """S2: one that copies is brought their rows, and applies them afterwards."""
         a.write(1, rows(x=b"1", y=b"1"))
         join(b, a, since=1)
         a.write(2, rows(x=b"2"))
@@ -318,7 +318,7 @@ class TestWhatGoesWrong:
     def test_a_fetch_that_is_cancelled_ends_at_once(
         self, a: CopyingNode, b: CopyingNode
     ) -> None:
-        """S2: no row of it is written any more, and the source lets go of it."""
+        """S2: no row of it is written any more, and the source releases it."""
         a.write(1, *many())
         go = b.begin_to_copy(a)
         wait_for_window(b)
@@ -353,7 +353,7 @@ class TestWhatGoesWrong:
     def test_a_store_that_cannot_be_left_goes_on(
         self, a: CopyingNode, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """W3: what it was at ends, counts, and is nobody's mistake."""
+        """W3: what it was at ends, counts, and is no mistake."""
         a.write(1, rows(x=b"1"))
         go, begun = threading.Event(), threading.Event()
         store = a.store

@@ -196,7 +196,7 @@ class TestConversation:
     def test_a_lost_connection_ends_its_copies(
         self, a: CopyingNode, other: OtherNode
     ) -> None:
-        """S2: a snapshot that nobody reads any more is let go of, soon."""
+        """S2: a snapshot that is not read any more is released, soon."""
         with OtherNode(a.node.address) as lost:
             lost.say(open_copy(page_count=1))
             assert isinstance(lost.hear(), CopyOpened)
@@ -256,7 +256,7 @@ class TestConversation:
         assert a.node.status()["frames_unauthorized_total"] == 1
 
     def test_nothing_is_sent_before_there_is_a_secret(self, tmp_path: Path) -> None:
-        """C1: a node that no proxy has taken in yet knows nobody."""
+        """C1: a node that no proxy has taken in yet knows none."""
         with (
             CopyingNode("a", tmp_path) as node,
             OtherNode(node.node.address) as other,
@@ -267,7 +267,7 @@ class TestConversation:
             assert refused.reason == "not-allowed"
 
     def test_a_name_is_used_once(self, other: OtherNode) -> None:
-        """Otherwise nobody could tell what a page is of."""
+        """Otherwise it could not be told what a page is of."""
         other.say(open_copy(page_count=0))
         assert isinstance(other.hear(), CopyOpened)
         other.say(open_copy(page_count=0))

@@ -40,7 +40,7 @@ class TestFences:
     """W1: a run that is over stages nothing."""
 
     def test_an_unknown_query_may_stage(self, gate: ChunkGate) -> None:
-        """Nobody has said anything against it."""
+        """Nothing was said against it."""
         assert gate.admit(chunk()) is None
 
     @pytest.mark.parametrize(("writer_epoch", "is_refused"), [(4, True), (5, False)])

@@ -66,12 +66,12 @@ class Copies:
         )
 
     def wait(self, ms: int) -> list[NodeEffect]:
-        """Let *ms* pass."""
+        """Move time on by *ms*."""
         self.now_ns += ms * MS
         return self.advance()
 
     def assign(self, job: JobAssignment) -> list[NodeEffect]:
-        """Assign something else, and let all come that belongs to it."""
+        """Assign something else, and have all come that belongs to it."""
         effects = self.job.assign(job)
         self.job.missed_came()
         return effects + self.advance()
@@ -84,7 +84,7 @@ class Copies:
         sequence_min: int = 9,
         failure: str | None = None,
     ) -> list[NodeEffect]:
-        """Let the store have done with what it was told to hold."""
+        """Have the store done with what it was told to hold."""
         event = KeyGroupsHeld(
             job_id="job",
             assignment_version=version,
@@ -99,7 +99,7 @@ class Copies:
     def fetched(
         self, fetch_id: int = 1, sequence: int = 12, failure: str | None = None
     ) -> list[NodeEffect]:
-        """Let a fetch end."""
+        """Have a fetch end."""
         event = KeyGroupsFetched(
             job_id="job", fetch_id=fetch_id, sequence=sequence, failure=failure
         )
@@ -109,7 +109,7 @@ class Copies:
     def finished(
         self, *key_groups: int, fetch_id: int = 1, failure: str | None = None
     ) -> list[NodeEffect]:
-        """Let the store have done with a copy."""
+        """Have the store done with a copy."""
         event = CopyFinished(
             job_id="job", fetch_id=fetch_id, key_groups=key_groups, failure=failure
         )
@@ -117,7 +117,7 @@ class Copies:
         return self.advance()
 
     def came(self, row_count: int) -> list[NodeEffect]:
-        """Let rows have come."""
+        """Have rows come."""
         event = CopyAdvanced(
             job_id="job", row_count=row_count, size_bytes=10 * row_count
         )
@@ -197,7 +197,7 @@ class TestHolding:
         assert copies.advance() == []
 
     def test_no_part_holds_nothing(self) -> None:
-        """Rows of a job that others have now are dropped; nobody is told."""
+        """Rows of a job that others have now are dropped; no node is told."""
         copies = Copies(NO_PART)
         copies.job.missed_came()
         assert copies.advance() == [hold(3, ())]
@@ -626,7 +626,7 @@ class TestReporting:
         assert copies.wait(2_000) == []
 
     def test_nothing_is_told_while_nobody_hears(self, copies: Copies) -> None:
-        """And nobody is woken for it; it is told when somebody does."""
+        """And nothing wakes up for it; it is told when something does."""
         copies.is_heard = False
         copies.job.missed_came()
         copies.advance()

@@ -228,7 +228,7 @@ class MovingMachine(NodeMachine):
     # -- the store -----------------------------------------------------------------
 
     def do(self, work: Work, failure: str | None) -> None:
-        """Let the store do something, or fail."""
+        """Have the store do something, or fail."""
         match work:
             case HoldKeyGroups():
                 if failure is None:
@@ -262,7 +262,7 @@ class MovingMachine(NodeMachine):
             case ApplyEntry(entry=entry):
                 if failure is None:
                     for copy in self.copies.values():
-                        if entry.sequence > copy.since:  # or else nobody brought rows
+                        if entry.sequence > copy.since:  # or else no rows were brought
                             copy.kept.add(entry.sequence)
                 super().do(work, failure)
             case ResetJobRows():
@@ -336,7 +336,7 @@ class MovingMachine(NodeMachine):
                 super().perform(effect)
 
     def check_may_answer(self, one: Question, served: ServedJob) -> None:
-        """S1, S3: for what is in sync, as far as whoever answered before."""
+        """S1, S3: for what is in sync, as far as those who answered before."""
         super().check_may_answer(one, served)
         version = self.versions[served.assignment_version]
         assert set(served.key_groups) == version.primary
@@ -487,7 +487,7 @@ class MovingMachine(NodeMachine):
                 self.promote(is_primary=True)
 
     def work_together(self, count: int) -> None:
-        """Let everybody do what is to be done, but for those who send rows."""
+        """Have everybody do what is to be done, but for those who send rows."""
         for _ in range(count):
             self.talk(count=4)
             if self.work:
@@ -508,7 +508,7 @@ class MovingMachine(NodeMachine):
             assert figures["key_groups_copying"] > 0
 
     def go_on(self) -> None:
-        """Let everybody do what is to be done, and nothing break."""
+        """Have everybody do what is to be done, and nothing break."""
         if self.away:
             self.sources_go_and_come(frozenset())
         if self.fetch is not None:

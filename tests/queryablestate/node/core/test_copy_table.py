@@ -46,7 +46,7 @@ class Copies:
         self.table = CopyTable(IDENTITY, NodeLimits())
 
     def advance(self) -> list[NodeEffect]:
-        """Return what is due; every job is at entry 7, and nobody hears the node."""
+        """Return what is due; every job is at entry 7, and the node is not heard."""
         return self.table.advance(lambda _: 7, is_heard=False, now_ns=0)
 
     def begin(self, *job_ids: str) -> list[NodeEffect]:
@@ -59,7 +59,7 @@ class Copies:
         return self.advance()
 
     def held(self, job_id: str, *missing: int) -> None:
-        """Let the store have done with what it was told to hold."""
+        """Have the store done with what it was told to hold."""
         event = KeyGroupsHeld(
             job_id=job_id,
             assignment_version=1,

@@ -151,11 +151,11 @@ class Node:
         assert self.step(opened) == ()
 
     def step(self, event: NodeEvent) -> tuple[NodeEffect, ...]:
-        """Let *event* happen now."""
+        """Have *event* happen now."""
         return self.core.step(event, now_ns=self.now_ns)
 
     def wait(self, ms: int) -> tuple[NodeEffect, ...]:
-        """Let *ms* pass."""
+        """Move time on by *ms*."""
         self.now_ns += ms * MS
         return self.step(TimePassed())
 
@@ -214,13 +214,13 @@ class Node:
     def applied(
         self, entry: Entry, failure: str | None = None
     ) -> tuple[NodeEffect, ...]:
-        """Let the store have done with *entry*."""
+        """Have the store done with *entry*."""
         return self.step(EntryFinished(job_id="job", entry=entry, failure=failure))
 
     def held(
         self, *missing: int, version: int = 1, copied: tuple[int, ...] = ()
     ) -> tuple[NodeEffect, ...]:
-        """Let the store have done with what it was told to hold."""
+        """Have the store done with what it was told to hold."""
         event = KeyGroupsHeld(
             job_id="job",
             assignment_version=version,
@@ -242,7 +242,7 @@ class Node:
     def defer(
         self, one: Question, wait: Wait = Wait.BATCH, job_id: str | None = "job"
     ) -> tuple[NodeEffect, ...]:
-        """Let a question wait."""
+        """Have a question wait."""
         deferred = QuestionDeferred(
             asked=asked(one, self.now_ns), job_id=job_id, wait=wait
         )
@@ -540,7 +540,7 @@ class TestForgetting:
 
     @pytest.mark.proves("W7")
     def test_what_it_has_more_of_is_no_job_that_it_has_left(self, node: Node) -> None:
-        """W7: nobody has decided yet what those rows are."""
+        """W7: it is not decided yet what those rows are."""
         node.connect()
         registered = NodeRegistered(
             leader_epoch=EPOCH,
@@ -727,7 +727,7 @@ class TestMoving:
     """S1, S2: key groups come to a node, and go."""
 
     def test_a_copy_is_made(self, node: Node) -> None:
-        """Held, fetched, caught up with and told of; nobody asks for it meanwhile."""
+        """Held, fetched, caught up with and told of; it is not asked for meanwhile."""
         node.connect()
         effects = node.register(TO_COPY)
         assert effects[-1] == HoldKeyGroups(
@@ -762,7 +762,7 @@ class TestMoving:
 
     @pytest.mark.proves("S1")
     def test_a_job_that_is_not_assigned_is_dropped(self, node: Node) -> None:
-        """S1: another node has it, or nobody: rows of before are never shown."""
+        """S1: another node has it, or none: rows of before are never shown."""
         node.connect()
         assert node.register()[-1] == hold(0, ())
 
@@ -775,7 +775,7 @@ class TestMoving:
 
     @pytest.mark.proves("S3")
     def test_it_answers_from_where_the_assignment_was_made(self, node: Node) -> None:
-        """S3: whoever answered before may have shown that entry."""
+        """S3: the one that answered before may have shown that entry."""
         node.serve(assignment(sequence=8))
         assert node.admit(question()) is Wait.CATCHING_UP
         node.send(batch(8))
@@ -901,7 +901,7 @@ class TestLeaving:
         assert isinstance(node.admit(question()), ServedJob)
 
     def test_it_asks_when_it_is_registered(self, node: Node) -> None:
-        """And whoever leads after that is asked again."""
+        """And the leader after that is asked again."""
         assert node.step(LeaveAsked()) == ()
         node.connect()
         assert self.LEAVE in node.register()
@@ -912,7 +912,7 @@ class TestLeaving:
 
     @pytest.mark.parametrize("reason", ["empty", "nobody"])
     def test_it_ends_when_it_is_told(self, node: Node, reason: str) -> None:
-        """Nobody is asked any more, while it lingers."""
+        """It is not asked any more, while it lingers."""
         node.serve()
         node.step(LeaveAsked())
         emptied = NodeEmptied(leader_epoch=EPOCH, reason=reason)
@@ -1007,7 +1007,7 @@ class TestAnswering:
 
     @pytest.mark.proves("S2")
     def test_a_question_of_an_older_leader_is_refused(self, node: Node) -> None:
-        """S2: whoever led before is told that it leads no more."""
+        """S2: the former leader is told that it leads no more."""
         node.serve()
         assert code(node.admit(question(leader_epoch=EPOCH - 1))) == NOT_LEADER
 
@@ -1087,7 +1087,7 @@ class TestAnswering:
         assert node.admit(question()) is Wait.CATCHING_UP
 
     def test_while_it_asks_what_was_missed_is_still_to_come(self, node: Node) -> None:
-        """What the node lets pass because it asks has not come."""
+        """What the node ignores because it asks has not come."""
         node.connect()
         node.register(assignment(), assignment("other"))
         node.wait(200)
@@ -1187,7 +1187,7 @@ class TestWaiting:
         assert effect.message.code == "state-unavailable"
 
     def test_a_lost_connection_forgets_them(self, node: Node) -> None:
-        """Whoever asked cannot be answered over another connection."""
+        """The asker cannot be answered over another connection."""
         node.serve()
         node.defer(question(deadline_ms=500))
         node.step(ProxyDisconnected())
@@ -1301,7 +1301,7 @@ class TestTime:
     EVERY_MS = LIMITS.drop_stages_ns // MS
 
     def drops_within(self, node: Node, ms: int, spared: tuple[str, ...] = ()) -> bool:
-        """Let *ms* pass while heartbeats are acknowledged; whether stages dropped."""
+        """Move on by *ms*, heartbeats acknowledged; return whether stages dropped."""
         effects: list[NodeEffect] = []
         while ms > 0:
             effects += node.wait(min(ms, 1_000))

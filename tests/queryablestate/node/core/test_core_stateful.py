@@ -137,7 +137,7 @@ class NodeMachine(RuleBasedStateMachine):
     # -- the shell -----------------------------------------------------------------
 
     def step(self, event: NodeEvent) -> None:
-        """Let *event* happen, and do what the core wants done."""
+        """Have *event* happen, and do what the core wants done."""
         for effect in self.core.step(event, now_ns=self.now_ns):
             self.perform(effect)
         if not self.core.is_registered:
@@ -176,7 +176,7 @@ class NodeMachine(RuleBasedStateMachine):
                 pass
 
     def arrive(self) -> None:
-        """Let the node have the next message of the proxy."""
+        """Bring the node the next message of the proxy."""
         if not self.to_node:
             return
         message = self.to_node.popleft()
@@ -193,7 +193,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.proxy.is_registered = False
 
     def look_at(self, one: Question, asked_at_ns: int) -> None:
-        """Answer a question, or let it wait."""
+        """Answer a question, or have it wait."""
         job_id = None if self.position is None else "job"
         admitted = self.core.admit(one, job_id, now_ns=self.now_ns)
         match admitted:
@@ -234,7 +234,7 @@ class NodeMachine(RuleBasedStateMachine):
     # -- the proxy -----------------------------------------------------------------
 
     def hear(self, message: FromNode) -> None:
-        """Let the proxy leader answer what the node says."""
+        """Have the proxy leader answer what the node says."""
         proxy = self.proxy
         if isinstance(message, RegisterNode):
             self.take_in(message)
@@ -424,7 +424,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.do(self.work.popleft(), "disk full" if is_failing else None)
 
     def do(self, work: Work, failure: str | None) -> None:
-        """Let the store do something, or fail."""
+        """Have the store do something, or fail."""
         match work:
             case ApplyEntry(entry=entry):
                 assert work.job_id == "job"
@@ -505,7 +505,7 @@ class NodeMachine(RuleBasedStateMachine):
         pytest.fail("the node does not come to serve")
 
     def go_on(self) -> None:
-        """Let everybody do what is to be done, and nothing break."""
+        """Have everybody do what is to be done, and nothing break."""
         if self.is_connecting:
             self.connect()
         self.deliver_to_proxy(100)

@@ -58,7 +58,7 @@ class Jobs:
         return self.table.receive(command)
 
     def reset(self, sequence: int, *state_numbers: int) -> list[NodeEffect]:
-        """Let the job begin anew."""
+        """Have the job begin anew."""
         return self.table.reset(
             ResetJob(
                 leader_epoch=1,
@@ -69,12 +69,12 @@ class Jobs:
         )
 
     def applied(self, entry: Entry, failure: str | None = None) -> list[NodeEffect]:
-        """Let the store have done with *entry*."""
+        """Have the store done with *entry*."""
         event = EntryFinished(job_id="job", entry=entry, failure=failure)
         return self.table.entry_finished(event, now_ns=0)
 
     def was_reset(self, failure: str | None = None) -> list[NodeEffect]:
-        """Let the store have done with a reset."""
+        """Have the store done with a reset."""
         event = ResetFinished(job_id="job", failure=failure)
         return self.table.reset_finished(event, now_ns=0)
 
@@ -323,7 +323,7 @@ class TestLoss:
         assert jobs.applied(batch(9, is_replaced=True)) == [report(9)]
 
     def test_a_state_that_is_dropped_is_not_missed(self) -> None:
-        """What is gone for everybody is lost for nobody."""
+        """What is gone for everybody is lost for none."""
         jobs = Jobs({"job": 7}, {"job": [1, 2]})
         jobs.send(drop(8))
         assert jobs.applied(drop(8)) == [report(8, lost=(2,))]
@@ -357,7 +357,7 @@ class TestSettled:
         assert not jobs.table.is_unsettled
 
     def test_a_first_entry_unsettles_a_new_job(self) -> None:
-        """None told, the proxy would let a job begin that has begun already."""
+        """None told, the proxy would begin a job that has begun already."""
         jobs = Jobs({})
         jobs.send(batch(1))
         assert jobs.table.is_unsettled
@@ -487,7 +487,7 @@ class TestLeaving:
         assert not jobs.table.missed_came()
 
     def test_its_failure_is_forgotten(self, jobs: Jobs) -> None:
-        """Nobody asks for the rest of a chain that is not followed."""
+        """The rest of a chain that is not followed is not asked for."""
         jobs.send(batch(8))
         jobs.applied(batch(8), "disk full")
         jobs.table.assign_all([])

@@ -39,7 +39,7 @@ class Stage:
         self.dropped: list[tuple[int, DropReason]] = []
 
     def step(self, event: ReadEvent) -> Sequence[ReadEffect]:
-        """Let something happen."""
+        """Have something happen."""
         effects = self.schedule.step(event, now_ns=self.now_ns)
         for effect in effects:
             if isinstance(effect, RunSlice):
@@ -166,7 +166,7 @@ class TestTurns:
         assert 40 <= turns.count(count) <= 60
 
     def test_only_some_are_begun(self) -> None:
-        """Each that has begun keeps a snapshot: of one asker, and of all, so many."""
+        """Each that has begun keeps a snapshot: of one asker, and of all, a few."""
         stage = Stage(begun_count_max=3, begun_per_asker_max=2)
         numbers = [stage.ask("a") for _ in range(4)]
         assert {stage.end() for _ in range(60)} == set(numbers[:2])

@@ -78,7 +78,7 @@ class ReadScheduleMachine(RuleBasedStateMachine):
         self.shares: dict[str, int] = {}
 
     def step(self, event: ReadEvent) -> None:
-        """Let something happen, and hold the effects against the model."""
+        """Have something happen, and hold the effects against the model."""
         turned_away = 0
         for effect in self.schedule.step(event, now_ns=self.now_ns):
             read = self.wanted[effect.read_id]

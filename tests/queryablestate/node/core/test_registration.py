@@ -53,7 +53,7 @@ class Talk:
         self.is_held = False
 
     def advance(self, ms: int = 0) -> list[NodeEffect]:
-        """Let *ms* pass, and return what is due."""
+        """Move time on by *ms*, and return what is due."""
         self.now_ns += ms * MS
         return self.registration.advance(
             lambda: self.positions, token="t", is_held=self.is_held, now_ns=self.now_ns

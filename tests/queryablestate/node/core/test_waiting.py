@@ -97,7 +97,7 @@ class TestRoom:
         assert waiting.add(deferred(8)) == []
 
     def test_forgetting_all_makes_room(self, waiting: WaitingQuestions) -> None:
-        """Nobody is left, and no deadline."""
+        """None is left, and no deadline."""
         waiting.add(deferred())
         waiting.clear()
         assert len(waiting) == 0
@@ -113,7 +113,7 @@ class TestRoom:
 
 
 class TestDeadlines:
-    """Q2: nobody waits beyond the deadline."""
+    """Q2: none waits beyond the deadline."""
 
     def test_the_earliest_comes_first(self, waiting: WaitingQuestions) -> None:
         """At the very deadline a question is due, one before it is not."""
