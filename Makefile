@@ -126,7 +126,7 @@ check: style types test wheel
 # directory of wheels could slip in hashes that nobody else can find.
 lock: setup
 	env -u PIP_EXTRA_INDEX_URL -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null \
-		$(python) -m piptools compile --no-config --quiet --upgrade --extra spark --extra metrics --extra http \
+		$(python) -m piptools compile --no-config --quiet --upgrade --extra spark --extra metrics --extra http --extra sql \
 		--generate-hashes --allow-unsafe --strip-extras --no-header \
 		--no-emit-options --no-emit-index-url --no-emit-find-links \
 		--no-emit-trusted-host --output-file requirements.lock \

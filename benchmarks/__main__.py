@@ -21,6 +21,7 @@ _NAMES = (
     "state_publish",
     "state_move",
     "large_batch",
+    "sql",
 )
 
 

@@ -46,7 +46,9 @@ _OTHER_NAMES: Final = frozenset(
         "LODESTAR_TOKEN_FILE",
     }
 )
-_OTHERS: Final = re.compile(r"LODESTAR_(PORT|SERVICE|SERVER|PROXY|NODE|GATEWAY)(_|$)")
+_OTHERS: Final = re.compile(
+    r"LODESTAR_(PORT|SERVICE|SERVER|PROXY|NODE|GATEWAY|SQL)(_|$)"
+)
 _LIKENESS_MIN: Final = 0.85
 
 _SESSION_TIMEOUT_SECONDS_MIN: Final = 0.1

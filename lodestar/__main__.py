@@ -27,8 +27,8 @@ _EPILOG: Final = f"""\
 {EXIT_CODES}
 Verbs that talk to a name service take --url URL, or LODESTAR_URL from the environment,
 or url from a configuration file (--config FILE, LODESTAR_CONFIG, ./lodestar.toml).
-server, proxy, node and gateway take options of their own from the environment, too:
-LODESTAR_NODE_DATA_DIR stands for --data-dir of node.
+server, proxy, node, gateway and sql take options of their own from the environment,
+too: LODESTAR_NODE_DATA_DIR stands for --data-dir of node.
 
 example:
   lodestar server --bind tcp://127.0.0.1:5170 &

@@ -39,7 +39,7 @@ _OPTIONS_WITHOUT_VERB: Final = frozenset({"-h", "--help", "-V", "--version"})
 _NOT_FROM_ENVIRONMENT: Final = frozenset({"help", "config", "print_config"})
 _FLAGS: Final = {"1": True, "true": True, "0": False, "false": False}
 
-SERVING_VERBS: Final = frozenset({"server", "proxy", "node", "gateway"})
+SERVING_VERBS: Final = frozenset({"server", "proxy", "node", "gateway", "sql"})
 """Verbs that run a server; containers configure them by the environment."""
 
 # Wide enough that most options stand on one line with their help.
@@ -88,6 +88,9 @@ VERBS: Final = {
         "state_node", "run a state node, which keeps and serves queryable state"
     ),
     "gateway": Verb("gateway", "serve queryable state and leaders over HTTP"),
+    "sql": Verb(
+        "sql", "serve queryable state as tables to tools that speak to Postgres"
+    ),
     "get": Verb("state_reads", "tell what a state holds under a key"),
     "states": Verb("state_reads", "list the states that can be asked"),
     "scan": Verb("state_reads", "list what a state holds, in the order of the keys"),

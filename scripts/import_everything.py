@@ -18,6 +18,8 @@ NEEDS_MORE = {
     "haservices.pytest_plugin": "pytest",
     "queryablestate.client.arrow_columns": "the extra frames",
     "queryablestate.gateway": "the extra http",
+    "queryablestate.sql.engine": "the extra sql",
+    "queryablestate.sql.worker": "the extra sql",
 }
 
 

@@ -42,7 +42,7 @@ def oldest_releases(project: str, lock: str) -> list[str]:
     """
     table = tomllib.loads(project)["project"]
     extras = table["optional-dependencies"]
-    wanted = ("spark", "metrics", "http")
+    wanted = ("spark", "metrics", "http", "sql")
     named = [*table["dependencies"], *(one for name in wanted for one in extras[name])]
     oldest = {}
     for line in named:

@@ -98,6 +98,11 @@ class TestCommandLine:
         loaded = loaded_after(load_verb("gateway"))
         assert within(loaded, "starlette", "uvicorn", *STATE_SERVERS, *HEAVY) == []
 
+    def test_the_help_of_sql_needs_no_extra(self) -> None:
+        """DuckDB is loaded when it serves, and in its workers."""
+        loaded = loaded_after(load_verb("sql"))
+        assert within(loaded, "duckdb", *STATE_SERVERS, *HEAVY) == []
+
     @pytest.mark.parametrize("verb", ["get", "states", "scan", "count"])
     def test_asking_a_state_loads_no_server(self, verb: str) -> None:
         """Verbs that read states load their client alone."""

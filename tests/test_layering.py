@@ -83,6 +83,7 @@ ROOM_MAY_IMPORT: dict[str, dict[str, frozenset[str]]] = {
         "operations": _CALLING | {"client"},
         "node": _CALLING | {"store"},
         "gateway": _CALLING | {"client"},
+        "sql": _CALLING | {"client"},
     },
     "sparkpipeline": {
         "state": frozenset(),
@@ -164,6 +165,7 @@ PURE_FOLDERS = (
     "queryablestate/wire/",
     "queryablestate/control/",
     "queryablestate/node/core/",
+    "queryablestate/sql/protocol/",
 )
 # Of rooms whose other files act.
 PURE_ROOM_FILES = frozenset(
@@ -235,6 +237,18 @@ PURE_ROOM_FILES = frozenset(
         "queryablestate/proxy/sessions.py",
         "queryablestate/proxy/state_glob.py",
         "queryablestate/shares.py",
+        "queryablestate/sql/analysis.py",
+        "queryablestate/sql/catalog.py",
+        "queryablestate/sql/catalog_rows.py",
+        "queryablestate/sql/catalog_tables.py",
+        "queryablestate/sql/config.py",
+        "queryablestate/sql/parameters.py",
+        "queryablestate/sql/points.py",
+        "queryablestate/sql/selection.py",
+        "queryablestate/sql/settings.py",
+        "queryablestate/sql/statements.py",
+        "queryablestate/sql/tables.py",
+        "queryablestate/sql/turns.py",
         "queryablestate/store/hold_marks.py",
         "queryablestate/store/layout.py",
         "queryablestate/store/rows.py",
@@ -278,6 +292,7 @@ ARROW_FILES = frozenset(
     {
         "queryablestate/client/arrow_columns.py",
         "queryablestate/connect/snapshot_files.py",
+        "queryablestate/sql/engine.py",
     }
 )
 
@@ -358,6 +373,8 @@ def violations(path: Path, source: str) -> list[str]:
         forbidden |= {"prometheus_client"}
     if not path.as_posix().startswith("queryablestate/gateway/"):
         forbidden |= {"starlette", "uvicorn"}
+    if path.as_posix() != "queryablestate/sql/engine.py":
+        forbidden |= {"duckdb"}
     if is_pure(path):
         forbidden |= IMPURE
     forbidden |= _forbidden_rooms(path) | _shell_around(path)
@@ -447,6 +464,8 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         ("lodestar/gateway.py", "import uvicorn"),
         ("queryablestate/proxy/loop.py", "import queryablestate.gateway.server"),
         ("queryablestate/gateway/tags.py", "import asyncio"),
+        ("queryablestate/sql/server.py", "import duckdb"),
+        ("queryablestate/sql/protocol/messages.py", "import socket"),
         ("queryablestate/wire/codec.py", "import queryablestate.store.store"),
         ("queryablestate/control/core.py", "from queryablestate.proxy import loop"),
         ("queryablestate/control/moves.py", "import threading"),

@@ -179,6 +179,7 @@ class TestOldestReleases:
                 *EXTRAS["spark"],
                 *EXTRAS["metrics"],
                 *EXTRAS["http"],
+                *EXTRAS["sql"],
             ]
         )
         assert ours < set(constraints)

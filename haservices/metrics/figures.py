@@ -209,6 +209,22 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
         "reads_waiting": Figure("Long reads that wait for the reading thread."),
         "reads_held_bytes": Figure("Answers of long reads that wait to be sent."),
     },
+    "sql": {
+        "connections": Figure("Connections that are open."),
+        "connections_refused_total": Figure("Connections refused: too many are open."),
+        "logins_refused_total": Figure(
+            "Sessions refused: the proxy knows no such token."
+        ),
+        "queries_running": Figure("Queries that processes answer now."),
+        "queries_waiting": Figure("Queries that wait for their turn."),
+        "points_total": Figure("Statements answered by looking keys up."),
+        "queries_total": Figure("Statements handed to these processes."),
+        "statements_failed_total": Figure("Statements that were answered by an error."),
+        "cancels_total": Figure("Statements that their tool has cancelled."),
+        "workers_restarted_total": Figure(
+            "Processes that ended, and were started again."
+        ),
+    },
     "gateway": {
         "uptime_seconds": Figure("Since the gateway was started."),
         "connections": Figure("Connections that are open."),
@@ -248,6 +264,7 @@ FAMILIES: Final[Mapping[str, tuple[Family, ...]]] = {
             "Messages from and to the proxy that were dropped.",
         ),
     ),
+    "sql": (),
     "gateway": (
         Family("answers_", "status", "answers", "Answers, by their status."),
         Family(
@@ -264,6 +281,7 @@ INFO: Final[Mapping[str, tuple[str, ...]]] = {
     "proxy": (),
     "node": ("node_id", "address"),
     "gateway": ("url",),
+    "sql": (),
 }
 """Figures that are text: labels of ``lodestar_ROLE_info``, whose value is 1."""
 
@@ -272,6 +290,7 @@ LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
     "proxy": {},
     "node": {},
     "gateway": {},
+    "sql": {},
 }
 """Figures that are no metric, and why."""
 
@@ -293,6 +312,7 @@ OTHERS: Final[Mapping[str, Mapping[str, str]]] = {
     "node": {
         LATENCIES: "From a question to its answer on the node, by kind; a histogram.",
     },
+    "sql": {},
     "gateway": {
         LATENCIES: "From a request to the end of its answer, by kind; a histogram.",
     },

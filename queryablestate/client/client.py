@@ -680,7 +680,17 @@ class QueryableStateClient:
         frame = Frame(job_id, state_name, columns, row_limit)
         least = least_of(min_batch_id, min_generation)
         return frame.table(
-            list(self._batches(job_id, state_name, frame, deadline_seconds, least))
+            list(
+                self._batches(
+                    job_id,
+                    state_name,
+                    frame,
+                    _all_keys,
+                    frame.scan_limit,
+                    deadline_seconds,
+                    least,
+                )
+            )
         )
 
     def batches(
@@ -689,12 +699,17 @@ class QueryableStateClient:
         state_name: str,
         *,
         columns: Iterable[str] | None = None,
+        prefix: object | None = None,
+        start: object | None = None,
+        stop: object | None = None,
+        limit: int | None = None,
+        freshness: bool = False,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
         min_generation: int | None = None,
     ) -> Iterator[Any]:
         """
-        Iterate over the whole state as batches of a `table` of any size.
+        Iterate over a state, or a part of it, as batches of a `table` of any size.
 
         Pages are fetched as the caller comes to them, and only the present one is in
         memory; of a list state also the list that is not yet at its end.
@@ -703,6 +718,13 @@ class QueryableStateClient:
             job_id: The job.
             state_name: The state.
             columns: As for `table`.
+            prefix: What the keys begin with, as for `scan`.
+            start: The first key, included.
+            stop: The key to end at, not included.
+            limit: How many rows of the state at most; of a list state, how many items.
+            freshness: Whether columns tell as of when rows were read, at least:
+                ``_batch_id``, ``_age_seconds``, ``_generation``, unless the state has
+                a column of that name.
             deadline_seconds: How long each page may take.
             min_batch_id: Wait until this batch is visible.
             min_generation: Whose batch; without it, of the present generation.
@@ -718,25 +740,30 @@ class QueryableStateClient:
             StateUnavailableError: While iterating, as `table`.
             NameServiceError: As `get`, while iterating.
         """
-        frame = Frame(job_id, state_name, columns)
+        check_limit(limit)
+        frame = Frame(job_id, state_name, columns, has_freshness=freshness)
         least = least_of(min_batch_id, min_generation)
+
+        def bounds(route: Route) -> ScanBounds:
+            return bounds_of(route, prefix=prefix, start=start, stop=stop)
+
         self._builder.route(
             job_id, state_name, self._builder.deadline_ns(deadline_seconds)
         )
-        return self._batches(job_id, state_name, frame, deadline_seconds, least)
+        return self._batches(
+            job_id, state_name, frame, bounds, limit, deadline_seconds, least
+        )
 
-    def _batches(
+    def _batches(  # noqa: PLR0917 (only called from here)
         self,
         job_id: str,
         state_name: str,
         frame: Frame,
+        bounds: Callable[[Route], ScanBounds],
+        limit: int | None,
         deadline_seconds: float | None,
         least: Floor | None,
     ) -> Iterator[Any]:
-        def bounds(route: Route) -> ScanBounds:
-            return bounds_of(route, prefix=None, start=None, stop=None)
-
-        limit = frame.scan_limit
         pages = self._pages(job_id, state_name, bounds, limit, deadline_seconds, least)
         is_first = True
         for page in pages:
@@ -993,3 +1020,7 @@ class QueryableStateClient:
         raise_error(read.error)
         assert read.route is not None
         return read.route
+
+
+def _all_keys(route: Route) -> ScanBounds:
+    return bounds_of(route, prefix=None, start=None, stop=None)

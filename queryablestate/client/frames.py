@@ -13,7 +13,13 @@ from nameservice import ConfigurationError
 from nameservice.clock import MS_PER_SECOND
 from queryablestate.client.floors import Floor, floor_of_reading
 from queryablestate.errors import StateUnavailableError, TableTooLargeError
-from queryablestate.schema.schema import ArrayType, Field, StateKind, StateSchema
+from queryablestate.schema.schema import (
+    ArrayType,
+    AtomicType,
+    Field,
+    StateKind,
+    StateSchema,
+)
 
 
 if TYPE_CHECKING:
@@ -23,7 +29,21 @@ if TYPE_CHECKING:
     from queryablestate.client.scanning import ScannedPage, ScannedRow
 
 
-__all__ = ["Frame", "check_row_limit", "load_arrow", "row_columns"]
+__all__ = [
+    "FRESHNESS",
+    "Frame",
+    "check_row_limit",
+    "frame_fields",
+    "load_arrow",
+    "row_columns",
+]
+
+FRESHNESS: Final = (
+    Field("_batch_id", AtomicType.BIGINT),
+    Field("_age_seconds", AtomicType.DOUBLE),
+    Field("_generation", AtomicType.BIGINT),
+)
+"""Columns that tell as of when a row was read."""
 
 _ITEM_INDEX_SIZE_BYTES: Final = 8
 """What stands behind the key in a row of a list state."""
@@ -42,6 +62,7 @@ class Frame:
         state_name: The state.
         columns: The names of those that are wanted, in that order; None for all.
         row_limit: How many rows of the scan at most, or None.
+        has_freshness: Whether columns tell as of when each row was read (`FRESHNESS`).
 
     Raises:
         ConfigurationError: If an argument is malformed, or pyarrow is not installed.
@@ -53,11 +74,14 @@ class Frame:
         state_name: str,
         columns: Iterable[str] | None,
         row_limit: int | None = None,
+        *,
+        has_freshness: bool = False,
     ) -> None:
         self._arrow = load_arrow()
         self._state = (job_id, state_name)
         self._names = None if columns is None else _checked_names(columns)
         self._row_limit = row_limit
+        self._has_freshness = has_freshness
         self._row_count = 0
         self._route: Route | None = None
         self._fields: tuple[Field, ...] = ()
@@ -123,10 +147,7 @@ class Frame:
             )
 
     def _choose(self, schema: StateSchema) -> None:
-        value = schema.value
-        if schema.kind is StateKind.LIST:
-            value = tuple(Field(one.name, ArrayType(one.type)) for one in value)
-        fields = (*schema.key, *schema.map_key, *value)
+        fields = frame_fields(schema, has_freshness=self._has_freshness)
         places = {one.name: place for place, one in enumerate(fields)}
         names = list(places) if self._names is None else self._names
         for name in names:
@@ -153,9 +174,29 @@ class Frame:
         return found
 
     def _batch(self, rows: Sequence[tuple[Any, ...]]) -> Any:
+        if self._has_freshness:
+            freshness = self._freshness()
+            rows = [(*row, *freshness) for row in rows]
         chosen = [tuple(row[place] for place in self._places) for row in rows]
         batch = self._arrow.arrow_rows(self._fields, chosen)
         return batch.replace_schema_metadata(self._metadata())
+
+    def _freshness(self) -> tuple[Any, ...]:
+        """Return what the rows until now are as of, or a later batch."""
+        assert self._route is not None
+        assert self._oldest is not None
+        generation, batch_id = self._oldest
+        values = (
+            None if batch_id == _NO_BATCH else batch_id,
+            self._age_ms / MS_PER_SECOND,
+            generation,
+        )
+        own = {one.name for one in frame_fields(self._route.schema)}
+        return tuple(
+            value
+            for one, value in zip(FRESHNESS, values, strict=True)
+            if one.name not in own
+        )
 
     def _metadata(self) -> dict[str, str]:
         """Return what everything until now was read as of."""
@@ -192,6 +233,27 @@ def _checked_names(columns: Iterable[str]) -> list[str]:
     if len(set(names)) < len(names):
         raise ConfigurationError(f"columns names a column twice: {names}")
     return names
+
+
+def frame_fields(
+    schema: StateSchema, *, has_freshness: bool = False
+) -> tuple[Field, ...]:
+    """
+    Return the columns of a state as a table has them.
+
+    Args:
+        schema: Of the state.
+        has_freshness: Whether those of `FRESHNESS` come last, but for names that the
+            state has itself.
+    """
+    value = schema.value
+    if schema.kind is StateKind.LIST:
+        value = tuple(Field(one.name, ArrayType(one.type)) for one in value)
+    fields = (*schema.key, *schema.map_key, *value)
+    if has_freshness:
+        own = {one.name for one in fields}
+        fields += tuple(one for one in FRESHNESS if one.name not in own)
+    return fields
 
 
 def row_columns(schema: StateSchema, key: Any, row: dict[str, Any]) -> tuple[Any, ...]:

@@ -33,6 +33,7 @@ VERBS = (
     "proxy",
     "node",
     "gateway",
+    "sql",
     "get",
     "states",
     "scan",

@@ -23,6 +23,8 @@ from haservices.testing import LeaderServer, ServerConfig
 from nameservice.observation import Observable
 from queryablestate.gateway import GatewayServer
 from queryablestate.local_cluster import LocalStateCluster
+from queryablestate.sql.config import SQLConfig
+from queryablestate.sql.server import SQLServer
 
 
 ROOT = Path(__file__).parents[3]
@@ -33,6 +35,7 @@ _COUNTING = {
     "server": ("leaderserver/server/**/*.py",),
     "proxy": ("queryablestate/proxy/loop.py", "queryablestate/proxy/port.py"),
     "node": ("queryablestate/node/server.py",),
+    "sql": ("queryablestate/sql/server.py",),
     "gateway": ("queryablestate/gateway/boundary.py",),
 }
 _COUNTED = re.compile(r'(?:\.count|\._count|_counts)[\[(]f?"([a-z_]+?)_?(?:\{|")')
@@ -68,12 +71,14 @@ def figures() -> Iterator[dict[str, set[str]]]:
         open_ha_services(server.url) as ha,
         LocalStateCluster(ha, nodes=1) as cluster,
         GatewayServer(ha) as gateway,
+        SQLServer(ha, SQLConfig(bind="127.0.0.1:0", worker_count=1)) as sql,
     ):
         observed: dict[str, Observable] = {
             "server": server,
             "proxy": cluster.proxies[0],
             "node": cluster.nodes[0],
             "gateway": gateway,
+            "sql": sql,
         }
         yield {
             role: set(one.observe().figures) for role, one in sorted(observed.items())

@@ -1,0 +1,491 @@
+"""
+`Session`: does what a tool asks for, one step of its `Conversation` after the other.
+
+Rows of keys are looked up here, on the loop; everything else is a worker's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, final
+
+from attrs import define, field
+
+from queryablestate.sql.analysis import Query, analyse
+from queryablestate.sql.catalog import is_catalog_table
+from queryablestate.sql.jobs import Parameter, SessionFacts
+from queryablestate.sql.parameters import parameter_types, values_of
+from queryablestate.sql.points import (
+    KEY_COUNT_MAX,
+    encoded_rows,
+    limited,
+    projection_of,
+)
+from queryablestate.sql.protocol import messages
+from queryablestate.sql.protocol.conversation import (
+    BindAsked,
+    Conversation,
+    DescribePortalAsked,
+    DescribeStatementAsked,
+    ExecuteAsked,
+    ParseAsked,
+    QueryAsked,
+    Step,
+)
+from queryablestate.sql.protocol.messages import Bind
+from queryablestate.sql.protocol.refusals import SQLError
+from queryablestate.sql.protocol.types import column_of
+from queryablestate.sql.reading import find_table, rows_of_keys
+from queryablestate.sql.statements import Kind, Statement, split
+
+
+if TYPE_CHECKING:
+    from queryablestate.client.async_client import AsyncQueryableStateClient
+    from queryablestate.sql.engine import Parser
+    from queryablestate.sql.settings import SessionSettings
+    from queryablestate.sql.workers import Answer, Workers
+
+
+__all__ = ["Desk", "Session"]
+
+_QUERY_COUNT_MAX: Final = 1_000
+_TABLE_COUNT_MAX: Final = 1_000
+_FRESH_NS: Final = 1_000_000_000
+
+
+@final
+class Desk:
+    """
+    What all sessions share.
+
+    Args:
+        parser: Of statements.
+        workers: That answer queries.
+        text_size_max: How long a text of statements may be, in characters.
+        now_ns: Tells the time.
+    """
+
+    def __init__(
+        self, parser: Parser, workers: Workers, *, text_size_max: int, now_ns: Any
+    ) -> None:
+        self.workers = workers
+        self.text_size_max = text_size_max
+        self.now_ns = now_ns
+        self.counts: dict[str, int] = {"points_total": 0, "queries_total": 0}
+        self._parser = parser
+        self._queries: OrderedDict[str, Query] = OrderedDict()
+        self._tables: OrderedDict[Any, tuple[int, Any]] = OrderedDict()
+
+    def query(self, text: str) -> Query:
+        """
+        Return what *text* asks for.
+
+        Raises:
+            SQLError: If it cannot be read.
+        """
+        found = self._queries.get(text)
+        if found is None:
+            found = self._queries[text] = analyse(self._parser.tree_of(text))
+            if len(self._queries) > _QUERY_COUNT_MAX:
+                self._queries.popitem(last=False)
+        return found
+
+    async def table(
+        self,
+        caller: str,
+        client: AsyncQueryableStateClient,
+        use: Any,
+        search_path: tuple[str, ...],
+    ) -> Any:
+        """Return the table that *use* names, as it was within the last second."""
+        name = (caller, use.schema, use.name, () if use.schema else search_path)
+        known = self._tables.get(name)
+        if known is not None and self.now_ns() - known[0] < _FRESH_NS:
+            return known[1]
+        table = await find_table(client, use.schema, use.name, search_path)
+        self._tables[name] = (self.now_ns(), table)
+        self._tables.move_to_end(name)
+        if len(self._tables) > _TABLE_COUNT_MAX:
+            self._tables.popitem(last=False)
+        return table
+
+
+@final
+@define(eq=False)
+class _Prepared:
+    """A statement that values may be put into."""
+
+    statement: Statement
+    query: Query | None
+    declared: Sequence[int]
+    described: tuple[Sequence[tuple[str, str]], Sequence[int]] | None = None
+
+
+@final
+@define(eq=False)
+class _Portal:
+    """A statement with its values, and how far its rows were sent."""
+
+    prepared: _Prepared
+    bind: Bind
+    is_begun: bool = False
+    columns: Sequence[tuple[str, str]] | None = None
+    rows: list[bytes] = field(factory=list)
+    answer: Answer | None = None
+    held: contextlib.AsyncExitStack = field(factory=contextlib.AsyncExitStack)
+    row_count: int = 0
+
+
+@final
+class Session:
+    """
+    One session, once its caller is known.
+
+    Args:
+        desk: What sessions share.
+        conversation: With the tool.
+        client: Of the caller.
+        caller: What the caller is called among others; no token.
+        token: Of the caller, for the workers.
+        settings: Of the session.
+        process_id: What it is called in a cancel request.
+        flush: Sends what is to be sent, and waits while the tool reads too slowly.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        conversation: Conversation,
+        client: AsyncQueryableStateClient,
+        *,
+        caller: str,
+        token: str | None,
+        settings: SessionSettings,
+        process_id: int,
+        flush: Any,
+    ) -> None:
+        self._desk = desk
+        self._talk = conversation
+        self._client = client
+        self._caller = caller
+        self._token = token
+        self._settings = settings
+        self._process_id = process_id
+        self._flush = flush
+
+    async def do(self, step: Step) -> None:
+        """
+        Do what *step* asks for, and answer it.
+
+        Raises:
+            SQLError: If it cannot be done.
+            NameServiceError: Likewise.
+        """
+        match step:
+            case QueryAsked(text=text):
+                await self._simple_query(text)
+            case ParseAsked():
+                self._talk.prepared(self._prepare(step.text, step.type_oids))
+            case BindAsked(bind=bind, statement=prepared):
+                self._check_bind(prepared, bind)
+                self._talk.bound(bind.portal, _Portal(prepared, bind))
+            case DescribeStatementAsked(statement=prepared):
+                await self._describe(prepared)
+            case DescribePortalAsked(portal=portal):
+                await self._begin(portal)
+                self._say_columns(portal)
+            case ExecuteAsked(portal=portal, row_limit=row_limit):
+                await self._execute(portal, row_limit)
+        await self.free()
+
+    async def free(self) -> None:
+        """Free what portals held that are gone."""
+        while self._talk.closed_portals:
+            portal = self._talk.closed_portals.pop()
+            await portal.held.aclose()
+
+    # -- texts of statements -----------------------------------------------------------
+
+    async def _simple_query(self, text: str) -> None:
+        statements = self._split(text)
+        if not statements:
+            self._talk.say(messages.EMPTY_QUERY)
+        for statement in statements:
+            prepared = self._prepared(statement, ())
+            portal = _Portal(prepared, Bind("", "", (), (), ()))
+            try:
+                await self._begin(portal)
+                if portal.columns is not None:
+                    self._say_columns(portal)
+                await self._execute(portal, 0)
+            finally:
+                await portal.held.aclose()
+
+    def _split(self, text: str) -> list[Statement]:
+        if len(text) > self._desk.text_size_max:
+            raise SQLError(
+                "54000",
+                f"the statement has {len(text):,} characters, at most "
+                f"{self._desk.text_size_max:,} can be",
+                "pass long lists as parameters, or join with a state",
+            )
+        return split(text)
+
+    def _prepare(self, text: str, oids: Sequence[int]) -> _Prepared:
+        statements = self._split(text)
+        if len(statements) > 1:
+            raise SQLError(
+                "42601", "cannot insert multiple commands into a prepared statement"
+            )
+        if not statements:
+            return _Prepared(Statement("", Kind.EMPTY, ()), None, oids)
+        return self._prepared(statements[0], oids)
+
+    def _prepared(self, statement: Statement, oids: Sequence[int]) -> _Prepared:
+        query = None
+        if statement.kind is Kind.QUERY:
+            query = self._desk.query(statement.text)
+        return _Prepared(statement, query, oids)
+
+    def _check_bind(self, prepared: _Prepared, bind: Bind) -> None:
+        wanted = prepared.query.parameters if prepared.query is not None else ()
+        count = max([len(prepared.declared), *map(int, wanted)], default=0)
+        if len(bind.parameters) != count:
+            raise SQLError(
+                "08P01",
+                f"{count} parameters are wanted, {len(bind.parameters)} were given",
+            )
+
+    # -- columns -----------------------------------------------------------------------
+
+    def _say_columns(self, portal: _Portal) -> None:
+        if portal.columns is None:
+            self._talk.say(messages.NO_DATA)
+            return
+        columns = [column_of(*one) for one in portal.columns]
+        formats = list(portal.bind.result_formats)
+        if len(formats) == 1:
+            formats = formats * len(columns)
+        self._talk.say(messages.row_description(columns, formats))
+
+    async def _describe(self, prepared: _Prepared) -> None:
+        if prepared.query is None:
+            portal = _Portal(prepared, Bind("", "", (), (), ()))
+            portal.columns = self._columns_of(prepared.statement)
+            self._talk.say(messages.parameter_description(prepared.declared))
+            self._say_columns(portal)
+            return
+        if prepared.described is None:
+            prepared.described = await self._described(prepared, prepared.query)
+        columns, oids = prepared.described
+        self._talk.say(messages.parameter_description(oids))
+        self._talk.say(
+            messages.row_description([column_of(*one) for one in columns], ())
+        )
+
+    async def _described(
+        self, prepared: _Prepared, query: Query
+    ) -> tuple[Sequence[tuple[str, str]], Sequence[int]]:
+        if query.simple is not None and not is_catalog_table(
+            query.simple.schema, query.simple.name
+        ):
+            table = await self._table(query)
+            projection = projection_of(query, table)
+            if projection is not None:
+                oids = parameter_types(query, [table], prepared.declared)
+                return projection.columns, oids
+        self._talk.check_transaction()
+        async with self._asked(
+            prepared.statement.text,
+            [Parameter(oid) for oid in prepared.declared],
+            (),
+            is_description=True,
+        ) as answer:
+            return answer.columns, answer.parameters
+
+    def _columns_of(self, statement: Statement) -> Sequence[tuple[str, str]] | None:
+        if statement.kind is not Kind.SHOW:
+            return None
+        found = self._settings.show(statement)
+        if len(found) == 1:
+            return [(found[0][0], "VARCHAR")]
+        return [("name", "VARCHAR"), ("setting", "VARCHAR")]
+
+    # -- rows --------------------------------------------------------------------------
+
+    async def _begin(self, portal: _Portal) -> None:
+        """Find the columns and the first rows."""
+        if portal.is_begun:
+            return
+        prepared = portal.prepared
+        if prepared.query is None:
+            if prepared.statement.kind is Kind.SHOW:
+                self._talk.check_transaction()
+                self._show(portal)
+            return
+        self._talk.check_transaction()
+        portal.is_begun = True
+        parameters = _parameters(prepared, portal.bind)
+        if await self._look_up(portal, prepared.query, parameters):
+            self._desk.counts["points_total"] += 1
+            return
+        self._desk.counts["queries_total"] += 1
+        portal.answer = await portal.held.enter_async_context(
+            self._asked(prepared.statement.text, parameters, portal.bind.result_formats)
+        )
+        portal.columns = portal.answer.columns
+
+    async def _look_up(
+        self, portal: _Portal, query: Query, parameters: list[Parameter]
+    ) -> bool:
+        """Answer what wants rows of a few keys as they are; return whether it does."""
+        use = query.simple
+        if use is None or not use.conjuncts or is_catalog_table(use.schema, use.name):
+            return False
+        table = await self._table(query)
+        projection = projection_of(query, table)
+        if projection is None:
+            return False
+        oids = parameter_types(query, [table], [one.oid for one in parameters])
+        values = values_of(oids, parameters)
+        selection = query.selection(table.key, use, values)
+        keys = selection.keys
+        if keys is None or not selection.is_exact or len(keys) > KEY_COUNT_MAX:
+            return False
+        if query.limits is not None and query.bounds(values) is None:
+            return False
+        rows = limited(
+            query,
+            await rows_of_keys(
+                self._client,
+                table,
+                keys,
+                self._settings.timeout_seconds,
+            ),
+            values,
+        )
+        assert rows is not None
+        portal.columns = projection.columns
+        portal.rows = encoded_rows(projection, rows, portal.bind.result_formats)
+        return True
+
+    async def _table(self, query: Query) -> Any:
+        return await self._desk.table(
+            self._caller, self._client, query.simple, self._settings.search_path
+        )
+
+    def _asked(
+        self,
+        text: str,
+        parameters: list[Parameter],
+        formats: Sequence[int],
+        *,
+        is_description: bool = False,
+    ) -> contextlib.AbstractAsyncContextManager[Answer]:
+        settings = self._settings
+        return self._desk.workers.answer(
+            self._caller,
+            token=self._token,
+            text=text,
+            parameters=parameters,
+            result_formats=formats,
+            session=SessionFacts(
+                user=settings.user,
+                database=settings.database,
+                search_path=settings.search_path,
+                settings=settings.values,
+                process_id=self._process_id,
+            ),
+            timeout_seconds=settings.timeout_seconds,
+            is_description=is_description,
+        )
+
+    async def _execute(self, portal: _Portal, row_limit: int) -> None:
+        statement = portal.prepared.statement
+        if portal.prepared.query is None and statement.kind is not Kind.SHOW:
+            await self._command(statement)
+            return
+        await self._begin(portal)
+        left = row_limit or None
+        while True:
+            if not portal.rows and portal.answer is not None:
+                portal.rows = list(await portal.answer.rows())
+            if not portal.rows:
+                break
+            if left == 0:
+                self._talk.say(messages.PORTAL_SUSPENDED)
+                return
+            sent = portal.rows[:left]
+            portal.rows = portal.rows[len(sent) :]
+            portal.row_count += len(sent)
+            self._talk.say(*sent)
+            await self._flush()
+            if left is not None:
+                left -= len(sent)
+        await portal.held.aclose()
+        portal.answer = None
+        tag = "SHOW" if statement.kind is Kind.SHOW else f"SELECT {portal.row_count}"
+        portal.row_count = 0
+        self._talk.say(messages.command_complete(tag))
+
+    # -- what is no query --------------------------------------------------------------
+
+    def _show(self, portal: _Portal) -> None:
+        portal.is_begun = True
+        portal.columns = self._columns_of(portal.prepared.statement)
+        found = self._settings.show(portal.prepared.statement)
+        wide = len(found) > 1
+        portal.rows = [
+            messages.data_row(
+                [name.encode(), value.encode()] if wide else [value.encode()]
+            )
+            for name, value in found
+        ]
+
+    async def _command(self, statement: Statement) -> None:
+        talk = self._talk
+        kind = statement.kind
+        tag = kind.value
+        if kind not in {Kind.COMMIT, Kind.ROLLBACK, Kind.ROLLBACK_TO}:
+            talk.check_transaction()
+        match kind:
+            case Kind.EMPTY:
+                talk.say(messages.EMPTY_QUERY)
+                return
+            case Kind.BEGIN:
+                talk.begin()
+            case Kind.COMMIT | Kind.ROLLBACK:
+                tag = talk.finish(commits=kind is Kind.COMMIT)
+            case Kind.ROLLBACK_TO:
+                talk.roll_back_to()
+                tag = "ROLLBACK"
+            case Kind.SET:
+                told = self._settings.set(statement)
+                if told is not None:
+                    talk.say(messages.parameter_status(*told))
+            case Kind.RESET:
+                self._settings.reset(statement)
+            case Kind.DISCARD:
+                talk.forget_statements()
+            case Kind.DEALLOCATE:
+                name = statement.words[-1]
+                is_all = len(statement.words) < 2 or name.upper() == "ALL"
+                talk.forget_statements(None if is_all else name)
+        talk.say(messages.command_complete(tag))
+
+
+def _parameters(prepared: _Prepared, bind: Bind) -> list[Parameter]:
+    formats = list(bind.parameter_formats) or [0]
+    if len(formats) == 1:
+        formats = formats * len(bind.parameters)
+    declared = prepared.declared
+    return [
+        Parameter(
+            declared[place] if place < len(declared) else 0,
+            bool(formats[place]),
+            value,
+        )
+        for place, value in enumerate(bind.parameters)
+    ]

@@ -1,0 +1,270 @@
+"""`SessionSettings`: what SET and SHOW are about; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, final
+
+from queryablestate.sql.catalog_tables import SERVER_VERSION
+from queryablestate.sql.protocol.refusals import SQLError
+from queryablestate.sql.statements import Statement
+
+
+__all__ = ["REPORTED", "SessionSettings"]
+
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "server_version": SERVER_VERSION,
+    "server_version_num": "150000",
+    "server_encoding": "UTF8",
+    "client_encoding": "UTF8",
+    "application_name": "",
+    "is_superuser": "off",
+    "session_authorization": "",
+    "datestyle": "ISO, MDY",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "integer_datetimes": "on",
+    "standard_conforming_strings": "on",
+    "default_transaction_read_only": "on",
+    "transaction_read_only": "on",
+    "in_hot_standby": "off",
+    "transaction_isolation": "read committed",
+    "default_transaction_isolation": "read committed",
+    "max_identifier_length": "63",
+    "max_index_keys": "32",
+    "search_path": "",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "extra_float_digits": "1",
+    "client_min_messages": "notice",
+    "bytea_output": "hex",
+    "row_security": "off",
+    "ssl": "off",
+    "lc_collate": "C",
+    "lc_ctype": "C",
+    "lc_messages": "C",
+    "lc_monetary": "C",
+    "block_size": "8192",
+    "max_connections": "100",
+    "jit": "off",
+    "geqo": "on",
+}
+_FIXED: Final = frozenset(
+    [
+        "server_version",
+        "server_version_num",
+        "server_encoding",
+        "is_superuser",
+        "in_hot_standby",
+        "session_authorization",
+        "integer_datetimes",
+        "max_identifier_length",
+        "ssl",
+    ]
+)
+REPORTED: Final[Mapping[str, str]] = {
+    "server_version": "server_version",
+    "server_encoding": "server_encoding",
+    "client_encoding": "client_encoding",
+    "application_name": "application_name",
+    "is_superuser": "is_superuser",
+    "session_authorization": "session_authorization",
+    "datestyle": "DateStyle",
+    "intervalstyle": "IntervalStyle",
+    "timezone": "TimeZone",
+    "integer_datetimes": "integer_datetimes",
+    "standard_conforming_strings": "standard_conforming_strings",
+    "default_transaction_read_only": "default_transaction_read_only",
+    "in_hot_standby": "in_hot_standby",
+}
+"""Settings that a tool is told of without asking, and how they are spelt then."""
+
+_ONLY: Final = {
+    "client_encoding": frozenset({"utf8", "utf-8", "unicode"}),
+    "standard_conforming_strings": frozenset({"on", "true"}),
+    "default_transaction_read_only": frozenset({"on", "true", "off", "false"}),
+    "intervalstyle": frozenset({"postgres"}),
+    "bytea_output": frozenset({"hex"}),
+}
+_LENGTH_MAX: Final = 1_000
+_SPELT: Final = {
+    "transaction_isolation_level": "transaction_isolation",
+    "time_zone": "timezone",
+    "session_authorization": "session_authorization",
+    "names": "client_encoding",
+}
+_IGNORED: Final = frozenset({"transaction", "constraints", "session", "role"})
+
+
+@final
+class SessionSettings:
+    """
+    The settings of one session.
+
+    Args:
+        user: The name that was given.
+        database: Likewise.
+        given: Parameters of the first message; those that are no settings are ignored.
+        timeout_seconds_max: How long a statement may take at most.
+    """
+
+    def __init__(
+        self,
+        user: str,
+        database: str,
+        given: Mapping[str, str],
+        *,
+        timeout_seconds_max: float,
+    ) -> None:
+        self.user = user
+        self.database = database
+        self._timeout_seconds_max = timeout_seconds_max
+        self._start = dict(_DEFAULTS)
+        self._start["session_authorization"] = user
+        self._start["search_path"] = database
+        self.values = dict(self._start)
+        for name, value in (
+            *given.items(),
+            *_options(given.get("options", "")).items(),
+        ):
+            lowered = name.lower()
+            if lowered in _DEFAULTS and lowered not in _FIXED:
+                self.put(lowered, value.strip("'"))
+        self._start = dict(self.values)
+
+    @property
+    def search_path(self) -> tuple[str, ...]:
+        """Return the jobs that tables without one are looked up in."""
+        names = (
+            name.strip().strip('"') for name in self.values["search_path"].split(",")
+        )
+        return tuple(name for name in names if name and name != "$user")
+
+    @property
+    def timeout_seconds(self) -> float:
+        """Return how long a statement may take."""
+        wanted = self.values["statement_timeout"]
+        for unit, factor in (("ms", 0.001), ("min", 60.0), ("s", 1.0), ("", 0.001)):
+            number = wanted.removesuffix(unit).strip() if unit else wanted
+            if (not unit or wanted.endswith(unit)) and number.isdecimal():
+                seconds = int(number) * factor
+                return (
+                    min(seconds, self._timeout_seconds_max) or self._timeout_seconds_max
+                )
+        return self._timeout_seconds_max
+
+    def reported(self) -> dict[str, str]:
+        """Return what a tool is told at the beginning."""
+        return {spelt: self.values[name] for name, spelt in REPORTED.items()}
+
+    def put(self, name: str, value: str) -> str | None:
+        """
+        Set one, and return what its value is now, or None if it stays what it is.
+
+        Raises:
+            SQLError: If there is none of that name, or it cannot have that value.
+        """
+        lowered = name.lower()
+        if lowered in _FIXED:
+            raise SQLError("55P02", f'parameter "{name}" cannot be changed')
+        if lowered not in _DEFAULTS:
+            if "." in lowered:
+                return None  # an extension's own, as Postgres takes it
+            raise SQLError("42704", f'unrecognized configuration parameter "{name}"')
+        if len(value) > _LENGTH_MAX:
+            raise SQLError("22023", f'the value of "{name}" is too long')
+        allowed = _ONLY.get(lowered)
+        if allowed is not None and value.lower() not in allowed:
+            raise SQLError(
+                "22023",
+                f'invalid value for parameter "{name}": "{value}"',
+                f"it can be {', '.join(sorted(allowed))}",
+            )
+        if lowered in {"timezone", "client_encoding", "datestyle"} or (
+            "read_only" in lowered
+        ):
+            # Times are told in UTC, with that zone beside them: tools convert them.
+            return None
+        self.values[lowered] = value
+        return value
+
+    def set(self, statement: Statement) -> tuple[str, str] | None:
+        """
+        Do what a SET says; return name and value of what tools are told of.
+
+        Raises:
+            SQLError: As `put`.
+        """
+        words = list(statement.words[1:])
+        if words and words[0].lower() in {"session", "local"} and len(words) > 1:
+            words = words[1:]
+        if not words:
+            raise SQLError("42601", "SET wants a name and a value")
+        name = words[0].lower()
+        if name in _IGNORED or name == "characteristics":
+            return None
+        if name == "time" and len(words) > 1:
+            name, words = "timezone", ["timezone", *words[2:]]
+        name = _SPELT.get(name, name)
+        values = words[1:]
+        if len(values) > 1 and values[0] == ".":  # extension.name
+            return None
+        if values and values[0].lower() in {"to", "="}:
+            values = values[1:]
+        if not values:
+            raise SQLError("42601", f"SET {name} wants a value")
+        value = "".join(values).replace(",", ", ")
+        if len(values) == 1 and values[0].lower() == "default":
+            value = self._start.get(name, "")
+            if name in _FIXED or name not in _DEFAULTS:
+                return None
+        done = self.put(name, value)
+        if done is None or name not in REPORTED:
+            return None
+        return REPORTED[name], done
+
+    def reset(self, statement: Statement) -> None:
+        """Do what a RESET says."""
+        name = statement.words[1].lower() if len(statement.words) > 1 else "all"
+        if name == "all":
+            self.values = dict(self._start)
+        elif name in self._start:
+            self.values[name] = self._start[name]
+
+    def show(self, statement: Statement) -> list[tuple[str, str]]:
+        """
+        Return names and values that a SHOW asks for.
+
+        Raises:
+            SQLError: If there is none of that name.
+        """
+        name = "_".join(word.lower() for word in statement.words[1:])
+        name = _SPELT.get(name, name)
+        if name == "all":
+            return sorted(self.values.items())
+        if name not in self.values:
+            raise SQLError(
+                "42704",
+                f'unrecognized configuration parameter "{name}"',
+                "\\dn lists the jobs, \\dt JOB.* its states",
+            )
+        return [(name, self.values[name])]
+
+
+def _options(text: str) -> dict[str, str]:
+    """Return the settings in ``-c name=value`` options."""
+    words = text.replace("\\ ", "\0").split()
+    found = {}
+    for place, word in enumerate(words):
+        pair = word.removeprefix("-c") if word != "-c" else ""
+        if word == "-c" and place + 1 < len(words):
+            pair = words[place + 1]
+        elif word.startswith("--"):
+            pair = word[2:].replace("-", "_")
+        elif not word.startswith("-c"):
+            continue
+        name, mark, value = pair.partition("=")
+        if mark:
+            found[name] = value.replace("\0", " ")
+    return found

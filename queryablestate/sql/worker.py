@@ -1,0 +1,399 @@
+"""
+A process that answers queries: reads what they need of states, and computes.
+
+Theory of operation.  A worker has one job at a time.  The frames of its server come on
+standard input, its own go to standard output; the log goes to standard error.  States
+are read on the event loop, with the caller's own client; the engine computes in a
+thread, so that `Stop` is heard meanwhile.  Rows leave in chunks, each when the server
+wants one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, final
+
+from haservices import HAConfig, open_ha_services
+from nameservice import NameServiceError, configure_logging, get_logger
+from queryablestate.sql import jobs
+from queryablestate.sql.analysis import Query, TableUse, analyse
+from queryablestate.sql.catalog import (
+    SCHEMA,
+    definitions,
+    engine_table,
+    is_catalog_table,
+    needed_tables,
+    to_engine,
+)
+from queryablestate.sql.catalog_rows import catalog_rows
+from queryablestate.sql.catalog_tables import CATALOG, columns_of
+from queryablestate.sql.clients import CallerClients
+from queryablestate.sql.engine import Engine, Parser, refusal_of_engine
+from queryablestate.sql.jobs import (
+    Described,
+    Done,
+    Job,
+    More,
+    Refused,
+    Rows,
+    Setup,
+    Stop,
+)
+from queryablestate.sql.parameters import example_of, parameter_types, values_of
+from queryablestate.sql.protocol.messages import data_row
+from queryablestate.sql.protocol.refusals import SQLError, refusal_of
+from queryablestate.sql.protocol.types import encoder_of
+from queryablestate.sql.reading import all_tables, find_table, read
+from queryablestate.sql.selection import WHOLE, Selection
+from queryablestate.sql.tables import Table, engine_type, quoted
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from queryablestate.client.async_client import AsyncQueryableStateClient
+
+
+__all__ = ["main"]
+
+_CLIENT_COUNT_MAX: Final = 16
+_DEADLINE_SECONDS: Final = 30.0
+_TREE_COUNT_MAX: Final = 200
+_BATCHES_AT_ONCE: Final = 16
+_CHUNK_SIZE_BYTES: Final = 256 * 1024
+_ROW_COUNT_FIRST: Final = 64
+_ROW_COUNT_MAX: Final = 4_096
+
+
+@final
+class _Worker:
+    """One process."""
+
+    def __init__(
+        self, setup: Setup, clients: CallerClients, writer: asyncio.StreamWriter
+    ) -> None:
+        self._setup = setup
+        self._clients = clients
+        self._writer = writer
+        self._parser = Parser()
+        self._trees: OrderedDict[str, str] = OrderedDict()
+        self._engine: Engine | None = None
+        self._spare: Engine | None = None
+        self._more = asyncio.Semaphore(0)
+        self._log = get_logger(component="sql-worker")
+
+    async def serve(self, reader: asyncio.StreamReader) -> None:
+        """Do jobs until the server is gone."""
+        task: asyncio.Task[None] | None = None
+        number = 0
+        while True:
+            try:
+                frame = await jobs.receive(reader, jobs.to_worker)
+            except EOFError:
+                if task is not None:
+                    task.cancel()
+                return
+            match frame:
+                case Job():
+                    number = frame.number
+                    self._more = asyncio.Semaphore(2)
+                    task = asyncio.create_task(self._do(frame))
+                    task.add_done_callback(self._check)
+                case More() if frame.number == number:
+                    self._more.release()
+                case Stop() if frame.number == number and task is not None:
+                    task.cancel()
+                    if self._engine is not None:
+                        self._engine.interrupt()
+
+    def _check(self, task: asyncio.Task[None]) -> None:
+        """End the process if a job had no answer: the server starts another one."""
+        if not task.cancelled() and task.exception() is not None:
+            self._log.error("worker.failed", exc_info=task.exception())
+            os._exit(1)
+
+    async def _do(self, job: Job) -> None:
+        answer: Done | Refused = Done(number=job.number)
+        try:
+            try:
+                async with asyncio.timeout(job.timeout_seconds):
+                    await self._answer(job)
+            except TimeoutError:
+                raise SQLError(
+                    "57014",
+                    f"the statement took longer than {job.timeout_seconds:g} seconds",
+                    "ask for less, or start 'lodestar sql' with a longer "
+                    "--statement-timeout",
+                ) from None
+        except asyncio.CancelledError:
+            answer = _refused(
+                job, SQLError("57014", "canceling statement due to user request")
+            )
+        except (SQLError, NameServiceError) as error:
+            answer = _refused(job, refusal_of(error))
+        except Exception as error:  # noqa: BLE001 (the server is told, the log has it)
+            refusal = refusal_of_engine(error)
+            if refusal is None:
+                self._log.exception("statement.failed", error_type=type(error).__name__)
+                refusal = refusal_of(error)
+            answer = _refused(job, refusal)
+        finally:
+            await self._discard()
+        jobs.send(self._writer, answer)
+        await self._writer.drain()
+        if self._spare is None:
+            # To make one takes some milliseconds: the next statement need not wait.
+            self._spare = await asyncio.to_thread(self._make_engine)
+
+    def _make_engine(self) -> Engine:
+        return Engine(self._setup.memory_limit_bytes, self._setup.thread_count)
+
+    async def _discard(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.interrupt()
+            await asyncio.shield(asyncio.to_thread(engine.close))
+
+    async def _answer(self, job: Job) -> None:
+        query = self._query(job.text)
+        session = job.session
+        async with self._clients.client_of(job.token) as client:
+            found = await _find(client, query, session.search_path)
+            tables = list({id(table): table for table in found.values()}.values())
+            declared = [one.oid for one in job.parameters]
+            oids = parameter_types(query, tables, declared)
+            if job.is_description:
+                values = {
+                    str(n): example_of(oid) for n, oid in enumerate(oids, start=1)
+                }
+            else:
+                values = values_of(oids, job.parameters)
+            values = {name: values[name] for name in query.parameters}
+            if self._spare is None:
+                self._spare = await asyncio.to_thread(self._make_engine)
+            engine, self._spare = self._spare, None
+            self._engine = engine
+            await _fill(
+                engine, client, query, found, values, is_empty=job.is_description
+            )
+            text = job.text
+            if to_engine(query, session):
+                text = engine.text_of(json.dumps(query.tree))
+                await _fill_catalog(engine, client, query, job)
+        if job.is_description:
+            columns = await asyncio.to_thread(engine.describe, text, values)
+        else:
+            columns = await asyncio.to_thread(engine.execute, text, values)
+        columns = _named(columns, query)
+        jobs.send(
+            self._writer,
+            Described(number=job.number, columns=columns, parameters=oids),
+        )
+        await self._writer.drain()
+        if not job.is_description:
+            await self._send_rows(job, engine, columns)
+
+    def _query(self, text: str) -> Query:
+        tree = self._trees.get(text)
+        if tree is None:
+            tree = self._trees[text] = self._parser.tree_of(text)
+            if len(self._trees) > _TREE_COUNT_MAX:
+                self._trees.popitem(last=False)
+        return analyse(tree)  # made anew: `to_engine` changes it
+
+    async def _send_rows(
+        self, job: Job, engine: Engine, columns: Sequence[tuple[str, str]]
+    ) -> None:
+        formats = job.result_formats or [0]
+        if len(formats) == 1:
+            formats = formats * len(columns)
+        if len(formats) != len(columns):
+            raise SQLError(
+                "08P01", f"{len(columns)} columns have {len(formats)} formats"
+            )
+        encoders = [
+            encoder_of(kind, is_binary=bool(form))
+            for (_, kind), form in zip(columns, formats, strict=True)
+        ]
+        count = _ROW_COUNT_FIRST
+
+        def next_rows() -> list[bytes]:
+            return [
+                data_row(
+                    [
+                        None if value is None else encode(value)
+                        for value, encode in zip(row, encoders, strict=True)
+                    ]
+                )
+                for row in engine.fetch(count)
+            ]
+
+        while rows := await asyncio.to_thread(next_rows):
+            await self._more.acquire()
+            jobs.send(self._writer, Rows(number=job.number, rows=rows))
+            await self._writer.drain()
+            size = sum(map(len, rows))
+            if size < _CHUNK_SIZE_BYTES // 2:
+                count = min(count * 2, _ROW_COUNT_MAX)
+            elif size > _CHUNK_SIZE_BYTES:
+                count = max(1, count // 2)
+
+
+def _refused(job: Job, error: SQLError) -> Refused:
+    return Refused(
+        number=job.number,
+        sqlstate=error.sqlstate,
+        message=error.message,
+        hint=error.hint,
+        position=error.position,
+    )
+
+
+def _named(columns: Sequence[tuple[str, str]], query: Query) -> list[tuple[str, str]]:
+    """Return *columns* with the names that Postgres would give them."""
+    names = query.output_names
+    if None in names or len(names) != len(columns):
+        return list(columns)
+    return [(name or "", kind) for name, (_, kind) in zip(names, columns, strict=True)]
+
+
+async def _find(
+    client: AsyncQueryableStateClient, query: Query, search_path: Sequence[str]
+) -> dict[tuple[str, str], Table]:
+    """Return the states that *query* names, by how they are written, in lower case."""
+    found: dict[tuple[str, str], Table] = {}
+    for use in query.tables:
+        if is_catalog_table(use.schema, use.name):
+            _check_catalog(use)
+            continue
+        written = (use.schema.lower(), use.name.lower())
+        table = await find_table(client, use.schema, use.name, search_path)
+        known = found.setdefault(written, table)
+        if (known.job_id, known.name) != (table.job_id, table.name):
+            raise SQLError(
+                "42P09", f"two states are called {use.schema}.{use.name} but for case"
+            )
+    return found
+
+
+def _check_catalog(use: TableUse) -> None:
+    is_information = use.schema.lower() == "information_schema"
+    name = f"information_schema.{use.name}" if is_information else use.name
+    if name.lower() not in CATALOG:
+        raise SQLError("42P01", f'relation "{use.schema}.{use.name}" does not exist')
+
+
+async def _fill(
+    engine: Engine,
+    client: AsyncQueryableStateClient,
+    query: Query,
+    found: Mapping[tuple[str, str], Table],
+    values: Mapping[str, Any],
+    *,
+    is_empty: bool,
+) -> None:
+    """Make the tables of a query, with the rows that it needs."""
+    for written, table in found.items():
+        schema, name = quoted(written[0] or "main"), quoted(written[1])
+        columns = table.columns(query.column_names)
+        types = {one.name: engine_type(one.type) for one in table.fields}
+        engine.create(schema, name, {quoted(one): types[one] for one in columns})
+        if is_empty:
+            continue
+        uses = [
+            use
+            for use in query.tables
+            if (use.schema.lower(), use.name.lower()) == written
+        ]
+        selection = _selection(query, table, uses, values)
+        row_limit = None
+        if query.simple is not None and (selection.is_exact or not uses[0].conjuncts):
+            row_limit = query.row_limit(values)
+        waiting: list[Any] = []
+        async for batch in read(client, table, selection, columns, row_limit):
+            waiting.append(batch)
+            if len(waiting) >= _BATCHES_AT_ONCE:
+                engine.insert_batches(schema, name, waiting)
+                waiting = []
+        engine.insert_batches(schema, name, waiting)
+
+
+def _selection(
+    query: Query, table: Table, uses: Sequence[TableUse], values: Mapping[str, Any]
+) -> Selection:
+    """Return what of a table is needed by all places that name it."""
+    selections = [query.selection(table.key, use, values) for use in uses]
+    if all(one == selections[0] for one in selections):
+        return selections[0]
+    return WHOLE
+
+
+async def _fill_catalog(
+    engine: Engine, client: AsyncQueryableStateClient, query: Query, job: Job
+) -> None:
+    """Make what a query asks of the catalog."""
+    for definition in definitions(query, job.session):
+        engine.define(definition)
+    needed = needed_tables(query)
+    if not needed or job.is_description:
+        return
+    tables = await all_tables(client)
+    rows = catalog_rows(await client.jobs(), tables, job.session)
+    for name in needed:
+        if rows[name]:
+            engine.insert_columns(
+                SCHEMA,
+                engine_table(name),
+                {
+                    column: [row.get(column) for row in rows[name]]
+                    for column in columns_of(name)
+                },
+            )
+
+
+async def _pipes() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return standard input and output as streams."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1024 * 1024)
+    await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer
+    )
+    # What prints by mistake is not to be taken for a frame.
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    transport, protocol = await loop.connect_write_pipe(
+        asyncio.streams.FlowControlMixin, out
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+async def _main() -> None:
+    reader, writer = await _pipes()
+    setup = await jobs.receive(reader, jobs.to_worker)
+    assert isinstance(setup, Setup)
+    settings: dict[str, Any] = dict(setup.settings)
+    with open_ha_services(HAConfig(**settings)) as ha:
+        clients = CallerClients(
+            ha, count_max=_CLIENT_COUNT_MAX, deadline_seconds=_DEADLINE_SECONDS
+        )
+        worker = _Worker(setup, clients, writer)
+        try:
+            await worker.serve(reader)
+        finally:
+            await clients.close()
+
+
+def main() -> None:
+    """Run one, until standard input ends."""
+    configure_logging("warning")
+    with contextlib.suppress(EOFError, KeyboardInterrupt, BrokenPipeError):
+        asyncio.run(_main())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,317 @@
+"""`Workers`: the processes that answer queries, and the answers as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Final, final
+
+from nameservice import get_logger
+from queryablestate.sql import jobs
+from queryablestate.sql.jobs import (
+    Described,
+    Done,
+    FromWorker,
+    Job,
+    More,
+    Refused,
+    Rows,
+    Setup,
+    Stop,
+)
+from queryablestate.sql.protocol.refusals import SQLError
+from queryablestate.sql.turns import Turns
+
+
+if TYPE_CHECKING:
+    from queryablestate.sql.jobs import Parameter, SessionFacts
+
+
+__all__ = ["Answer", "Workers"]
+
+_GRACE_SECONDS: Final = 5.0
+_STREAM_LIMIT_BYTES: Final = 1024 * 1024
+
+
+@final
+class Answer:
+    """
+    What a worker answers to one job.
+
+    Attributes:
+        columns: Names, and types as the engine has them.
+        parameters: The types of the parameters.
+    """
+
+    def __init__(self, process: _Process, job: Job) -> None:
+        self._process = process
+        self._number = job.number
+        self._is_over = False
+        loop = asyncio.get_running_loop()
+        self._until = loop.time() + job.timeout_seconds + _GRACE_SECONDS
+        self.columns: Sequence[tuple[str, str]] = ()
+        self.parameters: Sequence[int] = ()
+
+    async def begin(self) -> None:
+        """
+        Learn the columns.
+
+        Raises:
+            SQLError: If the job has failed.
+        """
+        frame = await self._next()
+        assert isinstance(frame, Described)
+        self.columns = frame.columns
+        self.parameters = frame.parameters
+
+    async def rows(self) -> Sequence[bytes]:
+        """
+        Return the next rows; none at the end.
+
+        Raises:
+            SQLError: If the job has failed.
+        """
+        if self._is_over:
+            return ()
+        frame = await self._next()
+        if isinstance(frame, Done):
+            return ()
+        assert isinstance(frame, Rows)
+        self._process.send(More(number=self._number))
+        return frame.rows
+
+    async def _next(self) -> FromWorker:
+        while True:
+            try:
+                async with asyncio.timeout_at(self._until):
+                    frame = await self._process.receive()
+            except TimeoutError:
+                # It keeps its time itself, unless something is wrong with it.
+                self._process.kill()
+                raise SQLError("57014", "the statement took too long") from None
+            if frame.number != self._number:
+                continue
+            if isinstance(frame, Done | Refused):
+                self._is_over = True
+            if isinstance(frame, Refused):
+                raise SQLError(
+                    frame.sqlstate, frame.message, frame.hint, position=frame.position
+                )
+            return frame
+
+    async def end(self) -> None:
+        """Have the worker be ready for the next job, or end it."""
+        if self._is_over or not self._process.is_alive:
+            return
+        self._process.send(Stop(number=self._number))
+        try:
+            async with asyncio.timeout(_GRACE_SECONDS):
+                while not self._is_over:
+                    try:
+                        await self._next()
+                    except SQLError:  # it has said so, or has ended
+                        return
+        except TimeoutError:
+            self._process.kill()
+
+
+@final
+class _Process:
+    """One worker."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.is_alive = True
+
+    @classmethod
+    async def start(cls, setup: Setup) -> _Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "queryablestate.sql.worker",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=_STREAM_LIMIT_BYTES,
+            start_new_session=True,  # a terminal's Ctrl-C is for the server
+        )
+        started = cls(process)
+        started.send(setup)
+        return started
+
+    def send(self, frame: jobs.ToWorker) -> None:
+        assert self._process.stdin is not None
+        if self.is_alive:
+            jobs.send(self._process.stdin, frame)
+
+    async def receive(self) -> FromWorker:
+        assert self._process.stdout is not None
+        try:
+            frame: FromWorker = await jobs.receive(
+                self._process.stdout, jobs.from_worker
+            )
+        except (EOFError, OSError):
+            self.kill()
+            raise SQLError(
+                "57P01",
+                "the process that ran this statement has ended",
+                "ask again; if it ends again, ask for less at once",
+            ) from None
+        return frame
+
+    def kill(self) -> None:
+        self.is_alive = False
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def close(self) -> None:
+        assert self._process.stdin is not None
+        self.is_alive = False
+        self._process.stdin.close()
+        try:
+            async with asyncio.timeout(_GRACE_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
+
+
+@final
+class Workers:
+    """
+    A number of worker processes.  For one event loop.
+
+    Args:
+        setup: What each is told first.
+        count: How many.
+    """
+
+    def __init__(self, setup: Setup, count: int) -> None:
+        self._setup = setup
+        self._count = count
+        self._turns = Turns(count)
+        self._idle: list[_Process] = []
+        self._all: set[_Process] = set()
+        self._numbers = itertools.count(1)
+        self._log = get_logger(component="sql")
+        self.restart_count = 0
+
+    @property
+    def running_count(self) -> int:
+        """Return how many statements run."""
+        return self._turns.running_count
+
+    @property
+    def waiting_count(self) -> int:
+        """Return how many statements wait for their turn."""
+        return self._turns.waiting_count
+
+    async def start(self) -> None:
+        """Start them."""
+        for _ in range(self._count):
+            self._idle.append(await self._start_one())
+
+    async def _start_one(self) -> _Process:
+        process = await _Process.start(self._setup)
+        self._all.add(process)
+        return process
+
+    @contextlib.asynccontextmanager
+    async def answer(
+        self,
+        caller: str,
+        *,
+        token: str | None,
+        text: str,
+        parameters: list[Parameter],
+        result_formats: Sequence[int],
+        session: SessionFacts,
+        timeout_seconds: float,
+        is_description: bool = False,
+    ) -> AsyncIterator[Answer]:
+        """
+        Run a query, or describe it.
+
+        Args:
+            caller: Whose turn it is to be.
+            token: Of the caller.
+            text: The query.
+            parameters: Values, or types alone for a description.
+            result_formats: As in a `Bind`.
+            session: Whose it is.
+            timeout_seconds: How long it may take in all, without waiting for its turn.
+            is_description: Whether only its columns are wanted.
+
+        Raises:
+            SQLError: If too many wait, or the query fails.
+        """
+        await self._wait(caller, timeout_seconds)
+        try:
+            process = await self._take()
+            job = Job(
+                number=next(self._numbers),
+                token=token,
+                text=text,
+                parameters=parameters,
+                result_formats=list(result_formats),
+                is_description=is_description,
+                session=session,
+                timeout_seconds=timeout_seconds,
+            )
+            answer = Answer(process, job)
+            try:
+                process.send(job)
+                await answer.begin()
+                yield answer
+            finally:
+                await asyncio.shield(self._give_back(process, answer))
+        finally:
+            self._turns.done(caller)
+            self._call_next()
+
+    async def _wait(self, caller: str, timeout_seconds: float) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns.ask(caller, turn)
+        self._call_next()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await turn
+        except BaseException as error:
+            if not self._turns.withdraw(caller, turn):
+                self._turns.done(caller)
+                self._call_next()
+            if isinstance(error, TimeoutError):
+                raise SQLError(
+                    "57014", "other statements took too long", "ask again later"
+                ) from None
+            raise
+
+    def _call_next(self) -> None:
+        for turn in self._turns.next_tickets():
+            if not turn.done():
+                turn.set_result(None)
+
+    async def _take(self) -> _Process:
+        while self._idle:
+            process = self._idle.pop()
+            if process.is_alive:
+                return process
+            self._all.discard(process)
+        return await self._start_one()
+
+    async def _give_back(self, process: _Process, answer: Answer) -> None:
+        await answer.end()
+        if process.is_alive:
+            self._idle.append(process)
+            return
+        self._all.discard(process)
+        self.restart_count += 1
+        self._log.warning("worker.ended")
+        self._idle.append(await self._start_one())
+
+    async def close(self) -> None:
+        """End all.  Idempotent."""
+        processes, self._all = self._all, set()
+        await asyncio.gather(*(process.close() for process in processes))

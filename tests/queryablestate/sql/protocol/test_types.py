@@ -1,0 +1,144 @@
+"""Values as Postgres writes them, and reads them."""
+
+from __future__ import annotations
+
+import math
+import struct
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queryablestate.sql.protocol.parameter_values import decode_parameter
+from queryablestate.sql.protocol.refusals import SQLError
+from queryablestate.sql.protocol.types import (
+    BY_NAME,
+    column_of,
+    encoder_of,
+    type_of_engine,
+)
+
+
+pytestmark = pytest.mark.proves("F6")
+
+MOMENT = datetime(2026, 3, 1, 12, 30, 0, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("BOOLEAN", True, b"t"),
+        ("BLOB", b"\0\xff", b"\\x00ff"),
+        ("BIGINT", -5, b"-5"),
+        ("HUGEINT", 2**100, str(2**100).encode()),
+        ("DOUBLE", 1.0, b"1"),
+        ("DOUBLE", 0.1, b"0.1"),
+        ("DOUBLE", math.nan, b"NaN"),
+        ("DOUBLE", -math.inf, b"-Infinity"),
+        ("FLOAT", struct.unpack("f", struct.pack("f", 0.1))[0], b"0.1"),
+        ("FLOAT", 16777217.0, b"1.67772e+07"),
+        ("DECIMAL(9,2)", Decimal("1E+3"), b"1000"),
+        ("VARCHAR", "a\0\u00fc", b"a\xc3\xbc"),
+        ("DATE", date(2026, 3, 1), b"2026-03-01"),
+        ("TIME", time(1, 2, 3), b"01:02:03"),
+        ("TIMESTAMP", MOMENT.replace(tzinfo=None), b"2026-03-01 12:30:00.000005"),
+        ("TIMESTAMP WITH TIME ZONE", MOMENT, b"2026-03-01 12:30:00.000005+00"),
+        ("INTERVAL", timedelta(days=1, seconds=3661), b"1 days 01:01:01"),
+        ("INTERVAL", timedelta(seconds=-1), b"-00:00:01"),
+        ("INTEGER[]", [1, None], b"{1,NULL}"),
+        ("VARCHAR[]", ["", "null", 'a"b', "x y"], b'{"","null","a\\"b","x y"}'),
+        ("STRUCT(a INTEGER)", {"a": None}, b'{"a": null}'),
+        ("MAP(VARCHAR, INTEGER)", {"k": 1}, b'{"k": 1}'),
+        ("INTEGER[][]", [[1], None], b"[[1], null]"),
+        ('"NULL"', "x", b"x"),
+    ],
+)
+def test_a_value_is_text(kind: str, value: Any, expected: bytes) -> None:
+    """As psql shows it."""
+    found = encoder_of(kind, is_binary=False)(value)
+    if kind == "FLOAT" and value > 1:
+        assert float(found) == pytest.approx(value)
+    else:
+        assert found == expected
+
+
+PLAIN = {
+    "BIGINT": st.integers(-(2**63), 2**63 - 1),
+    "INTEGER": st.integers(-(2**31), 2**31 - 1),
+    "SMALLINT": st.integers(-(2**15), 2**15 - 1),
+    "BOOLEAN": st.booleans(),
+    "DOUBLE": st.floats(allow_nan=False),
+    "FLOAT": st.floats(allow_nan=False, width=32),
+    "VARCHAR": st.text(st.characters(exclude_characters="\0", codec="utf-8")),
+    "BLOB": st.binary(),
+    "DATE": st.dates(),
+    "TIMESTAMP": st.datetimes(),
+    "TIMESTAMP WITH TIME ZONE": st.datetimes(
+        min_value=datetime(1, 1, 2),  # noqa: DTZ001 (Hypothesis adds the zone)
+        max_value=datetime(9999, 12, 30),  # noqa: DTZ001 (likewise)
+        timezones=st.just(UTC),
+    ),
+    "DECIMAL(38,10)": st.decimals(
+        allow_nan=False,
+        allow_infinity=False,
+        places=10,
+        min_value=-(10**20),
+        max_value=10**20,
+    ),
+    "UUID": st.uuids(),
+}
+
+
+@given(st.data(), st.sampled_from(sorted(PLAIN)), st.booleans())
+def test_what_is_written_is_read(
+    data: st.DataObject, kind: str, is_binary: bool
+) -> None:
+    """In both forms, and in arrays."""
+    value = data.draw(PLAIN[kind])
+    found, _, _ = type_of_engine(kind)
+    raw = encoder_of(kind, is_binary=is_binary)(value)
+    read = decode_parameter(raw, found.oid, is_binary=is_binary)
+    if kind == "FLOAT":  # as few digits as it takes, so the same with 32 bits
+        read = struct.unpack("f", struct.pack("f", read))[0]
+        is_binary = True
+    assert read == value
+    raw = encoder_of(f"{kind}[]", is_binary=is_binary)([value, None])
+    assert decode_parameter(raw, found.array_oid, is_binary=is_binary) == [value, None]
+
+
+@given(
+    st.sampled_from(sorted(one.oid for one in BY_NAME.values())),
+    st.binary(),
+    st.booleans(),
+)
+def test_rubbish_is_no_value(oid: int, raw: bytes, is_binary: bool) -> None:
+    """It is refused with a sentence, or it is one."""
+    for one in (oid, BY_NAME["int4"].array_oid):
+        refused = None
+        try:
+            decode_parameter(raw, one, is_binary=is_binary)
+        except SQLError as error:
+            refused = error
+        assert refused is None or refused.sqlstate in {"22P02", "0A000"}
+
+
+def test_null_and_unknown_types() -> None:
+    """Null is of every type; a type that is not known is named."""
+    assert decode_parameter(None, 12345, is_binary=True) is None
+    assert decode_parameter(b"x", 705, is_binary=False) == "x"
+    with pytest.raises(SQLError, match="12345"):
+        decode_parameter(b"x", 12345, is_binary=False)
+    assert decode_parameter(b"\\x00", 17, is_binary=False) == b"\0"
+    assert decode_parameter(str(UUID(int=1)).encode(), 2950, is_binary=False).int == 1
+
+
+def test_columns_are_described() -> None:
+    """With sizes, and the precision of decimals."""
+    assert column_of("n", "BIGINT").type_size == 8
+    assert column_of("d", "DECIMAL(9,2)").type_modifier == ((9 << 16) | 2) + 4
+    assert column_of("l", "INTEGER[]").type_oid == 1007
+    assert column_of("e", "ENUM('a')").type_oid == 25

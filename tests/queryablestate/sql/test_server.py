@@ -1,0 +1,583 @@
+"""Rights, limits and bad company of a server of SQL."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from haservices import HAConfig, HAServices, open_ha_services
+from haservices.testing import LeaderServer, ServerConfig
+from nameservice import ConfigurationError, LocalProtocolError
+from queryablestate import (
+    NodeConfig,
+    QueryStateProxyServer,
+    StateNode,
+    token_sha256,
+)
+from queryablestate.connect.tokens import generate_token
+from queryablestate.local_cluster import LocalStateCluster
+from queryablestate.proxy.config_toml import parse_proxy_config
+from queryablestate.sql.config import SQLConfig
+from queryablestate.sql.server import SQLServer
+from tests.lodestar.publishing import Publisher
+from tests.queryablestate.sql.conftest import DELAYS, SCHEMAS, Served, first_rows
+from tests.queryablestate.sql.protocol.test_conversation import message, startup
+from tests.recording import WAIT_SECONDS
+
+
+psycopg: Any = pytest.importorskip("psycopg")
+
+pytestmark = [pytest.mark.shells, pytest.mark.proves("F6")]
+
+TLS = Path(__file__).parents[2] / "haservices" / "tls"
+TOKENS = {name: generate_token() for name in ("writer", "node", "reader", "hasty")}
+ACCESS = """
+[callers.writer]
+token_sha256 = "{writer}"
+write = ["flights/*"]
+read = ["flights/*"]
+
+[callers.node]
+token_sha256 = "{node}"
+node = true
+
+[callers.reader]
+token_sha256 = "{reader}"
+read = ["flights/delays"]
+
+[callers.hasty]
+token_sha256 = "{hasty}"
+read = ["flights/*"]
+
+[[rate_limits]]
+scope = "caller"
+caller = "hasty"
+keys_per_second = 0.01
+burst = 2
+"""
+
+
+def connect(server: SQLServer, password: str | None = None, **options: Any) -> Any:
+    """Return a connection of psycopg."""
+    host, _, port = server.address.rpartition(":")
+    return psycopg.connect(
+        host=host,
+        port=port,
+        user="me",
+        dbname="flights",
+        password=password,
+        autocommit=True,
+        **options,
+    )
+
+
+def refusal_of(connection: Any, statement: str) -> Any:
+    """Return the error that *statement* is answered with."""
+    with pytest.raises(psycopg.Error) as caught:
+        connection.execute(statement).fetchall()
+    return caught.value
+
+
+@pytest.fixture(scope="module")
+def guarded(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[HAServices, SQLServer]]:
+    """Return a server in front of a proxy that lists callers."""
+    hashes = {name: token_sha256(token) for name, token in TOKENS.items()}
+    with (
+        LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as names,
+        open_ha_services(HAConfig(url=names.url)) as ha,
+        QueryStateProxyServer(
+            ha, parse_proxy_config(ACCESS.format(**hashes), source="here")
+        ),
+        StateNode(
+            ha,
+            NodeConfig(
+                data_dir=tmp_path_factory.mktemp("node"),
+                node_id="node-1",
+                token=TOKENS["node"],
+            ),
+        ) as node,
+        SQLServer(ha, SQLConfig(bind="127.0.0.1:0")) as server,
+    ):
+        node.wait_until_registered(30.0)
+        publisher = Publisher(ha.config, "flights", SCHEMAS, token=TOKENS["writer"])
+        publisher.write(first_rows())
+        yield ha, server
+
+
+class TestRights:
+    def test_a_token_is_the_caller(self, guarded: tuple[HAServices, SQLServer]) -> None:
+        """It sees what it may, on every way, and nothing else."""
+        with connect(guarded[1], TOKENS["reader"]) as reader:
+            assert reader.execute(
+                "SELECT flights FROM delays WHERE carrier = 'AA'"
+            ).fetchall()
+            assert reader.execute("SELECT count(*) FROM delays").fetchone() == (5,)
+            tables = reader.execute("SELECT tablename FROM pg_tables").fetchall()
+            assert tables == [("delays",)]
+            for statement in (
+                "SELECT * FROM log WHERE carrier = 'AA'",
+                "SELECT count(*) FROM delays, log",
+                "SELECT * FROM flights.none",
+            ):
+                assert refusal_of(reader, statement).sqlstate in {"42501", "42P01"}
+
+    @pytest.mark.parametrize("password", ["wrong", "x" * 3_000, "ü", "A" * 43])
+    def test_another_password_is_refused(
+        self, guarded: tuple[HAServices, SQLServer], password: str
+    ) -> None:
+        """Before anything is told."""
+        with pytest.raises(psycopg.OperationalError) as caught:
+            connect(guarded[1], password)
+        assert password not in str(caught.value)
+
+    def test_without_a_password_nobody_is_let_in(
+        self, guarded: tuple[HAServices, SQLServer]
+    ) -> None:
+        """It is asked for."""
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            connect(guarded[1])
+
+    def test_a_rate_is_told_with_a_hint(
+        self, guarded: tuple[HAServices, SQLServer]
+    ) -> None:
+        """When to ask again."""
+        with connect(guarded[1], TOKENS["hasty"]) as hasty:
+            for _ in range(5):
+                with contextlib.suppress(psycopg.Error):
+                    hasty.execute("SELECT flights FROM delays WHERE carrier = 'AA'")
+            refused = refusal_of(hasty, "SELECT day FROM delays WHERE carrier = 'AA'")
+        assert refused.sqlstate == "53400"
+        assert "ask again in" in refused.diag.message_hint
+
+    def test_no_token_is_logged_or_shown(
+        self, guarded: tuple[HAServices, SQLServer], capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """Nor by what a caller may ask of the engine or of the catalog."""
+        with connect(guarded[1], TOKENS["reader"]) as reader:
+            shown = reader.execute("SELECT * FROM pg_settings").fetchall()
+            reader.execute("SHOW ALL").fetchall()
+            refusal_of(reader, "SELECT broken(")
+        written = capfd.readouterr()
+        for token in TOKENS.values():
+            assert token not in json.dumps([shown, written.out, written.err])
+
+
+class TestTLS:
+    def config(self, **settings: Any) -> SQLConfig:
+        """Return settings with a certificate."""
+        return SQLConfig(
+            bind="127.0.0.1:0",
+            certificate_file=str(TLS / "server.pem"),
+            certificate_key_file=str(TLS / "server.pem"),
+            **settings,
+        )
+
+    def test_a_session_is_encrypted(self, served: Served) -> None:
+        """Where files are given; a tool verifies the certificate."""
+        with (
+            SQLServer(served.ha, self.config(worker_count=1)) as server,
+            connect(server, sslmode="require") as connection,
+        ):
+            assert connection.pgconn.ssl_in_use
+            assert connection.execute(
+                "SELECT flights FROM delays WHERE carrier = 'B6'"
+            ).fetchall() == [(1,)]
+
+    def test_what_is_sent_before_tls_is_not_believed(self, served: Served) -> None:
+        """Another could have put it there."""
+        with SQLServer(served.ha, self.config(worker_count=1)) as server:
+            host, _, port = server.address.rpartition(":")
+            with socket.create_connection((host, int(port)), WAIT_SECONDS) as plain:
+                plain.sendall(struct.pack("!ii", 8, 80877103) + startup(user="me"))
+                assert plain.recv(100) == b""
+
+    @pytest.mark.parametrize(
+        ("settings", "words"),
+        [
+            ({"bind": "0.0.0.0:5432"}, "--insecure"),
+            ({"bind": "nowhere"}, "HOST:PORT"),
+            ({"bind": "127.0.0.1:70000"}, "HOST:PORT"),
+            ({"certificate_file": "x.pem"}, "certificate_key_file"),
+            ({"worker_count": 0}, "worker_count"),
+            ({"memory_limit_bytes": 1}, "memory_limit_bytes"),
+            ({"statement_timeout_seconds": -1}, "statement_timeout_seconds"),
+            ({"is_insecure_allowed": 1}, "is_insecure_allowed"),
+        ],
+    )
+    def test_settings_that_cannot_be_are_refused(
+        self, settings: dict[str, Any], words: str
+    ) -> None:
+        """With what to change."""
+        with pytest.raises(ConfigurationError, match=words):
+            SQLConfig(**settings)
+
+    def test_other_machines_are_served_over_tls(self) -> None:
+        """Or where it is accepted that they are not."""
+        assert SQLConfig(bind="0.0.0.0:0", is_insecure_allowed=True).bind == "0.0.0.0:0"
+        assert self.config().certificate_file
+        far = SQLConfig(
+            bind="[::]:1",
+            certificate_file=str(TLS / "server.pem"),
+            certificate_key_file=str(TLS / "server.pem"),
+        )
+        assert far.is_tls_required
+
+    def test_files_that_are_none_are_refused(
+        self, served: Served, tmp_path: Path
+    ) -> None:
+        """When the server is made."""
+        with pytest.raises(ConfigurationError, match="certificate_file"):
+            SQLServer(
+                served.ha,
+                SQLConfig(
+                    certificate_file=str(tmp_path / "none"),
+                    certificate_key_file=str(tmp_path / "none"),
+                ),
+            )
+
+
+class TestLimits:
+    def test_a_query_that_needs_more_memory_is_refused(self, served: Served) -> None:
+        """And the next one is answered."""
+        with connect(served.server) as connection:
+            refused = refusal_of(
+                connection, "SELECT list(i) FROM generate_series(1, 100000000) s(i)"
+            )
+            assert refused.sqlstate == "53200"
+            assert "--memory-limit" in refused.diag.message_hint
+            assert connection.execute("SELECT count(*) FROM delays").fetchone() == (5,)
+
+    def test_a_statement_ends_with_its_time(self, served: Served) -> None:
+        """That of the session, which is no longer than the server's."""
+        with connect(served.server, options="-c statement_timeout=300ms") as connection:
+            refused = refusal_of(connection, LONG)
+            assert refused.sqlstate == "57014"
+            assert connection.execute("SELECT count(*) FROM delays").fetchone() == (5,)
+
+    def test_a_statement_is_cancelled(self, served: Served) -> None:
+        """By its own session's secret, and by no other."""
+        with connect(served.server) as connection:
+            started = threading.Event()
+
+            def cancel() -> None:
+                started.wait(WAIT_SECONDS)
+                while served.server.observe().figures["queries_running"] == 0:
+                    pass
+                process_id = connection.pgconn.backend_pid
+                guess = struct.pack("!iiII", 16, 80877102, process_id, 1)
+                with socket.create_connection((served.host, served.port)) as other:
+                    other.sendall(guess)
+                    assert other.recv(10) == b""
+                connection.cancel_safe(timeout=WAIT_SECONDS)
+
+            thread = threading.Thread(target=cancel)
+            thread.start()
+            started.set()
+            refused = refusal_of(connection, LONG)
+            thread.join()
+            assert refused.sqlstate == "57014"
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+    def test_one_heavy_caller_does_not_hold_others(self, served: Served) -> None:
+        """Its second statement waits; points go on at once."""
+        with contextlib.ExitStack() as stack:
+            heavy = [stack.enter_context(connect(served.server)) for _ in range(3)]
+            threads = [
+                threading.Thread(target=refusal_of, args=(one, LONG)) for one in heavy
+            ]
+            for thread in threads:
+                thread.start()
+            while int(served.server.observe().figures["queries_waiting"]) < 2:
+                pass
+            assert served.server.observe().figures["queries_running"] == 1
+            with connect(served.server) as other:
+                for name in ("AA", "B6", "DL"):
+                    rows = other.execute(
+                        "SELECT carrier FROM delays WHERE carrier = %s", [name]
+                    ).fetchall()
+                    assert rows == [(name,)]
+            for one in heavy:
+                one.cancel_safe(timeout=WAIT_SECONDS)
+            for thread in threads:
+                thread.join()
+
+    def test_a_worker_that_is_killed_costs_its_statement(self, served: Served) -> None:
+        """And is replaced."""
+        with (
+            SQLServer(
+                served.ha, SQLConfig(bind="127.0.0.1:0", worker_count=1)
+            ) as server,
+            connect(server) as connection,
+        ):
+
+            def kill() -> None:
+                while server.observe().figures["queries_running"] == 0:
+                    pass
+                for process in server._workers._all:
+                    process._process.kill()
+
+            connection.execute("SELECT 1 FROM delays LIMIT 1").fetchall()
+            thread = threading.Thread(target=kill)
+            thread.start()
+            assert refusal_of(connection, LONG).sqlstate == "57P01"
+            thread.join()
+            assert connection.execute("SELECT count(*) FROM delays").fetchone() == (5,)
+
+    def test_connections_are_bounded(self, served: Served) -> None:
+        """One too many is told so."""
+        config = SQLConfig(bind="127.0.0.1:0", connection_count_max=1, worker_count=1)
+        with SQLServer(served.ha, config) as server, connect(server):
+            with pytest.raises(psycopg.OperationalError, match="too many connections"):
+                connect(server)
+            figures = server.observe().figures
+            assert figures["connections_refused_total"] == 1
+
+    def test_texts_are_bounded(self, served: Served) -> None:
+        """And what is nested too deeply is refused, not tried."""
+        with connect(served.server) as connection:
+            for statement in (
+                "SELECT '" + "x" * 70_000 + "'",
+                "SELECT " + "(" * 5_000 + "1" + ")" * 5_000,
+                "SELECT " + "+".join("1" * 3_000),
+            ):
+                assert refusal_of(connection, statement).sqlstate in {
+                    "54000",
+                    "54001",
+                    "42601",
+                    "22023",
+                }
+
+    def test_slow_beginners_are_ended(self, served: Served) -> None:
+        """Who says one byte and no more holds nothing for long."""
+        config = SQLConfig(
+            bind="127.0.0.1:0", login_timeout_seconds=0.2, worker_count=1
+        )
+        with SQLServer(served.ha, config) as server:
+            host, _, port = server.address.rpartition(":")
+            with socket.create_connection((host, int(port)), WAIT_SECONDS) as slow:
+                slow.sendall(b"\0")
+                assert slow.recv(100) == b""
+
+    def test_who_does_not_read_is_ended(self, served: Served) -> None:
+        """After the time of a statement; others are answered meanwhile."""
+        config = SQLConfig(
+            bind="127.0.0.1:0", statement_timeout_seconds=1.0, worker_count=1
+        )
+        with SQLServer(served.ha, config) as server, connect(server) as other:
+            host, _, port = server.address.rpartition(":")
+            with socket.create_connection((host, int(port)), WAIT_SECONDS) as slow:
+                slow.sendall(startup(user="me", database="flights"))
+                question = (
+                    b"SELECT repeat('x', 1000) FROM generate_series(1, 1000000)\0"
+                )
+                slow.sendall(message(b"Q", question))
+                while int(server.observe().figures["connections"]) > 1:
+                    assert other.execute(
+                        "SELECT flights FROM delays WHERE carrier = 'AA'"
+                    ).fetchone() == (0,)
+
+
+LONG = (
+    "SELECT count(*) FROM generate_series(1, 100000000) a(i), "
+    "generate_series(1, 1000) b(j) WHERE i % 7 = j % 5"
+)
+
+
+class TestBadCompany:
+    @pytest.mark.parametrize("seed", range(4))
+    def test_rubbish_leaves_it_serving(self, served: Served, seed: int) -> None:
+        """Mutated conversations of a real tool, byte by byte."""
+        drawn = random.Random(seed)
+        good = startup(user="me", database="flights") + b"".join(
+            [
+                message(b"Q", b"SELECT 1\0"),
+                message(
+                    b"P", b"s\0SELECT flights FROM delays WHERE carrier = $1\0\0\0"
+                ),
+                message(b"B", b"\0s\0\0\0\0\1\0\0\0\2AA\0\0"),
+                message(b"D", b"P\0"),
+                message(b"E", b"\0\0\0\0\0"),
+                message(b"S"),
+            ]
+        )
+        for _ in range(40):
+            data = bytearray(good)
+            for _ in range(drawn.randint(1, 6)):
+                data[drawn.randrange(len(data))] = drawn.randrange(256)
+            sent = bytes(data[: drawn.randint(1, len(data))])
+            with (
+                socket.create_connection(
+                    (served.host, served.port), WAIT_SECONDS
+                ) as one,
+                contextlib.suppress(OSError),
+            ):
+                one.sendall(sent)
+                one.shutdown(socket.SHUT_WR)
+                while one.recv(65_536):
+                    pass
+        with connect(served.server) as connection:
+            assert connection.execute(
+                "SELECT flights FROM delays WHERE carrier = 'B6'"
+            ).fetchone() == (1,)
+
+    def test_http_is_told_that_it_is_no_tool(self, served: Served) -> None:
+        """And so is TLS without a request for it."""
+        with socket.create_connection((served.host, served.port), WAIT_SECONDS) as one:
+            one.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"no Postgres client" in one.recv(1_000)
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        with (
+            socket.create_connection((served.host, served.port), WAIT_SECONDS) as one,
+            pytest.raises(ssl.SSLError),
+        ):
+            context.wrap_socket(one)
+
+
+class TestLife:
+    def test_it_ends_with_a_word(self, served: Served) -> None:
+        """Sessions hear that it ends; it does so once."""
+        server = SQLServer(served.ha, SQLConfig(bind="127.0.0.1:0", worker_count=1))
+        with server, connect(server) as connection:
+            assert server.observe().problem is None
+            server.close()
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("SELECT 1")
+        server.close()
+        with pytest.raises(LocalProtocolError):
+            server.start()
+        with pytest.raises(LocalProtocolError):
+            server.observe()
+
+    def test_an_address_that_is_taken_is_told(self, served: Served) -> None:
+        """When it starts."""
+        with pytest.raises(ConfigurationError, match="cannot be used"):
+            SQLServer(served.ha, SQLConfig(bind=served.server.address)).start()
+
+    def test_an_embedded_name_service_is_refused(self) -> None:
+        """Workers could not reach it."""
+        with (
+            open_ha_services("embedded:sql-refused") as ha,
+            pytest.raises(ConfigurationError, match="LeaderServer"),
+        ):
+            SQLServer(ha)
+
+    def test_what_is_unavailable_is_told_with_the_reason(self) -> None:
+        """And is answered again when it is back."""
+        with (
+            LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as names,
+            open_ha_services(HAConfig(url=names.url)) as ha,
+            LocalStateCluster(ha, nodes=1) as cluster,
+            SQLServer(ha, SQLConfig(bind="127.0.0.1:0", worker_count=1)) as server,
+        ):
+            Publisher(ha.config, "flights", {"delays": DELAYS}).write(
+                {"delays": first_rows()["delays"]}
+            )
+            with connect(server) as connection:
+                question = "SELECT flights FROM delays WHERE carrier = 'AA'"
+                assert connection.execute(question).fetchone() == (0,)
+                cluster.nodes[0].close()
+                for statement in (question, "SELECT count(*) FROM delays"):
+                    refused = refusal_of(connection, statement)
+                    assert refused.sqlstate in {"57P03", "57014"}
+                    assert refused.diag.message_hint
+
+
+class TestChanges:
+    def test_rows_are_those_of_the_last_batch(self, served: Served) -> None:
+        """Each statement asks anew, and says which batch it has seen."""
+        publisher = Publisher(served.config, "changing", {"delays": DELAYS})
+        with connect(served.server) as connection:
+            for number in range(3):
+                row = ("AA", float(number), number, None, None, None)
+                batch_id = publisher.write({"delays": [row]})
+                for condition in ("carrier = 'AA'", "carrier || '' = 'AA'"):
+                    found = connection.execute(
+                        "SELECT flights, _batch_id FROM changing.delays "
+                        f"WHERE {condition}"
+                    ).fetchall()
+                    assert found == [(number, batch_id)]
+
+
+def test_both_ways_agree_over_a_real_cluster(served: Served) -> None:
+    """Random conditions on keys: looked up, scanned, and over the whole state."""
+    drawn = random.Random(20_261_123)
+    columns = "n, word, half, _batch_id, _generation"
+    with connect(served.server) as connection:
+        for _ in range(40):
+            low, high = sorted(drawn.randint(-20, 3_100) for _ in range(2))
+            listed = ", ".join(str(drawn.randint(-20, 3_100)) for _ in range(5))
+            condition = drawn.choice(
+                [
+                    f"n = {low}",
+                    f"n IN ({listed})",
+                    f"n IN ({listed}) AND word <> 'a'",
+                    f"n BETWEEN {low} AND {high}",
+                    f"n > {low} AND n <= {high} AND half < 700",
+                    f"n >= {low} AND word = 'b'",
+                    f"n < {high}",
+                ]
+            )
+            quick = connection.execute(
+                f"SELECT {columns} FROM numbers WHERE {condition}"
+            ).fetchall()
+            whole = connection.execute(
+                f"SELECT {columns} FROM (SELECT * FROM numbers) s WHERE {condition}"
+            ).fetchall()
+            assert sorted(quick) == sorted(whole), condition
+
+
+def test_the_verb_serves_until_sigterm(served: Served, tmp_path: Path) -> None:
+    """It says where it listens, answers, and ends with 0."""
+    import signal  # noqa: PLC0415 (of this test alone)
+    import subprocess  # noqa: PLC0415 (likewise)
+    import sys  # noqa: PLC0415 (likewise)
+
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "lodestar",
+            "sql",
+            "--url",
+            served.config.url,
+            "--bind",
+            "127.0.0.1:0",
+            "--memory-limit",
+            "64MiB",
+            "--worker-count",
+            "1",
+            "--metrics",
+            "0",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("serving 127.0.0.1:")
+        port = line.rpartition(":")[2].strip()
+        with psycopg.connect(
+            host="127.0.0.1", port=port, user="me", dbname="flights"
+        ) as connection:
+            assert connection.execute("SELECT count(*) FROM log").fetchone() == (5,)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
