@@ -17,6 +17,7 @@ _NAMES = (
     "faces",
     "capacity",
     "state_reads",
+    "gateway",
     "greedy_reads",
     "state_publish",
     "state_move",

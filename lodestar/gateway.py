@@ -58,7 +58,11 @@ _LIMITS: Final = (
     ("newcomer_count_max", "callers at once that the proxy has not yet taken"),
     ("watch_count_max", "watches of all callers"),
     ("watch_count_per_caller_max", "watches of one caller"),
-    ("stream_count_per_caller_max", "whole states that one caller reads at once"),
+    (
+        "large_read_count_per_caller_max",
+        "pages, counts, whole states and batches of keys that one caller reads at once",
+    ),
+    ("batch_size_bytes_max", "of the answer to one keys:batchGet"),
     ("batch_key_count_max", "keys of one keys:batchGet"),
 )
 

@@ -545,6 +545,8 @@ class AsyncQueryableStateClient:
         """
         Return one page of a `scan`, or of a `scan_map`, and where the next one begins.
 
+        A page has fewer rows than *limit* where they are large: what one answer of each
+        node holds (16 MiB) is in memory.
         Who reads a state page by page this way keeps nothing between two pages but
         `StatePage.next_after`, and may be another client by then.
 
@@ -581,7 +583,12 @@ class AsyncQueryableStateClient:
         pages = self._pages(
             job_id, state_name, bounds, limit + 1, deadline_seconds, least
         )
-        return page_of([page async for page in pages], limit)
+        found: list[ScannedPage] = []
+        async for page in pages:
+            found.append(page)
+            if page.rows:
+                break  # there may be few: nodes stop at the bytes of an answer
+        return page_of(found, limit)
 
     def _scan(  # noqa: PLR0917 (only called from here)
         self,
@@ -626,7 +633,8 @@ class AsyncQueryableStateClient:
                 raise_error(page.error)
                 scan.take(page.node_index, page.result, page.next_start)
             readings = [page.reading for page in pages if page.reading is not None]
-            yield ScannedPage(route, scan.pop(), readings)
+            rows = scan.pop()
+            yield ScannedPage(route, rows, readings, scan.is_over)
             deadline_ns = self._builder.deadline_ns(deadline_seconds)
 
     async def table(

@@ -299,17 +299,18 @@ def page_of(pages: Sequence[ScannedPage], limit: int) -> StatePage:
     Return what was scanned as one page.
 
     Args:
-        pages: All that a scan for one row more than *limit* gave.
+        pages: What a scan for one row more than *limit* gave, up to the first rows.
         limit: How many rows the page may have.
     """
     rows = [row for page in pages for row in page.rows]
     readings = [reading for page in pages for reading in page.readings]
     oldest = min(readings, key=floor_of_reading, default=None)
-    is_last = len(rows) <= limit
+    is_last = len(rows) <= limit and (not pages or pages[-1].is_last)
+    del rows[limit:]
     return StatePage(
-        rows=[(key, value) for _, key, value in rows[:limit]],
+        rows=[(key, value) for _, key, value in rows],
         # No key begins with another one: this is the least that sorts behind it.
-        next_after=None if is_last else rows[limit - 1][0] + b"\0",
+        next_after=None if is_last else rows[-1][0] + b"\0",
         generation=None if oldest is None else oldest.generation,
         batch_id=None if oldest is None else oldest.batch_id,
         age_seconds=max((one.age_ms for one in readings), default=0) / MS_PER_SECOND,

@@ -539,6 +539,8 @@ class QueryableStateClient:
         """
         Return one page of a `scan`, or of a `scan_map`, and where the next one begins.
 
+        A page has fewer rows than *limit* where they are large: what one answer of each
+        node holds (16 MiB) is in memory.
         Who reads a state page by page this way keeps nothing between two pages but
         `StatePage.next_after`, and may be another client by then.
 
@@ -575,7 +577,12 @@ class QueryableStateClient:
         pages = self._pages(
             job_id, state_name, bounds, limit + 1, deadline_seconds, least
         )
-        return page_of(list(pages), limit)
+        found: list[ScannedPage] = []
+        for page in pages:
+            found.append(page)
+            if page.rows:
+                break  # there may be few: nodes stop at the bytes of an answer
+        return page_of(found, limit)
 
     def _scan(  # noqa: PLR0917 (only called from here)
         self,
@@ -620,7 +627,8 @@ class QueryableStateClient:
                 raise_error(page.error)
                 scan.take(page.node_index, page.result, page.next_start)
             readings = [page.reading for page in pages if page.reading is not None]
-            yield ScannedPage(route, scan.pop(), readings)
+            rows = scan.pop()
+            yield ScannedPage(route, rows, readings, scan.is_over)
             deadline_ns = self._builder.deadline_ns(deadline_seconds)
 
     def table(

@@ -53,11 +53,13 @@ class ScannedPage:
         route: The route by which they were asked for.
         rows: In the order of their encoded keys; may be empty.
         readings: As of what each page was read that was fetched for them.
+        is_last: Whether there are no further rows.
     """
 
     route: Route
     rows: Sequence[ScannedRow]
     readings: Sequence[Reading]
+    is_last: bool
 
 
 @final

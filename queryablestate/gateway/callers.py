@@ -56,7 +56,7 @@ class Caller:
         is_refused: Whether the proxy has refused it.
         use_count: Requests and watches that use it now.
         idle_since_ns: When the last one ended.
-        stream_count: Whole states that it reads now.
+        large_read_count: Pages, whole states and the like that it reads now.
         watch_count: Watches that it has now.
     """
 
@@ -68,7 +68,7 @@ class Caller:
         self.is_refused = False
         self.use_count = 0
         self.idle_since_ns = 0
-        self.stream_count = 0
+        self.large_read_count = 0
         self.watch_count = 0
         self.watches = KeyWatches(self, config)
         self._clock = clock

@@ -77,7 +77,9 @@ class GatewayConfig:
         newcomer_count_max: Callers at once that the proxy has not yet taken.
         watch_count_max: Watches of all callers.
         watch_count_per_caller_max: Watches of one caller.
-        stream_count_per_caller_max: Whole states that one caller reads at once.
+        large_read_count_per_caller_max: Pages, counts, whole states and batches of keys
+            that one caller reads at once.
+        batch_size_bytes_max: Of the answer to one ``keys:batchGet``.
         batch_key_count_max: Keys of one ``keys:batchGet``.
 
     Raises:
@@ -110,7 +112,8 @@ class GatewayConfig:
     newcomer_count_max: int = field(default=16, validator=_CHECK_COUNT)
     watch_count_max: int = field(default=4_000, validator=_CHECK_COUNT)
     watch_count_per_caller_max: int = field(default=2_000, validator=_CHECK_COUNT)
-    stream_count_per_caller_max: int = field(default=4, validator=_CHECK_COUNT)
+    large_read_count_per_caller_max: int = field(default=8, validator=_CHECK_COUNT)
+    batch_size_bytes_max: int = field(default=32 << 20, validator=_CHECK_BODY)
     batch_key_count_max: int = field(default=1_000, validator=_CHECK_COUNT)
 
     def __attrs_post_init__(self) -> None:

@@ -14,6 +14,7 @@ from nameservice import LocalProtocolError
 from queryablestate.client.results import StateEntry, StatePage
 from queryablestate.errors import WrongKeyTypeError
 from queryablestate.gateway.boundary import mark
+from queryablestate.gateway.problems import GatewayError
 from queryablestate.gateway.representations import JSON, chosen_format, json_bytes
 from queryablestate.gateway.requests import (
     bearer_token,
@@ -29,7 +30,7 @@ from queryablestate.schema.key_text import parse_json_key, parse_key, parse_pref
 
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from starlette.requests import Request
 
@@ -47,6 +48,8 @@ T = TypeVar("T")
 LEAST: Final = frozenset({"deadline", "min_batch_id", "min_generation"})
 """Parameters of every question for rows."""
 
+_LARGE: Final = frozenset({"rows", "count", "batch_get"})
+_RETRY_SECONDS: Final = 1.0
 _OF_KEYS: Final = frozenset({"json_key"})
 
 
@@ -100,6 +103,7 @@ class StateQuestion:
         job_id: The job.
         state_name: The state.
         parameters: Behind the question mark.
+        held: Let go at the end of the answer; whoever answers later takes it over.
     """
 
     def __init__(
@@ -111,6 +115,7 @@ class StateQuestion:
     ) -> None:
         self._config = config
         self.caller = caller
+        self.held = contextlib.ExitStack()
         self.job_id = path_part(request.path_params["job"])
         self.state_name = path_part(request.path_params["state"])
         check_names(self.job_id, self.state_name)
@@ -216,7 +221,35 @@ async def asking(
         request.scope["query_string"], LEAST | _OF_KEYS | frozenset(parameters)
     )
     async with callers.using(bearer_token(request.scope["headers"])) as caller:
-        yield StateQuestion(request, caller, config, given)
+        question = StateQuestion(request, caller, config, given)
+        with question.held as held:
+            if kind in _LARGE:
+                held.enter_context(_large_read(caller, config))
+            yield question
+
+
+@contextlib.contextmanager
+def _large_read(caller: Caller, config: GatewayConfig) -> Iterator[None]:
+    """
+    Count one of the reads that take memory, for the time of its answer.
+
+    Raises:
+        GatewayError: If the caller has too many of them under way.
+    """
+    if caller.large_read_count >= config.large_read_count_per_caller_max:
+        raise GatewayError(
+            "too-many-watches",
+            f"this caller reads {caller.large_read_count} pages, whole states, counts "
+            "or batches of keys now: wait for one of them",
+            retry_after_seconds=_RETRY_SECONDS,
+        )
+    caller.large_read_count += 1
+    caller.use_count += 1
+    try:
+        yield
+    finally:
+        caller.large_read_count -= 1
+        caller.use_count -= 1
 
 
 def answer(

@@ -31,11 +31,11 @@ from queryablestate.schema.schema import StateKind
 
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from starlette.requests import Request
 
-    from queryablestate.gateway.callers import Caller, Callers
+    from queryablestate.gateway.callers import Callers
     from queryablestate.gateway.config import GatewayConfig
 
 
@@ -114,14 +114,6 @@ class RowEndpoints:
         """Return all rows, the first page of which is there."""
         as_of = _as_of(known, first)
         writer = row_writer(name, known.registered_schema, _metadata(question, as_of))
-        caller = question.caller
-        if caller.stream_count >= self._config.stream_count_per_caller_max:
-            raise GatewayError(
-                "too-many-watches",
-                f"this caller reads {caller.stream_count} whole states now: end one, "
-                "or read page by page with limit=",
-                retry_after_seconds=1.0,
-            )
 
         async def pieces() -> AsyncGenerator[bytes, None]:
             page = first
@@ -139,21 +131,9 @@ class RowEndpoints:
             yield writer.end()
 
         stack = contextlib.AsyncExitStack()
-        stack.enter_context(_reading(caller))
+        stack.enter_context(question.held.pop_all())
         headers = as_of.headers() | {"cache-control": "no-store"}
         return HeldResponse(pieces(), stack, media_type=FORMATS[name], headers=headers)
-
-
-@contextlib.contextmanager
-def _reading(caller: Caller) -> Iterator[None]:
-    """Keep the caller's client, and count it, while all rows are read."""
-    caller.use_count += 1
-    caller.stream_count += 1
-    try:
-        yield
-    finally:
-        caller.use_count -= 1
-        caller.stream_count -= 1
 
 
 class _Bounds(TypedDict, total=False):

@@ -13,6 +13,7 @@ from queryablestate.client.documents import (
     found_document,
     key_to_json,
     state_document,
+    value_to_json,
 )
 from queryablestate.client.results import StateEntry, StateInformation
 from queryablestate.errors import (
@@ -51,6 +52,7 @@ __all__ = ["StateEndpoints", "as_of_entry"]
 
 _BATCH_MEMBERS: Final = frozenset({"keys", "partial"})
 _ABSENT: Final[Any] = None
+_SLICE_COUNT: Final = 250
 
 
 def as_of_entry(entry: StateEntry) -> AsOf:
@@ -193,17 +195,30 @@ class StateEndpoints:
             ) -> list[tuple[Any, StateEntry | BaseException]]:
                 fields = known.registered_schema.key
                 keys = [key_of_json(fields, tree) for tree in trees]
-                # What is asked in one turn of the loop travels together.
-                entries = await asyncio.gather(
-                    *(
-                        question.client.lookup(
-                            *question.state, key, _ABSENT, **question.least
+                found: list[tuple[Any, StateEntry | BaseException]] = []
+                size_bytes = 0
+                for first in range(0, len(keys), _SLICE_COUNT):
+                    part = keys[first : first + _SLICE_COUNT]
+                    # What is asked in one turn of the loop travels together.
+                    entries = await asyncio.gather(
+                        *(
+                            question.client.lookup(
+                                *question.state, key, _ABSENT, **question.least
+                            )
+                            for key in part
+                        ),
+                        return_exceptions=True,
+                    )
+                    found += zip(part, entries, strict=True)
+                    size_bytes += sum(_size_of(known, one) for one in entries)
+                    if size_bytes > self._config.batch_size_bytes_max:
+                        raise GatewayError(
+                            "wrong-question",
+                            "what these keys hold is more than "
+                            f"{self._config.batch_size_bytes_max:,} bytes: ask for "
+                            "fewer at once",
                         )
-                        for key in keys
-                    ),
-                    return_exceptions=True,
-                )
-                return list(zip(keys, entries, strict=True))
+                return found
 
             known, found = await question.ask(read)
             entries = [one for _, one in found if isinstance(one, StateEntry)]
@@ -304,6 +319,14 @@ def _result(
     problem: Problem | None = problem_of(found)
     assert problem is not None
     return {"key": key_to_json(schema.key, key), "problem": problem.document()}
+
+
+def _size_of(known: StateInformation, found: StateEntry | BaseException) -> int:
+    """Return how long a value is as JSON; one that comes with others is short."""
+    if not isinstance(found, StateEntry) or found.value is _ABSENT:
+        return 0
+    schema = known.registered_schema
+    return len(json_bytes(value_to_json(schema, found.value, is_whole=True)))
 
 
 def _check_map(question: StateQuestion, known: StateInformation) -> None:

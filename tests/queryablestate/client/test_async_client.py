@@ -299,6 +299,23 @@ class TestWholeStates:
             after = page.next_after
         assert found == scanned
 
+    async def test_pages_of_large_rows(
+        self,
+        proxy: ScriptedProxy,
+        state: ScriptedState,
+        client: AsyncQueryableStateClient,
+    ) -> None:
+        """Where nodes answer with few rows a page has few, and none is left out."""
+        state.page_row_count_max = 3
+        found: list[Any] = []
+        after: bytes | None = b""
+        while after is not None:
+            page = await client.page(*STATE, limit=50, after=after)
+            assert 1 <= len(page.rows) <= 6  # of two nodes
+            found += page.rows
+            after = page.next_after
+        assert found == [one async for one in client.scan(*STATE)]
+
     async def test_the_page_of_nothing(self, client: AsyncQueryableStateClient) -> None:
         """No node is asked where no row can be, and none is asked for too many."""
         page = await client.page(*STATE, start="N4", stop="N4")

@@ -291,6 +291,23 @@ class TestWholeStates:
             after = page.next_after
         assert found == scanned
 
+    def test_pages_of_large_rows(
+        self,
+        proxy: ScriptedProxy,
+        state: ScriptedState,
+        client: QueryableStateClient,
+    ) -> None:
+        """Where nodes answer with few rows a page has few, and none is left out."""
+        state.page_row_count_max = 3
+        found: list[Any] = []
+        after: bytes | None = b""
+        while after is not None:
+            page = client.page(*STATE, limit=50, after=after)
+            assert 1 <= len(page.rows) <= 6  # of two nodes
+            found += page.rows
+            after = page.next_after
+        assert found == list(client.scan(*STATE))
+
     def test_the_page_of_nothing(self, client: QueryableStateClient) -> None:
         """No node is asked where no row can be, and none is asked for too many."""
         page = client.page(*STATE, start="N4", stop="N4")
