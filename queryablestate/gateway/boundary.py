@@ -25,7 +25,7 @@ from starlette.requests import ClientDisconnect
 from nameservice import SystemClock, get_logger
 from nameservice.observation import Latencies
 from queryablestate.gateway.headers import HTTPS_HEADERS, SECURITY_HEADERS
-from queryablestate.gateway.http_protocol import ABORT
+from queryablestate.gateway.http_protocol import ABORT, IS_GONE
 from queryablestate.gateway.problems import (
     GatewayError,
     Problem,
@@ -190,6 +190,9 @@ class _Exchange:
         self._abort: Callable[[], None] = scope.get("extensions", {}).get(
             ABORT, _no_connection
         )
+        self._is_gone: Callable[[], bool] = scope.get("extensions", {}).get(
+            IS_GONE, _is_there
+        )
         self._deadline = self._loop.time() + config.request_seconds
         self._body_size_bytes = 0
         self._has_body = False
@@ -257,9 +260,13 @@ class _Exchange:
             )
             if not is_more:
                 break
+            await asyncio.sleep(0)  # others are to be answered, too
         self._is_done = is_last
 
     async def _take_in_time(self, message: Message) -> None:
+        # The server is told that a client has left when the loop comes to it.
+        if self._is_gone():
+            raise ClientDisconnect
         try:
             async with asyncio.timeout(self._config.write_seconds):
                 await self._send(message)
@@ -302,3 +309,8 @@ def _encoded(headers: Headers) -> _Headers:
 
 def _no_connection() -> None:
     """Do what `ABORT` would do, where nothing offers it."""
+
+
+def _is_there() -> bool:
+    """Say what `IS_GONE` would say, where nothing offers it."""
+    return False

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from queryablestate.gateway.config import GatewayConfig
 
 
-__all__ = ["ABORT", "BoundedProtocol", "protocol_for"]
+__all__ = ["ABORT", "IS_GONE", "BoundedProtocol", "protocol_for"]
 
 ABORT: Final = "lodestar.abort"
-"""The extension of a request's scope that ends its connection at once."""
+IS_GONE: Final = "lodestar.is_gone"
+"""Extensions of a request's scope: end its connection at once; whether it has ended."""
 
 _NUMBERS: Final = itertools.count()
 _LOGGER: Final = logging.getLogger("lodestar.gateway.http")
-_LOGGER.addHandler(logging.NullHandler())
-_LOGGER.propagate = False
+_LOGGER.disabled = True
 
 
 class BoundedProtocol(H11Protocol):
@@ -92,7 +92,9 @@ class BoundedProtocol(H11Protocol):
             self._forget_head()
             # The task that answers has not run yet, and will find it there.
             scope: dict[str, Any] = self.scope  # type: ignore[assignment]
-            scope.setdefault("extensions", {})[ABORT] = self._abort_answer
+            extensions = scope.setdefault("extensions", {})
+            extensions[ABORT] = self._abort_answer
+            extensions[IS_GONE] = self.transport.is_closing
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP with a problem document, and end."""

@@ -408,9 +408,25 @@ def ask_rubbish(ha: HAServices, count: int, seed: int) -> None:
         assert asker.get(f"{STATE}/keys/b001").status == 200
 
 
-def test_rubbish(ha: HAServices) -> None:
-    """F4: a thousand bad requests leave it serving."""
+def test_rubbish(ha: HAServices, caplog: pytest.LogCaptureFixture) -> None:
+    """F4: a thousand bad requests leave it serving, and fill no log."""
     ask_rubbish(ha, 1_000, seed=7)
+    assert caplog.records == []
+
+
+def test_a_client_that_leaves_is_no_event(
+    ha: HAServices, gateway: GatewayServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F4: nothing more is written to it, so asyncio warns of nothing."""
+    asker = Asker(gateway.url)
+    for _ in range(30):
+        with connected(asker) as sock:
+            request = f"GET {STATE}/rows?format=csv HTTP/1.1\r\nHost: x\r\n\r\n"
+            sock.sendall(request.encode())
+            assert sock.recv(10)
+        while gateway.observe().figures["requests"]:
+            asker.get("/v1/leaders")
+    assert caplog.records == []
 
 
 @pytest.mark.nightly
