@@ -24,6 +24,7 @@ from queryablestate.control.effects import SendToNode
 from queryablestate.control.job.job import ENTRY_KEPT_COUNT
 from queryablestate.control.job.leader_paths import encode_record
 from queryablestate.wire.node_messages import ApplyEntries, ResetJob
+from queryablestate.wire.records import SnapshotRestored
 
 
 if TYPE_CHECKING:
@@ -184,8 +185,17 @@ def _reset(
         job_id=job.record.job_id,
         sequence=sequence,
         state_numbers=lost,
+        restore_id=_restore_id(job, sequence),
     )
     return SendToNode(link=node.link, message=message)
+
+
+def _restore_id(job: Job, sequence: int) -> str | None:
+    """Return what a node that begins there keeps of what it has loaded."""
+    if not job.states:
+        return None  # it may be about to be restored
+    following = job.entries.get(sequence + 1)
+    return following.restore_id if isinstance(following, SnapshotRestored) else ""
 
 
 def _parts(entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:

@@ -432,7 +432,13 @@ class NodeStore:
 
     def _reset(self, opened: OpenStore, effect: ResetJobRows) -> None:
         job_id, sequence = effect.job_id, effect.sequence
-        reset = partial(opened.store.reset_job, job_id, sequence, effect.state_numbers)
+        reset = partial(
+            opened.store.reset_job,
+            job_id,
+            sequence,
+            effect.state_numbers,
+            effect.restore_id,
+        )
         failure = self._write(opened.bind, reset)
         event = ResetFinished(job_id=job_id, failure=failure)
         self.post(partial(self._finished, opened, event))

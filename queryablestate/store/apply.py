@@ -169,7 +169,13 @@ class EntryApplier:
                 raise self._environment.full_error(used_bytes) from error
             raise
 
-    def reset(self, job_id: str, sequence: int, state_numbers: Sequence[int]) -> None:
+    def reset(
+        self,
+        job_id: str,
+        sequence: int,
+        state_numbers: Sequence[int],
+        restore_id: str | None,
+    ) -> None:
         """Begin anew; see `queryablestate.store.store.StateStore.reset_job`."""
         with self._environment.reading() as transaction:
             marks = state_marks(transaction, self._meta)
@@ -181,6 +187,8 @@ class EntryApplier:
         with self._environment.writing() as transaction:
             for state_number in gone:
                 drop_state(transaction, self._environment, state_number)
+            if restore_id is not None:
+                self._restores.drop_others(transaction, job_id, restore_id)
             for state_number in state_numbers:
                 mark = new_mark(transaction, self._environment, job_id, lost=lost)
                 put_state_mark(transaction, self._meta, state_number, mark)

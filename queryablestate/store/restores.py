@@ -156,6 +156,19 @@ class RestoreArea:
                     self._drop(transaction, mark.restore_id)
         return len(unwanted)
 
+    def drop_others(
+        self, transaction: Transaction[bytes], job_id: str, restore_id: str
+    ) -> None:
+        """
+        Drop what is loaded for a job, but for one restore.
+
+        The job has gone past the entry that would have shown it: other nodes have its
+        states by now, and their rows come here under the same numbers.
+        """
+        for mark in self._marks(transaction):
+            if mark.job_id == job_id and mark.restore_id != restore_id:
+                self._drop(transaction, mark.restore_id)
+
     def adopt(
         self,
         transaction: Transaction[bytes],

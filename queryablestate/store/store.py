@@ -371,15 +371,21 @@ class StateStore:
         self._applier.apply(job_id, entry)
 
     def reset_job(
-        self, job_id: str, sequence: int, state_numbers: Sequence[int]
+        self,
+        job_id: str,
+        sequence: int,
+        state_numbers: Sequence[int],
+        restore_id: str | None = None,
     ) -> None:
         """
         Go on after *sequence* with nothing (rule W7).
 
         What there was of the job is removed; *state_numbers* are there, and lost in all
-        key groups that are held.  Copies begin anew.
+        key groups that are held.  Copies begin anew.  What was loaded for the job is
+        removed, too, but for *restore_id*, if that is not None: an entry that would
+        show it does not come any more.
         """
-        self._applier.reset(job_id, sequence, state_numbers)
+        self._applier.reset(job_id, sequence, state_numbers, restore_id)
 
     def forget_job(self, job_id: str) -> None:
         """Remove all that there is of a job: rows, stages, marks, fences, its plan."""

@@ -342,12 +342,15 @@ class ResetJob(WireStruct, frozen=True, kw_only=True, tag="reset"):
         sequence: The entry after which the node goes on.
         state_numbers: The states whose rows are lost: unavailable until a batch
             replaces them.
+        restore_id: Of all that was loaded for the job, that of this restore is kept;
+            if it is empty, nothing is, and all if it is None.
     """
 
     leader_epoch: int
     job_id: str
     sequence: int
     state_numbers: tuple[int, ...]
+    restore_id: str | None = None
 
 
 class EntriesApplied(WireStruct, frozen=True, kw_only=True, tag="applied"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, final
 from queryablestate.store.groups import groups_in
 from queryablestate.store.hold_marks import admitted
 from queryablestate.store.layout import decode_kept, kept_prefix
-from queryablestate.store.marks import hold_mark, records
+from queryablestate.store.marks import hold_mark, job_states, records
 from queryablestate.store.store import StateStore
 from queryablestate.wire.codec import decode_rows
 from tests.queryablestate.whole_reads import WholeReader
@@ -144,12 +144,17 @@ class Disk:
             self._look_at_position(job_id)
 
     def reset(
-        self, job_id: str, sequence: int, numbers: Sequence[int], job: JobModel
+        self,
+        job_id: str,
+        sequence: int,
+        numbers: Sequence[int],
+        restore_id: str | None,
+        job: JobModel,
     ) -> None:
         """Begin anew: whatever has rows by then has lost them."""
         commit_count = self.interruption.commit_count
         try:
-            self.store.reset_job(job_id, sequence, numbers)
+            self.store.reset_job(job_id, sequence, numbers, restore_id)
         finally:
             self._look_at_position(job_id)
             is_done = self.interruption.commit_count > commit_count
@@ -192,6 +197,12 @@ class Disk:
                 full = group.to_bytes(2, "big") + bare
                 found[full] = (*found.get(full, ()), value)
         return found if is_there else None
+
+    def has_states(self, job_id: str) -> bool:
+        """Return whether there is a state of a job, for readers to see."""
+        environment = self.store._environment
+        with environment.reading() as transaction:
+            return bool(job_states(transaction, environment.meta, job_id))
 
     def lost(self, number: int, key_groups: Sequence[int]) -> tuple[int, ...]:
         """Return which of these key groups have lost the rows of a state."""

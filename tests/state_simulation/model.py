@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from attrs import Factory, define, frozen
+from attrs import Factory, define, evolve, frozen
 
-from queryablestate.wire.records import BatchDecided, StateDropped
+from queryablestate.wire.records import BatchDecided, SnapshotRestored, StateDropped
 from tests.state_simulation.content import after_batch, rows_of
 
 
@@ -96,17 +96,25 @@ class JobModel:
     Attributes:
         chain: The entries that were decided, from the first.
         states: By number, dropped ones too.
+        restored: What each state holds to begin with, by name, if it is restored.
     """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
+        self._sequence_before = 0
+        self.restored: dict[str, Version] = {}
         self.chain: list[Entry] = []
         self.states: dict[int, StateModel] = {}
 
     @property
+    def sequence_first(self) -> int:
+        """Return the first entry."""
+        return self._sequence_before + 1
+
+    @property
     def sequence(self) -> int:
         """Return the last entry."""
-        return len(self.chain)
+        return self._sequence_before + len(self.chain)
 
     def registered(self, number: int, plan: StatePlan) -> None:
         """Take note of a state."""
@@ -115,8 +123,15 @@ class JobModel:
 
     def decided(self, entry: Entry) -> None:
         """Take note of a new last entry."""
+        if not self.chain:
+            self._sequence_before = entry.sequence - 1
         self.chain.append(entry)
         match entry:
+            case SnapshotRestored(state_numbers=numbers):
+                for number in numbers:
+                    state = self.states[number]
+                    version = self.restored[state.plan.state_name]
+                    state.versions.append(evolve(version, sequence=entry.sequence))
             case StateDropped(state_number=number):
                 self.states[number].dropped_at = entry.sequence
             case BatchDecided():

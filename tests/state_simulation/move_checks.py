@@ -389,9 +389,11 @@ class MoveChecker:
         # It may hear late: what was dropped before it was in sync is no loss.
         sequence = max(effect.sequence, record.sequence)
         has_rows = any(state.has_rows_at(sequence) for state in job.states.values())
+        # Rows of a snapshot are loaded, and become the job's with its first entry.
+        has_loaded = bool(job.restored) and effect.sequence < job.sequence_first
         self._require(
             "W7 rows are given up only if a disk was lost or exchanged",
-            not (holds and has_rows) or disk.is_suspect(effect.job_id),
+            not (holds and has_rows) or disk.is_suspect(effect.job_id) or has_loaded,
             disk,
             effect,
             record,

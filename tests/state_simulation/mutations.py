@@ -12,6 +12,7 @@ from tests.simulation import mutations
 from tests.simulation.mutations import Mutation
 from tests.state_simulation.move_mutations import MOVE_MUTATIONS
 from tests.state_simulation.read_mutations import READ_MUTATIONS
+from tests.state_simulation.snapshot_mutations import SNAPSHOT_MUTATIONS
 from tests.state_simulation.store_mutations import STORE_MUTATIONS
 
 
@@ -215,6 +216,7 @@ MUTATIONS: Final = (
     *MOVE_MUTATIONS,
     *READ_MUTATIONS,
     *STORE_MUTATIONS,
+    *SNAPSHOT_MUTATIONS,
 )
 
 

@@ -74,6 +74,7 @@ from queryablestate.node.reads import (
     problem_of,
     read,
 )
+from queryablestate.node.snapshots import NodeSnapshots
 from queryablestate.schema.key_groups import group_start
 from queryablestate.store.groups import groups_in
 from queryablestate.store.rows import check_chunk
@@ -87,6 +88,7 @@ from queryablestate.wire.node_messages import (
     StagesVerified,
 )
 from queryablestate.wire.questions import CountKeys, Question, Refusal
+from queryablestate.wire.records import SnapshotMarked, SnapshotRestored
 from tests.queryablestate.whole_reads import finish
 from tests.simulation.timeline import MS
 from tests.state_simulation.copying import NodeCopying, ThreadQueue
@@ -196,6 +198,7 @@ class Node:
             loop=self._loop,
             is_alive=lambda: self.is_alive,
         )
+        self.snapshots = NodeSnapshots(self._loop.post)
         self._core = NodeCore(
             NodeIdentity(
                 node_id=node_id,
@@ -223,6 +226,7 @@ class Node:
         """End the process; the disk keeps what it has."""
         self.is_alive = False
         self._tasks.clear()
+        self.snapshots.forget()
         self.copying.end()
         self._leave()
 
@@ -555,8 +559,14 @@ class Node:
                 self.copying.secret = secret
             case EndProcess(reason=reason):
                 self._world.emptied(self, reason)
-            case HandleSnapshot():
-                raise AssertionError("nobody takes snapshots")
+            case HandleSnapshot(command=command):
+                self.snapshots.handle(
+                    command,
+                    registration_id=self._registration_id,
+                    store=self.disk.store,
+                    writer=cast("StoreWriter", _Writer(self)),
+                    on_report=lambda report: self._send(report, b"", self._connection),
+                )
             case RaiseFences(fences=fences):
                 self.write(partial(self._quietly, partial(self.disk.fence, fences)))
             case KeepJobPlan(plan=plan):
@@ -577,8 +587,7 @@ class Node:
                 self.write(partial(self._quietly, bind))
             case DropOldStages(spared=spared):
                 before_us = self._world.wall_clock_us - RETENTION_NS // _NS_PER_US
-                drop_old = self.disk.store.drop_stages_older_than
-                drop = partial(drop_old, before_us, spared)
+                drop = partial(self._drop_old, before_us, spared)
                 self.write(partial(self._quietly, drop))
             case CheckStages(command=command):
                 self._check(command)
@@ -595,6 +604,10 @@ class Node:
                 assert_never(effect)
 
     # -- the store -------------------------------------------------------------------
+
+    def _drop_old(self, before_us: int, spared: Sequence[str]) -> None:
+        self.snapshots.drop_old(self.disk.store, before_us, spared)
+        self.disk.store.drop_stages_older_than(before_us, spared)
 
     def _forget_left(self, kept: Sequence[str]) -> Callable[[], None]:
         job_ids = self.disk.forget_left(kept)
@@ -671,6 +684,10 @@ class Node:
             self.disk.apply(job_id, entry)
         except NameServiceError as error:
             failure = str(error)
+        if failure is None and isinstance(entry, SnapshotMarked):
+            self.snapshots.marked(self.disk.store, job_id, entry)
+        if failure is None and isinstance(entry, SnapshotRestored):
+            self._world.snapshots.applied(self.disk, job_id)
         event = EntryFinished(
             job_id=job_id,
             entry=entry,
@@ -746,6 +763,7 @@ class Node:
             effect.job_id,
             effect.sequence,
             effect.state_numbers,
+            effect.restore_id,
             self._world.checker.job(effect.job_id),
         )
         event = ResetFinished(job_id=effect.job_id, failure=None)

@@ -51,7 +51,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.floors",
         before="return None if generation == PRESENT else generation, batch_id",
         after="return None, batch_id",
-        seed=183,
+        seed=196,
     ),
     Mutation(
         name="decided-when-asked",

@@ -182,6 +182,7 @@ class Scenario:
         fault_interval_ns: The mean time between two faults.
         faults_end_ns: When faults stop.
         fault_weights: How often each kind of fault comes.
+        takes_snapshots: Whether operators take snapshots.
     """
 
     seed: int
@@ -205,6 +206,7 @@ class Scenario:
     fault_interval_ns: int
     faults_end_ns: int
     fault_weights: tuple[int, ...]
+    takes_snapshots: bool
 
 
 _UPSERT: Final = StatePlan(state_name="upsert", kind="value", has_deletes=True)
@@ -301,6 +303,10 @@ def _session_count(seed: int) -> int:
     return Random(f"{seed}/sessions").choice((1, 100, 100, 100))
 
 
+def _takes_snapshots(seed: int) -> bool:
+    return Random(f"{seed}/snapshots").random() < 0.3
+
+
 def make_scenario(seed: int) -> Scenario:
     """Return what *seed* stands for; the same every time."""
     rng = Random(seed)
@@ -331,5 +337,6 @@ def make_scenario(seed: int) -> Scenario:
         faults_end_ns=round(rng.uniform(4_000, 9_000)) * MS,
         fault_weights=_weights(rng, profile),
         commit_limits=_commit_limits(seed),
+        takes_snapshots=_takes_snapshots(seed),
         session_count_max=_session_count(seed) if is_storm else 100,
     )

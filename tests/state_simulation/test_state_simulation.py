@@ -32,10 +32,12 @@ SEEDS_PER_TEST = 25
     "S2",
     "S3",
     "S4",
+    "S5",
+    "S6",
 )
 @pytest.mark.parametrize("first", nightly_after(3, range(0, 200, SEEDS_PER_TEST)))
 def test_every_rule_holds_whatever_happens(first: int) -> None:
-    """W1 to W7, Q1, Q2, S1 to S4: no seed breaks a rule (``make simulate``)."""
+    """W1 to W7, Q1, Q2, S1 to S6: no seed breaks a rule (``make simulate``)."""
     summary = Summary()
     for seed in range(first, first + SEEDS_PER_TEST):
         summary.add(run_seed(seed))
@@ -45,6 +47,8 @@ def test_every_rule_holds_whatever_happens(first: int) -> None:
     assert summary.counts["copies asked instead of primaries"] > SEEDS_PER_TEST
     assert summary.counts["copies promoted"] > SEEDS_PER_TEST // 2
     assert summary.counts["primaries changed"] > SEEDS_PER_TEST // 2
+    assert summary.counts["snapshots taken"] > SEEDS_PER_TEST // 5
+    assert summary.counts["jobs restored"] > SEEDS_PER_TEST // 20
 
 
 def test_a_seed_replays() -> None:

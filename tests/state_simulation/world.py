@@ -6,6 +6,7 @@ import itertools
 import shutil
 import tempfile
 from collections import Counter
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -41,6 +42,7 @@ from tests.state_simulation.scenario import (
     Profile,
     Scenario,
 )
+from tests.state_simulation.snapshots import SnapshotOperators
 from tests.state_simulation.wall_clock import wall_clock_us_at
 
 
@@ -174,6 +176,7 @@ class World:
         )
         self.moves = self.checker.moves
         self.answers = AnswerChecker(self.checker)
+        self.snapshots = SnapshotOperators(self)
         self.counts: Counter[str] = Counter()
         self.network = Network(
             scenario.network, self.timeline, Random(f"{scenario.seed}/network")
@@ -224,7 +227,8 @@ class World:
         setattr(*_KEPT, self.scenario.entry_kept_count)
         setattr(*_BLOCK, 2)  # a copy has more than one page
         try:
-            with capture_logs() as lines:
+            with capture_logs() as lines, ExitStack() as resources:
+                self.snapshots.install(resources)
                 self._lines = lines
                 self._run()
         finally:
@@ -232,6 +236,7 @@ class World:
             setattr(*_BLOCK, block_count)
             for host in self.hosts:
                 if host.node is not None:
+                    host.node.snapshots.forget()
                     host.node.copying.end()
                 for disk in host.disks:
                     disk.close()
@@ -255,6 +260,8 @@ class World:
             self.readers.append(reader)
         self.timeline.run_until(300 * MS)
         Faults(self).begin()
+        if scenario.takes_snapshots:
+            self.snapshots.begin()
         self.timeline.run_until(scenario.faults_end_ns)
         self._calm_down()
         self._await_progress()
@@ -262,6 +269,7 @@ class World:
         self._await_answers()
         self._await_rest()
         self._compare()
+        self.snapshots.check()
         self.counts.update(self.network.counts)
         self.counts.update(self.moves.counts)
 
@@ -372,6 +380,7 @@ class World:
             return [
                 (job_id, number, key_group)
                 for job_id, record in self.moves.present.items()
+                if self.snapshots.origin_of(job_id) == job_id  # others nobody reads
                 for number, state in self.checker.job(job_id).states.items()
                 if state.versions and state.dropped_at is None
                 for key_group in range(len(record.owners))
@@ -453,12 +462,12 @@ class World:
                     assignments.append((int(number), operation.value))
                 case ["jobs", number, "states", _]:
                     state = paths.decode_state(operation.value)
+                    job_id = self.snapshots.origin_of(self._jobs[int(number)])
                     (plan,) = (
                         one
                         for query in self.scenario.queries
                         for one in query.states
-                        if one.state_name == state.state_name
-                        and query.job_id == self._jobs[int(number)]
+                        if one.state_name == state.state_name and query.job_id == job_id
                     )
                     self.checker.state_registered(
                         self._jobs[int(number)], state.state_number, plan

@@ -142,6 +142,7 @@ class ResetJobRows:
     job_id: str
     sequence: int
     state_numbers: tuple[int, ...]
+    restore_id: str | None = None
 
 
 @frozen(kw_only=True)

@@ -327,6 +327,7 @@ class JobTable:
                     job_id=job.job_id,
                     sequence=task.sequence,
                     state_numbers=task.state_numbers,
+                    restore_id=task.restore_id,
                 )
             ]
         return [ApplyEntry(job_id=job.job_id, entry=task)]

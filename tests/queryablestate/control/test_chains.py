@@ -47,7 +47,11 @@ AGAIN = LinkId(20)
 def reset(sequence: int, *lost: int) -> ResetJob:
     """Return what a node is told that begins anew."""
     return ResetJob(
-        leader_epoch=EPOCH, job_id=APP, sequence=sequence, state_numbers=lost
+        leader_epoch=EPOCH,
+        job_id=APP,
+        sequence=sequence,
+        state_numbers=lost,
+        restore_id="",
     )
 
 

@@ -370,7 +370,13 @@ class TestLost:
         plane, probe = self.start()
         plane.hear(LINK_B, applied("b", 2))
         effects = plane.hear(LINK_A, verified("a", probe.verify_id, stage(1, a=1)))
-        reset = ResetJob(leader_epoch=EPOCH, job_id=APP, sequence=2, state_numbers=(1,))
+        reset = ResetJob(
+            leader_epoch=EPOCH,
+            job_id=APP,
+            sequence=2,
+            state_numbers=(1,),
+            restore_id="",
+        )
         assert effects == [SendToNode(link=LINK_A, message=reset)]
         assert len(plane.hear(LINK_A, applied("a", 2))) == 1  # the commit is answered
 

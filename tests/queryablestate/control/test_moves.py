@@ -203,7 +203,11 @@ class TestMove:
         )
         # It begins where it joins, with nothing, and nothing of it is lost.
         assert reset == ResetJob(
-            leader_epoch=EPOCH, job_id=APP, sequence=1, state_numbers=()
+            leader_epoch=EPOCH,
+            job_id=APP,
+            sequence=1,
+            state_numbers=(),
+            restore_id="",
         )
         plane.hear(LINK_B, applied("b", 1))
         assert owners(plane) == ["a"] * 4
@@ -458,7 +462,11 @@ class TestReplicas:
         assert told_b[0].jobs == ()
         assert isinstance(told_b[1], AssignJob)
         assert told_b[2] == ResetJob(
-            leader_epoch=EPOCH, job_id=APP, sequence=1, state_numbers=()
+            leader_epoch=EPOCH,
+            job_id=APP,
+            sequence=1,
+            state_numbers=(),
+            restore_id="",
         )
         assert len(told_b) == 3
 

@@ -94,6 +94,27 @@ class TestShowing:
         store.apply(JOB, decided(42, {}, states=[state()], batch_id=13))
         assert values(store) == [b"zero", b"three"]
 
+    @pytest.mark.proves("S6", "S1")
+    def test_a_job_that_has_gone_past_it_finds_nothing(self, store: StateStore) -> None:
+        """S6, S1: rows of the state come from another node, and are the job's."""
+        fill(store)
+        store.reset_job(JOB, 40, (1,), "")
+        view = store.state(1)
+        assert view is not None
+        assert (view.job_id, values(store)) == (JOB, [None, None])
+        assert store.restores.drop(lambda _: True) == 0
+
+    @pytest.mark.parametrize("restore_id", [ID, None])
+    def test_a_job_that_is_to_show_it_keeps_it(
+        self, store: StateStore, restore_id: str | None
+    ) -> None:
+        """The entry follows; or nobody knows yet whether one will."""
+        fill(store, OTHER_ID, number=2)
+        fill(store)
+        store.reset_job(JOB, 40, (), restore_id)
+        store.apply(JOB, restored(41))
+        assert values(store) == [b"zero", b"three"]
+
     def test_it_survives_that_the_process_ends_in_between(self, tmp_path: Path) -> None:
         """What is loaded is on disk, and so is what is shown."""
         with StateStore.open(tmp_path, node_id=NODE, is_durable=False) as store:
