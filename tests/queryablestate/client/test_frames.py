@@ -192,6 +192,40 @@ class TestTables:
         assert 0 < first.num_rows < 20
         assert pa.Table.from_batches([first, *others]).equals(table)
 
+    def test_batches_of_a_part(
+        self, services: HAServices, state: ScriptedState
+    ) -> None:
+        """Of keys with a prefix or within bounds; columns tell their freshness."""
+        columns = ["name", "_batch_id", "_generation", "_age_seconds"]
+        with serving(services, state):
+            with QueryableStateClient(services) as client:
+                parts = [
+                    [
+                        row
+                        for batch in client.batches(
+                            *STATE, columns=columns, freshness=True, **bounds
+                        )
+                        for row in batch.to_pylist()
+                    ]
+                    for bounds in (
+                        {"prefix": "N9"},
+                        {"start": "N2", "stop": "N22"},
+                        {"limit": 3},
+                    )
+                ]
+                with pytest.raises(ConfigurationError, match="limit"):
+                    client.batches(*STATE, limit=-1)
+                with pytest.raises(ConfigurationError, match="_batch_id"):
+                    client.table(*STATE, columns=["_batch_id"])
+        names = [[row["name"] for row in part] for part in parts]
+        assert names[0] == ["N9", *(f"N9{n}" for n in range(10))]
+        assert names[1] == ["N2", "N20", "N21"]
+        assert len(names[2]) == 3
+        for row in parts[0]:
+            assert isinstance(row["_batch_id"], int)
+            assert isinstance(row["_generation"], int)
+            assert row["_age_seconds"] >= 0
+
     def test_while_key_groups_move(
         self, services: HAServices, state: ScriptedState
     ) -> None:
