@@ -108,6 +108,13 @@ def add_verbs(verbs: Verbs) -> None:
         help="who is told of leaders: everybody, those whom the proxy takes, or no "
         "caller (default: open where the name service asks us for no keys, else off)",
     )
+    _add(
+        parser,
+        "has_console",
+        option="--no-console",
+        action="store_false",
+        help="no web pages: / leads to /docs instead of /console/",
+    )
     add_metrics_option(parser)
     add_log_option(parser, "info")
 

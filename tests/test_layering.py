@@ -82,7 +82,7 @@ ROOM_MAY_IMPORT: dict[str, dict[str, frozenset[str]]] = {
         "writer": _CALLING | {"client"},  # its calls go through the client's engine
         "operations": _CALLING | {"client"},
         "node": _CALLING | {"store"},
-        "gateway": _CALLING | {"client"},
+        "gateway": _CALLING | {"client", "operations"},
         "sql": _CALLING | {"client"},
     },
     "sparkpipeline": {

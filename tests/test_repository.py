@@ -183,7 +183,7 @@ class TestOldestReleases:
             ]
         )
         assert ours < set(constraints)
-        bounds = dict(re.findall(r'^    "([a-z-]+)>=([\d.]+)', project, re.MULTILINE))
+        bounds = dict(re.findall(r'^    "([a-z\d-]+)>=([\d.]+)', project, re.MULTILINE))
         assert bounds == {name: constraints[name] for name in ours}
         for name in set(constraints) - ours:
             assert f"{name}=={constraints[name]} " in LOCK

@@ -10,6 +10,7 @@ from starlette.routing import Route, Router
 
 from queryablestate.gateway.boundary import Boundary
 from queryablestate.gateway.callers import Callers
+from queryablestate.gateway.console.console import CONSOLE, Console
 from queryablestate.gateway.leader_endpoints import LeaderEndpoints, who_sees_leaders
 from queryablestate.gateway.leader_watching import Leaders
 from queryablestate.gateway.openapi import openapi_document
@@ -69,6 +70,11 @@ class GatewayApp:
         self.watches = WatchEndpoints(self.callers, leaders, config)
         states = StateEndpoints(self.callers, config)
         rows = RowEndpoints(self.callers, config)
+        self._console = (
+            Console(services, self.callers, leaders, self.watches, config)
+            if config.has_console
+            else None
+        )
         self._document = openapi_document()
         self._page = openapi_page(self._document)
 
@@ -94,7 +100,13 @@ class GatewayApp:
             _get("/docs", self._docs),
             _get("/", self._root),
         ]
-        self.boundary = Boundary(Router(routes, redirect_slashes=False), config)
+        problem_page = None
+        if self._console is not None:
+            routes.append(Route(f"{CONSOLE}{{rest:path}}", self._console))
+            problem_page = self._console.problem_page
+        self.boundary = Boundary(
+            Router(routes, redirect_slashes=False), config, problem_page
+        )
 
     def end(self) -> None:
         """Answer nothing more, and end what stays."""
@@ -103,6 +115,8 @@ class GatewayApp:
 
     async def close(self) -> None:
         """Release everything."""
+        if self._console is not None:
+            await self._console.close()
         self.leaders.end()
         await self.callers.close()
 
@@ -119,7 +133,8 @@ class GatewayApp:
         )
 
     async def _root(self, request: Request) -> Response:
-        return RedirectResponse("/docs", status_code=302)
+        home = "/docs" if self._console is None else f"{CONSOLE}/"
+        return RedirectResponse(home, status_code=302)
 
 
 def _get(path: str, endpoint: Any) -> Route:

@@ -50,6 +50,9 @@ IS_WATCH: Final = "lodestar.watch"
 """Of a request's scope: what it asks for, and whether it stays."""
 
 Headers: TypeAlias = Mapping[str, str]
+ProblemPage: TypeAlias = Callable[
+    ["Scope", Problem], tuple[bytes, Mapping[str, str]] | None
+]
 _Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 
@@ -68,6 +71,8 @@ class Boundary:
     Args:
         routes: What answers.
         config: Limits.
+        problem_page: Returns a problem as a page and its headers, where people are to
+            read it; None elsewhere.
 
     Attributes:
         counts: Answers by status, and what else happened, by name.
@@ -76,8 +81,14 @@ class Boundary:
         is_ending: Whether further requests are refused.
     """
 
-    def __init__(self, routes: ASGIApp, config: GatewayConfig) -> None:
+    def __init__(
+        self,
+        routes: ASGIApp,
+        config: GatewayConfig,
+        problem_page: ProblemPage | None = None,
+    ) -> None:
         self._routes = routes
+        self._problem_page = problem_page
         self._config = config
         self._clock = SystemClock()
         self._log = get_logger(component="gateway")
@@ -104,7 +115,7 @@ class Boundary:
         except ClientDisconnect:
             exchange.abort()
         except Exception as error:  # noqa: BLE001 (a mistake of ours ends no server)
-            await exchange.fail(self._problem(error))
+            await exchange.fail(*self._told(scope, self._problem(error)))
         finally:
             exchange.leave()
             self.latencies.add(
@@ -114,6 +125,15 @@ class Boundary:
     def count(self, name: str) -> None:
         """Count something that has happened."""
         self.counts[name] = self.counts.get(name, 0) + 1
+
+    def _told(self, scope: Scope, problem: Problem) -> tuple[int, bytes, Headers]:
+        """Return status, body and headers of the answer that tells of *problem*."""
+        page = None
+        if self._problem_page is not None:
+            page = self._problem_page(scope, problem)
+        if page is None:
+            page = (problem.encoded(), problem.all_headers())
+        return (problem.status, *page)
 
     def _check(self, scope: Scope) -> None:
         """Have routes see the path as it came; refuse what there is no room for."""
@@ -274,19 +294,18 @@ class _Exchange:
             self.abort()
             raise ClientDisconnect from None
 
-    async def fail(self, problem: Problem) -> None:
-        """Answer *problem*, or end the connection if an answer has begun."""
+    async def fail(self, status: int, body: bytes, headers: Headers) -> None:
+        """Answer what went wrong, or end the connection if an answer has begun."""
         if self._is_begun:
             if not self._is_done:
                 self.abort()
             return
-        body = problem.encoded()
-        headers = problem.all_headers() | {"content-length": str(len(body))}
+        headers = {**headers, "content-length": str(len(body))}
         try:
             await self.send(
                 {
                     "type": "http.response.start",
-                    "status": problem.status,
+                    "status": status,
                     "headers": _encoded(headers),
                 }
             )

@@ -59,6 +59,7 @@ class GatewayConfig:
         leaders: Who is told of leaders, one of `LEADERS`.  None is ``open`` where the
             name service asks the gateway for no credentials, and ``off`` where it does:
             what it tells the gateway is not for everybody.
+        has_console: Whether there are web pages under ``/console/``.
         deadline_seconds: How long a question may take that does not say.
         deadline_seconds_max: How long one may say that it may take.
         request_seconds: Within which head and body of a request have come.
@@ -95,6 +96,7 @@ class GatewayConfig:
     is_insecure_allowed: bool = field(default=False, validator=check_flag)
     is_announced: bool = field(default=True, validator=check_flag)
     leaders: str | None = field(default=None, validator=_check_leaders)
+    has_console: bool = field(default=True, validator=check_flag)
     deadline_seconds: float = field(default=5.0, validator=_CHECK_SECONDS)
     deadline_seconds_max: float = field(default=60.0, validator=_CHECK_SECONDS)
     request_seconds: float = field(default=10.0, validator=_CHECK_SECONDS)
