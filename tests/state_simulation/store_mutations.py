@@ -26,7 +26,7 @@ STORE_MUTATIONS: Final = (
         module="queryablestate.store.environment",
         before="            self.slots += opened\n",
         after="                self.slots += opened\n",
-        seed=192,
+        seed=18,
     ),
     Mutation(
         name="expired-rows-answered",
