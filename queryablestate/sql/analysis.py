@@ -70,8 +70,6 @@ class TableUse:
         names: What stands before its columns, in lower case; "" if that may be left
             out.
         conjuncts: Conditions that all of its rows must satisfy.
-        row_limit: The number of the constant or parameter that says how many rows are
-            wanted, if no more need be read; see `Query.row_limit`.
     """
 
     schema: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import msgspec
@@ -197,6 +196,3 @@ async def receive(reader: asyncio.StreamReader, decoder: Any) -> Any:
     if size > _FRAME_SIZE_BYTES_MAX:
         raise EOFError
     return decoder.decode(await reader.readexactly(size))
-
-
-Columns: TypeAlias = Sequence[tuple[str, str]]

@@ -24,9 +24,12 @@ from queryablestate.schema.schema import (
 from queryablestate.sql.protocol.refusals import SQLError
 
 
-__all__ = ["RESERVED_SCHEMAS", "Table", "engine_type", "quoted"]
+__all__ = ["Table", "engine_type", "quoted"]
 
-RESERVED_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "lodestar"})
+# Schemas that the engine has already, and one that we make in it.
+_RESERVED: Final = frozenset(
+    {"pg_catalog", "information_schema", "lodestar", "memory", "system", "temp"}
+)
 
 _ATOMIC: Final = {
     AtomicType.STRING: "VARCHAR",
@@ -91,6 +94,13 @@ class Table:
         Raises:
             SQLError: If it cannot be one.
         """
+        if state.job_id.lower() in _RESERVED:
+            raise SQLError(
+                "0A000",
+                f"a job called {state.job_id!r} cannot be asked with SQL: it is the "
+                "name of a system schema",
+                "read its states with 'lodestar export'",
+            )
         schema = state.registered_schema
         fields = frame_fields(schema, has_freshness=True)
         lowered = [one.name.lower() for one in fields]
