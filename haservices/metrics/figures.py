@@ -169,6 +169,7 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
             "Reads asked of others: the node was silent, away, or refused."
         ),
         "nodes_unresponsive": Figure("Nodes that do not answer, and are asked second."),
+        "direct_tickets_total": Figure("Tickets given, for reads without the proxy."),
         "cache_hits_total": Figure("Questions answered from the cache."),
         "cache_misses_total": Figure("Questions that the cache had no answer to."),
         "cache_size_bytes": Figure("Answers in the cache."),
@@ -192,6 +193,11 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
         "questions_waiting": Figure("Questions that wait for a batch."),
         "questions_answered_total": Figure("Questions answered."),
         "questions_refused_total": Figure("Questions refused."),
+        "direct_answered_total": Figure("Questions of clients answered directly."),
+        "direct_refused_total": Figure(
+            "Questions and tickets of clients refused: they ask the proxy."
+        ),
+        "direct_tickets": Figure("Tickets that clients have shown, and may use."),
         "chunks_waiting": Figure("Chunks of rows that wait for the disk."),
         "chunks_waiting_bytes": Figure("Their size."),
         "chunks_staged_total": Figure("Chunks of rows staged."),

@@ -140,6 +140,8 @@ class AsyncQueryShell(QueryDriver):
         self._flush()
         self._step(ClientClosed())
         self._close_link()
+        for number in list(self._node_links):
+            self._close_node_link(number)
         if self._timer is not None:
             self._timer.cancel()
         if self._context is not None:
@@ -165,29 +167,28 @@ class AsyncQueryShell(QueryDriver):
 
     def _drain(self) -> None:
         """Take what has come, a burst at most, and see to the next deadline."""
-        link = self._link
-        if link is not None and not link.is_made:
-            self._watch()
+        unlooked = self._unlooked
         for _ in range(_BURST_COUNT_MAX):
-            link = self._link
+            link = next(iter(unlooked), None)
             if link is None:
                 break
             message = link.receive()
-            if message is None:
-                if not link.is_made:
-                    self._watch()
-                break
-            self._step(message)
+            if message is not None:
+                self._step(message)
+                continue
+            unlooked.pop(link, None)
+            if not link.is_made:
+                self._watch_link(link)
         else:
             assert self._loop is not None
             self._loop.call_soon(self._drain)  # nothing else says that there is more
         self._set_timer()
 
-    def _watch(self) -> None:
-        """Take note of what happened to the connection."""
-        if self._link is not None:
-            self._watch_link(self._link)
-            self._set_timer()
+    def _drain_link(self, link: QueryLink) -> None:
+        """Take what has come over *link*, and over those that were sent to."""
+        if self._is_present(link):
+            self._unlooked[link] = None
+        self._drain()
 
     def _set_timer(self) -> None:
         """Have time pass when the core wants it to."""
@@ -216,18 +217,19 @@ class AsyncQueryShell(QueryDriver):
     def _link_opened(self, link: QueryLink) -> None:
         assert self._loop is not None
         messages, connection = link.descriptors
-        self._loop.add_reader(messages, self._drain)
-        self._loop.add_reader(connection, self._watch_and_drain)
-        self._loop.call_soon(self._watch_and_drain)
+        self._loop.add_reader(messages, self._drain_link, link)
+        self._loop.add_reader(connection, self._watch_and_drain, link)
+        self._loop.call_soon(self._watch_and_drain, link)
 
     def _link_closing(self, link: QueryLink) -> None:
         assert self._loop is not None
         for descriptor in link.descriptors:
             self._loop.remove_reader(descriptor)
 
-    def _watch_and_drain(self) -> None:
-        self._watch()
-        self._drain()
+    def _watch_and_drain(self, link: QueryLink) -> None:
+        if self._is_present(link):
+            self._watch_link(link)
+        self._drain_link(link)
 
     # -- the name service --------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from queryablestate.client.builder import (
     reply_of,
     values_of,
 )
+from queryablestate.client.core import reading_config
 from queryablestate.client.frames import Frame, check_row_limit
 from queryablestate.client.operator_states import OperatorStateRead, OperatorStateView
 from queryablestate.client.requests import Call, KeysRead, StaleRouteError
@@ -107,6 +108,8 @@ class QueryableStateClient:
             open stays its owner's.
         credentials: A token or `Credentials`; None where the proxy has no callers.
         deadline_seconds: For questions that do not say.
+        direct: Whether nodes are asked without the proxy, where they can be reached and
+            the proxy gives tickets; False asks the proxy for everything.
         query_config: The limits of the client itself.
 
     Raises:
@@ -119,10 +122,13 @@ class QueryableStateClient:
         credentials: str | Credentials | None = None,
         *,
         deadline_seconds: float = 5.0,
+        direct: bool = True,
         query_config: QueryConfig | None = None,
     ) -> None:
         self._builder = QueryBuilder(SystemClock(), deadline_seconds=deadline_seconds)
-        self._shell = QueryShell(config, credentials, query_config)
+        self._shell = QueryShell(
+            config, credentials, reading_config(query_config, direct=direct)
+        )
 
     # -- keys --------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from attrs import Factory, define
 from queryablestate.client.floors import Floor, ReadFloors, later_of
 from queryablestate.client.requests import KeysRead, RouteRead, StateName
 from queryablestate.client.routes import ROWS, Asking, Route
+from queryablestate.client.ways import DirectRoute, NodeWay
 from queryablestate.wire.questions import Operation
 
 
@@ -68,6 +69,8 @@ class Lane:
         answer_count: Answers since that was changed.
         hold_until_ns: Nothing is to be sent before.
         pause_ns: How long it was held the last time.
+        proxied_until_ns: The proxy is asked until then: a node has refused to answer
+            this by itself.
     """
 
     traffic: StateTraffic
@@ -85,6 +88,7 @@ class Lane:
     answer_count: int = 0
     hold_until_ns: int = 0
     pause_ns: int = 0
+    proxied_until_ns: int = 0
 
     def may_send(self, key_count_max: int, *, now_ns: int) -> bool:
         """Return whether what waits should go; see the module docstring."""
@@ -178,6 +182,9 @@ class Flight:
         places: Which key of that read, one for each.
         sent_ns: When it was sent.
         deadline_ns: The latest deadline among its reads.
+        way: By which a node was asked that has yet to answer, or None.
+        is_proxied: Whether the proxy was asked.
+        is_over: Whether nothing more is taken for an answer to it.
     """
 
     lane: Lane
@@ -186,6 +193,9 @@ class Flight:
     places: list[int]
     sent_ns: int
     deadline_ns: int
+    way: NodeWay | None = None
+    is_proxied: bool = False
+    is_over: bool = False
 
     def parts(self) -> list[Part]:
         """Return what was asked, to be asked otherwise."""
@@ -206,6 +216,11 @@ class StateTraffic:
         floors: What was seen so far.
         describe_id: The request that asks for the route, or None.
         describe_due_ns: When to ask (again).
+        describe_asked_ns: When it was asked for last.
+        direct: How its nodes are asked without the proxy, or None.
+        direct_pause_ns: How long the last pause was before the route was asked for
+            since a node had not taken the ticket.
+        ticket_id: What nodes know the ticket by; 0 before the first.
         pause_ns: How long the last pause before asking again was.
         refresh_due_ns: When the route should be asked for in passing.
         rows_table: For each key group the lane for all that is kept under a key, if
@@ -221,6 +236,10 @@ class StateTraffic:
         self.floors = ReadFloors()
         self.describe_id: int | None = None
         self.describe_due_ns = 0
+        self.describe_asked_ns = 0
+        self.direct: DirectRoute | None = None
+        self.direct_pause_ns = 0
+        self.ticket_id = 0
         self.pause_ns = 0
         self.refresh_due_ns = 0
         self.rows_table: list[Lane] | None = None

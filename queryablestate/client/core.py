@@ -12,7 +12,9 @@ waits again.  Under one, requests go
 
 *   to the proxy itself (`Call`): one message, one answer;
 *   for keys (`KeysRead`): sorted by node and packed together, by a route that is asked
-    for once, and again when the proxy says that it is stale (`KeyReads`);
+    for once, and again when the proxy says that it is stale (`KeyReads`).  Where a
+    ticket came with the route, the node itself is asked (`NodeWays`); whatever it
+    refuses or leaves unanswered is asked of the proxy;
 *   to one node, about all that it holds (`NodeRead`): by the caller's own route, whose
     staleness is the caller's business.
 
@@ -39,7 +41,8 @@ none at all             the deadline
 **The shell's duties**, for every effect in the order returned: perform it, or tell what
 came of it (`ConnectTo` leads to `ConnectionMade`, `ConnectionFailed` or
 `ConnectionRefused`, and after the first of them to `ConnectionFailed` when it is over;
-the shell never connects by itself).  One call of `step` for each message, for each
+`ConnectNode` likewise to `NodeConnected` and `NodeFailed`; the shell never connects by
+itself).  One call of `step` for each message, for each
 change of the connection and of the leader, for each flush of the application, and one
 when `next_deadline_ns` is reached.
 """
@@ -49,10 +52,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, assert_never, final
 
-from attrs import field, frozen, validators
+from attrs import evolve, field, frozen, validators
 
 from nameservice.clock import NS_PER_MS, NS_PER_SECOND
 from nameservice.errors import (
+    ConfigurationError,
     DidNotHappenError,
     LocalProtocolError,
     NameServiceError,
@@ -65,6 +69,8 @@ from queryablestate.client.events import (
     ConnectionRefused,
     LeaderTold,
     MessageCame,
+    NodeConnected,
+    NodeFailed,
     QueryEffect,
     QueryEvent,
     RequestsAsked,
@@ -102,7 +108,7 @@ from queryablestate.wire.refusals import (
 )
 
 
-__all__ = ["QueryConfig", "QueryCore"]
+__all__ = ["QueryConfig", "QueryCore", "reading_config"]
 
 _HOLD_NS: Final = 20 * NS_PER_MS
 _CLOSED: Final = "this client is closed: make a new one"
@@ -126,6 +132,8 @@ class QueryConfig:
             columns may have been added.
         patience_ns: How long a request may wait for the address that was given first,
             before the name service is asked, too.
+        is_direct: Whether nodes are asked without the proxy where that is possible
+            (rule D1); `reading_config` says so.
     """
 
     request_count_max: int = field(default=100_000, validator=validators.ge(1))
@@ -134,6 +142,20 @@ class QueryConfig:
     refused_pause_ns: int = NS_PER_SECOND
     route_refresh_ns: int = 10 * NS_PER_SECOND
     patience_ns: int = 3 * NS_PER_SECOND
+    is_direct: bool = False
+
+
+def reading_config(config: QueryConfig | None, *, direct: object) -> QueryConfig:
+    """
+    Return *config*, or the defaults, for a client that asks nodes itself or not.
+
+    Raises:
+        ConfigurationError: If *direct* is neither True nor False.
+    """
+    if not isinstance(direct, bool):
+        raise ConfigurationError(f"direct must be True or False, not {direct!r}")
+    config = QueryConfig() if config is None else config
+    return evolve(config, is_direct=direct)
 
 
 @final
@@ -178,6 +200,7 @@ class QueryCore:
             flight_count_max=self._config.flight_count_max,
             answer_timeout_ns=self._config.answer_timeout_ns,
             route_refresh_ns=self._config.route_refresh_ns,
+            is_direct=self._config.is_direct,
         )
         # What waits to be sent, and what is under way by its number.
         self._node_reads: dict[NodeRead, None] = {}
@@ -220,6 +243,7 @@ class QueryCore:
             due_ns = min(due_ns, self._doubt_due_ns())
         if self._session.secret is None:
             return min(due_ns, self._session.due_ns())
+        due_ns = min(due_ns, self._keys.late_due_ns())
         if self._keys.is_busy:
             due_ns = min(due_ns, self._keys.due_ns())
         for read in self._node_reads:
@@ -251,8 +275,11 @@ class QueryCore:
         if now_ns >= outbox.expiry_ns:
             self._expire()
         match event:
-            case MessageCame(message, payload):
-                self._take(message, payload)
+            case MessageCame(message, payload, link):
+                if link:
+                    self._keys.node_said(link, message, payload)
+                else:
+                    self._take(message, payload)
             case RequestsAsked(requests):
                 self._submit(requests)
             case TimeWent():
@@ -264,6 +291,10 @@ class QueryCore:
                     self._session_ended()
             case ConnectionMade():
                 self._session.made()
+            case NodeConnected(link=link):
+                self._keys.ways.made(link)
+            case NodeFailed(link=link, is_refused=is_refused):
+                self._keys.node_failed(link, is_refused=is_refused)
             case ConnectionFailed(problem=problem):
                 if self._session.failed(problem):
                     self._session_ended()
@@ -329,6 +360,7 @@ class QueryCore:
             if self._outbox.now_ns >= self._session.due_ns():
                 self._session.seek()
             return
+        self._keys.ask_late()
         if self._keys.is_busy:
             self._keys.tend()
         if self._calls:
@@ -343,6 +375,7 @@ class QueryCore:
     def _close(self) -> None:
         self._is_closed = True
         self._outbox.fail_all(tuple(self._outbox.requests), LocalProtocolError(_CLOSED))
+        self._keys.ways.close()
         if self._session.disconnect():
             self._session_ended()
 

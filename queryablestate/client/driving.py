@@ -19,9 +19,13 @@ from queryablestate.client.events import (
     CompleteRequests,
     ConnectionMade,
     ConnectionRefused,
+    ConnectNode,
     ConnectTo,
     Disconnect,
+    DisconnectNode,
     LeaderTold,
+    NodeConnected,
+    NodeFailed,
     QueryEffect,
     QueryEvent,
     SayHello,
@@ -48,7 +52,7 @@ __all__ = ["QueryDriver"]
 
 class QueryDriver(ABC):
     """
-    A core, its link to a proxy, and what finds the proxy.
+    A core, its links to a proxy and to nodes, and what finds the proxy.
 
     Args:
         services: The name service, or how to open it.
@@ -85,6 +89,9 @@ class QueryDriver(ABC):
         )
         self._context: ZMQContext | None = None
         self._link: QueryLink | None = None
+        self._node_links: dict[int, QueryLink] = {}
+        # Those whose signal may have been taken by a send: they are looked at next.
+        self._unlooked: dict[QueryLink, None] = {}
         self._events: deque[QueryEvent] = deque()
 
     @property
@@ -149,10 +156,10 @@ class QueryDriver(ABC):
             case CompleteRequests(requests):
                 self._complete(requests)
             case SendRequest():
-                if self._link is not None:
-                    self._link.send(effect)
+                self._send(effect)
             case SayHello():
                 if self._link is not None:
+                    self._unlooked[self._link] = None
                     error = self._link.greet(effect)
                     if error is not None:
                         self._close_link()
@@ -163,34 +170,82 @@ class QueryDriver(ABC):
                 self._connect(address)
             case Disconnect():
                 self._close_link()
+            case ConnectNode(link=number, address=address):
+                self._connect_node(number, address)
+            case DisconnectNode(link=number):
+                self._close_node_link(number)
             case _:
                 assert_never(effect)
 
+    def _send(self, request: SendRequest) -> QueryLink | None:
+        """Send to the proxy or a node; return over which link, if there is one."""
+        number = request.link
+        link = self._node_links.get(number) if number else self._link
+        if link is not None:
+            self._unlooked[link] = None
+            link.send(request)
+        return link
+
     def _connect(self, address: str) -> None:
-        assert self._context is not None
         try:
-            self._link = link = QueryLink(
-                self._context,
-                address,
-                credentials=self._credentials,
-                config=self._finder.config,
-                clock=self.clock,
-                budget=self._budget,
-            )
+            self._link = link = self._open(address)
         except NameServiceError as error:
             self._events.append(ConnectionRefused(error=error))
         else:
             self._link_opened(link)
 
+    def _connect_node(self, number: int, address: str) -> None:
+        try:
+            self._node_links[number] = link = self._open(address, number)
+        except NameServiceError:
+            # Whatever it is, the proxy answers in its place (rule D3).
+            self._events.append(NodeFailed(link=number, is_refused=True))
+        else:
+            self._link_opened(link)
+
+    def _open(self, address: str, number: int = 0) -> QueryLink:
+        """Begin to connect to a proxy, or to a node."""
+        assert self._context is not None
+        return QueryLink(
+            self._context,
+            address,
+            credentials=self._credentials,
+            config=self._finder.config,
+            clock=self.clock,
+            budget=self._budget,
+            number=number,
+        )
+
     def _watch_link(self, link: QueryLink) -> None:
         """Take note of what happened to the connection."""
         for event in link.watch():
-            if not isinstance(event, ConnectionMade):
-                self._close_link()
-            self._step(event)
+            number = link.number
+            if not number:
+                if not isinstance(event, ConnectionMade):
+                    self._close_link()
+                self._step(event)
+            elif isinstance(event, ConnectionMade):
+                self._step(NodeConnected(link=number))
+            else:
+                self._close_node_link(number)
+                is_refused = isinstance(event, ConnectionRefused)
+                self._step(NodeFailed(link=number, is_refused=is_refused))
+
+    def _is_present(self, link: QueryLink) -> bool:
+        """Return whether *link* is not closed."""
+        if link.number:
+            return self._node_links.get(link.number) is link
+        return link is self._link
 
     def _close_link(self) -> None:
         link, self._link = self._link, None
+        self._close(link)
+
+    def _close_node_link(self, number: int) -> None:
+        self._close(self._node_links.pop(number, None))
+
+    def _close(self, link: QueryLink | None) -> None:
         if link is not None:
+            self._unlooked.pop(link, None)
             self._link_closing(link)
             link.close()

@@ -15,19 +15,24 @@ from attrs import define, frozen
 from nameservice.errors import NameServiceError
 from queryablestate.client.requests import Request
 from queryablestate.wire.clients import ClientRequest, ToClient
+from queryablestate.wire.direct import AskNode, ShowTicket
 
 
 __all__ = [
     "AskWhoLeads",
     "ClientClosed",
     "CompleteRequests",
+    "ConnectNode",
     "ConnectTo",
     "ConnectionFailed",
     "ConnectionMade",
     "ConnectionRefused",
     "Disconnect",
+    "DisconnectNode",
     "LeaderTold",
     "MessageCame",
+    "NodeConnected",
+    "NodeFailed",
     "QueryEffect",
     "QueryEvent",
     "RequestsAsked",
@@ -105,15 +110,38 @@ class ConnectionRefused:
 @define
 class MessageCame:
     """
-    The proxy sent a message.
+    The proxy, or a node, sent a message.
 
     Attributes:
         message: The message.
         payload: Its second frame, empty if it has none.
+        link: The connection to the node (`ConnectNode`); 0 if it was the proxy.
     """
 
     message: ToClient
     payload: bytes | memoryview = b""
+    link: int = 0
+
+
+@frozen(kw_only=True)
+class NodeConnected:
+    """The node that was to be connected to is, and messages can flow."""
+
+    link: int
+
+
+@frozen(kw_only=True)
+class NodeFailed:
+    """
+    There is no connection to a node, or no longer; the shell has closed its socket.
+
+    Attributes:
+        link: Which connection.
+        is_refused: Whether trying again soon would not help.
+    """
+
+    link: int
+    is_refused: bool = False
 
 
 @frozen
@@ -128,6 +156,8 @@ QueryEvent: TypeAlias = (
     | ConnectionRefused
     | LeaderTold
     | MessageCame
+    | NodeConnected
+    | NodeFailed
     | RequestsAsked
     | RequestsDropped
     | TimeWent
@@ -155,6 +185,27 @@ class Disconnect:
 
 
 @frozen(kw_only=True)
+class ConnectNode:
+    """
+    Open a socket to a node; what comes of it is an event.
+
+    Attributes:
+        link: What the connection is called: no other one ever is.
+        address: Where the node is.
+    """
+
+    link: int
+    address: str
+
+
+@frozen(kw_only=True)
+class DisconnectNode:
+    """Close the socket to a node; nothing is to be heard of it."""
+
+    link: int
+
+
+@frozen(kw_only=True)
 class SayHello:
     """Send a `Hello` with the credential, which only the shell knows."""
 
@@ -169,10 +220,12 @@ class SendRequest:
     Attributes:
         message: The envelope.
         keys: The second frame, to be encoded; None if there is none.
+        link: The connection to the node that it goes to; 0 for the proxy.
     """
 
-    message: ClientRequest
+    message: ClientRequest | ShowTicket | AskNode
     keys: Sequence[bytes] | None = None
+    link: int = 0
 
 
 @define
@@ -183,5 +236,12 @@ class CompleteRequests:
 
 
 QueryEffect: TypeAlias = (
-    AskWhoLeads | CompleteRequests | ConnectTo | Disconnect | SayHello | SendRequest
+    AskWhoLeads
+    | CompleteRequests
+    | ConnectNode
+    | ConnectTo
+    | Disconnect
+    | DisconnectNode
+    | SayHello
+    | SendRequest
 )

@@ -1,5 +1,5 @@
 """
-`QueryLink`: the socket of a client to one proxy; what both clients share.
+`QueryLink`: the socket of a client to a proxy or a node; what both clients share.
 
 Theory of operation.  A link connects once.  libzmq would connect again by itself and
 report each attempt to a monitor that is not read while the client is idle; here the
@@ -62,9 +62,10 @@ _POLLIN: Final = int(zmq.POLLIN)
 @final
 class QueryLink:
     """
-    One socket to one proxy.
+    One socket to one proxy, or to one node.
 
     Attributes:
+        number: What the core calls the connection to a node; 0 for the proxy.
         descriptors: Readable when something may have come: the socket's, and that of
             what happens to its connection.
         target: Where it leads to, as it was published.
@@ -84,6 +85,7 @@ class QueryLink:
         config: HAConfig,
         clock: Clock,
         budget: LogBudget,
+        number: int = 0,
     ) -> None:
         """
         Begin to connect.
@@ -94,8 +96,10 @@ class QueryLink:
             credentials: What we show.
             config: Of the name service, whose keys are used if there are no others.
             clock: For *budget*.
-            budget: Bounds what is logged about a proxy that sends rubbish.
+            budget: Bounds what is logged about a peer that sends rubbish.
+            number: See above.
         """
+        self.number = number
         self.target = target
         self._credentials = credentials
         self._clock = clock
@@ -150,7 +154,8 @@ class QueryLink:
             try:
                 frame = socket.recv(_NOBLOCK, copy=False)
                 payload = socket.recv(_NOBLOCK) if frame.more else b""
-                message = MessageCame(decode_to_client(frame.buffer), payload)
+                decoded = decode_to_client(frame.buffer)
+                message = MessageCame(decoded, payload, self.number)
             except zmq.Again:
                 return None
             except RemoteProtocolError as error:

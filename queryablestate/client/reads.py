@@ -14,6 +14,7 @@ from typing import Any, Final, final
 from nameservice.clock import NS_PER_MS
 from nameservice.errors import NameServiceError, RemoteProtocolError
 from queryablestate.client.coalescing import Flight, Lane, Part, StateTraffic
+from queryablestate.client.direct import TICKET_PROBLEMS, NodeWays
 from queryablestate.client.events import SendRequest
 from queryablestate.client.floors import Floor, floor_of_reading, split_floor
 from queryablestate.client.requests import (
@@ -31,13 +32,20 @@ from queryablestate.client.step import (
     longer_pause,
     milliseconds,
 )
+from queryablestate.client.ways import DirectRoute, NodeWay
 from queryablestate.errors import (
     StateUnavailableError,
     UnknownJobError,
     UnknownStateError,
 )
 from queryablestate.schema.key_groups import group_of
-from queryablestate.wire.clients import DescribeState, StateDescribed, StateDescription
+from queryablestate.wire.clients import (
+    DescribeState,
+    StateDescribed,
+    StateDescription,
+    ToClient,
+)
+from queryablestate.wire.direct import AskNode, DirectAccess, ShowTicket
 from queryablestate.wire.questions import Ask, Reading, Refusal, Told
 from queryablestate.wire.refusals import STALE_ROUTE, error_of
 
@@ -49,6 +57,8 @@ _OVERLOADED: Final = "did-not-happen"
 _ILLEGAL: Final = "illegal"
 _UNAVAILABLE: Final = "state-unavailable"
 _UNKNOWN: Final = frozenset({"unknown-job", "unknown-state"})
+_DIRECT_KEY_COUNT_MAX: Final = 1_000
+"""So many keys are a question that a node answers in its loop."""
 
 
 @final
@@ -64,9 +74,11 @@ class KeyReads:
         flight_count_max: Questions that may be under way.
         answer_timeout_ns: After how long a question for a route is put again.
         route_refresh_ns: How old a route may get before it is asked for in passing.
+        is_direct: Whether nodes are asked without the proxy where that is possible.
 
     Attributes:
         flights: Questions for keys that are under way, by number; not to be changed.
+        ways: The ways to nodes.
     """
 
     def __init__(
@@ -77,6 +89,7 @@ class KeyReads:
         flight_count_max: int,
         answer_timeout_ns: int,
         route_refresh_ns: int,
+        is_direct: bool,
     ) -> None:
         self._outbox = outbox
         self._session = session
@@ -88,6 +101,7 @@ class KeyReads:
         self._describing: dict[int, StateTraffic] = {}
         self._lanes: dict[Lane, None] = {}  # those that something waits in
         self.flights: dict[int, Flight] = {}
+        self.ways = NodeWays(outbox, is_wanted=is_direct)
 
     # -- queries -------------------------------------------------------------------
 
@@ -129,6 +143,8 @@ class KeyReads:
         for flight in self.flights.values():
             counts[flight.lane] = counts.get(flight.lane, 0) + 1
             assert len(flight.keys) == len(flight.reads) == len(flight.places)
+            assert flight.is_proxied or flight.way is not None
+            assert not flight.is_over
         for traffic in self._traffic.values():
             for lane in traffic.lanes():
                 assert lane.flight_count == counts.get(lane, 0)
@@ -182,15 +198,32 @@ class KeyReads:
         lane = traffic.rows_table[(keys[0][0] << 8) | keys[0][1]]
         if lane.flight_count or now_ns < lane.hold_until_ns:
             return None
+        deadline_ns = read.deadline_ns
+        flight = Flight(lane, keys, [read], _FIRST_PLACE, now_ns, deadline_ns)
+        direct = traffic.direct
+        way = None
+        if direct is not None:
+            # If a way is to be opened, that is done with the next step.
+            way = self.ways.way_for(direct, flight)
+            if way is not None and way.shown.get(direct.ticket_id) is not direct.ticket:
+                return None
         read.open_count = 1
         read.rows = [UNANSWERED]
-        deadline_ns = read.deadline_ns
         outbox.number = number = outbox.number + 1
-        self.flights[number] = Flight(
-            lane, keys, [read], _FIRST_PLACE, now_ns, deadline_ns
-        )
+        self.flights[number] = flight
         lane.flight_count = 1
         lane.sent_ns = now_ns
+        if way is not None:
+            assert direct is not None
+            self.ways.asked(way, flight)
+            ask = AskNode(
+                request_id=number,
+                ticket_id=direct.ticket_id,
+                operation=lane.operation,  # type: ignore[arg-type]  # lanes are for keys
+                deadline_ms=-(-(deadline_ns - now_ns) // NS_PER_MS),
+            )
+            return SendRequest(ask, keys, way.link)
+        flight.is_proxied = True
         return SendRequest(
             Ask(
                 request_id=number,
@@ -263,6 +296,11 @@ class KeyReads:
             traffic.describe_id = None
             traffic.describe_due_ns = self._outbox.now_ns
         self._describing.clear()
+        for traffic in self._traffic.values():
+            if traffic.direct is not None:
+                # It may be another leader by now, whose nodes take no such ticket.
+                traffic.direct = None
+                traffic.refresh_due_ns = self._outbox.now_ns
         for number in tuple(self.flights):
             self._put_back(self._land(number))
 
@@ -291,6 +329,7 @@ class KeyReads:
                 del self._describing[traffic.describe_id]
             number = self._outbox.next_number()
             traffic.describe_id = number
+            traffic.describe_asked_ns = self._outbox.now_ns
             traffic.describe_due_ns = self._outbox.now_ns + self._answer_timeout_ns
             self._describing[number] = traffic
             job_id, state_name = traffic.state
@@ -300,6 +339,7 @@ class KeyReads:
                     session=secret,
                     job_id=job_id,
                     state_name=state_name,
+                    wants_direct=self.ways.is_wanted,
                 )
             )
 
@@ -313,39 +353,145 @@ class KeyReads:
         for lane in self._lanes:
             if lane.traffic.is_stale or now_ns < lane.hold_until_ns:
                 continue
+            direct = lane.traffic.direct
+            key_count_max = session.key_count_max
+            if direct is not None and key_count_max > _DIRECT_KEY_COUNT_MAX:
+                key_count_max = _DIRECT_KEY_COUNT_MAX
             while (
                 lane.keys
                 and len(self.flights) < self._flight_count_max
-                and lane.may_send(session.key_count_max, now_ns=now_ns)
+                and lane.may_send(key_count_max, now_ns=now_ns)
             ):
                 flight = lane.cut(
-                    session.key_count_max, session.frame_size_bytes_max, now_ns=now_ns
+                    key_count_max, session.frame_size_bytes_max, now_ns=now_ns
                 )
                 number = outbox.next_number()
                 self.flights[number] = flight
                 outbox.expires_at(flight.deadline_ns)
-                generation, batch_id = split_floor(lane.least)
-                ask = Ask(
-                    request_id=number,
-                    session=session.secret,
-                    state_number=lane.route.state_number,
-                    assignment_version=lane.route.version,
-                    node_index=lane.node_index,
-                    operation=lane.operation,
-                    key_count=len(flight.keys),
-                    deadline_ms=milliseconds(flight.deadline_ns - now_ns),
-                    min_batch_id=batch_id,
-                    min_generation=generation,
-                )
-                outbox.send(ask, flight.keys)
+                way = self.ways.way_for(direct, flight)
+                if direct is None or way is None:
+                    self._ask_proxy(number, flight)
+                else:
+                    self._ask_node(number, flight, direct, way)
             if not lane.keys:
                 emptied.append(lane)
         for lane in emptied:
             del self._lanes[lane]
 
+    def _ask_proxy(self, number: int, flight: Flight) -> None:
+        """Ask the proxy for *flight*."""
+        lane = flight.lane
+        secret = self._session.secret
+        assert secret is not None
+        generation, batch_id = split_floor(lane.least)
+        ask = Ask(
+            request_id=number,
+            session=secret,
+            state_number=lane.route.state_number,
+            assignment_version=lane.route.version,
+            node_index=lane.node_index,
+            operation=lane.operation,
+            key_count=len(flight.keys),
+            deadline_ms=milliseconds(flight.deadline_ns - self._outbox.now_ns),
+            min_batch_id=batch_id,
+            min_generation=generation,
+        )
+        flight.is_proxied = True
+        self._outbox.send(ask, flight.keys)
+
+    def _ask_node(
+        self, number: int, flight: Flight, direct: DirectRoute, way: NodeWay
+    ) -> None:
+        """Ask a node for *flight*."""
+        lane = flight.lane
+        self._show(way, direct)
+        generation, batch_id = split_floor(lane.least)
+        ask = AskNode(
+            request_id=number,
+            ticket_id=direct.ticket_id,
+            operation=lane.operation,  # type: ignore[arg-type]  # lanes are for keys
+            deadline_ms=milliseconds(flight.deadline_ns - self._outbox.now_ns),
+            min_batch_id=batch_id,
+            min_generation=generation,
+        )
+        self.ways.asked(way, flight)
+        self._outbox.send_to_node(way.link, ask, flight.keys)
+
+    def _show(self, way: NodeWay, direct: DirectRoute) -> None:
+        """Show a node the ticket, unless it has been shown that one."""
+        if way.shown.get(direct.ticket_id) is not direct.ticket:
+            way.shown[direct.ticket_id] = direct.ticket
+            show = ShowTicket(ticket_id=direct.ticket_id, ticket=direct.ticket)
+            self._outbox.send_to_node(way.link, show)
+
+    def late_due_ns(self) -> int:
+        """Return when `ask_late` must be called."""
+        return self.ways.due_ns()
+
+    def ask_late(self) -> None:
+        """Ask the proxy for what nodes have not answered in time (rule D4)."""
+        if self.ways.due_ns() <= self._outbox.now_ns:
+            self._ask_proxy_for(self.ways.take_late())
+
+    def _ask_proxy_for(self, flights: Sequence[Flight]) -> None:
+        """Ask the proxy for those of *flights* that are under way, and it was not."""
+        wanted = set(flights)
+        for number, flight in list(self.flights.items()):
+            if flight in wanted and not flight.is_proxied:
+                self._ask_proxy(number, flight)
+
+    # -- nodes -----------------------------------------------------------------------
+
+    def node_failed(self, link: int, *, is_refused: bool) -> None:
+        """Ask the proxy for what a node was asked over a connection that is over."""
+        way = self.ways.failed(link, is_refused=is_refused)
+        if way is not None:
+            self._leave(way)
+
+    def _leave(self, way: NodeWay) -> None:
+        """Ask the proxy for what was asked by a way that is not open any more."""
+        flights = [one for one in self.flights.values() if one.way is way]
+        self._ask_proxy_for(flights)
+        for flight in flights:
+            flight.way = None
+
+    def node_said(
+        self, link: int, message: ToClient, payload: bytes | memoryview
+    ) -> None:
+        """Take what a node says to one of the `flights`."""
+        self.ways.heard(link)
+        number = message.request_id
+        flight = self.flights.get(number)
+        if flight is None or not self.ways.is_of(link, flight):
+            return  # late
+        match message:
+            case Told():
+                self.ways.answered(flight)
+                flight.lane.traffic.direct_pause_ns = 0
+                self.answered(message, payload)
+            case Refusal(code=code):
+                self._node_refused(number, flight, code)
+            case _:
+                pass
+
+    def _node_refused(self, number: int, flight: Flight, code: str) -> None:
+        """Ask the proxy for what a node does not answer, and for a route if need be."""
+        self.ways.refused(flight, code)
+        if code in TICKET_PROBLEMS:
+            traffic = flight.lane.traffic
+            traffic.direct = None
+            traffic.direct_pause_ns = longer_pause(traffic.direct_pause_ns)
+            due_ns = self._outbox.now_ns + traffic.direct_pause_ns
+            traffic.refresh_due_ns = min(traffic.refresh_due_ns, due_ns)
+            if traffic.describe_id is None:
+                traffic.describe_due_ns = due_ns
+        if not flight.is_proxied:
+            self._ask_proxy(number, flight)
+
     def _land(self, number: int) -> Flight:
         """Return a flight that is over."""
         flight = self.flights.pop(number)
+        flight.is_over = True
         flight.lane.flight_count -= 1
         return flight
 
@@ -390,6 +536,9 @@ class KeyReads:
     def answered(self, told: Told, payload: bytes | memoryview) -> None:
         """Take the answer of a node to one of the `flights`."""
         flight = self.flights.pop(told.request_id)
+        flight.is_over = True
+        if flight.way is not None:
+            self.ways.outrun(flight)
         lane = flight.lane
         lane.flight_count -= 1
         traffic = lane.traffic
@@ -607,10 +756,27 @@ class KeyReads:
             for lane in traffic.lanes():
                 self._lanes.pop(lane, None)
         traffic.adopt(route)
-        traffic.refresh_due_ns = self._outbox.now_ns + self._route_refresh_ns
+        self._take_access(traffic, described.direct)
         waiting, traffic.waiting = traffic.waiting, []
         self._enqueue(traffic, [part for part in waiting if not part[0].is_done])
         self._answer_route_reads(traffic)
+
+    def _take_access(self, traffic: StateTraffic, access: DirectAccess | None) -> None:
+        """Take what came with a route, and see when to ask for it again."""
+        outbox, before = self._outbox, traffic.direct
+        if not traffic.ticket_id:
+            traffic.ticket_id = outbox.next_number()
+        asked_ns = traffic.describe_asked_ns
+        traffic.direct = direct = self.ways.route(
+            traffic.ticket_id, access, asked_ns=asked_ns
+        )
+        traffic.refresh_due_ns = outbox.now_ns + self._route_refresh_ns
+        if direct is not None:
+            renewal_ns = asked_ns + (direct.until_ns - asked_ns) * 2 // 3
+            traffic.refresh_due_ns = min(traffic.refresh_due_ns, renewal_ns)
+        if before is None or direct is None or before.ways != direct.ways:
+            for way in self.ways.keep(one.direct for one in self._traffic.values()):
+                self._leave(way)
 
     def _answer_route_reads(self, traffic: StateTraffic) -> None:
         """Tell those who wait for a route, if there is one."""

@@ -14,6 +14,7 @@ from nameservice.clock import NS_PER_MS
 from queryablestate.client.events import CompleteRequests, QueryEffect, SendRequest
 from queryablestate.client.requests import Request
 from queryablestate.wire.clients import ClientRequest
+from queryablestate.wire.direct import AskNode, ShowTicket
 
 
 NEVER_NS: Final = 1 << 62
@@ -55,8 +56,17 @@ class QueryOutbox:
         self._effects.append(effect)
 
     def send(self, message: ClientRequest, keys: Sequence[bytes] | None = None) -> None:
-        """Have *message* sent."""
+        """Have *message* sent to the proxy."""
         self._effects.append(SendRequest(message, keys))
+
+    def send_to_node(
+        self,
+        link: int,
+        message: ShowTicket | AskNode,
+        keys: Sequence[bytes] | None = None,
+    ) -> None:
+        """Have *message* sent to a node."""
+        self._effects.append(SendRequest(message, keys, link))
 
     def finish(self, request: Request) -> None:
         """Have the one that waits for *request* told; once."""

@@ -43,7 +43,7 @@ from zmqtransport import new_context
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from haservices import HAConfig, HAServices
     from queryablestate.client.core import QueryConfig
@@ -102,6 +102,7 @@ class QueryShell(QueryDriver):
         for descriptor in (self._wake_reader, self._wake_writer):
             os.set_blocking(descriptor, False)
         self._is_pipe_open = True
+        self._by_descriptor: dict[int, QueryLink] = {}
         self._make_poll()
         if first_address is None:
             try:
@@ -164,6 +165,8 @@ class QueryShell(QueryDriver):
             self._step(ClientClosed())
             self._turn()
             self._close_link()
+            for number in list(self._node_links):
+                self._close_node_link(number)
             self._wake()
             self._release()
         self._finder.close()
@@ -175,32 +178,36 @@ class QueryShell(QueryDriver):
     def _drive(self, waiter: _Waiter) -> None:
         """Receive for everybody, until *waiter* has its answer."""
         ready: list[tuple[int, int]] | None = None
-        link: QueryLink | None = None
+        links: Mapping[int, QueryLink] = {}
         while True:
             with self._lock:
                 if ready is not None:  # whoever begins to drive has just had a turn
-                    self._turn(has_come=self._look_at(ready, link))
+                    self._turn(has_come=self._look_at(ready, links))
                 if not waiter.open_count:
                     self._hand_over()
                     return
                 wait_ms = self._wait_ms()
                 poll = self._poll
-                link = self._link
+                links = self._by_descriptor
             ready = poll.poll(wait_ms)
 
     def _look_at(
-        self, ready: Sequence[tuple[int, int]], link: QueryLink | None
-    ) -> bool:
-        """Take note of what is ready; return whether a message should have come."""
-        has_come = False
+        self, ready: Sequence[tuple[int, int]], links: Mapping[int, QueryLink]
+    ) -> QueryLink | None:
+        """Take note of what is ready; return over which link a message has come."""
+        has_come: QueryLink | None = None
         for descriptor, _ in ready:
             if descriptor == self._wake_reader:
                 self._drain_wake()
-            elif link is not None and link is self._link:
-                if descriptor == link.descriptors[0]:
-                    has_come = True
-                else:
-                    self._watch_link(link)
+                continue
+            link = links[descriptor]
+            if not self._is_present(link):
+                continue
+            if descriptor == link.descriptors[0]:
+                self._unlooked[link] = None
+                has_come = link
+            else:
+                self._watch_link(link)
         return has_come
 
     def _hand_over(self) -> None:
@@ -257,12 +264,12 @@ class QueryShell(QueryDriver):
         effect = self._core.ask_now(request)
         if effect is None:
             return False
-        link.send(effect)
-        self._receive(is_likely=False)
+        self._send(effect)
+        self._receive()
         return True
 
     def _turn(
-        self, requests: Sequence[Request] = (), *, has_come: bool = False
+        self, requests: Sequence[Request] = (), *, has_come: QueryLink | None = None
     ) -> None:
         """
         Ask, and do whatever can be done now; under the lock.
@@ -276,24 +283,33 @@ class QueryShell(QueryDriver):
             self._step(self._leader_told())
         if requests:
             self._step(RequestsAsked(requests))
-        elif not has_come:
+        elif has_come is None:
             deadline_ns = self._core.next_deadline_ns()
             if deadline_ns is not None and deadline_ns <= self.clock.now_ns():
                 self._step(_TIME_WENT)
         if self._link is not None and not self._link.is_made:
             self._watch_link(self._link)
-        self._receive(is_likely=has_come)
+        for link in list(self._node_links.values()):
+            if not link.is_made:
+                self._watch_link(link)
+        self._receive(has_come)
 
-    def _receive(self, *, is_likely: bool) -> None:
+    def _receive(self, has_come: QueryLink | None = None) -> None:
         """Take the messages that have come, if anybody waits for any."""
-        while self._requests and self._link is not None:
-            message = self._link.receive(is_likely=is_likely)
-            if message is None:
-                if not self._link.is_made:
-                    self._watch_link(self._link)
-                return
-            is_likely = False
-            self._step(message)
+        unlooked = self._unlooked
+        while unlooked and self._requests:
+            link = next(iter(unlooked)) if has_come is None else has_come
+            if link not in unlooked:
+                has_come = None
+                continue  # it was closed meanwhile
+            message = link.receive(is_likely=has_come is not None)
+            has_come = None
+            if message is not None:
+                self._step(message)
+                continue
+            del unlooked[link]
+            if not link.is_made:
+                self._watch_link(link)
 
     def _complete(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -304,6 +320,7 @@ class QueryShell(QueryDriver):
                 waiter.lock.release()
 
     def _link_opened(self, link: QueryLink) -> None:
+        self._unlooked[link] = None
         self._make_poll()
 
     def _link_closing(self, link: QueryLink) -> None:
@@ -313,9 +330,14 @@ class QueryShell(QueryDriver):
         """Have who drives wait for the present link; a poll object serves one wait."""
         self._poll = select.poll()
         self._poll.register(self._wake_reader, select.POLLIN)
+        links = list(self._node_links.values())
         if self._link is not None:
-            for descriptor in self._link.descriptors:
-                self._poll.register(descriptor, select.POLLIN)
+            links.append(self._link)
+        self._by_descriptor = {
+            descriptor: link for link in links for descriptor in link.descriptors
+        }
+        for descriptor in self._by_descriptor:
+            self._poll.register(descriptor, select.POLLIN)
         self._wake()
 
     # -- waking ------------------------------------------------------------------------

@@ -255,12 +255,19 @@ class Commits:
                 effects += self._ask_on(commit)
         return effects
 
-    def node_moved(self, job_id: str) -> list[ControlEffect]:
-        """Answer the writers whose batches every owner has applied by now."""
+    def node_moved(self, job_id: str, *, now_ns: int) -> list[ControlEffect]:
+        """
+        Answer the writers whose batches every owner has applied by now.
+
+        Args:
+            job_id: Of which job; empty for all.
+            now_ns: The time.
+        """
+        self._now_ns = now_ns
         effects: list[ControlEffect] = []
         for commit in list(self._commits.values()):
             is_applying = commit.phase is _Phase.APPLYING
-            if is_applying and commit.request.job_id == job_id:
+            if is_applying and job_id in {"", commit.request.job_id}:
                 effects += self._finish_if_applied(commit)
         return effects
 
@@ -402,7 +409,7 @@ class Commits:
     def _finish_if_applied(self, commit: _Commit) -> list[ControlEffect]:
         """Answer the writers if every owner is as far as this commit."""
         job = self._control.job(commit.request.job_id)
-        if lagging_nodes(self._control, job, commit.sequence):
+        if self._waited_for(job, commit.sequence):
             return []
         self._commits.pop(commit.key, None)
         return [
@@ -416,6 +423,13 @@ class Commits:
             )
             for waiter in commit.waiters
         ]
+
+    def _waited_for(self, job: Job, sequence: int) -> Sequence[str]:
+        """Return who has not applied an entry, or may answer without it (rule D5)."""
+        lagging = lagging_nodes(self._control, job, sequence)
+        return lagging or self._control.direct.awaited(
+            job.record.job_id, now_ns=self._now_ns
+        )
 
     # -- failing -------------------------------------------------------------------
 
@@ -435,7 +449,7 @@ class Commits:
         is_decided = commit.phase is _Phase.APPLYING
         if is_decided:
             job = self._control.job(commit.request.job_id)
-            node_ids = lagging_nodes(self._control, job, commit.sequence)
+            node_ids = self._waited_for(job, commit.sequence)
         else:
             node_ids = commit.verification.waiting_for()
         nodes = [self._control.nodes.present(node_id) for node_id in node_ids]

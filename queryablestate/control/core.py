@@ -137,8 +137,10 @@ if TYPE_CHECKING:
 
     from queryablestate.control.changes import Outcome
     from queryablestate.control.job.job import Job
+    from queryablestate.control.node_table import PresentNode
     from queryablestate.control.routes import KvStateLocation
     from queryablestate.errors import StateUnavailableError
+    from queryablestate.wire.direct import DirectAccess
     from queryablestate.wire.node_messages import JoinConnection
     from queryablestate.wire.operation_messages import ListRescalings, RescalingsListed
     from queryablestate.wire.records import AssignmentRecord, CountersRecord, NodeRecord
@@ -184,6 +186,9 @@ class ControlCore:
         now_ns: The time.
         limits: How much it takes on.
         copy_secret: What nodes that are taken in are given, to show each other.
+        direct_reads: Whether nodes may answer clients without the proxy (rule D1).
+        direct_lease_ns: How long they may after they were heard, also if an earlier
+            leader has let them.
         unfinished: What is to be written before anything else.
         commit_limits: How much one commit of the leader store takes.
     """
@@ -199,6 +204,8 @@ class ControlCore:
         now_ns: int,
         limits: ControlLimits = CONTROL_LIMITS,
         copy_secret: bytes = b"",
+        direct_reads: bool = True,
+        direct_lease_ns: int = 0,
         unfinished: DividedWrite = NOTHING_LEFT,
         commit_limits: CommitLimits = COMMIT_LIMITS,
     ) -> None:
@@ -211,6 +218,8 @@ class ControlCore:
             now_ns=now_ns,
             limits=limits,
             copy_secret=copy_secret,
+            direct_reads=direct_reads,
+            direct_lease_ns=direct_lease_ns,
         )
         self._commits = Commits(self._control)
         self._draining = Draining(self._control)
@@ -375,6 +384,37 @@ class ControlCore:
         """Return how far jobs are from what is wanted; `UnknownJobError`."""
         return self._moves.rescalings(request, now_ns=now_ns)
 
+    def direct_access(
+        self,
+        state_number: int,
+        *,
+        caller: str,
+        public_key: str | None,
+        life_ns: int,
+        now_ns: int,
+    ) -> DirectAccess | None:
+        """
+        Return how *caller*, who may, reads a state without the proxy; None if not now.
+
+        Before the leader is settled there is no ticket: what nodes are ahead of is not
+        known yet.
+        """
+        control = self._control
+        location = self.locations.get(state_number)
+        if location is None or not control.direct_lease_ns:
+            return None
+        if not control.is_settled(now_ns=now_ns):
+            return None
+        return control.direct.access(
+            location,
+            caller=caller,
+            public_key=public_key,
+            secret=control.copy_secret,
+            leader_epoch=control.leader_epoch,
+            life_ns=life_ns,
+            now_ns=now_ns,
+        )
+
     def node_at(self, link: LinkId) -> str | None:
         """Return which node is registered over *link*, or None."""
         node = self._control.nodes.at(link)
@@ -410,6 +450,7 @@ class ControlCore:
             self._moves.next_deadline_ns(),
             self._control.open_batches.next_deadline_ns(),
             self._unused.next_deadline_ns(),
+            self._control.direct.next_deadline_ns(),
         )
         return earliest(times)
 
@@ -459,6 +500,7 @@ class ControlCore:
             return tuple(effects)
         effects += self._membership.expire(now_ns=now_ns)
         effects += self._commits.expire(now_ns=now_ns)
+        effects += self._expire_direct(now_ns)
         if self._control.open_batches.expire(now_ns=now_ns):
             self._control.is_touched = True  # a node that is empty may end now
         effects += self._sequence(self._unused.expire(now_ns=now_ns))
@@ -584,7 +626,7 @@ class ControlCore:
             return self._membership.refuse(link)
         match message:
             case NodeHeartbeat():
-                return [self._membership.acknowledge(node, message)]
+                return self._heartbeat(node, message, now_ns)
             case StagesVerified():
                 outcomes = self._commits.verified(node, message)
                 return [*outcomes, *self._membership.verified(node, message)]
@@ -592,7 +634,8 @@ class ControlCore:
                 return self._commits.collected(node, message)
             case EntriesApplied():
                 effects = self._membership.applied(node, message, now_ns=now_ns)
-                return [*effects, *self._commits.node_moved(message.job_id)]
+                moved = self._commits.node_moved(message.job_id, now_ns=now_ns)
+                return [*effects, *moved]
             case KeyGroupsCopied():
                 self._membership.copied(node, message)
                 return []
@@ -606,6 +649,27 @@ class ControlCore:
                 return self._adoptions.told(node, message)
             case _:
                 assert_never(message)
+
+    def _heartbeat(
+        self, node: PresentNode, message: NodeHeartbeat, now_ns: int
+    ) -> Sequence[Outcome]:
+        outcomes: list[Outcome] = [
+            self._membership.acknowledge(node, message, now_ns=now_ns)
+        ]
+        fewer = self._control.direct.acknowledged(
+            node.node_id, message.number, message.acknowledged
+        )
+        for job_id in fewer:
+            outcomes += self._commits.node_moved(job_id, now_ns=now_ns)
+        return outcomes
+
+    def _expire_direct(self, now_ns: int) -> list[ControlEffect]:
+        """Answer what waited for nodes that answer clients by what is over."""
+        direct = self._control.direct
+        effects: list[ControlEffect] = []
+        for job_id in direct.expire(now_ns=now_ns):
+            effects += self._commits.node_moved(job_id, now_ns=now_ns)
+        return [*effects, *direct.release(now_ns=now_ns)]
 
     def _look(self, now_ns: int) -> Sequence[Outcome]:
         """Look at the assignments of all that was touched, once nodes have come."""

@@ -124,10 +124,14 @@ class Membership:
         refused = NodeRefused(reason="unknown", detail="register first")
         return [SendToNode(link=link, message=refused)]
 
-    def acknowledge(self, node: PresentNode, message: NodeHeartbeat) -> ControlEffect:
+    def acknowledge(
+        self, node: PresentNode, message: NodeHeartbeat, *, now_ns: int
+    ) -> ControlEffect:
         """Return the answer to a heartbeat."""
         acknowledged = HeartbeatAcknowledged(
-            leader_epoch=self._control.leader_epoch, number=message.number
+            leader_epoch=self._control.leader_epoch,
+            number=message.number,
+            leader_ms=now_ns // NS_PER_MS if self._control.direct_lease_ns else 0,
         )
         return SendToNode(link=node.link, message=acknowledged)
 
@@ -297,6 +301,7 @@ class Membership:
             copy_secret=control.copy_secret,
             untouched=tuple(sorted(control.nodes.kept.ahead_of(record.node_id))),
             forgotten=tuple(sorted({one.job_id for one in record.forgotten})),
+            direct_lease_ms=control.direct_lease_ns // NS_PER_MS,
         )
         return SendToNode(link=link, message=registered)
 
@@ -394,6 +399,7 @@ class Membership:
     def _forget(self, node: PresentNode) -> ControlEffect:
         """Take a node for away."""
         self._control.nodes.remove(node)
+        self._control.direct.left(node)
         self._control.touch()
         for job in self._control.jobs_of(node.node_id):
             self._control.routes.locate(job)

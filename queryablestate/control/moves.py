@@ -323,6 +323,7 @@ class Moves:
         for node in lost:
             node.lost_jobs.discard(job_id)
         self._now_ns = now_ns
+        control.direct.reassigned(job_id, former, now_ns=now_ns)
         assert job.assignment is not None
         self._take_time(job, is_new=_plan(former) != _plan(job.assignment))
         outcomes: list[Outcome] = [*tell_assignment(control, job, former)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
+from queryablestate.control.direct_readers import DirectReaders
 from queryablestate.control.limits import CONTROL_LIMITS, ControlLimits
 from queryablestate.control.node_table import NodeTable
 from queryablestate.control.open_batches import OpenBatches
@@ -42,6 +43,9 @@ class ControlState:
         now_ns: The time.
         limits: How much it takes on.
         copy_secret: What nodes that are taken in are given, to show each other.
+        direct_reads: Whether nodes may answer clients without the proxy (rule D1).
+        direct_lease_ns: How long they may after they were heard, also if an earlier
+            leader has let them.
 
     Attributes:
         counters: As the store has them.
@@ -53,6 +57,8 @@ class ControlState:
         session_timeout_ns: As above.
         limits: As above; may be replaced at any time.
         copy_secret: As above.
+        direct_lease_ns: As above; 0 if they may not.
+        direct: Tickets that were given, and nodes that may answer by them.
         settled_at_ns: When a node that is not here will not come by itself.
         open_batches: Those that were begun and may not be over.
         touched: Jobs for whose assignment something may have changed (`touch`).
@@ -70,6 +76,8 @@ class ControlState:
         now_ns: int,
         limits: ControlLimits = CONTROL_LIMITS,
         copy_secret: bytes = b"",
+        direct_reads: bool = True,
+        direct_lease_ns: int = 0,
     ) -> None:
         self.counters = counters
         # Whatever an earlier leader may have given out is passed over.
@@ -81,6 +89,8 @@ class ControlState:
         self.session_timeout_ns = session_timeout_ns
         self.limits = limits
         self.copy_secret = copy_secret
+        self.direct_lease_ns = direct_lease_ns if direct_reads else 0
+        self.direct = DirectReaders(self.nodes, lease_ns=direct_lease_ns, now_ns=now_ns)
         self.settled_at_ns = now_ns + session_timeout_ns
         self.open_batches = OpenBatches(self.jobs, now_ns=now_ns)
         self.touched = set(self.jobs)

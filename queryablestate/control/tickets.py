@@ -470,12 +470,17 @@ class TicketOffice:
     def _dropped(
         self, link: LinkId, request: DropState, change: JobChange, now_ns: int
     ) -> list[ControlEffect]:
-        del now_ns
         job = self._control.job(request.job_id)
+        dropped = job.state_named(request.state_name)
+        assert dropped is not None
         effects = extend_chain(self._control, job, change)
-        done = StateDropDone(request_id=request.request_id)
-        effects.append(AnswerWriter(link=link, message=done))
-        return effects
+        done = AnswerWriter(
+            link=link, message=StateDropDone(request_id=request.request_id)
+        )
+        held = self._control.direct.hold_dropped(
+            job, dropped.state_number, done, now_ns=now_ns
+        )
+        return [*effects, *held]
 
 
 def _shown(request: DrawTicket, run: WriterRun, *, ticket: int) -> BindRun:

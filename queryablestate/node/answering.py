@@ -24,7 +24,6 @@ from nameservice import (
     get_logger,
 )
 from nameservice.clock import NS_PER_MS, NS_PER_SECOND, NS_PER_US
-from nameservice.observation import Latencies
 from queryablestate.errors import DeadlineExceededError, StateUnavailableError
 from queryablestate.node.core.events import AskedQuestion, QuestionDeferred, Wait
 from queryablestate.node.core.jobs import ServedJob
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from nameservice import Clock
+    from nameservice.observation import Latencies
     from queryablestate.node.core.core import Admission
     from queryablestate.node.stores import NodeStore
     from queryablestate.store.reader import StoreReader
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from queryablestate.wire.questions import Question
 
 
-__all__ = ["QuestionAnswerer", "Reply"]
+__all__ = ["KINDS", "QuestionAnswerer", "Reply", "read_now"]
 
 _RETRY_AFTER_SECONDS: Final = 0.1
 _LOOP_PAUSE_COUNT_MAX: Final = 3
@@ -77,7 +77,7 @@ _LOOP_PAUSE_COUNT_MAX: Final = 3
 _LOOP_SIZE_BYTES_MAX: Final = 512 << 10
 """Of an answer that is read in the loop: a fraction of a millisecond to copy."""
 
-_KINDS: Final[Mapping[type, str]] = {
+KINDS: Final[Mapping[type, str]] = {
     GetValues: "get",
     GetItems: "get",
     GetEntries: "get",
@@ -87,6 +87,41 @@ _KINDS: Final[Mapping[type, str]] = {
     CountKeys: "count",
 }
 """What kinds of questions are told apart where their duration is counted."""
+
+
+def read_now(
+    reader: StoreReader,
+    question: Question,
+    keys: bytes,
+    now_us: int,
+    answer_size_bytes_max: int,
+) -> Found | None:
+    """
+    Return what is found in a moment, or None if it takes longer.
+
+    Raises:
+        RemoteProtocolError: If *keys* are none.
+        StorageError: If the store cannot be read.
+    """
+    steps = read(
+        reader,
+        question,
+        keys,
+        (),
+        now_us,
+        min(_LOOP_SIZE_BYTES_MAX, answer_size_bytes_max),
+        ReadWork(),
+    )
+    try:
+        for _ in range(_LOOP_PAUSE_COUNT_MAX):
+            next(steps)
+    except StopIteration as done:
+        found: Found = done.value
+        return found
+    except LocalProtocolError:
+        return None  # it is not refused for what the loop has no time for
+    steps.close()
+    return None
 
 
 class Reply(Protocol):
@@ -128,11 +163,12 @@ class QuestionAnswerer:
             when these take no memory any more.
         is_congested: Says whether too much waits to be sent.
         defer: Is told what cannot be answered yet.
+        latencies: Is told how long it took from a question to its answer.
 
     Attributes:
         answered_count: Answers given.
         refused_count: Refusals given.
-        latencies: How long it took from a question to its answer, on this node.
+        latencies: As above.
     """
 
     def __init__(
@@ -145,6 +181,7 @@ class QuestionAnswerer:
         reply: Reply,
         is_congested: Callable[[], bool],
         defer: Callable[[QuestionDeferred], None],
+        latencies: Latencies,
     ) -> None:
         self._store = store
         self._answer_size_bytes_max = answer_size_bytes_max
@@ -159,7 +196,7 @@ class QuestionAnswerer:
         self._log = get_logger(component="state-node")
         self.answered_count = 0
         self.refused_count = 0
-        self.latencies = Latencies()
+        self.latencies = latencies
 
     def ask(
         self, question: Question, keys: bytes, *, asked_at_ns: int, link: int
@@ -179,7 +216,13 @@ class QuestionAnswerer:
             return
         now_us = time.time_ns() // NS_PER_US
         try:
-            found = self._read_now(asked, now_us)
+            found = read_now(
+                self._store.opened.reader,
+                question,
+                keys,
+                now_us,
+                self._answer_size_bytes_max,
+            )
         except NameServiceError as error:
             self._refuse(asked, error)
             return
@@ -205,28 +248,6 @@ class QuestionAnswerer:
         """Read no more for anybody: the askers are not there any more."""
         self._reads.clear()
         self._store.opened.reading.cancel_all()
-
-    def _read_now(self, asked: _Asked, now_us: int) -> Found | None:
-        """Return what is found in a moment, or None if it takes longer."""
-        steps = read(
-            self._store.opened.reader,
-            asked.question,
-            asked.keys,
-            (),
-            now_us,
-            min(_LOOP_SIZE_BYTES_MAX, self._answer_size_bytes_max),
-            ReadWork(),
-        )
-        try:
-            for _ in range(_LOOP_PAUSE_COUNT_MAX):
-                next(steps)
-        except StopIteration as done:
-            found: Found = done.value
-            return found
-        except LocalProtocolError:
-            return None  # it is not refused for what the loop has no time for
-        steps.close()
-        return None
 
     def _read_later(self, asked: _Asked) -> None:
         """Have the reading thread read, if the node may answer at all."""
@@ -356,7 +377,7 @@ class QuestionAnswerer:
         if why is None:
             self.answered_count += 1
             self.latencies.add(
-                _KINDS[type(question.operation)],
+                KINDS[type(question.operation)],
                 self._clock.now_ns() - asked.asked_at_ns,
             )
             answer = answer_of(question, found, now_us)

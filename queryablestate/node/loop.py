@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 import socket as stdlib_socket
+import time
 from collections import deque
 from contextlib import ExitStack
 from functools import partial
@@ -22,7 +23,8 @@ from attrs import evolve
 
 from haservices import Backend
 from nameservice import LocalProtocolError, get_logger
-from nameservice.observation import Observation
+from nameservice.clock import NS_PER_US
+from nameservice.observation import Latencies, Observation
 from queryablestate.connect.credentials import Credentials, credentials_of
 from queryablestate.node.answering import QuestionAnswerer
 from queryablestate.node.core.core import NodeCore
@@ -60,6 +62,7 @@ from queryablestate.node.core.effects import (
 )
 from queryablestate.node.core.events import LeaveAsked, ProxyDisconnected, TimePassed
 from queryablestate.node.core.registration import NodeIdentity
+from queryablestate.node.direct import DirectAnswerer
 from queryablestate.node.proxy_client import QueryStateProxyClient
 from queryablestate.node.server import QueryableStateServer
 from queryablestate.node.store_reports import StoreReports
@@ -88,6 +91,7 @@ if TYPE_CHECKING:
     from queryablestate.node.core.events import NodeEvent
     from queryablestate.store.threads import StageTask
     from queryablestate.wire.address import StateAddress
+    from queryablestate.wire.direct import DirectTicket
     from queryablestate.wire.questions import Question
 
 
@@ -161,6 +165,17 @@ class NodeLoop:
             send_page=self._send_page,
         )
         self._resources.callback(self._store.close)
+        latencies = Latencies()
+        self._direct = DirectAnswerer(
+            lambda: self._store.opened.reader,
+            answer_size_bytes_max=config.answer_size_bytes_max,
+            clock=self._clock,
+            wall_clock_us=lambda: time.time_ns() // NS_PER_US,
+            is_current=self._is_current,
+            admit=self._admit,
+            send=self._send_page,
+            latencies=latencies,
+        )
         self._server = QueryableStateServer(
             config,
             key_pair=key_pair,
@@ -170,6 +185,7 @@ class NodeLoop:
             clock=self._clock,
             on_event=self.step,
             serve_copy=self._store.serve_copy,
+            direct=self._direct,
         )
         self._resources.callback(self._server.close)
         self._answerer = QuestionAnswerer(
@@ -180,6 +196,7 @@ class NodeLoop:
             reply=self._reply,
             is_congested=lambda: self.client.is_congested,
             defer=self.step,
+            latencies=latencies,
         )
         self._reports = StoreReports(
             self._store,
@@ -267,6 +284,7 @@ class NodeLoop:
             **self._core.figures(now_ns=self._clock.now_ns()),
             **self._server.figures(),
             **self._answerer.figures(),
+            **self._direct.figures(),
             **self._store.figures(),
             **{f"proxy_frames_{name}_total": n for name, n in sorted(counts.items())},
             "failures_total": self.loop.failure_count,
@@ -402,6 +420,9 @@ class NodeLoop:
 
     def _admit(self, question: Question, job_id: str | None) -> Admission:
         return self._core.admit(question, job_id, now_ns=self._clock.now_ns())
+
+    def _is_current(self, ticket: DirectTicket) -> bool | None:
+        return self._core.is_current(ticket, now_ns=self._clock.now_ns())
 
     def _reply(
         self,

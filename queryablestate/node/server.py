@@ -6,7 +6,8 @@ listens on a ROUTER of its own.  Writers bring chunks of rows there, which go to
 disk before they are acknowledged (rule W2); other nodes copy rows that they are to have
 (rule S2), and show that they are nodes: who may bring rows may not read them for that
 (rule C1).  Writers show that they may write the job: to be on the allow-list is no
-right to fill the disk (`queryablestate.wire.staging_grant`).
+right to fill the disk (`queryablestate.wire.staging_grant`).  Clients that ask without
+the proxy show a ticket (`queryablestate.node.direct`).
 Whatever else comes in there is counted, logged within a budget, and answered.
 """
 
@@ -29,11 +30,12 @@ from queryablestate.store.threads import StageTask
 from queryablestate.wire.address import StateAddress
 from queryablestate.wire.codec import (
     FRAME_COUNT_MAX,
-    decode_chunk,
+    decode_at_node,
     decode_to_copy_source,
     encode,
 )
 from queryablestate.wire.copy_messages import CopyRefused, OpenCopy, ReadStages
+from queryablestate.wire.direct import AskNode, ShowTicket
 from queryablestate.wire.node_messages import (
     ChunkStaged,
 )
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from nameservice import Clock, NameServiceError
     from queryablestate.node.config import NodeConfig
     from queryablestate.node.core.events import NodeEvent
+    from queryablestate.node.direct import DirectAnswerer
     from queryablestate.wire.copy_messages import ToCopySource
     from queryablestate.wire.node_messages import (
         ChunkRefused,
@@ -88,6 +91,7 @@ class QueryableStateServer:
         clock: For what may be logged.
         on_event: Is told of each chunk.
         serve_copy: Takes what another node asks for; returns whether there is room.
+        direct: Takes what clients show and ask.
 
     Attributes:
         address: Where it listens.
@@ -107,12 +111,14 @@ class QueryableStateServer:
         clock: Clock,
         on_event: Callable[[NodeEvent], None],
         serve_copy: Callable[[bytes, ToCopySource], bool],
+        direct: DirectAnswerer,
     ) -> None:
         self._config = config
         self._loop = loop
         self._clock = clock
         self._on_event = on_event
         self._serve = serve_copy
+        self._direct = direct
         self._log = get_logger(component="state-node")
         self._copy_secret = b""
         self._former_secret = b""
@@ -158,6 +164,7 @@ class QueryableStateServer:
             component="state-node",
             frame_count_max=1 + FRAME_COUNT_MAX,
             on_message=self._receive,
+            on_closed=self._closed,
         )
         self._resources.callback(self._port.close)
         self.address = StateAddress(
@@ -178,6 +185,7 @@ class QueryableStateServer:
         if secret != self._copy_secret:
             # A batch may be under way that was begun with the leader before.
             self._former_secret, self._copy_secret = self._copy_secret, secret
+            self._direct.keep_secret(secret)
 
     def refuse(self, writer: bytes, message: ChunkRefused) -> None:
         """Tell a writer why its chunk is not taken."""
@@ -194,9 +202,12 @@ class QueryableStateServer:
             return
         try:
             if len(frames) < 1 + FRAME_COUNT_MAX:
-                self._serve_copy(writer, frames)
+                self._hear(peer, frames)
                 return
             chunk = self._decoded(frames)
+            if isinstance(chunk, AskNode):
+                self._direct.ask(peer, chunk, frames[2].bytes)
+                return
         except RemoteProtocolError as error:
             self._port.drop(error)
             self._tell(writer, chunk_refused(error, 0))
@@ -236,19 +247,23 @@ class QueryableStateServer:
             f"stage rows of {chunk.job_id} under epoch {chunk.writer_epoch}"
         )
 
-    def _decoded(self, frames: Sequence[zmq.Frame]) -> StageChunk:
+    def _decoded(self, frames: Sequence[zmq.Frame]) -> StageChunk | AskNode:
         if len(frames) != 1 + FRAME_COUNT_MAX:
             raise RemoteProtocolError(
                 "malformed",
                 f"a message has {len(frames) - 1} frames, a chunk {FRAME_COUNT_MAX}",
             )
-        return decode_chunk(frames[1].bytes)
+        return decode_at_node(frames[1].bytes)
 
-    def _serve_copy(self, peer: bytes, frames: Sequence[zmq.Frame]) -> None:
-        """Take what another node says of rows that it copies."""
+    def _hear(self, sender: Peer, frames: Sequence[zmq.Frame]) -> None:
+        """Take what another node says of rows that it copies, or a client's ticket."""
+        peer = sender.routing_id
         envelope = frames[1].bytes if len(frames) > 1 else b""
         message = decode_to_copy_source(envelope)
-        if isinstance(message, OpenCopy | ReadStages) and not self._is_shown(message):
+        if isinstance(message, ShowTicket):
+            public_key = self._authenticator.public_key_of(frames[0])
+            self._direct.show(sender, message, public_key)
+        elif isinstance(message, OpenCopy | ReadStages) and not self._is_shown(message):
             detail = "it does not show what the proxy gives to nodes"
             self._drop("unauthorized", detail)
             refused = CopyRefused(
@@ -265,6 +280,10 @@ class QueryableStateServer:
         """Return whether the asker was taken in by the proxy leader, as we were."""
         secret = self._copy_secret
         return bool(secret) and compare_digest(secret, message.secret)
+
+    def _closed(self, peers: Sequence[Peer]) -> None:
+        for peer in peers:
+            self._direct.forget(peer)
 
     def send_page(self, peer: bytes, frames: Sequence[bytes]) -> bool:
         """Send rows to another node, now; return whether that was possible."""

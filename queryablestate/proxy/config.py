@@ -40,6 +40,8 @@ __all__ = ["RENAMED", "ProxyConfig", "check_reloadable"]
 
 _SECONDS_MIN: Final = 0.01
 _SECONDS_MAX: Final = 3600.0
+_TICKET_SECONDS_MIN: Final = 0.1
+_TICKET_SECONDS_MAX: Final = 60.0
 _CACHE_SIZE_BYTES_MAX: Final = 1024**4
 _RULE_COUNT_MAX: Final = 1_000
 _REPLICA_COUNT_MAX: Final = 16
@@ -49,6 +51,7 @@ RENAMED: Final = {"connection_count_max": "connections_max"}
 """What settings are called now that had another name once."""
 
 _CHECK_SECONDS: Final = seconds_between(_SECONDS_MIN, _SECONDS_MAX)
+_CHECK_TICKET: Final = seconds_between(_TICKET_SECONDS_MIN, _TICKET_SECONDS_MAX)
 _CHECK_REPLICAS: Final = whole_between(1, _REPLICA_COUNT_MAX, unit="copies")
 _CHECK_CACHE_SIZE: Final = whole_between(0, _CACHE_SIZE_BYTES_MAX, unit="bytes")
 
@@ -175,7 +178,8 @@ class ProxyConfig:
         validator=_CHECK_SECONDS,
         metadata=_about(
             "Silence after which a node counts as gone. Nodes send a heartbeat every "
-            "fifth of it, and stop answering when none was confirmed for as long."
+            "fifth of it (with direct_reads every twentieth, at most eight a second), "
+            "and stop answering when none was confirmed for as long."
         ),
     )
     frame_size_bytes_max: int = field(
@@ -248,6 +252,25 @@ class ProxyConfig:
             "Whether other copies are asked than the one that answers as a rule, if "
             "there are any: when its node is late (about the 99th percentile of late, "
             "20 ms at least; a tenth of all reads at most), unresponsive or away.",
+            is_reloadable=True,
+        ),
+    )
+    direct_reads: bool = field(
+        default=True,
+        validator=check_flag,
+        metadata=_about(
+            "Whether clients may ask nodes themselves, with a ticket of the proxy. "
+            "Callers and states with a rate limit or a cache get none. After a node "
+            "has lost its part of a job, a batch may wait for up to a fifth of "
+            "session_timeout_seconds until it has heard of that.",
+        ),
+    )
+    direct_ticket_seconds: float = field(
+        default=10.0,
+        validator=_CHECK_TICKET,
+        metadata=_about(
+            "How long such a ticket is worth something. A right, or a limit, that is "
+            "changed holds for direct reads after this.",
             is_reloadable=True,
         ),
     )

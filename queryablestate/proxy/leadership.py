@@ -102,6 +102,8 @@ class ProxyControl:
         on_routes: Is told that questions may find their nodes now, or never.
         waiting_count_max: See below.
         limits: How much the control plane takes on.
+        direct_reads: Whether nodes may answer clients without the proxy.
+        direct_lease_ns: How long they may after they were heard.
 
     Attributes:
         core: The core, or None while there is none.
@@ -123,6 +125,8 @@ class ProxyControl:
         on_routes: Callable[[], None],
         waiting_count_max: int,
         limits: ControlLimits,
+        direct_reads: bool,
+        direct_lease_ns: int,
     ) -> None:
         self._election = election
         self._session_timeout_ns = session_timeout_ns
@@ -144,6 +148,8 @@ class ProxyControl:
         self.problem: NameServiceError | None = None
         self.waiting_count_max = waiting_count_max
         self._limits = limits
+        self._direct_reads = direct_reads
+        self._direct_lease_ns = direct_lease_ns
         self._store = LeaderStoreThread(store)
 
     def close(self) -> None:
@@ -230,6 +236,8 @@ class ProxyControl:
             now_ns=now_ns,
             limits=self._limits,
             copy_secret=token_bytes(_COPY_SECRET_SIZE_BYTES),
+            direct_reads=self._direct_reads,
+            direct_lease_ns=self._direct_lease_ns,
             unfinished=stored.unfinished,
         )
         self._settled_at_ns = now_ns + self._session_timeout_ns

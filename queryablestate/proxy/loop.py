@@ -37,8 +37,10 @@ from nameservice import (
     NameServiceError,
     SystemClock,
     get_logger,
+    seconds_to_ns,
 )
 from nameservice.observation import Observation, StateFreshness
+from queryablestate.control.direct_readers import direct_lease_ns
 from queryablestate.control.events import NodeSpoke, WriterAsked
 from queryablestate.proxy.access import Right
 from queryablestate.proxy.cache import ResultCache
@@ -57,6 +59,7 @@ from queryablestate.wire.clients import (
     ListJobs,
     ListNodes,
     ListStates,
+    StateDescribed,
     Welcome,
 )
 from queryablestate.wire.node_messages import (
@@ -102,6 +105,7 @@ if TYPE_CHECKING:
     from queryablestate.proxy.access import Caller
     from queryablestate.proxy.config import ProxyConfig
     from queryablestate.wire.clients import ToProxy
+    from queryablestate.wire.direct import DirectAccess
 
 
 __all__ = ["ProxyLoop"]
@@ -168,6 +172,7 @@ class ProxyLoop:
         self._nodes: dict[LinkId, Caller] = {}
         self._second_of: dict[LinkId, LinkId] = {}
         self._epoch_last = 0
+        self._ticket_count = 0
         self._reads = ReadRouter(
             access=config.access,
             limiter=self._limiter,
@@ -188,6 +193,8 @@ class ProxyLoop:
                 session_timeout_ns=config.session_timeout_ns,
                 waiting_count_max=config.pending_count_max,
                 limits=config.control_limits,
+                direct_reads=config.direct_reads,
+                direct_lease_ns=direct_lease_ns(config.session_timeout_ns),
                 clock=self._clock,
                 call=self._call,
                 send=self._send,
@@ -274,6 +281,7 @@ class ProxyLoop:
             "hedges_won_total": self._reads.nodes.hedge_won_count,
             "reads_moved_total": self._reads.nodes.moved_count,
             "nodes_unresponsive": self._reads.nodes.unresponsive_count,
+            "direct_tickets_total": self._ticket_count,
             "cache_hits_total": self._cache.hit_count,
             "cache_misses_total": self._cache.miss_count,
             "cache_size_bytes": self._cache.size_bytes,
@@ -425,6 +433,10 @@ class ProxyLoop:
             answer = self._requests.answer(
                 core, caller, message, now_ns=now_ns, wall_clock_us=_wall_clock_us()
             )
+            if isinstance(message, DescribeState) and message.wants_direct:
+                assert isinstance(answer, StateDescribed)
+                direct = self._direct_access(core, caller, message, answer, now_ns)
+                answer = replace(answer, direct=direct)
             self._send(link, answer)
             return
         self._requests.check_change(core, caller, message, now_ns=self._clock.now_ns())
@@ -440,6 +452,36 @@ class ProxyLoop:
                 writable=self._requests.writable(core, caller, message),
             )
         )
+
+    def _direct_access(
+        self,
+        core: ControlCore,
+        caller: Caller,
+        asked: DescribeState,
+        answer: StateDescribed,
+        now_ns: int,
+    ) -> DirectAccess | None:
+        """Return a ticket for a state, if the caller may have one (rule D2)."""
+        job_id, state_name = asked.job_id, asked.state_name
+        session = self._sessions.get(asked.session)
+        if (
+            session is None
+            or not self._config.direct_reads
+            or not self._config.access.may(caller, Right.READ, job_id, state_name)
+            or self._limiter.limits(caller.name, f"{job_id}/{state_name}")
+            or self._cache.ttl_ns(job_id, state_name)
+        ):
+            return None
+        direct = core.direct_access(
+            answer.description.state_number,
+            caller=caller.name,
+            public_key=session.public_key,
+            life_ns=seconds_to_ns(self._config.direct_ticket_seconds),
+            now_ns=now_ns,
+        )
+        if direct is not None:
+            self._ticket_count += 1
+        return direct
 
     def _node_spoke(
         self, link: LinkId, message: _NodeMessage, public_key: str | None

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Final, assert_never, final
 from nameservice import RemoteProtocolError
 from nameservice.clock import NS_PER_SECOND
 from queryablestate.errors import DeadlineExceededError
+from queryablestate.hedging import HedgePolicy, Verdict
 from queryablestate.proxy.cached_answers import keep_answer
 from queryablestate.proxy.copy_reads import behind, is_by_key, unite
-from queryablestate.proxy.hedging import HedgePolicy, Verdict
 from queryablestate.proxy.node_questions import NodeQuestions
 from queryablestate.proxy.pending_reads import PendingRead, PendingReads
 from queryablestate.proxy.read_answers import (
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 
     from queryablestate.control.events import LinkId
     from queryablestate.control.routes import KvStateLocation
+    from queryablestate.hedging import HedgeLimits
     from queryablestate.proxy.cache import CacheKey, ResultCache
     from queryablestate.proxy.copy_reads import CopyPart
-    from queryablestate.proxy.hedging import HedgeLimits
     from queryablestate.proxy.pending_reads import CopyAttempt
     from queryablestate.proxy.rate_limit import RateLimiter
     from queryablestate.proxy.read_charges import Charge

@@ -236,6 +236,11 @@ class RateLimiter:
             key: full_at for key, full_at in self._full_at.items() if key[0] in kept
         }
 
+    def limits(self, caller: str, state: str) -> bool:
+        """Return whether a rule is about *caller* and *state*, ``JOB/STATE``."""
+        shares = self._shares.get((caller, state))
+        return bool(self._find_shares(caller, state) if shares is None else shares)
+
     def take(self, caller: str, state: str, count: int, *, now_ns: int) -> RateDecision:
         """
         Admit a request and take its keys, or say when to come again.

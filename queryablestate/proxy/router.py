@@ -35,9 +35,9 @@ from queryablestate.errors import (
     DeadlineExceededError,
     RateLimitedError,
 )
+from queryablestate.hedging import HEDGE_LIMITS
 from queryablestate.proxy.access import AccessList, Caller, Right
 from queryablestate.proxy.cached_answers import cache_key_of, find_answer
-from queryablestate.proxy.hedging import HEDGE_LIMITS
 from queryablestate.proxy.node_reads import NodeReads
 from queryablestate.proxy.read_answers import (
     Outgoing,
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
     from queryablestate.control.events import LinkId
     from queryablestate.control.routes import KvStateLocation
+    from queryablestate.hedging import HedgeLimits
     from queryablestate.proxy.cache import CacheKey, ResultCache
-    from queryablestate.proxy.hedging import HedgeLimits
     from queryablestate.proxy.rate_limit import RateLimiter
     from queryablestate.proxy.read_charges import Charge
     from queryablestate.wire.questions import Ask

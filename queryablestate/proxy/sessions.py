@@ -86,6 +86,10 @@ class SessionTable:
         self._of_caller[session.caller.name].move_to_end(secret)
         return session
 
+    def get(self, secret: bytes) -> ProxySession | None:
+        """Return the session of *secret*, which was found before."""
+        return self._sessions.get(secret)
+
     def limit(self, count_max: int) -> None:
         """Hold at most *count_max* sessions from now on."""
         assert count_max >= 1

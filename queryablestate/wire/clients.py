@@ -20,6 +20,7 @@ from msgspec import Meta, field
 
 from queryablestate.wire.adoption_messages import AdoptionAnswer, AdoptionRequest
 from queryablestate.wire.batch_digest import BatchDigest
+from queryablestate.wire.direct import DirectAccess
 from queryablestate.wire.kept_rows import KeptRows
 from queryablestate.wire.node_messages import (
     ConnectionJoined,
@@ -138,19 +139,37 @@ class StateDescription(WireStruct, frozen=True, kw_only=True):
 
 
 class DescribeState(WireStruct, frozen=True, kw_only=True, tag="describe"):
-    """Ask what a state is, and where."""
+    """
+    Ask what a state is, and where.
+
+    Attributes:
+        request_id: Names the answer.
+        session: The secret of the session.
+        job_id: The job.
+        state_name: The state.
+        wants_direct: Whether the client would ask nodes itself (rule D1).
+    """
 
     request_id: int
     session: bytes
     job_id: Name
     state_name: Name
+    wants_direct: bool = False
 
 
 class StateDescribed(WireStruct, frozen=True, kw_only=True, tag="described"):
-    """The answer."""
+    """
+    The answer.
+
+    Attributes:
+        request_id: Of the request.
+        description: What is known.
+        direct: How the client asks nodes itself; None if it is to ask the proxy.
+    """
 
     request_id: int
     description: StateDescription
+    direct: DirectAccess | None = None
 
 
 class ListJobs(WireStruct, frozen=True, kw_only=True, tag="jobs"):

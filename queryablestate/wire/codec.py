@@ -16,6 +16,7 @@ import msgspec
 from nameservice import RemoteProtocolError
 from queryablestate.wire.clients import ToClient, ToNodeFrame, ToProxy
 from queryablestate.wire.copy_messages import CopiedRows, FromCopySource, ToCopySource
+from queryablestate.wire.direct import AskNode, ShowTicket
 from queryablestate.wire.node_messages import (
     ChunkRefused,
     ChunkStaged,
@@ -27,7 +28,7 @@ from queryablestate.wire.node_names import with_indexes, with_names
 
 __all__ = [
     "FRAME_COUNT_MAX",
-    "decode_chunk",
+    "decode_at_node",
     "decode_copied_rows",
     "decode_count",
     "decode_flags",
@@ -113,11 +114,13 @@ def _wrong_header(header: bytes) -> RemoteProtocolError:
 decode_to_proxy: Final[Decode[ToProxy]] = _envelope(ToProxy)
 decode_to_client: Final[Decode[ToClient]] = _envelope(ToClient)
 decode_to_node: Final[Decode[ToNodeFrame]] = _envelope(ToNodeFrame)
-decode_chunk: Final[Decode[StageChunk]] = _envelope(StageChunk)
+decode_at_node: Final[Decode[StageChunk | AskNode]] = _envelope(StageChunk | AskNode)
 decode_from_node: Final[Decode[ChunkStaged | ChunkRefused]] = _envelope(
     ChunkStaged | ChunkRefused
 )
-decode_to_copy_source: Final[Decode[ToCopySource]] = _envelope(ToCopySource)
+decode_to_copy_source: Final[Decode[ToCopySource | ShowTicket]] = _envelope(
+    ToCopySource | ShowTicket
+)
 decode_from_copy_source: Final[Decode[FromCopySource]] = _envelope(FromCopySource)
 
 # Second frames: rows of a page, rows of a chunk, keys of a question, and what answers

@@ -192,6 +192,8 @@ class NodeRegistered(WireStruct, frozen=True, kw_only=True, tag="registered"):
             it has stays as it is, and is not asked for.
         forgotten: Jobs of which the node removes all that it has, before anything
             else (rule B4).
+        direct_lease_ms: How long the node may answer clients without the proxy after
+            an acknowledgement; 0: it may not.
     """
 
     leader_epoch: int
@@ -201,6 +203,7 @@ class NodeRegistered(WireStruct, frozen=True, kw_only=True, tag="registered"):
     copy_secret: CopySecret = b""
     untouched: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
+    direct_lease_ms: int = 0
 
 
 class NodeRefused(WireStruct, frozen=True, kw_only=True, tag="refused"):
@@ -240,17 +243,34 @@ class ConnectionJoined(WireStruct, frozen=True, kw_only=True, tag="joined"):
 
 
 class NodeHeartbeat(WireStruct, frozen=True, kw_only=True, tag="heartbeat"):
-    """The node is there; *number* rises with each."""
+    """
+    The node is there.
+
+    Attributes:
+        registration_id: Who says so.
+        number: Rises with each.
+        acknowledged: The newest that this leader has acknowledged, as far as the node
+            knows; 0 for none.  What the leader sent before that has arrived.
+    """
 
     registration_id: str
     number: int
+    acknowledged: int = 0
 
 
 class HeartbeatAcknowledged(WireStruct, frozen=True, kw_only=True, tag="acknowledged"):
-    """The proxy leader has heard heartbeat *number*, and led when it answered."""
+    """
+    The proxy leader has heard a heartbeat, and led when it answered.
+
+    Attributes:
+        leader_epoch: Its epoch.
+        number: Of the heartbeat.
+        leader_ms: Its monotonic clock when it answered: tickets expire by that.
+    """
 
     leader_epoch: int
     number: int
+    leader_ms: int = 0
 
 
 class AssignJob(WireStruct, frozen=True, kw_only=True, tag="assign"):

@@ -176,7 +176,7 @@ class MovingPlane:
         node = self.control.nodes.present(node_id)
         assert node is not None
         node.sequences[APP] = sequence
-        return self.perform(self.commits.node_moved(APP))
+        return self.perform(self.commits.node_moved(APP, now_ns=self.now_ns))
 
     def come(self, node_id: str, *, store_id: str | None = None) -> list[ControlEffect]:
         """Have a node register; return what it, and others, are asked then."""

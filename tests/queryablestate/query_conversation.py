@@ -33,6 +33,7 @@ from queryablestate.client.requests import (
 from queryablestate.client.routes import ROWS, Asking
 from queryablestate.wire.clients import StateDescribed, Welcome
 from queryablestate.wire.codec import decode_to_client, encode_payload
+from queryablestate.wire.direct import ShowTicket
 from queryablestate.wire.questions import Ask, Operation, Refusal
 from tests.queryablestate.scripted_proxy import error_frame
 from tests.queryablestate.scripted_state import ScriptedState
@@ -237,6 +238,7 @@ def number_of(effect: QueryEffect) -> int:
     if isinstance(effect, SayHello):
         return effect.request_id
     assert isinstance(effect, SendRequest)
+    assert not isinstance(effect.message, ShowTicket)
     number: int = effect.message.request_id
     return number
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import zmq
 from attrs import define, field
 
-from queryablestate.wire.codec import decode_chunk, decode_rows, encode
+from queryablestate.wire.codec import decode_at_node, decode_rows, encode
 from queryablestate.wire.node_messages import (
     ChunkRefused,
     ChunkStaged,
@@ -63,7 +63,8 @@ def staging_node(
             if not router.poll(20):
                 continue
             sender, envelope, payload = router.recv_multipart()
-            chunk = decode_chunk(envelope)
+            chunk = decode_at_node(envelope)
+            assert isinstance(chunk, StageChunk)
             node.senders.add(sender)
             node.chunks.append((chunk, decode_rows(payload)))
             reply = answer(chunk)

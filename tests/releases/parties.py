@@ -60,7 +60,7 @@ PARTIES: Final = {
     "proxy": _state(clients.ToProxy, state_codec.decode_to_proxy),
     "proxy-client": _state(clients.ToClient, state_codec.decode_to_client),
     "node": _state(clients.ToNodeFrame, state_codec.decode_to_node),
-    "node-of-writer": _state(node_messages.StageChunk, state_codec.decode_chunk),
+    "node-of-writer": _state(node_messages.StageChunk, state_codec.decode_at_node),
     "writer": _state(
         node_messages.ChunkStaged | node_messages.ChunkRefused,
         state_codec.decode_from_node,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Final, assert_never, final
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
+
+from attrs import evolve
 
 from queryablestate.client.builder import QueryBuilder
 from queryablestate.client.core import QueryConfig, QueryCore
@@ -14,9 +16,13 @@ from queryablestate.client.events import (
     CompleteRequests,
     ConnectionFailed,
     ConnectionMade,
+    ConnectNode,
     ConnectTo,
     Disconnect,
+    DisconnectNode,
     MessageCame,
+    NodeConnected,
+    NodeFailed,
     QueryEvent,
     RequestsAsked,
     SayHello,
@@ -26,8 +32,10 @@ from queryablestate.client.events import (
 from queryablestate.client.requests import KeysRead
 from queryablestate.wire.clients import Hello
 from queryablestate.wire.codec import encode_payload
+from queryablestate.wire.direct import AskNode, ShowTicket
 from queryablestate.wire.questions import Ask, Refusal, Told
 from tests.simulation.timeline import MS
+from tests.state_simulation.direct import shown_state
 from tests.state_simulation.network import Connection
 
 
@@ -40,6 +48,7 @@ if TYPE_CHECKING:
     from queryablestate.client.requests import Request
     from queryablestate.wire.clients import ClientRequest
     from tests.simulation.timeline import Timeline
+    from tests.state_simulation.node import Node
     from tests.state_simulation.proxy import Proxy
     from tests.state_simulation.world import World
 
@@ -54,6 +63,10 @@ _CONFIG: Final = QueryConfig(
 )
 _CONNECT_NS: Final = 20 * MS
 _NEWS_NS: Final = 60 * MS
+_UNREACHABLE: Final = 0.1
+
+_Question: TypeAlias = "tuple[int, int, Sequence[bytes]]"
+"""When it was asked, of which state, and for which keys."""
 
 
 @final
@@ -107,7 +120,7 @@ class Client:
         world: World,
         name: str,
         *,
-        on_told: Callable[[Ask, Sequence[bytes], Told, Sequence[KeysRead]], None],
+        on_told: Callable[[int, Sequence[bytes], Told, Sequence[KeysRead]], None],
         on_done: Callable[[Request], None],
     ) -> None:
         self._world = world
@@ -117,7 +130,9 @@ class Client:
         self._on_done = on_done
         address = world.any_address() if self._rng.random() < 0.3 else None
         self._core = QueryCore(
-            _CONFIG, now_ns=world.timeline.now_ns, first_address=address
+            evolve(_CONFIG, is_direct=world.scenario.is_direct),
+            now_ns=world.timeline.now_ns,
+            first_address=address,
         )
         self._listens = address is None
         self.builder = QueryBuilder(_Clock(world.timeline), deadline_seconds=1.0)
@@ -125,7 +140,10 @@ class Client:
         self._connection: Connection | None = None
         self._proxy: Proxy | None = None
         self._connect_count = 0
-        self._asked: dict[int, tuple[Ask, Sequence[bytes], int]] = {}
+        self._asked: dict[int, _Question] = {}
+        self._tickets: dict[int, int] = {}
+        self._nodes: dict[int, tuple[Connection, Node]] = {}
+        self._node_rng = Random(f"{world.seed}/nodes of {name}")
         self.sent_ns = 0
         self._events: deque[QueryEvent] = deque()
         self._is_stepping = False
@@ -184,9 +202,13 @@ class Client:
         message = event.message
         if not isinstance(message, Told | Refusal):
             return
-        ask, keys, self.sent_ns = self._asked.pop(message.request_id, (None, (), 0))
-        if ask is None or not keys or not isinstance(message, Told):
+        asked = self._asked.get(message.request_id)
+        if asked is None or not isinstance(message, Told):
             return
+        self.sent_ns, number, keys = asked
+        if not keys:
+            return
+        self._world.counts["answers without the proxy"] += event.link != 0
         # What the core has taken of it bears its reading.
         reads = [
             one
@@ -194,7 +216,7 @@ class Client:
             if isinstance(one, KeysRead) and one.reading is message.reading
         ]
         self._world.counts["answers not taken"] += not reads
-        self._on_told(ask, keys, message, reads)
+        self._on_told(number, keys, message, reads)
 
     def _arm(self) -> None:
         due_ns = self._core.next_deadline_ns()
@@ -215,11 +237,8 @@ class Client:
                 for request in requests:
                     del self.open[request]
                     self._on_done(request)
-            case SendRequest(message, keys):
-                if isinstance(message, Ask):
-                    now_ns = self._world.timeline.now_ns
-                    self._asked[message.request_id] = (message, keys or (), now_ns)
-                self._send(message, encode_payload(keys) if keys else b"")
+            case SendRequest(message, keys, link):
+                self._send_request(message, keys, link)
             case SayHello(request_id=request_id):
                 self._send(Hello(request_id=request_id), b"")
             case AskWhoLeads():
@@ -233,8 +252,97 @@ class Client:
             case Disconnect():
                 self._connect_count += 1
                 self._close()
+            case ConnectNode(link=link, address=address):
+                delay_ns = 1 + self._node_rng.randrange(_CONNECT_NS)
+                connect = partial(self._connect_node, link, address)
+                self._world.timeline.after(delay_ns, connect)
+            case DisconnectNode(link=link):
+                self._nodes.pop(link, None)
             case _:
                 assert_never(effect)
+
+    def _send_request(
+        self,
+        message: ClientRequest | ShowTicket | AskNode,
+        keys: Sequence[bytes] | None,
+        link: int,
+    ) -> None:
+        payload = encode_payload(keys) if keys else b""
+        now_ns = self._world.timeline.now_ns
+        if isinstance(message, Ask):
+            # It may be of what a node was asked first.
+            earlier = self._asked.get(message.request_id)
+            sent_ns = now_ns if earlier is None else earlier[0]
+            self._asked[message.request_id] = (
+                sent_ns,
+                message.state_number,
+                keys or (),
+            )
+        if isinstance(message, ShowTicket):
+            self._tickets[message.ticket_id] = shown_state(message.ticket)
+        if isinstance(message, AskNode):
+            assert keys is not None
+            number = self._tickets[message.ticket_id]
+            self._asked[message.request_id] = (now_ns, number, keys)
+        if isinstance(message, ShowTicket | AskNode):
+            self._send_to_node(link, message, payload)
+        else:
+            self._send(message, payload)
+
+    # -- nodes -----------------------------------------------------------------------
+
+    def _connect_node(self, link: int, address: str) -> None:
+        world = self._world
+        node = world.node_at(address)
+        if node is None or self._node_rng.random() < _UNREACHABLE:
+            is_refused = self._node_rng.random() < 0.1
+            self._step(NodeFailed(link=link, is_refused=is_refused))
+            return
+        connection = Connection(
+            world.network, world.timeline, self._node_rng, world.network.client_delay_ns
+        )
+        self._nodes[link] = (connection, node)
+        self._step(NodeConnected(link=link))
+
+    def _send_to_node(
+        self, link: int, message: ShowTicket | AskNode, payload: bytes
+    ) -> None:
+        connection, node = self._nodes.get(link, (None, None))
+        if connection is None or node is None:
+            return
+        if self._world.network.breaks():
+            self._lose_node(link)
+            return
+
+        def answer(told: Struct, payload: bytes) -> None:
+            connection.to_node(partial(self._node_said, link, told, payload))
+
+        def arrive() -> None:
+            if not node.is_alive:
+                self._lose_node(link)
+            else:
+                node.client_said(connection.link, message, payload, answer)
+
+        connection.to_proxy(arrive)
+
+    def _node_said(self, link: int, message: Struct, payload: bytes) -> None:
+        if link not in self._nodes:
+            return  # of a socket that is closed
+        if self._world.network.breaks():
+            self._lose_node(link)
+            return
+        self._world.trace(self.name, "<", link, message)
+        self._step(MessageCame(message, payload, link))  # type: ignore[arg-type]  # what a node says
+
+    def _lose_node(self, link: int) -> None:
+        """Lose a connection, and notice it in a moment."""
+        connection, node = self._nodes.pop(link, (None, None))
+        if connection is None or node is None:
+            return
+        connection.sever()
+        node.client_left(connection.link)
+        failed = partial(self._step, NodeFailed(link=link))
+        self._world.timeline.after(self._world.notice_ns(), failed)
 
     # -- the connection --------------------------------------------------------------
 

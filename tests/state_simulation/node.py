@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Final, assert_never, cast, final
 
 import zmq
@@ -92,6 +93,7 @@ from queryablestate.wire.records import SnapshotMarked, SnapshotRestored
 from tests.queryablestate.whole_reads import finish
 from tests.simulation.timeline import MS
 from tests.state_simulation.copying import NodeCopying, ThreadQueue
+from tests.state_simulation.direct import DirectPort
 from tests.state_simulation.interruptions import KilledError
 from tests.state_simulation.network import Connection
 from tests.state_simulation.scenario import MAX_PARALLELISM, RETENTION_NS
@@ -102,6 +104,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
+    from queryablestate.control.events import LinkId
     from queryablestate.store.threads import StoreWriter
     from queryablestate.wire.node_messages import (
         CollectStages,
@@ -119,6 +122,7 @@ _NS_PER_US: Final = 1_000
 _ANSWER_SIZE_BYTES_MAX: Final = 1 << 20
 _COMMANDED: Final = (ResetJobRows, HoldKeyGroups, CollectRows, EndProcess, ApplyEntry)
 _SWEEP_COUNT: Final = 3
+_HALF_OPEN_NS: Final = 1_500 * MS
 _LIMITS: Final = NodeLimits(
     pause_ns=50 * MS,
     pause_ns_max=400 * MS,
@@ -210,6 +214,19 @@ class Node:
         )
         self._sweep_later()
         self._registration_id = self._core._identity.registration_id
+        self._stalled_until_ns = 0
+        self._half_open_rng = Random(f"{world.seed}/half open/{address}")
+        self._direct = DirectPort(
+            world,
+            node_id,
+            disk,
+            is_current=lambda ticket: self._core.is_current(
+                ticket, now_ns=self._now_ns
+            ),
+            admit=lambda question, job_id: self._core.admit(
+                question, job_id, now_ns=self._now_ns
+            ),
+        )
         store = disk.store
         self._step(
             StoreOpened(
@@ -294,6 +311,7 @@ class Node:
         if self._connection is None:
             return False
         self._connection.stall(duration_ns)
+        self._stalled_until_ns = self._now_ns + duration_ns
         return True
 
     def isolate(self) -> None:
@@ -305,7 +323,8 @@ class Node:
         """Take note, a moment later, that the connection is over."""
         if connection is self._connection:
             self._connection = None
-            self._world.timeline.after(self._notice_ns(), self._disconnected)
+            delay_ns = self._notice_ns() + self._half_open_ns()
+            self._world.timeline.after(delay_ns, self._disconnected)
 
     def _disconnected(self) -> None:
         if self.is_alive and self._connection is None:
@@ -333,6 +352,16 @@ class Node:
         self._world.connections[connection.link] = (self, proxy)
         proxy.connected(connection)
         self._step(ProxyConnected())
+
+    def _half_open_ns(self) -> int:
+        """Return how long it takes a connection for open that is over."""
+        world = self._world
+        if not world.scenario.is_direct or world.network.is_calm:
+            return 0
+        if self._half_open_rng.random() < 0.5:
+            return 0
+        world.counts["fault: connections half open"] += 1
+        return self._half_open_rng.randrange(_HALF_OPEN_NS)
 
     def _notice_ns(self) -> int:
         """Return after how long an end notices that a connection is over."""
@@ -364,6 +393,29 @@ class Node:
         if is_open and connection is self._connection:
             assert connection is not None
             self._world.carry_to_proxy(connection, message, payload)
+
+    # -- clients ---------------------------------------------------------------------
+
+    def client_said(
+        self,
+        link: LinkId,
+        message: Struct,
+        payload: bytes,
+        reply: Callable[[Struct, bytes], None],
+    ) -> None:
+        """Hear a client that asks without the proxy."""
+        if not self.is_alive:
+            return
+        if self._now_ns < self._stalled_until_ns:
+            again = partial(self.client_said, link, message, payload, reply)
+            self._world.timeline.at(self._stalled_until_ns, again)
+            return
+        self._world.trace(self.node_id, "<", link, message)
+        self._direct.said(link, message, payload, reply)
+
+    def client_left(self, link: LinkId) -> None:
+        """Take note that a client is gone."""
+        self._direct.left(link)
 
     # -- questions -------------------------------------------------------------------
 
@@ -557,6 +609,7 @@ class Node:
                 self._collect(command)
             case KeepCopySecret(secret=secret):
                 self.copying.secret = secret
+                self._direct.keep_secret(secret)
             case EndProcess(reason=reason):
                 self._world.emptied(self, reason)
             case HandleSnapshot(command=command):

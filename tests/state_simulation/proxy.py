@@ -6,9 +6,12 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
 
+from msgspec.structs import replace
+
 from nameservice import DidNotHappenError, MayHaveHappenedError, NameServiceError
 from nameservice.clock import earliest
 from queryablestate.control.core import ControlCore
+from queryablestate.control.direct_readers import direct_lease_ns
 from queryablestate.control.effects import (
     AnswerWriter,
     ControlEffect,
@@ -30,9 +33,9 @@ from queryablestate.control.events import (
     WriterAsked,
 )
 from queryablestate.control.limits import ControlLimits
+from queryablestate.hedging import HedgeLimits
 from queryablestate.proxy.access import ANONYMOUS_CALLER, open_access
 from queryablestate.proxy.cache import CacheRule, ResultCache
-from queryablestate.proxy.hedging import HedgeLimits
 from queryablestate.proxy.rate_limit import RateLimiter
 from queryablestate.proxy.read_answers import Outgoing
 from queryablestate.proxy.requests import RequestHandler
@@ -113,6 +116,7 @@ NodeMessage: TypeAlias = (
 
 _SECOND_NS: Final = 1_000 * MS
 _LOAD_NS: Final = 20 * MS
+_TICKET_NS: Final = 1_500 * MS
 _DOUBT_NS: Final = 700 * MS
 # Soon, and often: answers of copies are what is to be tried.
 _HEDGING: Final = HedgeLimits(
@@ -230,6 +234,9 @@ class Proxy:
             ),
             unfinished=stored.unfinished,
             commit_limits=world.scenario.commit_limits,
+            direct_lease_ns=direct_lease_ns(SESSION_TIMEOUT_NS)
+            if world.scenario.is_direct
+            else 0,
         )
         world.counts["large writes taken over"] += bool(stored.unfinished.commits)
         self._loaded_at_ns = world.timeline.now_ns
@@ -335,21 +342,33 @@ class Proxy:
             self._arm()
             return
         assert isinstance(message, DescribeState)
-        answer: Struct
+        answer: StateDescribed | Refusal
         try:
-            answer = self._requests.answer(
+            found = self._requests.answer(
                 core,
                 ANONYMOUS_CALLER,
                 message,
                 now_ns=now_ns,
                 wall_clock_us=self._world.wall_clock_us,
             )
+            assert isinstance(found, StateDescribed)
+            answer = found
         except NameServiceError as error:
             answer = refusal_of(error, message.request_id)
         if isinstance(answer, StateDescribed):
             self._world.checker.described(
                 answer.description, now_us=self._world.wall_clock_us
             )
+            if message.wants_direct and not self._world.scenario.caches:
+                direct = core.direct_access(
+                    answer.description.state_number,
+                    caller=ANONYMOUS_CALLER.name,
+                    public_key=None,
+                    life_ns=_TICKET_NS,
+                    now_ns=now_ns,
+                )
+                self._world.counts["tickets for direct reads"] += direct is not None
+                answer = replace(answer, direct=direct)
         self._tell_client(link, answer)
 
     def _greet(self, link: LinkId, hello: Hello) -> None:

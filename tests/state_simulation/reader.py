@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from queryablestate.client.floors import Floor
     from queryablestate.client.requests import Request
     from queryablestate.client.routes import Route
-    from queryablestate.wire.questions import Ask, Told
+    from queryablestate.wire.questions import Told
     from tests.state_simulation.checkers import Asked, Found
     from tests.state_simulation.world import World
 
@@ -271,7 +271,11 @@ class Reader:
         world.checker.require(rule, may_fail, self.name, asked, error)
 
     def _told(
-        self, ask: Ask, keys: Sequence[bytes], told: Told, reads: Sequence[KeysRead]
+        self,
+        state_number: int,
+        keys: Sequence[bytes],
+        told: Told,
+        reads: Sequence[KeysRead],
     ) -> None:
         """Check what the client takes of an answer for keys, at that moment."""
         reading = told.reading
@@ -291,7 +295,7 @@ class Reader:
             self._world.checker.told(
                 self.name,
                 wish.asked,
-                ask.state_number,
+                state_number,
                 reading,
                 sent_us=wall_clock_us_at(self._client.sent_ns),
                 now_us=self._world.wall_clock_us,
@@ -299,7 +303,7 @@ class Reader:
                 found=found,
                 items_from=read.asking.start,
             )
-            self._count(ask.state_number, groups, is_cached=reading.is_cached)
+            self._count(state_number, groups, is_cached=reading.is_cached)
 
     def _check_entry(self, read: KeysRead) -> None:
         """See to it that the entry of one key is of the age that was told."""

@@ -29,6 +29,8 @@ __all__ = [
 
 MAX_PARALLELISM: Final = 4
 SESSION_TIMEOUT_NS: Final = 1_000 * MS
+_DIRECT_FIRST: Final = 10_000
+"""From this seed on readers always ask nodes without the proxy (rule D1)."""
 COMMIT_TIMEOUT_NS: Final = 2_500 * MS
 RETENTION_NS: Final = 5_000 * MS
 
@@ -177,6 +179,7 @@ class Scenario:
         store_doubt: Probability that it is not learnt what became of such a write.
         task_failure: Probability that a task fails or is slow, and runs again.
         caches: Whether the proxies keep answers.
+        is_direct: Whether readers ask nodes without the proxy, where there is no cache.
         session_count_max: Sessions that a proxy keeps: fewer than clients, or enough.
         entry_kept_count: Entries that the control plane keeps though all have them.
         fault_interval_ns: The mean time between two faults.
@@ -201,6 +204,7 @@ class Scenario:
     store_doubt: float
     task_failure: float
     caches: bool
+    is_direct: bool
     session_count_max: int
     entry_kept_count: int
     fault_interval_ns: int
@@ -307,6 +311,14 @@ def _takes_snapshots(seed: int) -> bool:
     return Random(f"{seed}/snapshots").random() < 0.3
 
 
+def _ways(seed: int, *, caches: bool) -> tuple[bool, bool]:
+    """Return whether readers ask nodes themselves, and whether proxies keep answers."""
+    if seed >= _DIRECT_FIRST:
+        return True, False
+    # By this number seeds that mutations begin with are among the others.
+    return not caches and Random(f"{seed}/direct 880").random() < 0.5, caches
+
+
 def make_scenario(seed: int) -> Scenario:
     """Return what *seed* stands for; the same every time."""
     rng = Random(seed)
@@ -316,7 +328,7 @@ def make_scenario(seed: int) -> Scenario:
         node_count, replica_count = rng.choice((2, 3)), 2
     else:
         node_count, replica_count = rng.choice((1, 2, 2, 3)), rng.choice((1, 1, 2))
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         profile=profile,
         node_count=node_count,
@@ -332,6 +344,7 @@ def make_scenario(seed: int) -> Scenario:
         store_doubt=rng.choice((0.0, 0.0, 0.01, 0.05)) if is_storm else 0.0,
         task_failure=rng.choice((0.0, 0.05, 0.2)) if is_storm else 0.0,
         caches=rng.random() < 0.5,
+        is_direct=False,
         entry_kept_count=rng.choice((1, 4, 100)),
         fault_interval_ns=round(rng.uniform(80, 900)) * MS,
         faults_end_ns=round(rng.uniform(4_000, 9_000)) * MS,
@@ -340,3 +353,5 @@ def make_scenario(seed: int) -> Scenario:
         takes_snapshots=_takes_snapshots(seed),
         session_count_max=_session_count(seed) if is_storm else 100,
     )
+    is_direct, caches = _ways(seed, caches=scenario.caches)
+    return evolve(scenario, is_direct=is_direct, caches=caches)

@@ -51,6 +51,17 @@ def test_every_rule_holds_whatever_happens(first: int) -> None:
     assert summary.counts["jobs restored"] > SEEDS_PER_TEST // 20
 
 
+@pytest.mark.proves("D1", "D2", "D3", "D5", "Q1", "Q2", "S1", "S3")
+def test_every_rule_holds_on_both_ways() -> None:
+    """D5: where nodes are asked without the proxy, no seed breaks a rule either."""
+    summary = Summary()
+    for seed in range(10_000, 10_006):
+        summary.add(run_seed(seed))
+    assert summary.failures == []
+    assert summary.counts["answers without the proxy"] > 100
+    assert summary.counts["fault: connections half open"] > 0
+
+
 def test_a_seed_replays() -> None:
     """The same seed is the same run, to the last message: a failure can be studied."""
     traces: list[list[str]] = [[], []]

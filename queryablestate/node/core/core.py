@@ -120,6 +120,7 @@ from queryablestate.wire.snapshot_messages import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from queryablestate.wire.direct import DirectTicket
     from queryablestate.wire.job_plan import JobOrigin
 
 
@@ -262,6 +263,21 @@ class NodeCore:
         if not self._jobs.is_caught_up(job_id):
             return Wait.CATCHING_UP
         return served
+
+    def is_current(self, ticket: DirectTicket, *, now_ns: int) -> bool | None:
+        """
+        Return whether the node may answer under *ticket* now (rules D2, Q4).
+
+        Returns:
+            False if the ticket is over, None if the node may answer no client without
+            the proxy at this moment.
+        """
+        registration = self._registration
+        if ticket.leader_epoch != registration.leader_epoch:
+            return False
+        if now_ns >= registration.direct_until_ns:
+            return None
+        return registration.leader_ms_max(now_ns=now_ns) < ticket.expires_ms
 
     # -- the machine ---------------------------------------------------------------
 
@@ -481,7 +497,8 @@ class NodeCore:
             case HeartbeatAcknowledged():
                 # The proxy sent all that was missed before it heard this heartbeat;
                 # unless the node has asked again meanwhile, and let it pass.
-                if registration.acknowledged(command) and not registration.is_asking:
+                is_ours = registration.acknowledged(command, now_ns=now_ns)
+                if is_ours and not registration.is_asking:
                     self._copies.missed_came()
                     if self._jobs.missed_came():
                         return self._ask_again(self._waiting.take_all())

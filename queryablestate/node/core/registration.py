@@ -21,6 +21,13 @@ answers until one session timeout after the *send* of the newest heartbeat that 
 acknowledged: never longer than the proxy counts on it.  The registration is the first
 heartbeat.
 
+**The direct lease** (rule D2) is shorter, and for answers that do not pass the proxy.
+The leader waits for its end before it acknowledges a batch that the node could lack
+without knowing (docs/decisions/0031-direct-reads.md).  While the leader grants one,
+heartbeats are as frequent as that takes.  An acknowledgement also tells the leader's
+clock, by which tickets expire: by the node's clock it was told between the send of the
+heartbeat and its acknowledgement, and counts as told at the send.
+
 **Epochs** (rule S2).  The node remembers the highest epoch that it has heard of, from
 the name service or from a proxy, and does nothing that a lower one says.
 """
@@ -61,6 +68,10 @@ HEARTBEATS_PER_SESSION_TIMEOUT: Final = 5
 
 _SESSION_TIMEOUT_MS_MIN: Final = 50
 _DOUBLINGS_MAX: Final = 20
+_HEARTBEATS_PER_LEASE: Final = 4
+_BELIEF_PERCENT: Final = 90
+"""Of the direct lease: the leader's clock may be faster (as E4)."""
+_CLOCK_RATE_PERCENT: Final = 105
 _FORGOTTEN: Final = "unknown"
 """The reason of a `NodeRefused` that answers everything but a `RegisterNode`."""
 
@@ -105,6 +116,8 @@ class Registration:
         lease_until_ns: Until when the node may answer; 0 while it may not.
         session_timeout_ns: What the proxy leader has told last, 0 before.
         heartbeat_number: The newest heartbeat, 0 before the first.
+        direct_until_ns: Until when the node may answer clients without the proxy; 0
+            while it may not.
     """
 
     def __init__(
@@ -127,6 +140,12 @@ class Registration:
         self.lease_until_ns = 0
         self.session_timeout_ns = 0
         self.heartbeat_number = 0
+        self.direct_until_ns = 0
+        self._direct_lease_ns = 0
+        self._leader_ms = 0
+        self._leader_ms_at_ns = 0
+        self._acknowledged_number = 0
+        self._is_echo_due = False
         self._address: str | None = None
         self._is_connected = False
         self._is_wanted = False
@@ -153,6 +172,11 @@ class Registration:
     def is_stale(self, leader_epoch: int) -> bool:
         """Return whether a higher epoch than that was heard of."""
         return leader_epoch < self.leader_epoch_max
+
+    def leader_ms_max(self, *, now_ns: int) -> int:
+        """Return the leader's clock, as late as it can be; while it is registered."""
+        elapsed_ns = (now_ns - self._leader_ms_at_ns) * _CLOCK_RATE_PERCENT // 100
+        return self._leader_ms + -(-elapsed_ns // NS_PER_MS)
 
     def next_deadline_ns(self, *, is_held: bool) -> int | None:
         """Return when `advance` must be called; *is_held* is what it will be told."""
@@ -201,9 +225,14 @@ class Registration:
             self._is_wanted = True
 
     def hasten(self, *, now_ns: int) -> None:
-        """Send a heartbeat at once: its answer tells what has come before it."""
+        """
+        Send a heartbeat at once: its answer tells what has come before it.
+
+        And another one at the answer, to say so to a leader that waits for it.
+        """
         if self._heartbeat_due_ns is not None:
             self._heartbeat_due_ns = now_ns
+            self._is_echo_due = self._direct_lease_ns > 0
 
     def registered(
         self, message: NodeRegistered, *, now_ns: int
@@ -230,6 +259,8 @@ class Registration:
         self.leader_epoch_max = message.leader_epoch
         timeout_ms = max(_SESSION_TIMEOUT_MS_MIN, message.session_timeout_ms)
         self.session_timeout_ns = timeout_ms * NS_PER_MS
+        self._direct_lease_ns = max(0, message.direct_lease_ms) * NS_PER_MS
+        self._is_echo_due = self._direct_lease_ns > 0
         self._extend_lease(asked_at_ns)
         self._silence_due_ns = now_ns + self.session_timeout_ns
         effects = [self._heartbeat(now_ns)]
@@ -250,13 +281,15 @@ class Registration:
         self._try_later(now_ns)
         return [ReportRefused(reason=message.reason, detail=message.detail)]
 
-    def acknowledged(self, message: HeartbeatAcknowledged) -> bool:
-        """Extend the lease; return whether *message* names a heartbeat of ours."""
+    def acknowledged(self, message: HeartbeatAcknowledged, *, now_ns: int) -> bool:
+        """Extend the leases; return whether *message* names a heartbeat of ours."""
         sent_ns = self._sent.get(message.number)
         if message.leader_epoch != self.leader_epoch or sent_ns is None:
             return False
         self._sent = {n: at for n, at in self._sent.items() if n > message.number}
         self._extend_lease(sent_ns)
+        if not self.is_asking:  # what was told before this may not have been followed
+            self._acknowledged_directly(message, sent_ns, now_ns)
         assert self._silence_due_ns is not None
         self._silence_due_ns = max(self._silence_due_ns, self.lease_until_ns)
         self._attempt_count = 0
@@ -336,13 +369,15 @@ class Registration:
     def _heartbeat(self, now_ns: int) -> NodeEffect:
         self.heartbeat_number += 1
         self._sent[self.heartbeat_number] = now_ns
-        self._heartbeat_due_ns = (
-            now_ns + self.session_timeout_ns // HEARTBEATS_PER_SESSION_TIMEOUT
-        )
+        pause_ns = self.session_timeout_ns // HEARTBEATS_PER_SESSION_TIMEOUT
+        if self._direct_lease_ns:
+            pause_ns = min(pause_ns, self._direct_lease_ns // _HEARTBEATS_PER_LEASE)
+        self._heartbeat_due_ns = now_ns + max(1, pause_ns)
         return SendToProxy(
             message=NodeHeartbeat(
                 registration_id=self._identity.registration_id,
                 number=self.heartbeat_number,
+                acknowledged=self._acknowledged_number,
             )
         )
 
@@ -350,6 +385,20 @@ class Registration:
         self.lease_until_ns = max(
             self.lease_until_ns, sent_ns + self.session_timeout_ns
         )
+
+    def _acknowledged_directly(
+        self, message: HeartbeatAcknowledged, sent_ns: int, now_ns: int
+    ) -> None:
+        """Extend the direct lease, and say that what came before has been followed."""
+        if not self._direct_lease_ns:
+            return
+        self._acknowledged_number = message.number
+        self._leader_ms, self._leader_ms_at_ns = message.leader_ms, sent_ns
+        lease_ns = self._direct_lease_ns * _BELIEF_PERCENT // 100
+        self.direct_until_ns = max(self.direct_until_ns, sent_ns + lease_ns)
+        if self._is_echo_due:
+            self._is_echo_due = False
+            self._heartbeat_due_ns = now_ns
 
     def _try_later(self, now_ns: int) -> None:
         """Ask no more over this connection, but over the next, after a pause."""
@@ -361,6 +410,10 @@ class Registration:
         """Be registered no more: what was acknowledged counts no more either."""
         self.leader_epoch = 0
         self.lease_until_ns = 0
+        self.direct_until_ns = 0
+        self._direct_lease_ns = 0
+        self._acknowledged_number = 0
+        self._is_echo_due = False
         self._asked_at_ns = None
         self._silence_due_ns = None
         self._heartbeat_due_ns = None

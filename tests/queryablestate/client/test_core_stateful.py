@@ -48,6 +48,7 @@ from queryablestate.client.routes import ROWS
 from queryablestate.schema.values import ValueCodec
 from queryablestate.wire.clients import DescribeState, StateDescribed, Welcome
 from queryablestate.wire.codec import decode_keys, encode_payload
+from queryablestate.wire.direct import ShowTicket
 from queryablestate.wire.questions import Ask, Reading, Told
 from tests.queryablestate.scripted_proxy import error_frame
 from tests.queryablestate.scripted_state import ScriptedState
@@ -71,6 +72,7 @@ def number_of(sent: Sent) -> int:
     """Return the number of a message."""
     if isinstance(sent.effect, SayHello):
         return sent.effect.request_id
+    assert not isinstance(sent.effect.message, ShowTicket)
     number: int = sent.effect.message.request_id
     return number
 

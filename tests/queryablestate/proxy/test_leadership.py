@@ -96,6 +96,8 @@ class Proxy:
             session_timeout_ns=TIMEOUT_NS,
             waiting_count_max=5,
             limits=ControlLimits(job_count_max=2),
+            direct_reads=False,
+            direct_lease_ns=0,
             clock=self.clock,
             call=self._call,
             send=self._send,

@@ -16,9 +16,9 @@ from nameservice.clock import NS_PER_MS
 from queryablestate import StateUnavailableError
 from queryablestate.control.events import LinkId
 from queryablestate.control.routes import KvStateLocation
+from queryablestate.hedging import HedgeLimits
 from queryablestate.proxy.access import ANONYMOUS_CALLER, open_access
 from queryablestate.proxy.cache import CacheRule, ResultCache
-from queryablestate.proxy.hedging import HedgeLimits
 from queryablestate.proxy.rate_limit import RateLimiter, RateLimitRule, RateLimitScope
 from queryablestate.proxy.read_answers import Outgoing
 from queryablestate.proxy.router import ReadLimits, ReadRouter

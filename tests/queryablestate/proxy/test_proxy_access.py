@@ -81,8 +81,10 @@ def curve(directory: Path) -> dict[str, Any]:
 def client(
     stage: ProxyStage, credentials: str | Credentials | None = None
 ) -> QueryableStateClient:
-    """Return a client of that proxy."""
-    return QueryableStateClient(stage.ha, credentials, deadline_seconds=20.0)
+    """Return a client of that proxy, which asks no node by a ticket of before."""
+    return QueryableStateClient(
+        stage.ha, credentials, deadline_seconds=20.0, direct=False
+    )
 
 
 def raised(action: Callable[[], object]) -> NameServiceError | None:

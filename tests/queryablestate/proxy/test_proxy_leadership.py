@@ -134,8 +134,10 @@ class Cluster:
             node.wait_until_registered(WAIT_SECONDS)
 
     def client(self) -> QueryableStateClient:
-        """Return a client with a session of its own."""
-        client = QueryableStateClient(self.config, deadline_seconds=DEADLINE_SECONDS)
+        """Return a client with a session of its own, which asks the proxy alone."""
+        client = QueryableStateClient(
+            self.config, deadline_seconds=DEADLINE_SECONDS, direct=False
+        )
         return self._resources.enter_context(client)
 
     def write(self, value: int) -> int:

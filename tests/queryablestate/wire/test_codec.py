@@ -503,7 +503,7 @@ DECODERS: list[Callable[[bytes], object]] = [
     codec.decode_to_proxy,
     codec.decode_to_client,
     codec.decode_to_node,
-    codec.decode_chunk,
+    codec.decode_at_node,
     codec.decode_from_node,
 ]
 PAYLOAD_DECODERS: list[Callable[[bytes], object]] = [
@@ -521,7 +521,7 @@ PAYLOAD_DECODERS: list[Callable[[bytes], object]] = [
         *((codec.decode_to_proxy, message) for message in TO_PROXY),
         *((codec.decode_to_client, message) for message in TO_CLIENT),
         *((codec.decode_to_node, message) for message in TO_NODE),
-        (codec.decode_chunk, CHUNK),
+        (codec.decode_at_node, CHUNK),
         *((codec.decode_from_node, message) for message in FROM_NODE),
     ],
     ids=lambda value: type(value).__name__,

@@ -87,20 +87,28 @@ class Talk:
         """Return a heartbeat."""
         return SendToProxy(message=NodeHeartbeat(registration_id="r", number=number))
 
-    def answer(self, leader_epoch: int = 3) -> tuple[list[NodeEffect], bool]:
+    def answer(
+        self, leader_epoch: int = 3, *, direct_lease_ms: int = 0
+    ) -> tuple[list[NodeEffect], bool]:
         """Answer the question."""
         message = NodeRegistered(
             leader_epoch=leader_epoch,
             control_id="c",
             session_timeout_ms=SESSION_TIMEOUT_MS,
             jobs=(),
+            direct_lease_ms=direct_lease_ms,
         )
         return self.registration.registered(message, now_ns=self.now_ns)
 
-    def acknowledge(self, number: int, leader_epoch: int = 3) -> bool:
+    def acknowledge(
+        self, number: int, leader_epoch: int = 3, *, leader_ms: int = 0
+    ) -> bool:
         """Acknowledge a heartbeat."""
         return self.registration.acknowledged(
-            HeartbeatAcknowledged(leader_epoch=leader_epoch, number=number)
+            HeartbeatAcknowledged(
+                leader_epoch=leader_epoch, number=number, leader_ms=leader_ms
+            ),
+            now_ns=self.now_ns,
         )
 
     def refuse(self, reason: str) -> list[NodeEffect]:
@@ -418,3 +426,100 @@ class TestEpochs:
         assert counts
         assert effects == [talk.heartbeat(2)]
         assert talk.acknowledge(1)
+
+
+@pytest.mark.proves("D2")
+class TestDirectLease:
+    """How long a node answers clients without the proxy, and by which clock."""
+
+    LEASE_MS = 400
+
+    def begin(self, talk: Talk) -> None:
+        """Come to where the node is registered, and may answer clients."""
+        talk.ask()
+        talk.answer(direct_lease_ms=self.LEASE_MS)
+
+    def until_ms(self, talk: Talk) -> int:
+        """Return how long that is from now."""
+        return (talk.registration.direct_until_ns - talk.now_ns) // MS
+
+    def test_without_an_acknowledgement_there_is_none(self, talk: Talk) -> None:
+        """D2: to be registered is not enough: the node knows no clock."""
+        self.begin(talk)
+        assert talk.registration.direct_until_ns == 0
+
+    def test_it_counts_from_the_send(self, talk: Talk) -> None:
+        """D2: for nine tenths of the lease, as the leader's clock may be faster."""
+        self.begin(talk)
+        talk.now_ns += 100 * MS
+        assert talk.acknowledge(1)
+        assert self.until_ms(talk) == self.LEASE_MS * 9 // 10 - 100
+
+    def test_a_leader_that_grants_none(self, talk: Talk) -> None:
+        """D2: direct reads are switched off at the proxy."""
+        talk.ask()
+        talk.answer()
+        assert talk.acknowledge(1)
+        assert talk.registration.direct_until_ns == 0
+
+    def test_heartbeats_keep_it(self, talk: Talk) -> None:
+        """D2: four in a lease."""
+        self.begin(talk)
+        assert talk.deadline_ms() == self.LEASE_MS // 4
+
+    def test_it_is_over_with_the_registration(self, talk: Talk) -> None:
+        """Q4: whoever lost the leader answers nobody, at once."""
+        self.begin(talk)
+        talk.acknowledge(1)
+        talk.registration.disconnected(now_ns=talk.now_ns)
+        assert talk.registration.direct_until_ns == 0
+
+    def test_another_leader(self, talk: Talk) -> None:
+        """S2: what the one before has acknowledged counts no more."""
+        self.begin(talk)
+        talk.acknowledge(1)
+        talk.registration.takes(4)
+        assert talk.registration.direct_until_ns == 0
+
+    def test_while_it_asks_it_is_not_extended(self, talk: Talk) -> None:
+        """S1: it does not follow what it is told then, and must not say that it has."""
+        self.begin(talk)
+        talk.acknowledge(1)
+        until_ns = talk.registration.direct_until_ns
+        talk.registration.hasten(now_ns=talk.now_ns)
+        talk.advance()
+        talk.now_ns += 200 * MS
+        talk.registration.want()
+        talk.advance()
+        assert talk.registration.is_asking
+        assert talk.acknowledge(2)
+        assert talk.registration.direct_until_ns == until_ns
+
+    def test_it_says_what_has_come(self, talk: Talk) -> None:
+        """D5: a leader that waits is told at once that an assignment is followed."""
+        self.begin(talk)
+        talk.acknowledge(1)
+        (echo,) = talk.advance()
+        assert echo == SendToProxy(
+            message=NodeHeartbeat(registration_id="r", number=2, acknowledged=1)
+        )
+        talk.acknowledge(2)
+        assert talk.advance() == []
+        talk.registration.hasten(now_ns=talk.now_ns)
+        assert len(talk.advance()) == 1
+        talk.acknowledge(3)
+        (echo,) = talk.advance()
+        assert echo == SendToProxy(
+            message=NodeHeartbeat(registration_id="r", number=4, acknowledged=3)
+        )
+
+    def test_the_leaders_clock(self, talk: Talk) -> None:
+        """D2: it is taken for as late as it can be, whatever the way has taken."""
+        self.begin(talk)
+        talk.now_ns += 100 * MS
+        talk.acknowledge(1, leader_ms=5_000)
+        registration = talk.registration
+        # The leader may have said so as soon as the heartbeat was sent; 5 % faster.
+        assert registration.leader_ms_max(now_ns=talk.now_ns) == 5_105
+        later_ns = talk.now_ns + 100 * MS
+        assert registration.leader_ms_max(now_ns=later_ns) == 5_210

@@ -2,7 +2,8 @@
 `HedgePolicy`: when a read is asked of another copy; pure (rule D4).
 
 Theory of operation.  A read goes to one node.  If that has not answered within the
-*hedge delay*, the read is *late*, and is asked of another node too: it is *hedged*.
+*hedge delay*, the read is *late*, and is asked of another one too: it is *hedged*.  A
+proxy asks another copy; a client that has asked a node itself asks the proxy.
 
 **The delay** follows from how long answers have taken lately: each node has an estimate
 of the 99th percentile, and the delay is the lower median of these, within bounds.  So
@@ -25,15 +26,11 @@ answered or refused in the end, cancelled ones too, so a node that runs again is
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from attrs import define, frozen
 
 from nameservice.clock import NS_PER_MS
-
-
-if TYPE_CHECKING:
-    from queryablestate.control.events import LinkId
 
 
 __all__ = ["HEDGE_LIMITS", "HedgeLimits", "HedgePolicy", "Verdict"]
@@ -125,8 +122,8 @@ class HedgePolicy:
 
     def __init__(self, limits: HedgeLimits = HEDGE_LIMITS) -> None:
         self._limits = limits
-        self._nodes: dict[LinkId, _NodeRecord] = {}
-        self._unresponsive: set[LinkId] = set()
+        self._nodes: dict[int, _NodeRecord] = {}
+        self._unresponsive: set[int] = set()
         self._savings_max = limits.saved_count_max * _EARNINGS_PER_HEDGE
         self._savings = self._savings_max
         self.delay_ns = limits.delay_ns_min
@@ -136,7 +133,7 @@ class HedgePolicy:
         """Return how many nodes are asked second."""
         return len(self._unresponsive)
 
-    def is_unresponsive(self, node: LinkId) -> bool:
+    def is_unresponsive(self, node: int) -> bool:
         """Return whether *node* is to be asked second."""
         return node in self._unresponsive
 
@@ -151,7 +148,7 @@ class HedgePolicy:
         """Count a hedge of *question_count* questions; may leave a debt."""
         self._savings -= question_count * _EARNINGS_PER_HEDGE
 
-    def heard(self, node: LinkId, *, now_ns: int) -> None:
+    def heard(self, node: int, *, now_ns: int) -> None:
         """Note that somebody, as a rule a node, has said something of a question."""
         record = self._nodes.get(node)
         if record is None:
@@ -161,7 +158,7 @@ class HedgePolicy:
             record.late_count = 0
             self._unresponsive.discard(node)
 
-    def took(self, node: LinkId, elapsed_ns: int) -> None:
+    def took(self, node: int, elapsed_ns: int) -> None:
         """Note how long an answer took, or, if it was not waited for, longer than."""
         record = self._nodes.get(node)
         if record is None:
@@ -178,7 +175,7 @@ class HedgePolicy:
         self._set_delay()
 
     def late(
-        self, node: LinkId, *, asked_at_ns: int, now_ns: int, is_first: bool
+        self, node: int, *, asked_at_ns: int, now_ns: int, is_first: bool
     ) -> Verdict:
         """
         Say what becomes of a read that *node* has not answered within the delay.
@@ -203,7 +200,7 @@ class HedgePolicy:
             return Verdict.HEDGE
         return Verdict.WAIT
 
-    def take_probe(self, node: LinkId, *, now_ns: int) -> bool:
+    def take_probe(self, node: int, *, now_ns: int) -> bool:
         """Return whether an unresponsive node is to be asked, too, this time."""
         record = self._nodes.get(node)
         if record is None or now_ns < record.probe_at_ns:
@@ -211,7 +208,7 @@ class HedgePolicy:
         record.probe_at_ns = now_ns + self._limits.probe_delay_count * self.delay_ns
         return True
 
-    def forget(self, node: LinkId) -> None:
+    def forget(self, node: int) -> None:
         """Forget a connection that is over."""
         if self._nodes.pop(node, None) is not None:
             self._unresponsive.discard(node)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nameservice.clock import NS_PER_MS
 from queryablestate.control.events import LinkId
-from queryablestate.proxy.hedging import HedgeLimits, HedgePolicy, Verdict
+from queryablestate.hedging import HedgeLimits, HedgePolicy, Verdict
 
 
 A: Final = LinkId(1)

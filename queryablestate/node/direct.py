@@ -1,0 +1,187 @@
+"""
+`DirectAnswerer`: answers clients that ask the node without the proxy (rules D1, D2).
+
+It answers what the loop finds in a moment, as for the proxy.  Whatever takes longer, or
+would have to wait, is refused: the client asks the proxy, where such reads take turns
+(rule B2).  What the ticket and the lease say is looked at when the rows are there
+already (rule Q4), as in `queryablestate.node.answering`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from nameservice import NameServiceError
+from queryablestate.node.answering import KINDS, read_now
+from queryablestate.node.core.direct_tickets import ShownTickets
+from queryablestate.node.core.jobs import ServedJob
+from queryablestate.node.reads import answer_of, is_long, is_too_early, problem_of
+from queryablestate.wire.codec import encode
+from queryablestate.wire.direct import ASK_PROXY, NOT_DIRECTLY, TICKET_REFUSED
+from queryablestate.wire.questions import Question, Refusal, Told
+from zmqtransport.in_flight import BytesInFlight
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nameservice import Clock
+    from nameservice.observation import Latencies
+    from queryablestate.node.core.core import Admission
+    from queryablestate.store.reader import StoreReader
+    from queryablestate.wire.direct import AskNode, DirectTicket, ShowTicket
+    from zmqtransport import Peer
+
+
+__all__ = ["DirectAnswerer"]
+
+_IN_FLIGHT_SIZE_BYTES_MAX: Final = 2 << 20
+"""Of answers to one connection: who does not read gets no more (rule B1)."""
+
+
+@final
+class DirectAnswerer:
+    """
+    Answers clients from a store.  Belongs to the thread of the node's loop.
+
+    Args:
+        reader: Returns what reads the rows.
+        answer_size_bytes_max: Of the second frame of an answer.
+        clock: What durations are measured by.
+        wall_clock_us: What ages and expiries are measured by.
+        is_current: Says whether the node may answer under that ticket now; see
+            `NodeCore.is_current`.
+        admit: Says whether a question about a state of that job may be answered now.
+        send: Sends frames to a client, now or not at all; returns whether it did.
+        latencies: Is told how long answers took.
+
+    Attributes:
+        answered_count: Answers given.
+        refused_count: Refusals given, of questions and of tickets.
+    """
+
+    def __init__(
+        self,
+        reader: Callable[[], StoreReader],
+        *,
+        answer_size_bytes_max: int,
+        clock: Clock,
+        wall_clock_us: Callable[[], int],
+        is_current: Callable[[DirectTicket], bool | None],
+        admit: Callable[[Question, str | None], Admission],
+        send: Callable[[bytes, Sequence[bytes]], bool],
+        latencies: Latencies,
+    ) -> None:
+        self._reader = reader
+        self._wall_clock_us = wall_clock_us
+        self._answer_size_bytes_max = answer_size_bytes_max
+        self._clock = clock
+        self._is_current = is_current
+        self._admit = admit
+        self._send = send
+        self._latencies = latencies
+        self._tickets = ShownTickets()
+        self._in_flight = BytesInFlight()
+        self.answered_count = 0
+        self.refused_count = 0
+
+    def figures(self) -> dict[str, int]:
+        """Return the figures of direct reads by name."""
+        return {
+            "direct_answered_total": self.answered_count,
+            "direct_refused_total": self.refused_count,
+            "direct_tickets": len(self._tickets),
+        }
+
+    def keep_secret(self, secret: bytes) -> None:
+        """Take tickets of the leader that has given *secret*, and of no other."""
+        self._tickets.keep_secret(secret)
+
+    def show(self, peer: Peer, message: ShowTicket, public_key: str | None) -> None:
+        """Take a ticket; what is asked by one that is none is refused."""
+        if not self._tickets.show(peer.number, message, public_key=public_key):
+            self.refused_count += 1
+
+    def forget(self, peer: Peer) -> None:
+        """Forget a client whose connection is over."""
+        self._tickets.forget(peer.number)
+        self._in_flight.forget(peer.connection)
+
+    def ask(self, peer: Peer, message: AskNode, keys: bytes) -> None:
+        """Answer a question, or say who is to be asked."""
+        asked_at_ns = self._clock.now_ns()
+        ticket = self._tickets.get(peer.number, message.ticket_id)
+        if ticket is None:
+            self._refuse(peer, message, TICKET_REFUSED)
+            return
+        question = Question(
+            leader_epoch=ticket.leader_epoch,
+            question_id=message.request_id,
+            state_number=ticket.state_number,
+            assignment_version=ticket.assignment_version,
+            operation=message.operation,
+            deadline_ms=message.deadline_ms,
+            min_batch_id=message.min_batch_id,
+            min_generation=message.min_generation,
+        )
+        if is_long(question, keys):
+            self._refuse(peer, message, NOT_DIRECTLY)
+            return
+        if self._is_congested(peer):
+            self._refuse(peer, message, ASK_PROXY)
+            return
+        now_us = self._wall_clock_us()
+        try:
+            found = read_now(
+                self._reader(),
+                question,
+                keys,
+                now_us,
+                self._answer_size_bytes_max,
+            )
+        except NameServiceError:
+            found = None  # the proxy, and the node when that asks, say what is wrong
+        if found is None:
+            self._refuse(peer, message, NOT_DIRECTLY)
+            return
+        is_current = self._is_current(ticket)
+        if not is_current:
+            code = TICKET_REFUSED if is_current is False else ASK_PROXY
+            self._refuse(peer, message, code)
+            return
+        job_id = None if found.view is None else found.view.job_id
+        admitted = self._admit(question, job_id)
+        if not isinstance(admitted, ServedJob):
+            code = admitted.code if isinstance(admitted, Refusal) else ASK_PROXY
+            self._refuse(peer, message, code)
+            return
+        problem = problem_of(question, found, admitted)
+        if problem is not None or is_too_early(question, found):
+            code = NOT_DIRECTLY if problem is None else problem.code
+            self._refuse(peer, message, code)
+            return
+        told = Told(
+            request_id=message.request_id,
+            reading=answer_of(question, found, now_us).reading,
+        )
+        frames = (encode(told), found.payload)
+        if not self._send(peer.routing_id, frames):
+            return  # its queue is full: it asks the proxy when that is late
+        self._in_flight.add(peer.connection, sum(map(len, frames)))
+        self.answered_count += 1
+        elapsed_ns = self._clock.now_ns() - asked_at_ns
+        self._latencies.add(KINDS[type(question.operation)], elapsed_ns)
+
+    def _is_congested(self, peer: Peer) -> bool:
+        """Return whether too much waits to be read over that connection."""
+        connection = peer.connection
+        return (
+            self._in_flight.of(connection) > _IN_FLIGHT_SIZE_BYTES_MAX
+            and self._in_flight.look(connection) > _IN_FLIGHT_SIZE_BYTES_MAX
+        )
+
+    def _refuse(self, peer: Peer, message: AskNode, code: str) -> None:
+        self.refused_count += 1
+        frame = encode(Refusal(request_id=message.request_id, code=code))
+        if self._send(peer.routing_id, (frame,)):
+            self._in_flight.add(peer.connection, len(frame))
