@@ -37,12 +37,18 @@ OnSuspended: TypeAlias = Literal["keep", "clear"]
 
 CONFIG_FILE_NAME: Final = "lodestar.toml"
 ENVIRONMENT_PREFIX: Final = "LODESTAR_"
+STANDBY_JOB: Final = "LODESTAR_STANDBY_JOB"
+"""By it ``lodestar standby`` tells a driver what to contend for."""
+STANDBY_CONTROL: Final = "LODESTAR_STANDBY_CONTROL"
+"""A socket of ``lodestar standby``; a driver ends when its connection is closed."""
 
 _OTHER_NAMES: Final = frozenset(
     {
         "LODESTAR_CONFIG",
         "LODESTAR_EPOCH",
         "LODESTAR_LEADER_SESSION_ID",
+        STANDBY_CONTROL,
+        STANDBY_JOB,
         "LODESTAR_TOKEN_FILE",
     }
 )

@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Without the program's name; None takes ``sys.argv``.
 
     Returns:
-        An `ExitCode`, or from ``elect`` the exit code of its command.
+        An `ExitCode`, or from ``elect`` and ``standby`` that of its command.
     """
     try:
         return _main(sys.argv[1:] if arguments is None else arguments)
@@ -100,7 +100,7 @@ def _main(arguments: Sequence[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     command: list[str] = []
-    if arguments[:1] == ["elect"]:
+    if arguments[:1] in (["elect"], ["standby"]):
         arguments, command = split_command(arguments)
     names = [name for name in arguments[:1] if name in VERBS]
     try:

@@ -27,7 +27,7 @@ def run(parsed: argparse.Namespace) -> int:
     Run the verb of *parsed*.
 
     Returns:
-        An `ExitCode`, or from ``elect`` the exit code of its command.
+        An `ExitCode`, or from ``elect`` and ``standby`` that of its command.
     """
     configure_logging(parsed.log_level)
     try:
@@ -37,7 +37,7 @@ def run(parsed: argparse.Namespace) -> int:
         # for standard output goes nowhere, rather than failing once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         # It has read what it wanted; a server that is heard by no one has failed.
-        is_serving = parsed.verb == "elect" or parsed.verb in SERVING_VERBS
+        is_serving = parsed.verb in {"elect", "standby", *SERVING_VERBS}
         return ExitCode.FAILED if is_serving else ExitCode.DONE
     except KeyboardInterrupt:
         _complain(parsed.verb, "interrupted")

@@ -83,6 +83,7 @@ VERBS: Final = {
     "expire": Verb("operate", "end one session as if it had fallen silent"),
     "transfer": Verb("transfer", "hand the leadership of one job to a contender"),
     "elect": Verb("elect", "run a command only while we lead"),
+    "standby": Verb("standby", "keep a driver running that leads or stands by"),
     "proxy": Verb("state_proxy", "run a proxy, the entry point to queryable state"),
     "node": Verb(
         "state_node", "run a state node, which keeps and serves queryable state"

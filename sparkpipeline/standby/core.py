@@ -46,6 +46,7 @@ __all__ = [
     "Fenced",
     "Finish",
     "Granted",
+    "JVMLost",
     "LeadershipRevoked",
     "QueriesEnded",
     "QueriesStopped",
@@ -125,6 +126,11 @@ class ApplicationFailed:
 
 
 @frozen(kw_only=True)
+class JVMLost:
+    """The driver's JVM is gone: nothing runs, and nothing can be started."""
+
+
+@frozen(kw_only=True)
 class StopRequested:
     """We were asked to end: a signal."""
 
@@ -142,6 +148,7 @@ StandbyEvent: TypeAlias = (
     | BeliefRead
     | QueriesEnded
     | ApplicationFailed
+    | JVMLost
     | StopRequested
     | QueriesStopped
 )
@@ -273,7 +280,7 @@ class StandbyCore:
         self, event: StandbyEvent | None, effects: list[StandbyEffect]
     ) -> None:
         is_late = self._is_due()
-        if isinstance(event, StopRequested | ApplicationFailed):
+        if isinstance(event, StopRequested | ApplicationFailed | JVMLost):
             effects.append(AbandonWarmUp())
             self._end(None if isinstance(event, StopRequested) else _FAILED, effects)
         elif isinstance(event, WarmedUp) or is_late:
@@ -286,7 +293,7 @@ class StandbyCore:
             self._state = StandbyState.LEADING
             self._reason = None
             effects.append(StartApplication(session=event.session))
-        elif isinstance(event, StopRequested | ApplicationFailed):
+        elif isinstance(event, StopRequested | ApplicationFailed | JVMLost):
             effects.append(Withdraw())
             self._end(None if isinstance(event, StopRequested) else _FAILED, effects)
 
@@ -300,7 +307,7 @@ class StandbyCore:
                 self._stop(EndReason.STOPPED, effects)
             case QueriesEnded():
                 self._stop(EndReason.COMPLETED, effects)
-            case ApplicationFailed():
+            case ApplicationFailed() | JVMLost():
                 self._stop(_FAILED, effects)
             case BeliefRead(is_believing=True):
                 self._deadline_ns = None
@@ -322,6 +329,8 @@ class StandbyCore:
             self._state = StandbyState.ENDED
             self._deadline_ns = None
             effects.append(EndProcess())
+        elif isinstance(event, JVMLost):
+            self._reason = _FAILED  # it cannot stand by any more
         elif isinstance(event, StopRequested) and self._reason is EndReason.LOST:
             self._reason = EndReason.STOPPED
 

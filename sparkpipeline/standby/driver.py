@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
@@ -32,6 +31,7 @@ from nameservice import (
     NS_PER_SECOND,
     AuthenticationError,
     ConfigurationError,
+    LeadershipLostError,
     LocalProtocolError,
     NameServiceError,
     SystemClock,
@@ -52,6 +52,7 @@ from sparkpipeline.standby.core import (
     EndReason,
     Fenced,
     Finish,
+    JVMLost,
     QueriesEnded,
     QueriesStopped,
     StandbyCore,
@@ -77,11 +78,12 @@ from sparkpipeline.standby.record import (
     check_record,
     read_record,
 )
+from sparkpipeline.standby.stop_requests import stop_requests
 from sparkpipeline.standby.warm_up import WarmUp
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -96,6 +98,8 @@ Application: TypeAlias = (
     "Callable[[SparkSession, StandbyLeadership],"
     " StreamingQuery | Sequence[StreamingQuery]]"
 )
+
+_Happening: TypeAlias = "StandbyEvent | Exception | _OfApplication"
 
 # A part of the lease: how often belief is read, and the JVM's deadline put ahead.
 _TICK_DIVISOR: Final = 5
@@ -119,6 +123,21 @@ class DriverSettings:
     warm_up_seconds: float
     stop_seconds: float
     hand_over_seconds: float
+
+
+@final
+@frozen(kw_only=True)
+class _OfApplication:
+    """
+    What the application of one leadership tells, maybe when that is over.
+
+    Attributes:
+        leadership: Whose.
+        happening: What: an event, or what it or one of its queries has failed with.
+    """
+
+    leadership: StandbyLeadership
+    happening: StandbyEvent | Exception
 
 
 @final
@@ -150,9 +169,7 @@ class Driver:
         self._settings = settings
         self._clock = SystemClock()
         self._log = get_logger(component="standby", component_id=settings.job_id)
-        self._happenings: queue.SimpleQueue[StandbyEvent | Exception] = (
-            queue.SimpleQueue()
-        )
+        self._happenings: queue.SimpleQueue[_Happening] = queue.SimpleQueue()
         self._store = ha.get_leader_store(settings.job_id)
         self._warm_up = WarmUp(spark, warm_up)
         self._fuse = JVMFuse(spark, ha.config.session_timeout_seconds / _FUSE_DIVISOR)
@@ -180,7 +197,7 @@ class Driver:
         """
         try:
             self._check_record()
-            with _stop_signals(lambda: self._happenings.put(StopRequested())):
+            with stop_requests(lambda: self._happenings.put(StopRequested())):
                 self._log.info("standby.warming")
                 self._start_thread("warm-up", self._warm)
                 while self._core.state is not StandbyState.ENDED:
@@ -202,17 +219,13 @@ class Driver:
     def _turn(self) -> None:
         """Wait for what happens next, and do what comes of it."""
         try:
-            happening: StandbyEvent | Exception | None = self._happenings.get(
+            happening: _Happening | None = self._happenings.get(
                 timeout=self._timeout_seconds()
             )
         except queue.Empty:
             happening = None
-        if isinstance(happening, Exception):
-            happening = self._judged(happening)
-        state = self._core.state
-        self._step(happening)
-        if state in {StandbyState.LEADING, StandbyState.STOPPING}:
-            self._watch()
+        self._step(self._event(happening))
+        self._watch()
 
     def _timeout_seconds(self) -> float:
         """Return how long to wait; never long, for a signal may be seen late."""
@@ -224,30 +237,46 @@ class Driver:
         left_ns = max(deadline_ns - self._clock.now_ns(), 0)
         return min(left_ns / NS_PER_SECOND, _TICK_SECONDS_MAX)
 
-    def _judged(self, error: Exception) -> StandbyEvent | None:
-        """Return what an error of the election comes to: most of them pass."""
-        if isinstance(error, AuthenticationError | ConfigurationError):
+    def _event(self, happening: _Happening | None) -> StandbyEvent | None:
+        """Return what *happening* comes to."""
+        if isinstance(happening, _OfApplication):
+            if happening.leadership is not self._leadership:
+                return None
+            if not isinstance(happening.happening, Exception):
+                return happening.happening
+            error = lodestar_error(happening.happening) or happening.happening
+            if isinstance(error, LeadershipLostError):
+                return Fenced()  # a batch was refused, which is no failure
             return self._failed(error)
-        self._log.warning("election.failed", error=str(error))
-        return None
+        if isinstance(happening, Exception):
+            if isinstance(happening, AuthenticationError | ConfigurationError):
+                return self._failed(happening)
+            self._log.warning("election.failed", error=str(happening))
+            return None
+        return happening
 
     def _failed(self, error: Exception) -> ApplicationFailed:
-        if self._error is None:
+        """Return the event of a failure, which `run` raises if it ends the driver."""
+        # What is being stopped may fail in any way.
+        if self._core.state is not StandbyState.STOPPING:
             self._error = error
         return ApplicationFailed()
 
     def _watch(self) -> None:
-        """Read belief, and put the JVM's deadline ahead, as long as it may run."""
+        """Read belief, put the JVM's deadline ahead, and see that there is a JVM."""
         leadership, election = self._leadership, self._election
         if self._core.state is StandbyState.LEADING and leadership is not None:
             assert election is not None
             is_believing = election.has_leadership(leadership.leader_session_id)
             self._step(BeliefRead(is_believing=is_believing))
-        if self._core.state in {StandbyState.LEADING, StandbyState.STOPPING}:
-            try:
+        try:
+            if self._core.state in {StandbyState.LEADING, StandbyState.STOPPING}:
                 self._fuse.renew()
-            except (Py4JError, OSError) as error:
-                self._step(self._failed(_jvm_lost(error)))
+            elif self._core.state is StandbyState.WARM:
+                self._fuse.check()
+        except (Py4JError, OSError) as error:
+            self._error = _jvm_lost(error)
+            self._step(JVMLost())
 
     def _step(self, event: StandbyEvent | None) -> None:
         for effect in self._core.step(event, now_ns=self._clock.now_ns()):
@@ -327,16 +356,16 @@ class Driver:
     def _start_application(self, session: LeaderSession) -> None:
         assert self._election is not None
         assert self._contender is not None
-        self._leadership = StandbyLeadership(
+        leadership = StandbyLeadership(
             self._election,
             session,
             self._store,
             lost=self._contender.leadership_lost,
-            on_fenced=lambda: self._happenings.put(Fenced()),
+            on_fenced=lambda: self._tell(leadership, Fenced()),
             check_query=self._check_query,
         )
         self._log.info("standby.leading", epoch=session.epoch)
-        leadership, election = self._leadership, self._election
+        self._leadership, election = leadership, self._election
         self._starting = self._start_thread(
             "application", lambda: self._run_application(leadership, election)
         )
@@ -356,7 +385,7 @@ class Driver:
                 if query.isActive:
                     check_query(self._spark, query)
         except Exception as error:  # noqa: BLE001 - it is raised by run()
-            self._tell_failed(error)
+            self._tell(leadership, error)
             return
         self._log.info(
             "standby.started",
@@ -365,12 +394,14 @@ class Driver:
         )
         watch_queries(
             queries,
-            on_failed=self._tell_failed,
-            on_all_ended=lambda: self._happenings.put(QueriesEnded()),
+            on_failed=lambda error: self._tell(leadership, error),
+            on_all_ended=lambda: self._tell(leadership, QueriesEnded()),
         )
 
-    def _tell_failed(self, error: Exception) -> None:
-        self._happenings.put(self._failed(lodestar_error(error) or error))
+    def _tell(
+        self, leadership: StandbyLeadership, happening: StandbyEvent | Exception
+    ) -> None:
+        self._happenings.put(_OfApplication(leadership=leadership, happening=happening))
 
     def _take_over(
         self, leadership: StandbyLeadership, election: LeaderElection
@@ -452,20 +483,3 @@ def _jvm_lost(error: Exception) -> LocalProtocolError:
     lost = LocalProtocolError(f"the driver's JVM does not answer: {error}")
     lost.__cause__ = error
     return lost
-
-
-@contextlib.contextmanager
-def _stop_signals(notify: Callable[[], None]) -> Iterator[None]:
-    """Call *notify* for SIGTERM and SIGINT, where handlers can be set."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        signal.signal(number, lambda _number, _frame: notify())
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

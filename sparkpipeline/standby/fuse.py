@@ -55,6 +55,10 @@ class JVMFuse:
         if before is not None:
             before.cancel(False)  # noqa: FBT003 (Java's interface)
 
+    def check(self) -> None:
+        """Return if the JVM answers; raise what py4j does if it does not."""
+        self._runtime.availableProcessors()
+
     def disarm(self) -> None:
         """Have no deadline until the next `renew`."""
         if self._pending is not None:

@@ -204,11 +204,13 @@ class StandbyLeadership:
             LeadershipLostError: If *action* was not called: another driver leads, or
                 we are stopping.
         """
-        self._claim(query_id, run_id, batch_id)
-        with self._changed:
-            if self._is_stopping or not self._is_believing():
-                raise LeadershipLostError(self.job_id, self.epoch)
-            self._running_count += 1
+        while True:
+            self._claim(query_id, run_id, batch_id)
+            with self._changed:
+                # Belief that has lapsed since the claim may come back: claim again.
+                if not self._is_stopping and self._is_believing():
+                    self._running_count += 1
+                    break
         try:
             action()
             with self._changed:

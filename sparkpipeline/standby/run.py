@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql import SparkSession
 
 from haservices import Backend, HAConfig, open_ha_services
+from haservices.config import STANDBY_JOB
 from nameservice import ConfigurationError
 from nameservice.fields import check_address
 from sparkpipeline.spark_session import check_session
@@ -31,9 +33,9 @@ _SECONDS_MAX: Final = 3_600.0
 
 def run_with_standby(
     application: Application,
-    config: HAConfig | str,
+    config: HAConfig | str | None = None,
     *,
-    job_id: str,
+    job_id: str | None = None,
     address: str | None = None,
     spark: SparkSession | None = None,
     checkpoint_locations: Sequence[str] = (),
@@ -64,7 +66,9 @@ def run_with_standby(
             `publish_state`, `publish_states` and `run_operator` return is guarded by
             itself.
         config: The name service; its URL will do.  Not embedded: drivers are processes.
-        job_id: What the drivers contend for; one for each application.
+            By default what `HAConfig.load` finds, such as ``LODESTAR_URL``.
+        job_id: What the drivers contend for; one for each application.  By default what
+            ``lodestar standby`` was given.
         address: Where this driver is found while it leads; by default that of the
             Spark UI.
         spark: The session; by default what ``SparkSession.builder.getOrCreate()``
@@ -90,8 +94,17 @@ def run_with_standby(
         Exception: What *application* raised or a query has failed with.  The next
             driver leads by then.
     """
-    if isinstance(config, str):
+    if config is None:
+        config = HAConfig.load()
+    elif isinstance(config, str):
         config = HAConfig(url=config)
+    if job_id is None:
+        job_id = os.environ.get(STANDBY_JOB)
+    if job_id is None:
+        raise ConfigurationError(
+            "there is no job id: pass job_id=…, or start the driver with "
+            "lodestar standby JOB -- …"
+        )
     if config.backend is Backend.EMBEDDED:
         raise ConfigurationError(
             f"{config.url!r} does not leave this process, and a standby is another: "

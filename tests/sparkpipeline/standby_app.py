@@ -41,6 +41,7 @@ class StandbySettings:
         sinks: Of ``sqlite``, ``lodestar`` and ``file``.
         batch_seconds: A batch begins that often.
         stop_seconds: As `run_with_standby` has it.
+        warm_up_seconds: Likewise.
     """
 
     services: dict[str, Any]
@@ -50,6 +51,7 @@ class StandbySettings:
     sinks: list[str]
     batch_seconds: float = 0.5
     stop_seconds: float = 10.0
+    warm_up_seconds: float = 60.0
 
     def to_json(self) -> str:
         """Return it as the one argument of the application."""
@@ -59,7 +61,10 @@ class StandbySettings:
 def main(settings: StandbySettings) -> None:
     """Be one of the drivers."""
     structlog.configure(
-        processors=[structlog.processors.JSONRenderer()],
+        processors=[
+            structlog.processors.TimeStamper(),
+            structlog.processors.JSONRenderer(),
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(sys.stdout),
     )
@@ -104,6 +109,7 @@ def main(settings: StandbySettings) -> None:
         spark=spark,
         checkpoint_locations=[str(directory / sink) for sink in settings.sinks],
         stop_seconds=settings.stop_seconds,
+        warm_up_seconds=settings.warm_up_seconds,
     )
     spark.stop()
 

@@ -18,6 +18,7 @@ from sparkpipeline.standby.core import (
     Fenced,
     Finish,
     Granted,
+    JVMLost,
     LeadershipRevoked,
     QueriesEnded,
     QueriesStopped,
@@ -216,3 +217,32 @@ class TestStopping:
         assert core.state is StandbyState.ENDED
         assert core.next_deadline_ns() is None
         assert core.step(QueriesStopped(), now_ns=STOP_NS) == ()
+
+
+@pytest.mark.proves("H1")
+class TestLostJVM:
+    """A driver without its JVM is no standby: it ends, whatever else happens."""
+
+    def test_it_ends_while_it_warms_up(self) -> None:
+        """It never contends."""
+        effects = warming_core().step(JVMLost(), now_ns=1)
+        assert effects == (AbandonWarmUp(), Finish(reason=EndReason.FAILED))
+
+    def test_it_ends_while_it_is_warm(self) -> None:
+        """It is not granted what it could not lead."""
+        effects = core_after(WarmedUp()).step(JVMLost(), now_ns=1)
+        assert effects == (Withdraw(), Finish(reason=EndReason.FAILED))
+
+    def test_it_ends_while_it_leads(self) -> None:
+        """The next driver leads as soon as nothing of this one runs."""
+        core = leading_core()
+        assert core.step(JVMLost(), now_ns=1) == (StopQueries(),)
+        assert core.reason is EndReason.FAILED
+
+    def test_it_ends_while_it_stops(self) -> None:
+        """A paused driver hears of the revocation first, and does not contend."""
+        core = leading_core()
+        core.step(LeadershipRevoked(), now_ns=1)
+        assert core.step(JVMLost(), now_ns=2) == ()
+        effects = core.step(QueriesStopped(), now_ns=3)
+        assert effects == (Withdraw(), Finish(reason=EndReason.FAILED))

@@ -137,6 +137,8 @@ class TestChecks:
             run("application", ha, ready)  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match="a standby is another"):
             run_with_standby(application, "embedded:x", job_id=JOB, spark=ready)
+        with pytest.raises(ConfigurationError, match="there is no job id"):
+            run_with_standby(application, ha.config, spark=ready)
         ready.conf.set(FORMAT_SETTING, "1")
         with pytest.raises(ConfigurationError, match=FORMAT_SETTING):
             run(application, ha, ready, checkpoint_locations=[str(tmp_path)])
