@@ -153,6 +153,9 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
         "nodes": Figure("Nodes that are known."),
         "nodes_present": Figure("Nodes that are registered."),
         "nodes_refused_total": Figure("Registrations of nodes that were refused."),
+        "connections_not_joined_total": Figure(
+            "Second connections of nodes that were refused: the node is not registered."
+        ),
         "jobs": Figure("Jobs that have state."),
         "states": Figure("States that can be asked."),
         "sessions": Figure("Sessions of clients and writers."),
