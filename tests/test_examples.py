@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -64,11 +65,17 @@ def run_kept_up(*command: str) -> subprocess.CompletedProcess[str]:
             if to_ask and line.endswith(" nodes\n"):
                 break
         environment = {}
-        for line in to_ask[1:]:
+        for line in to_ask[3:]:
             program, *arguments = line.split()
             if program == "export":
                 name, _, value = arguments[0].partition("=")
                 environment[name] = value
+                continue
+            if program == "curl":
+                page = arguments[-1].split("/v1/")[0] + "/"
+                for url in (arguments[-1], page):
+                    with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as found:
+                        assert found.status == 200
                 continue
             assert program.endswith("/lodestar")
             asked = run("-m", "lodestar", *arguments, environment=environment)

@@ -78,7 +78,7 @@ def _parse_arguments() -> DemoSettings:
     parser.add_argument(
         "--keep",
         action="store_true",
-        help="keep name service, proxy and nodes up until Ctrl-C, to ask them",
+        help="keep name service, proxy, nodes and a gateway up until Ctrl-C",
     )
     arguments = parser.parse_args()
     if arguments.keep and arguments.backend == Backend.EMBEDDED.value:

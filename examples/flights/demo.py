@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, final
 
@@ -64,12 +64,15 @@ _GO_ON: Final = (
 
 _COMMAND: Final = Path(sys.executable).with_name("lodestar")
 _KEPT_UP: Final = """
-Name service, proxy and nodes stay up until Ctrl-C. Ask from another terminal:
+Name service, proxy, nodes and gateway stay up until Ctrl-C.
+Look at it in a browser: {gateway_url}/
+Or ask from another terminal:
   export LODESTAR_URL={url}
   {command} states
   {command} get flights aircraft N14228
   {command} get flights routes EWR,ORD
   {command} export flights aircraft --format csv
+  curl -s {gateway_url}/v1/jobs/flights/states/carriers/keys/UA
   {command} nodes"""
 
 
@@ -89,7 +92,8 @@ class DemoSettings:
         files_per_batch: How many of them make one micro-batch.
         core_count: How many tasks Spark runs at a time.
         session_timeout_seconds: After how much silence a session ends.
-        keeps_up: Whether name service, proxy and nodes stay up until a signal comes.
+        keeps_up: Whether there is a gateway, and all but Spark and the collectors stay
+            up until a signal comes.
     """
 
     backend: Backend
@@ -153,20 +157,20 @@ class Demo:
         self._timeline.introduce()
         with contextlib.ExitStack() as up:
             with self._timeline.never_silent():
-                url, core = self._show(up)
+                urls, core = self._show(up)
             self._judge(core)
             if self._settings.keeps_up:
-                print(_KEPT_UP.format(url=url, command=_COMMAND), flush=True)
+                print(_KEPT_UP.format(command=_COMMAND, **urls), flush=True)
                 self._termination.wait()
                 return
         print(_GO_ON)
 
-    def _show(self, up: contextlib.ExitStack) -> tuple[str, TotalsCore]:
+    def _show(self, up: contextlib.ExitStack) -> tuple[Mapping[str, str], TotalsCore]:
         """
-        Start everything and stream; return the name service's URL and the totals.
+        Start everything and stream; return where it can be asked, and the totals.
 
         Args:
-            up: Ends the name service, proxies and nodes.
+            up: Ends the name service, proxies, nodes and gateway.
         """
         self._replay_directory.mkdir()
         flight_count = write_replay(
@@ -185,10 +189,13 @@ class Demo:
         ha = up.enter_context(open_ha_services(config))
         self._timeline.say("name service", f"{url}; {_notice(ha)}")
         state_processes = up.enter_context(self._state_processes(ha))
+        urls = {"url": url}
+        if self._settings.keeps_up and state_processes is not None:
+            urls["gateway_url"] = state_processes.start_gateway()
         with self._collectors(ha) as disruption:
             self._stream(config, disruption, state_processes)
         # The collectors have ended: what they had to report has come.
-        return url, read_store(ha.get_leader_store(JOB_ID))
+        return urls, read_store(ha.get_leader_store(JOB_ID))
 
     @contextlib.contextmanager
     def _state_processes(self, ha: HAServices) -> Iterator[StateProcesses | None]:

@@ -1,9 +1,9 @@
 """
-The proxies and state nodes of the demo, each a process of its own.
+The proxies, state nodes and gateway of the demo, each a process of its own.
 
 ``python -m examples.flights.state_processes node --name N --data-dir D`` serves until
 it is told to end; the name service comes in the environment, as for the collectors.  In
-production the same is ``lodestar node`` and ``lodestar proxy``.
+production the same is ``lodestar node``, ``lodestar proxy``, ``lodestar gateway``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _START_TIMEOUT_SECONDS: Final = 60.0
 
 
 class StateProcessFailedError(Exception):
-    """A proxy or a node did not start; carries what it wrote to its log."""
+    """A process did not start; carries what it wrote to its log."""
 
 
 @final
@@ -84,6 +84,12 @@ class StateProcesses:
     def start_node(self) -> str:
         """Start one more node; return its name once it is registered."""
         return self._start_node(self._stack)
+
+    def start_gateway(self) -> str:
+        """Start a gateway; return its URL."""
+        _, url = self._spawn(self._stack, "gateway", "web")
+        self._timeline.say("gateway", f"shows all of it in a browser at {url}/")
+        return url
 
     def end_node(self, name: str) -> None:
         """End a node that has been emptied."""
@@ -141,8 +147,8 @@ class StateProcesses:
 
 def main() -> None:
     """Serve until told to end."""
-    parser = argparse.ArgumentParser(description="Serve as a proxy or a state node.")
-    parser.add_argument("kind", choices=["proxy", "node"])
+    parser = argparse.ArgumentParser(description="Serve as one process of many.")
+    parser.add_argument("kind", choices=["proxy", "node", "gateway"])
     parser.add_argument("--name", required=True)
     parser.add_argument("--data-dir", type=Path)
     arguments = parser.parse_args()
@@ -161,6 +167,13 @@ def _serve(ha: HAServices, kind: str, name: str, data_directory: Path) -> Iterat
     if kind == "proxy":
         with QueryStateProxyServer(ha) as proxy:
             yield proxy.address
+        return
+    if kind == "gateway":
+        # Proxies and nodes need none of what serves HTTP.
+        from queryablestate.gateway import GatewayServer  # noqa: PLC0415
+
+        with GatewayServer(ha) as gateway:
+            yield gateway.url
         return
     config = NodeConfig(node_id=name, data_dir=str(data_directory))
     with StateNode(ha, config) as node:
