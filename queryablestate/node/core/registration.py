@@ -23,7 +23,7 @@ heartbeat.
 
 **The direct lease** (rule D2) is shorter, and for answers that do not pass the proxy.
 The leader waits for its end before it acknowledges a batch that the node could lack
-without knowing (docs/decisions/0031-direct-reads.md).  While the leader grants one,
+without knowing (docs/decisions/0032-direct-reads.md).  While the leader grants one,
 heartbeats are as frequent as that takes.  An acknowledgement also tells the leader's
 clock, by which tickets expire: by the node's clock it was told between the send of the
 heartbeat and its acknowledgement, and counts as told at the send.
