@@ -172,6 +172,8 @@ class Client:
         self.outbox: list[Callable[[], None]] = []
         self.inbox: list[Callable[[], None]] = []
         self.question: object | None = None
+        # What executes it: no more in the outbox when that was done.
+        self.execution: Callable[[], None] | None = None
         self.entry: Entry | None = None
         self.turn_version: int | None = None
         self.id_count = 0
@@ -283,6 +285,7 @@ class Client:
 
             self.inbox.append(answer)
 
+        self.execution = execute
         self.outbox.append(execute)
 
     # -- what ZooKeeper does -----------------------------------------------------------
@@ -396,6 +399,7 @@ class Client:
 
             self.inbox.append(answer)
 
+        self.execution = execute
         self.outbox.append(execute)
 
     def written(
@@ -448,7 +452,8 @@ class Client:
 
         Args:
             is_executed: Whether ZooKeeper has executed it.
-            is_kept: Whether it is sent again over the next connection.
+            is_kept: Whether it is sent again over the next connection; what was
+                executed before is not.
         """
         if not self.is_connected:
             return
@@ -460,9 +465,10 @@ class Client:
             watch for watch in self.tree.watches if watch[1] is not self
         ]
         self._step(ContactSuspended())
-        if is_kept and not is_executed:
+        if not is_kept or is_executed:
+            self.outbox.clear()
+        elif self.question is None or self.execution in self.outbox:
             return
-        self.outbox.clear()
         question, self.question = self.question, None
         error = MayHaveHappenedError("the connection broke")
         if isinstance(

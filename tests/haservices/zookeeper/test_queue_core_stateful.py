@@ -36,7 +36,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """Begin with an empty queue."""
+        """Begin with nobody in the queue."""
         self.tree = Tree()
         self.clients = tuple(Client(self.tree, number + 1) for number in range(COUNT))
         for client in self.clients:
@@ -44,25 +44,25 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, count=st.integers(min_value=1, max_value=4))
     def execute(self, number: int, count: int) -> None:
-        """Have ZooKeeper do what it was asked for."""
+        """Let ZooKeeper do what it was asked for."""
         for _ in range(count):
             self.clients[number].execute()
 
     @rule(number=NUMBERS, count=st.integers(min_value=1, max_value=6))
     def exchange(self, number: int, count: int) -> None:
-        """Have ZooKeeper do something, and answer."""
+        """Let ZooKeeper do something, and answer."""
         for _ in range(count):
             self.clients[number].execute()
             self.clients[number].receive()
 
     @rule(number=NUMBERS)
     def receive(self, number: int) -> None:
-        """Take what came back."""
+        """Let what came back be taken."""
         self.clients[number].receive()
 
     @rule(number=NUMBERS, is_publication=st.booleans())
     def write(self, number: int, is_publication: bool) -> None:
-        """Have the holder write its own node, and perhaps publish."""
+        """Let the holder write its own node, and perhaps publish."""
         self.clients[number].write(is_publication=is_publication)
 
     @rule(number=NUMBERS, is_executed=st.booleans(), is_kept=st.booleans())
@@ -86,17 +86,17 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(number=NUMBERS)
     def close(self, number: int) -> None:
-        """Have a contender leave the election."""
+        """Let a contender leave the election."""
         self.clients[number].close()
 
     @rule(number=NUMBERS)
     def return_from_revoke(self, number: int) -> None:
-        """Return from a revoke callback."""
+        """Let a revoke callback return."""
         self.clients[number].return_from_revoke()
 
     @rule()
     def mark(self) -> None:
-        """Have an operator end the leadership of the first in the queue."""
+        """Let an operator end the leadership of the first in the queue."""
         for path in self.tree.queue[:1]:
             record = decode_contender(self.tree.nodes[path].value, path=path)
             ended = msgspec.structs.replace(record, is_ended=True)
@@ -104,19 +104,19 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(place=st.integers(min_value=0, max_value=COUNT - 1))
     def delete(self, place: int) -> None:
-        """Have an operator delete a node."""
+        """Let an operator delete a node."""
         for path in self.tree.queue[place : place + 1]:
             self.tree.delete(path)
 
     @rule(passed_ns=st.integers(min_value=1, max_value=TIMEOUT_NS))
     def pass_time(self, passed_ns: int) -> None:
-        """Move time on."""
+        """Let time pass."""
         for client in self.clients:
             client.pass_time(client.now_ns + passed_ns)
 
     @rule()
     def settle(self) -> None:
-        """Have all connections hold until nothing more happens; look at the queue."""
+        """Let all connections hold until nothing more happens; look at the queue."""
         for client in self.clients:
             if not client.is_connected:
                 client.connect()
@@ -175,7 +175,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_the_first_holds(self) -> None:
-        """The holder was the first when it looked; a node that is there still is."""
+        """Whoever holds was the first when it looked; a node that is there still is."""
         queue = self.tree.queue if self.clients else []
         for client in self.clients:
             if client.entry is not None and client.entry.path in queue:
