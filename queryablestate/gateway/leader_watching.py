@@ -56,12 +56,21 @@ def component_document(component: ComponentInformation) -> dict[str, Any]:
 
 @final
 class _LeaderWatch:
-    """One component, and all who watch it."""
+    """
+    One component, and all who watch it.
+
+    Attributes:
+        retriever: Says who leads.
+        watcher_count: How many watch it.
+        is_over: Whether watchers are told nothing more.
+        has_heard: Whether the retriever has ever heard of a leader.
+    """
 
     def __init__(self, retriever: LeaderRetriever) -> None:
         self.retriever = retriever
         self.watcher_count = 0
         self.is_over = False
+        self.has_heard = False
         self._changed = asyncio.Event()
         self._task = asyncio.ensure_future(self._follow())
 
@@ -78,6 +87,7 @@ class _LeaderWatch:
 
     async def _follow(self) -> None:
         async for _ in self.retriever.changes_async():
+            self.has_heard = True
             self._announce()
 
     def _announce(self) -> None:
@@ -162,17 +172,15 @@ class Leaders:
         """
         epoch = 0 if last is None else last.epoch
         told = None if last is None else last.leader
-        is_first = True
         began_ns = self._clock.now_ns()
         with self._watching(component_id) as watch:
             while not watch.is_over:
                 changed = watch.changed  # before looking
                 leader = watch.retriever.leader
-                if leader is None and is_first:
+                if leader is None and not watch.has_heard:
                     # A retriever that has heard nothing cannot know that there is no
                     # leader.
                     leader = await self._leader_of(component_id)
-                is_first = False
                 is_behind = leader is not None and leader.epoch < epoch
                 if is_behind and self._has_waited(began_ns):
                     epoch, is_behind = 0, False  # epochs begin anew: another service

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import cast, final
 
 import pytest
 from attrs import evolve
@@ -13,6 +16,8 @@ from haservices import HAServices, campaign, open_ha_services
 from nameservice import REST_ENDPOINT
 from queryablestate.gateway import GatewayConfig, GatewayServer
 from queryablestate.gateway.leader_endpoints import who_sees_leaders
+from queryablestate.gateway.leader_watching import Leaders
+from retrieval import LeaderInformation, LeaderRetriever
 from tests.queryablestate.gateway.asking import Asker
 
 
@@ -184,3 +189,71 @@ class TestWhoIsTold:
         with GatewayServer(ha, GatewayConfig(leaders="off")) as gateway:
             answer = Asker(gateway.url).get(f"/v1/leaders{path}")
             assert (answer.status, answer.problem) == (403, "not-allowed")
+
+
+@final
+class LateServices:
+    """
+    A name service whose retrievers hear nothing until they are told to.
+
+    Args:
+        services: The name service.
+    """
+
+    def __init__(self, services: HAServices) -> None:
+        self.operations = services.operations
+        self.may_hear = asyncio.Event()
+        self._services = services
+
+    def get_leader_retriever(self, component_id: str) -> LateRetriever:
+        """Return a retriever that is not started by `start`."""
+        return LateRetriever(
+            self._services.get_leader_retriever(component_id), self.may_hear
+        )
+
+
+@final
+class LateRetriever:
+    """A retriever that begins to retrieve only when it may."""
+
+    def __init__(self, retriever: LeaderRetriever, may_hear: asyncio.Event) -> None:
+        self._retriever = retriever
+        self._may_hear = may_hear
+        self.close = retriever.close
+
+    def start(self) -> None:
+        """Begin, but hear nothing yet."""
+
+    @property
+    def leader(self) -> LeaderInformation | None:
+        """Return what was heard."""
+        return self._retriever.leader
+
+    async def changes_async(self) -> AsyncIterator[LeaderInformation | None]:
+        """Begin to hear when it may, and yield what is heard."""
+        await self._may_hear.wait()
+        self._retriever.start()
+        async for leader in self._retriever.changes_async():
+            yield leader
+
+
+@pytest.mark.proves("F3")
+def test_what_was_not_heard_yet_is_not_told(ha: HAServices) -> None:
+    """F3: silence of a retriever that has just begun does not mean no leader."""
+
+    async def watch() -> list[bytes | None]:
+        late = LateServices(ha)
+        leaders = Leaders(cast("HAServices", late), heartbeat_seconds=0.2)
+        told = []
+        async with contextlib.aclosing(leaders.events("flights", None)) as events:
+            told += [await anext(events), await anext(events)]
+            late.may_hear.set()
+            told += [await anext(events), await anext(events)]
+        leaders.end()
+        return told
+
+    with campaign(ha, "flights", "driver:7077"):
+        first, *others = asyncio.run(watch())
+    assert first is not None
+    assert b"driver:7077" in first
+    assert others == [None, None, None]
