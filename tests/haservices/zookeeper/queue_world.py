@@ -439,6 +439,8 @@ class Client:
         if self.is_session_over:
             self.session_id += 1
             self.is_session_over = False
+            # Nothing that was asked in a session is executed in another.
+            self.outbox.clear()
             self.question = None
             self._step(SessionOver())
         self.is_connected = True
