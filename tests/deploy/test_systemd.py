@@ -58,8 +58,10 @@ def test_they_serve_and_end(tmp_path: Path) -> None:
             Running(*commands["node"][1:], **settings["node"]) as node,
             Running(*commands["gateway"][1:], **settings["gateway"]) as gateway,
         ):
-            node.out.until("serving ")
-            for process in (gateway, node, proxy, server):
+            running = (gateway, node, proxy)
+            for process in running:
+                process.out.until("serving ")
+            for process in (*running, server):
                 assert status_of(f"{metrics_url(process)}/healthz") == 200
                 assert process.end().exit_code == 0
 

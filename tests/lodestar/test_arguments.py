@@ -30,6 +30,7 @@ VERBS = (
     "expire",
     "transfer",
     "elect",
+    "standby",
     "proxy",
     "node",
     "gateway",

@@ -142,7 +142,7 @@ class Served:
         return f"host={self.host} port={self.port} user=me dbname=flights"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     """Return a server without callers, for all tests that change nothing."""
     with (
