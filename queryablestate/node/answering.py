@@ -385,7 +385,22 @@ class QuestionAnswerer:
             return
         if on_gone is not None:
             on_gone()
+        if isinstance(why, Wait) and self._has_changed(question, found):
+            self._read_later(asked)
+            return
         self._not_now(asked, why, job_id)
+
+    def _has_changed(self, question: Question, found: Found) -> bool:
+        """
+        Return whether the state is not any more what it was when *found* was read.
+
+        What has changed it may be known already: then nothing would wake the question.
+        """
+        try:
+            view = self._store.opened.store.state(question.state_number)
+        except StorageError:
+            return False  # an entry that cannot be applied wakes all that wait
+        return view != found.view
 
     def _not_now(self, asked: _Asked, why: Refusal | Wait, job_id: str | None) -> None:
         if isinstance(why, Refusal):

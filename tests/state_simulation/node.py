@@ -464,15 +464,21 @@ class Node:
         question = asked.question
         job_id = None if found.view is None else found.view.job_id
         admitted = self._core.admit(question, job_id, now_ns=self._now_ns)
+        why: Refusal | Wait | None
         if not isinstance(admitted, ServedJob):
-            self._not_now(asked, admitted, job_id, connection)
-            return
-        problem = problem_of(question, found, admitted)
-        if problem is not None:
-            self._not_now(asked, problem, job_id, connection)
-        elif is_too_early(question, found):
-            self._not_now(asked, Wait.BATCH, job_id, connection)
+            why = admitted
         else:
+            why = problem_of(question, found, admitted)
+            if why is None and is_too_early(question, found):
+                why = Wait.BATCH
+        if isinstance(why, Wait) and (
+            self.disk.store.state(question.state_number) != found.view
+        ):
+            self._ask(asked, connection)
+        elif why is not None:
+            self._not_now(asked, why, job_id, connection)
+        else:
+            assert isinstance(admitted, ServedJob)
             self._check_answer(question, found, admitted)
             now_us = self._world.wall_clock_us
             answer = answer_of(question, found, now_us)

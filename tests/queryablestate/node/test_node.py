@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import pytest
 import zmq
@@ -29,6 +29,7 @@ from queryablestate.node.config import NodeConfig
 from queryablestate.node.core.read_schedule import ReadAsked
 from queryablestate.node.node import StateNode
 from queryablestate.node.reading import LongRead
+from queryablestate.node.reads import read
 from queryablestate.store.reader import StoreReader
 from queryablestate.store.steps import ReadWork, Steps
 from queryablestate.wire.address import parse_address
@@ -1115,6 +1116,28 @@ class TestWaiting:
         )
         answered = job.proxy.answer()
         assert not isinstance(answered, Refusal)
+        assert decode_count(answered[1]) == 2
+
+    def test_a_batch_that_comes_while_a_scan_goes_on_is_not_missed(
+        self, job: Job, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was read is too old, and the batch that would wake it is applied."""
+        job.write(rows(a=b"1"))
+        has_read, may_end = threading.Event(), threading.Event()
+
+        def read_slowly(*arguments: Any) -> Any:
+            found = yield from read(*arguments)
+            has_read.set()
+            assert may_end.wait(TIMEOUT_SECONDS)
+            return found
+
+        monkeypatch.setattr("queryablestate.node.answering.read", read_slowly)
+        job.proxy.put(job.question(CountKeys(), min_batch_id=2, deadline_ms=60_000))
+        assert has_read.wait(TIMEOUT_SECONDS)
+        job.write(rows(b=b"2"))
+        may_end.set()
+        answered = job.proxy.answer()
+        assert not isinstance(answered, Refusal), error_of(answered)
         assert decode_count(answered[1]) == 2
 
     def test_an_unknown_state_may_come_with_what_is_being_applied(
