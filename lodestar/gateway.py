@@ -131,7 +131,7 @@ def add_verbs(verbs: Verbs) -> None:
         "is_insecure_allowed",
         option="--insecure",
         action="store_true",
-        help="serve other machines without HTTPS: whoever is on the way reads tokens",
+        help="serve other machines without HTTPS: others on the way can read tokens",
     )
 
     limits = parser.add_argument_group("limits")

@@ -91,7 +91,7 @@ def add_verbs(verbs: Verbs) -> None:
         "is_insecure_allowed",
         option="--insecure",
         action="store_true",
-        help="serve other machines without TLS: whoever is on the way reads tokens",
+        help="serve other machines without TLS: others on the way can read tokens",
     )
 
     limits = parser.add_argument_group("limits")

@@ -297,7 +297,7 @@ PATHS: Final[Sequence[Operation]] = (
         path="/v1/leaders/{component}/watch",
         name="watchLeader",
         summary="Who leads one component, then each change, as server-sent events",
-        text="The event is leader; where nobody leads, its leader is null. Resumed as "
+        text="The event is leader; without a leader, its leader is null. Resumed as "
         "the watch of a key is.",
         parameters=("component", *_WATCH),
         result=None,
