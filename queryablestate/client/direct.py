@@ -299,7 +299,7 @@ def _is_waited_for(flight: Flight) -> bool:
 
 
 def _is_small(operation: Operation, keys: list[bytes]) -> bool:
-    """Return whether a node answers for so many keys by itself."""
+    """Return whether a node answers a question with this number of keys by itself."""
     if len(keys) == 1:
         return True
     size_bytes = sum(map(len, keys)) + 3 * len(keys)  # as MessagePack has them

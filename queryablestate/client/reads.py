@@ -58,7 +58,7 @@ _ILLEGAL: Final = "illegal"
 _UNAVAILABLE: Final = "state-unavailable"
 _UNKNOWN: Final = frozenset({"unknown-job", "unknown-state"})
 _DIRECT_KEY_COUNT_MAX: Final = 1_000
-"""So many keys are a question that a node answers in its loop."""
+"""The most keys of a question that a node answers in its loop."""
 
 
 @final
