@@ -16,7 +16,7 @@ waits again.  Under one, requests go
     ticket came with the route, the node itself is asked (`NodeWays`); whatever it
     refuses or leaves unanswered is asked of the proxy;
 *   to one node, about all that it holds (`NodeRead`): by the caller's own route, whose
-    staleness is the caller's business.
+    staleness is the caller's business (`PageReads`).
 
 What can be wrong with an answer, and what follows:
 
@@ -54,14 +54,14 @@ from typing import Final, assert_never, final
 
 from attrs import evolve, field, frozen, validators
 
-from nameservice.clock import NS_PER_MS, NS_PER_SECOND
+from nameservice.clock import NS_PER_SECOND
 from nameservice.errors import (
     ConfigurationError,
     DidNotHappenError,
     LocalProtocolError,
     NameServiceError,
-    RemoteProtocolError,
 )
+from queryablestate.client.direct import NodeWays
 from queryablestate.client.events import (
     ClientClosed,
     ConnectionFailed,
@@ -78,7 +78,7 @@ from queryablestate.client.events import (
     SendRequest,
     TimeWent,
 )
-from queryablestate.client.floors import later_of, split_floor
+from queryablestate.client.page_reads import PageReads
 from queryablestate.client.reads import KeyReads
 from queryablestate.client.requests import (
     Call,
@@ -86,7 +86,6 @@ from queryablestate.client.requests import (
     NodeRead,
     Request,
     RouteRead,
-    StaleRouteError,
 )
 from queryablestate.client.routes import ROWS
 from queryablestate.client.session import QuerySession
@@ -94,15 +93,11 @@ from queryablestate.client.step import (
     NEVER_NS,
     QueryOutbox,
     longer_pause,
-    milliseconds,
 )
-from queryablestate.errors import StateUnavailableError
 from queryablestate.wire.clients import StateDescribed, ToClient, Welcome
-from queryablestate.wire.codec import decode_count
-from queryablestate.wire.questions import Ask, CountKeys, Refusal, Told
+from queryablestate.wire.questions import Refusal, Told
 from queryablestate.wire.refusals import (
     NOT_LEADER,
-    STALE_ROUTE,
     UNKNOWN_SESSION,
     error_of,
 )
@@ -110,11 +105,9 @@ from queryablestate.wire.refusals import (
 
 __all__ = ["QueryConfig", "QueryCore", "reading_config"]
 
-_HOLD_NS: Final = 20 * NS_PER_MS
 _CLOSED: Final = "this client is closed: make a new one"
 _OVERLOADED: Final = "did-not-happen"
 _TRANSIENT: Final = frozenset({_OVERLOADED, "may-have-happened"})
-_OUTDATED: Final = frozenset({STALE_ROUTE, "unknown-job", "unknown-state"})
 
 
 @frozen(kw_only=True)
@@ -194,17 +187,17 @@ class QueryCore:
             first_address=first_address,
             name_service=name_service,
         )
+        self._ways = NodeWays(self._outbox, is_wanted=self._config.is_direct)
         self._keys = KeyReads(
             self._outbox,
             self._session,
+            self._ways,
             flight_count_max=self._config.flight_count_max,
             answer_timeout_ns=self._config.answer_timeout_ns,
             route_refresh_ns=self._config.route_refresh_ns,
-            is_direct=self._config.is_direct,
         )
+        self._pages = PageReads(self._outbox, self._session, self._keys.routes)
         # What waits to be sent, and what is under way by its number.
-        self._node_reads: dict[NodeRead, None] = {}
-        self._node_flights: dict[int, NodeRead] = {}
         self._calls: dict[Call, None] = {}
         self._call_flights: dict[int, Call] = {}
         self._is_closed = False
@@ -226,13 +219,15 @@ class QueryCore:
     def flight_count(self) -> int:
         """Return how many questions are under way."""
         return (
-            self._keys.flight_count + len(self._node_flights) + len(self._call_flights)
+            len(self._keys.flights)
+            + self._pages.under_way_count
+            + len(self._call_flights)
         )
 
     @property
     def state_count(self) -> int:
         """Return of how many states something is remembered."""
-        return self._keys.state_count
+        return len(self._keys.routes.traffic)
 
     def next_deadline_ns(self) -> int | None:
         """Return when `step` must be called again, or None if it need not be."""
@@ -243,11 +238,10 @@ class QueryCore:
             due_ns = min(due_ns, self._doubt_due_ns())
         if self._session.secret is None:
             return min(due_ns, self._session.due_ns())
-        due_ns = min(due_ns, self._keys.late_due_ns())
+        due_ns = min(due_ns, self._ways.due_ns())
         if self._keys.is_busy:
             due_ns = min(due_ns, self._keys.due_ns())
-        for read in self._node_reads:
-            due_ns = min(due_ns, read.hold_until_ns)
+        due_ns = min(due_ns, self._pages.due_ns())
         for call in self._calls:
             due_ns = min(due_ns, call.hold_until_ns)
         return due_ns
@@ -256,7 +250,6 @@ class QueryCore:
         """Assert what holds between any two steps; tests call it after each."""
         assert self._session.secret is None or self._session.is_connected
         if self._session.secret is None:
-            assert not self._node_flights
             assert not self._call_flights
         for request in self._outbox.requests:
             assert not request.is_done
@@ -264,6 +257,7 @@ class QueryCore:
             assert request.deadline_ns >= self._outbox.expiry_ns
         assert not self._outbox.done
         self._keys.check_invariants()
+        self._pages.check_invariants()
 
     # -- the step ------------------------------------------------------------------
 
@@ -277,7 +271,7 @@ class QueryCore:
         match event:
             case MessageCame(message, payload, link):
                 if link:
-                    self._keys.node_said(link, message, payload)
+                    self._node_said(link, message, payload)
                 else:
                     self._take(message, payload)
             case RequestsAsked(requests):
@@ -292,9 +286,11 @@ class QueryCore:
             case ConnectionMade():
                 self._session.made()
             case NodeConnected(link=link):
-                self._keys.ways.made(link)
+                self._ways.made(link)
             case NodeFailed(link=link, is_refused=is_refused):
-                self._keys.node_failed(link, is_refused=is_refused)
+                way = self._ways.failed(link, is_refused=is_refused)
+                if way is not None:
+                    self._keys.leave(way)
             case ConnectionFailed(problem=problem):
                 if self._session.failed(problem):
                     self._session_ended()
@@ -365,8 +361,7 @@ class QueryCore:
             self._keys.tend()
         if self._calls:
             self._send_calls()
-        if self._node_reads:
-            self._send_node_reads()
+        self._pages.tend()
 
     def _doubt_due_ns(self) -> int:
         """Return when what waits longest has waited for the first address too long."""
@@ -375,7 +370,7 @@ class QueryCore:
     def _close(self) -> None:
         self._is_closed = True
         self._outbox.fail_all(tuple(self._outbox.requests), LocalProtocolError(_CLOSED))
-        self._keys.ways.close()
+        self._ways.close()
         if self._session.disconnect():
             self._session_ended()
 
@@ -396,9 +391,9 @@ class QueryCore:
                 case KeysRead():
                     reads.append(request)
                 case RouteRead():
-                    self._keys.ask_route(request)
+                    self._keys.routes.ask(request)
                 case NodeRead():
-                    self._node_reads[request] = None
+                    self._pages.ask(request)
                 case Call():
                     self._calls[request] = None
                 case _:
@@ -431,7 +426,7 @@ class QueryCore:
         """Have nothing asked that no request waits for."""
         self._outbox.has_dropped = False
         self._keys.forget_dropped()
-        self._node_reads = {r: None for r in self._node_reads if not r.is_done}
+        self._pages.forget_dropped()
         self._calls = {call: None for call in self._calls if not call.is_done}
 
     def _expire(self) -> None:
@@ -441,9 +436,7 @@ class QueryCore:
         for request in [r for r in outbox.requests if r.deadline_ns <= now_ns]:
             self._fail_late(request)
         self._keys.expire()
-        self._node_flights = {
-            n: read for n, read in self._node_flights.items() if not read.is_done
-        }
+        self._pages.expire()
         self._call_flights = {
             n: call for n, call in self._call_flights.items() if not call.is_done
         }
@@ -479,9 +472,7 @@ class QueryCore:
     def _session_ended(self) -> None:
         """Queue whatever is under way again, before what waits already."""
         self._keys.session_ended()
-        under_way = [read for read in self._node_flights.values() if not read.is_done]
-        self._node_reads = dict.fromkeys((*under_way, *self._node_reads))
-        self._node_flights.clear()
+        self._pages.session_ended()
         calls = [call for call in self._call_flights.values() if not call.is_done]
         self._calls = dict.fromkeys((*calls, *self._calls))
         self._call_flights.clear()
@@ -504,23 +495,31 @@ class QueryCore:
                 if not call.is_done:
                     call.reply = message
                     self._outbox.finish(call)
-            case Told() if number in self._node_flights:
+            case Told() if number in self._pages.under_way:
                 self._session.pause_ns = 0
-                self._take_page(self._node_flights.pop(number), message, payload)
-            case StateDescribed() if self._keys.is_describing(number):
+                self._pages.answered(message, payload)
+            case StateDescribed() if self._keys.routes.is_describing(number):
                 self._session.pause_ns = 0
                 self._keys.described(message)
             case _:
                 pass  # late, or no answer to what was asked
 
+    def _node_said(
+        self, link: int, message: ToClient, payload: bytes | memoryview
+    ) -> None:
+        self._ways.heard(link)
+        if message.request_id in self._keys.flights:
+            self._keys.node_said(link, message, payload)
+
     def _take_refusal(self, refusal: Refusal) -> None:
         number = refusal.request_id
         if number == 0 and len(self._call_flights) == self.flight_count == 1:
             (number,) = self._call_flights  # what the proxy could not read
-        is_keys = number in self._keys.flights or self._keys.is_describing(number)
-        if not (
-            is_keys or number in self._node_flights or number in self._call_flights
-        ):
+        is_keys = number in self._keys.flights or self._keys.routes.is_describing(
+            number
+        )
+        is_page = number in self._pages.under_way
+        if not (is_keys or is_page or number in self._call_flights):
             error = self._session.greeting_refused(refusal)
             if error is not None:
                 self._outbox.fail_all(tuple(self._outbox.requests), error)
@@ -532,8 +531,8 @@ class QueryCore:
             self._session_ended()
         elif is_keys:
             self._keys.refused(refusal)
-        elif number in self._node_flights:
-            self._node_refused(self._node_flights.pop(number), refusal)
+        elif is_page:
+            self._pages.refused(refusal)
         else:
             self._call_refused(self._call_flights.pop(number), refusal)
 
@@ -565,71 +564,3 @@ class QueryCore:
             self._session.doubt()
         else:
             self._outbox.fail(call, error_of(refusal))
-
-    # -- single nodes ----------------------------------------------------------------
-
-    def _send_node_reads(self) -> None:
-        secret = self._session.secret
-        assert secret is not None
-        now_ns = self._outbox.now_ns
-        for read in [r for r in self._node_reads if r.hold_until_ns <= now_ns]:
-            del self._node_reads[read]
-            number = self._outbox.next_number()
-            self._node_flights[number] = read
-            operation = read.operation
-            generation, batch_id = split_floor(read.least)
-            ask = Ask(
-                request_id=number,
-                session=secret,
-                state_number=read.route.state_number,
-                assignment_version=read.route.version,
-                node_index=read.node_index,
-                operation=operation,
-                key_count=1 if isinstance(operation, CountKeys) else operation.limit,
-                deadline_ms=milliseconds(read.deadline_ns - now_ns),
-                min_batch_id=batch_id,
-                min_generation=generation,
-            )
-            self._outbox.send(ask, ())
-
-    def _take_page(
-        self, read: NodeRead, told: Told, payload: bytes | memoryview
-    ) -> None:
-        if read.is_done:
-            return
-        try:
-            result = (
-                decode_count(payload)
-                if isinstance(read.operation, CountKeys)
-                else read.route.decode_page(payload)
-            )
-        except RemoteProtocolError as error:
-            self._outbox.fail(read, error)
-            return
-        floor = self._keys.floor_of_node(read, told.reading)
-        if floor is not None:
-            if told.reading.generation == floor[0]:
-                read.least = later_of(read.least, floor)
-            self._ask_node_later(read)
-            return
-        read.result = result
-        read.next_start = told.next_start
-        read.reading = told.reading
-        self._outbox.finish(read)
-
-    def _ask_node_later(self, read: NodeRead) -> None:
-        read.hold_until_ns = self._outbox.now_ns + _HOLD_NS
-        self._node_reads[read] = None
-
-    def _node_refused(self, read: NodeRead, refusal: Refusal) -> None:
-        if read.is_done:
-            return
-        if refusal.code == _OVERLOADED:
-            self._ask_node_later(read)
-            return
-        error = StaleRouteError() if refusal.code in _OUTDATED else error_of(refusal)
-        if isinstance(error, StateUnavailableError):
-            error = StateUnavailableError(
-                *read.state, error.key_groups, error.retry_after_seconds, error.detail
-            )
-        self._outbox.fail(read, error)

@@ -28,7 +28,7 @@ from queryablestate.client.events import ConnectNode, DisconnectNode
 from queryablestate.client.step import NEVER_NS
 from queryablestate.client.ways import DirectRoute, NodeWay
 from queryablestate.hedging import HedgePolicy, Verdict
-from queryablestate.wire.direct import ASK_PROXY, TICKET_REFUSED
+from queryablestate.wire.direct import ASK_PROXY, TICKET_REFUSED, ShowTicket
 from queryablestate.wire.questions import GetValues, HasRows
 from queryablestate.wire.refusals import NOT_LEADER, STALE_ROUTE
 
@@ -61,7 +61,7 @@ _KEYS_SIZE_BYTES_MAX: Final = 1_000
 @final
 class NodeWays:
     """
-    The ways of one client; a `KeyReads` owns them.
+    The ways of one client; a `QueryCore` owns them.
 
     Args:
         outbox: Shared with the core.
@@ -158,6 +158,13 @@ class NodeWays:
         if now_ns < way.hold_until_ns or now_ns < lane.proxied_until_ns:
             return None
         return way if _is_small(lane.operation, flight.keys) else None
+
+    def show(self, way: NodeWay, direct: DirectRoute) -> None:
+        """Show a node the ticket, unless it has been shown that one."""
+        if way.shown.get(direct.ticket_id) is not direct.ticket:
+            way.shown[direct.ticket_id] = direct.ticket
+            show = ShowTicket(ticket_id=direct.ticket_id, ticket=direct.ticket)
+            self._outbox.send_to_node(way.link, show)
 
     def asked(self, way: NodeWay, flight: Flight) -> None:
         """Note that *flight* goes by *way*."""

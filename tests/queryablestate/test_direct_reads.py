@@ -217,7 +217,7 @@ class TestClients:
                 for _ in range(3):
                     for key, delay in ROWS:
                         assert client.get(JOB, STATE, key) == {"delay": delay}
-                (way,) = client._shell._core._keys.ways._ways.values()
+                (way,) = client._shell._core._ways._ways.values()
                 assert way.pause_ns  # it was tried
             assert count(stage) == 0
 

@@ -29,7 +29,7 @@ READ_MUTATIONS: Final = (
     Mutation(
         name="pages-may-go-back",
         rule="Q1: a count is held against what was seen before, too",
-        module="queryablestate.client.core",
+        module="queryablestate.client.page_reads",
         before="        if floor is not None:\n            if told",
         after="        if floor is not None and read is None:\n            if told",
         seed=32,

@@ -652,7 +652,7 @@ class TestPacking:
         talk.settle(talk.begin(talk.read("N1")))
         for batch_id in range(500):
             talk.settle(talk.ask(talk.read("N1", min_batch_id=batch_id)))
-        traffic = talk.core._keys._traffic["flights", "aircraft"]
+        traffic = talk.core._keys.routes.traffic["flights", "aircraft"]
         assert len(traffic._tables) <= 65
 
     def test_maps_and_their_entries(self) -> None:

@@ -92,7 +92,7 @@ def begin(talk: Conversation) -> None:
 
 def ticket_id(talk: Conversation) -> int:
     """Return what the node knows the ticket by."""
-    (traffic,) = talk.core._keys._traffic.values()
+    (traffic,) = talk.core._keys.routes.traffic.values()
     return traffic.ticket_id
 
 
@@ -298,7 +298,7 @@ class TestTickets:
         begin(talk)
         (ask,) = talk.ask(talk.read("N1"))
         talk.step(ConnectionFailed())
-        (traffic,) = talk.core._keys._traffic.values()
+        (traffic,) = talk.core._keys.routes.traffic.values()
         assert traffic.direct is None
         assert answer(talk, ask) == ()  # what comes late is passed over
 
