@@ -5,6 +5,7 @@ PYTHON ?=
 BACKEND ?= leaderserver
 REPORT ?=
 SEED ?=
+QUESTIONS ?=
 WORKERS ?= 4
 BASE ?= HEAD
 SEEDS ?= 1000
@@ -28,7 +29,7 @@ changed = $(shell git diff --name-only --diff-filter=d $(BASE) -- '*.py'; \
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo style types check-fast test nightly simulate drills traces twins \
-	bench docs coverage wheel compat check lock clean
+	bench bench-peers docs coverage wheel compat check lock clean
 
 # Make .venv from requirements.lock, and see that there is a Java.  PYTHON=… picks one.
 setup:
@@ -96,6 +97,11 @@ twins: setup
 # Measure; results go to benchmarks/results.
 bench: setup
 	$(python) -m benchmarks
+
+# Measure beside ZooKeeper, etcd, Redis, Flink and Spark; what is missing is installed if
+# that is possible, and reported if not.  QUESTIONS="reads …" for some.
+bench-peers: setup
+	$(python) -m benchmarks.peers $(QUESTIONS)
 
 # Check the documents: links lead somewhere, included code is the code.
 docs: setup

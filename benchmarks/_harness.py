@@ -15,10 +15,10 @@ from attrs import asdict, frozen
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
-__all__ = ["Figure", "figure", "report", "rounds", "timed_ns"]
+__all__ = ["Figure", "environment", "figure", "keep", "report", "rounds", "timed_ns"]
 
 _RESULTS: Final = Path(__file__).parent / "results"
 
@@ -86,18 +86,28 @@ def report(benchmark: str, figures: Sequence[Figure]) -> None:
             f"{item.maximum:12,.1f}  {item.count}  {item.unit}"
         )
     sys.stdout.flush()
+    keep(benchmark, {"figures": [asdict(item) for item in figures]})
+
+
+def keep(benchmark: str, content: Mapping[str, object]) -> Path:
+    """Keep *content* as JSON under results/, with the machine; return the file."""
     _RESULTS.mkdir(exist_ok=True)
-    content = {
-        "benchmark": benchmark,
+    path = _RESULTS / f"{benchmark}-{time.strftime('%Y%m%dT%H%M%S')}.json"
+    kept = {"benchmark": benchmark, **environment(), **content}
+    path.write_text(json.dumps(kept, indent=2) + "\n")
+    return path
+
+
+def environment() -> dict[str, object]:
+    """Return what is measured, and where."""
+    return {
         "commit": _commit(),
+        "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cpu_count": os.cpu_count(),
         "load": os.getloadavg(),
-        "figures": [asdict(item) for item in figures],
     }
-    path = _RESULTS / f"{benchmark}-{time.strftime('%Y%m%dT%H%M%S')}.json"
-    path.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def _commit() -> str:

@@ -23,7 +23,7 @@ LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 VERBS = (
     "setup demo style types check-fast test nightly simulate drills traces twins bench"
-    " docs compat check clean lock"
+    " bench-peers docs compat check clean lock"
 )
 
 # What the verbs of the Makefile make, and git ignores.

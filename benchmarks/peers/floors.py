@@ -1,0 +1,163 @@
+"""
+The floors: what the libraries below cost when nothing is done with them.
+
+*bare pyzmq*: a ROUTER in a process of its own that answers with as many bytes as were
+asked for, and a DEALER.  *bare LMDB*: the same rows in this process, with a transaction
+for each question.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, final
+
+import lmdb
+import zmq
+
+from benchmarks.peers._interface import VALUE, NotOfferedError, key_of
+
+
+__all__ = ["lmdb_reader", "zmq_reader"]
+
+_MAP_SIZE_BYTES: Final = 1 << 30
+_WORD_SIZE_BYTES: Final = 4
+
+
+@final
+class _ZMQReader:
+    def __init__(self, dealer: zmq.Socket[bytes]) -> None:
+        self._dealer = dealer
+
+    def load(self, key_count: int) -> None:
+        """The server makes its answers up."""
+
+    def _ask(self, count: int) -> None:
+        keys = b"k" * (len(key_of(0)) * count)
+        self._dealer.send_multipart([count.to_bytes(_WORD_SIZE_BYTES), keys])
+
+    def get_each(self, first: int, count: int) -> list[float]:
+        """Ask for one value, and wait."""
+        values = []
+        for _ in range(count):
+            began = time.perf_counter_ns()
+            self._ask(1)
+            self._dealer.recv()
+            values.append((time.perf_counter_ns() - began) / 1_000)
+        return values
+
+    def outstanding(self, first: int, count: int, limit: int) -> float:
+        """Keep *limit* messages under way, one for each value."""
+        began = time.perf_counter()
+        for index in range(count + limit):
+            if index >= limit:
+                self._dealer.recv()
+            if index < count:
+                self._ask(1)
+        return time.perf_counter() - began
+
+    def get_many(self, first: int, count: int) -> float:
+        """Ask for all values in one message."""
+        began = time.perf_counter()
+        self._ask(count)
+        self._dealer.recv()
+        return time.perf_counter() - began
+
+
+@contextmanager
+def zmq_reader() -> Iterator[_ZMQReader]:
+    """Start the server, and connect to it."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.peers.floors"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+            dealer.connect(f"tcp://127.0.0.1:{port}")
+            yield _ZMQReader(dealer)
+        server.stdin.close()
+
+
+def _serve() -> None:
+    """Answer until standard input ends."""
+
+    def end() -> None:
+        sys.stdin.buffer.read()
+        # The main thread blocks in ZeroMQ; there is nothing to save.
+        os._exit(0)
+
+    threading.Thread(target=end, daemon=True).start()
+    value = VALUE.encode()
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        print(router.bind_to_random_port("tcp://127.0.0.1"), flush=True)
+        while True:
+            sender, count, _ = router.recv_multipart()
+            router.send_multipart([sender, value * int.from_bytes(count)])
+
+
+@final
+class _LMDBReader:
+    def __init__(self, environment: lmdb.Environment) -> None:
+        self._environment = environment
+        self._key_count = 0
+
+    def load(self, key_count: int) -> None:
+        """Put the rows in one transaction."""
+        value = VALUE.encode()
+        with self._environment.begin(write=True) as transaction:
+            for number in range(key_count):
+                transaction.put(key_of(number).encode(), value)
+        self._key_count = key_count
+
+    def _keys(self, first: int, count: int) -> list[bytes]:
+        numbers = range(first, first + count)
+        return [key_of(number % self._key_count).encode() for number in numbers]
+
+    def get_each(self, first: int, count: int) -> list[float]:
+        """Begin a transaction for each."""
+        values = []
+        for key in self._keys(first, count):
+            began = time.perf_counter_ns()
+            with self._environment.begin() as transaction:
+                value = transaction.get(key)
+            values.append((time.perf_counter_ns() - began) / 1_000)
+            assert value
+        return values
+
+    def outstanding(self, first: int, count: int, limit: int) -> float:
+        """A library has nothing under way."""
+        raise NotOfferedError("a call in this process: nothing is under way")
+
+    def get_many(self, first: int, count: int) -> float:
+        """Use one transaction."""
+        keys = self._keys(first, count)
+        began = time.perf_counter()
+        with self._environment.begin() as transaction:
+            values = [transaction.get(key) for key in keys]
+        seconds = time.perf_counter() - began
+        assert None not in values
+        return seconds
+
+
+@contextmanager
+def lmdb_reader() -> Iterator[_LMDBReader]:
+    """Open an environment in a directory of its own."""
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        lmdb.open(directory, map_size=_MAP_SIZE_BYTES) as environment,
+    ):
+        yield _LMDBReader(environment)
+
+
+if __name__ == "__main__":
+    _serve()
