@@ -80,8 +80,8 @@ def bundled(
     path = f"{paths.bundles}/{name}"
     bundle, referring = refer(operations, paths, name=name)
     _collect(session, paths, transact)
-    session.write(lambda: session.create_parents(paths.bundles))
-    session.write(lambda: session.connection.create(path, bundle))
+    session.calls.write(lambda: session.parents.create(paths.bundles))
+    session.calls.write(lambda: session.connection.create(path, bundle))
     try:
         yield referring
     except (DidNotHappenError, StaleEpochError):
@@ -100,7 +100,7 @@ def _collect(
     names = read_children(session, paths.bundles)
     if not names:
         return
-    nodes = session.read_all(
+    nodes = session.calls.read_all(
         [
             lambda name=name: or_none(  # type: ignore[misc]
                 session.connection.get(f"{paths.store}/{name}")

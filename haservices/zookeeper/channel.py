@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar, final
 
-from haservices.zookeeper.session import when_done
+from haservices.zookeeper.futures import when_done
 from nameservice import NameServiceError
 
 

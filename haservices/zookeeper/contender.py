@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, assert_never, final
 
 from haservices.zookeeper.channel import ZooKeeperChannel
 from haservices.zookeeper.entry import Commit, Confirm, Entry, HolderRequest
+from haservices.zookeeper.futures import when_done
 from haservices.zookeeper.holding import ZooKeeperHolding, refuse
 from haservices.zookeeper.queue_core import QueueCore
 from haservices.zookeeper.queue_effects import (
@@ -61,7 +62,6 @@ from haservices.zookeeper.queue_events import (
     TurnCame,
 )
 from haservices.zookeeper.records import encode_record
-from haservices.zookeeper.session import when_done
 from nameservice import NameServiceError, get_logger, seconds_to_ns
 
 
@@ -265,9 +265,9 @@ class ZooKeeperContender:
             case WatchOwnNode():
                 self._watch_own_node(effect)
             case UnwatchOwnNode(path=path):
-                session.unwatch(path, self._own_node_changed)
+                session.watches.remove(path, self._own_node_changed)
             case UnwatchPredecessor(path=path):
-                session.unwatch(path, self._predecessor_changed)
+                session.watches.remove(path, self._predecessor_changed)
             case NoteRegistered(path=path, epoch=epoch, sent_ns=sent_ns):
                 session.write_committed(sent_ns)
                 self._log.debug("contender.registered", path=path, epoch=epoch)
@@ -320,9 +320,9 @@ class ZooKeeperContender:
             case CreateContender():
                 self._create(question)
             case MakeParents():
-                session.forget_parents(self._paths.contenders)
+                session.parents.forget(self._paths.contenders)
                 self._wait(
-                    session.create_parents(self._paths.contenders),
+                    session.parents.create(self._paths.contenders),
                     lambda _: QuestionAnswered(),
                 )
             case ListContenders(is_synced=is_synced):
@@ -342,7 +342,7 @@ class ZooKeeperContender:
                 )
             case WatchPredecessor(path=path):
                 self._wait(
-                    session.watch(path, self._predecessor_changed),
+                    session.watches.add(path, self._predecessor_changed),
                     lambda stat: QuestionAnswered(stat=stat),
                 )
             case ReadPublication():
@@ -361,7 +361,7 @@ class ZooKeeperContender:
 
     def _create(self, question: CreateContender) -> None:
         # Sent at once with what may be missing: one round trip, also the first time.
-        self._session.create_parents(self._paths.contenders)
+        self._session.parents.create(self._paths.contenders)
         created = self._session.connection.create_contender(
             self._paths.contender_prefix(self._contender_id),
             encode_record(question.record),
@@ -401,7 +401,7 @@ class ZooKeeperContender:
             self._step(OwnNodeWatched(number=effect.number, stat=answer.result()))
             self._advance()
 
-        when_done(self._session.watch(effect.path, self._own_node_changed), done)
+        when_done(self._session.watches.add(effect.path, self._own_node_changed), done)
 
     def _own_node_changed(self) -> None:
         self._step(OwnNodeChanged())

@@ -11,6 +11,7 @@ import itertools
 from typing import TYPE_CHECKING, Final, TypeVar, assert_never, final
 
 from haservices.zookeeper.entry import Commit, Confirm, Entry, HolderRequest
+from haservices.zookeeper.futures import when_done
 from haservices.zookeeper.holding_core import HoldingCore
 from haservices.zookeeper.holding_effects import (
     AnswerRequest,
@@ -51,7 +52,6 @@ from haservices.zookeeper.queue_events import (
     VersionKnown,
 )
 from haservices.zookeeper.records import encode_record
-from haservices.zookeeper.session import when_done
 from nameservice import LeadershipLostError, StaleEpochError
 
 
@@ -153,7 +153,7 @@ class ZooKeeperHolding:
         """Stop everything; what is under way is still answered."""
         self._step(HoldingClosed())
         if self._may_have_published:
-            self._session.unwatch(self._paths.leader, self._leader_changed)
+            self._session.watches.remove(self._paths.leader, self._leader_changed)
 
     def abandon(self) -> None:
         """Stop everything after the end of the session: no answer will come."""
@@ -280,7 +280,9 @@ class ZooKeeperHolding:
             if not is_ours:
                 self._advance()
 
-        when_done(self._session.watch(self._paths.leader, self._leader_changed), done)
+        when_done(
+            self._session.watches.add(self._paths.leader, self._leader_changed), done
+        )
 
     def _leader_changed(self) -> None:
         self._step(LeaderNodeChanged())

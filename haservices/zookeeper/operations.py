@@ -93,7 +93,7 @@ class ZooKeeperOperations:
         """Return every component that has a contender or a leader, sorted by id."""
         components = self._components()
         queues = self._queues(components)
-        nodes = self._session.read_all(
+        nodes = self._session.calls.read_all(
             [self._asking_for(paths.leader) for paths in components]
         )
         found = []
@@ -164,7 +164,7 @@ class ZooKeeperOperations:
         They are those of ``mntr``, or of ``srvr`` where the server allows no more.
         """
         self._fork_guard.check()
-        self._session.check_open()
+        self._session.calls.check_open()
         seen = []
         for address in self._session.config.server_addresses:
             for word, parse in (("mntr", _parse_mntr), ("srvr", _parse_srvr)):
@@ -250,7 +250,7 @@ class ZooKeeperOperations:
                     )
                 )
             case ReadPublication(paths=paths):
-                node = self._session.read(self._asking_for(paths.leader))
+                node = self._session.calls.read(self._asking_for(paths.leader))
                 return PublicationRead(is_published=node is not None)
             case Attempt(operations=operations):
                 return Attempted(is_done=self._attempt(operations))
@@ -275,8 +275,8 @@ class ZooKeeperOperations:
     ) -> Sequence[Sequence[Contender]]:
         """Return each component's contenders in order; others' nodes are left out."""
         self._fork_guard.check()
-        self._session.read(self._session.sync)
-        listed = self._session.read_all(
+        self._session.calls.read(self._session.sync)
+        listed = self._session.calls.read_all(
             [self._listing(paths.contenders) for paths in components]
         )
         nodes = [
@@ -284,7 +284,9 @@ class ZooKeeperOperations:
             for paths, names in zip(components, listed, strict=True)
             for name in in_order(names or ())
         ]
-        values = self._session.read_all([self._asking_for(path) for path in nodes])
+        values = self._session.calls.read_all(
+            [self._asking_for(path) for path in nodes]
+        )
         found: dict[str, list[Contender]] = {
             paths.contenders: [] for paths in components
         }
@@ -313,7 +315,9 @@ class ZooKeeperOperations:
     def _attempt(self, operations: Sequence[NodeOperation]) -> bool:
         """Do *operations*, all or none; return False if a node is not as it was."""
         try:
-            self._session.write(lambda: self._session.connection.transact(operations))
+            self._session.calls.write(
+                lambda: self._session.connection.transact(operations)
+            )
         except TransactionFailedError as failure:
             if isinstance(failure.error, NodeMissingError | NodeVersionError):
                 return False

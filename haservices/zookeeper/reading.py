@@ -32,7 +32,7 @@ def read_node(session: ZooKeeperSession, path: str) -> Node:
         session.connection.sync()
         return session.connection.get(path)
 
-    return session.read(ask)
+    return session.calls.read(ask)
 
 
 def read_children(session: ZooKeeperSession, path: str) -> Sequence[str]:
@@ -43,7 +43,7 @@ def read_children(session: ZooKeeperSession, path: str) -> Sequence[str]:
         return session.connection.children(path)
 
     try:
-        return session.read(ask)
+        return session.calls.read(ask)
     except NodeMissingError:
         return ()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never, final
 
+from haservices.zookeeper.futures import when_done
 from haservices.zookeeper.reading import or_none
 from haservices.zookeeper.retrieval_core import (
     ContactLost,
@@ -23,7 +24,6 @@ from haservices.zookeeper.retrieval_core import (
     Tell,
     TellError,
 )
-from haservices.zookeeper.session import when_done
 from nameservice import NameServiceError, get_logger
 
 
@@ -127,7 +127,7 @@ class _Subscription:
     def stop(self) -> None:
         self._is_stopped = True
         self._session.remove_listener(self)
-        self._session.unwatch(self._paths.leader, self._leader_changed)
+        self._session.watches.remove(self._paths.leader, self._leader_changed)
 
     def add(self, driver: ZooKeeperRetrievalDriver) -> None:
         self._drivers[driver] = None
@@ -186,7 +186,7 @@ class _Subscription:
         self._step(LeaderNodeChanged())
 
     def _read(self, number: int) -> None:
-        self._session.watch(self._paths.leader, self._leader_changed)
+        self._session.watches.add(self._paths.leader, self._leader_changed)
         leader = or_none(self._session.connection.get(self._paths.leader))
         component = self._session.connection.exists(self._paths.node)
         # Answers come in the order of the questions: the last one completes the set.

@@ -17,13 +17,11 @@ Everything but the methods under "from any thread" is for the event loop alone.
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import OrderedDict
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, assert_never, final
 
 from haservices.event_loop import EventLoop
+from haservices.zookeeper.calls import BlockingCalls
 from haservices.zookeeper.connection import (
     Connected,
     ConnectionEvent,
@@ -48,8 +46,9 @@ from haservices.zookeeper.contact import (
     TellSuspended,
     TimePassed,
 )
-from haservices.zookeeper.nodes import NodeExistsError, format_session_id
-from haservices.zookeeper.paths import ancestors_of
+from haservices.zookeeper.futures import when_done
+from haservices.zookeeper.nodes import format_session_id
+from haservices.zookeeper.parents import Parents
 from haservices.zookeeper.probe import ZooKeeperProbe
 from haservices.zookeeper.renewals import (
     ConnectionClosed,
@@ -58,14 +57,11 @@ from haservices.zookeeper.renewals import (
     SyncAnswered,
     WriteCommitted,
 )
+from haservices.zookeeper.watches import Watches
 from nameservice import (
     AuthenticationError,
-    DidNotHappenError,
-    LocalProtocolError,
-    MayHaveHappenedError,
     NameServiceError,
     RemoteProtocolError,
-    SessionExpiredError,
     UnreachableError,
     get_logger,
 )
@@ -73,24 +69,18 @@ from nameservice.clock import NS_PER_MS
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from haservices.config import HAConfig
     from haservices.event_loop import Timer
     from haservices.zookeeper.contact import ContactEffect, ContactEvent
-    from haservices.zookeeper.nodes import NodeStat
     from nameservice import Clock
 
 
 __all__ = [
     "SessionListener",
     "ZooKeeperSession",
-    "when_done",
 ]
 
 T = TypeVar("T")
-
-_KNOWN_PARENT_COUNT_MAX: Final = 10_000
 
 
 class SessionListener(Protocol):
@@ -122,6 +112,9 @@ class ZooKeeperSession:
         clock: What every deadline goes by.
 
     Attributes:
+        calls: What other threads ask for.
+        parents: Creates the nodes above others.
+        watches: Tells when a node changes.
         cut_off: Completed when the services close and are out of contact: what ends
             with the session need not be told any more.
         closed: Completed when the loop has ended: no answer comes any more.
@@ -135,12 +128,15 @@ class ZooKeeperSession:
         self.clock: Final = clock
         self.loop: Final = EventLoop("zookeeper-session", clock)
         self._log = get_logger(component="zookeeper", url=config.url)
-        self._connection = self._make_connection()
+        self.calls: Final = BlockingCalls(
+            config, self.loop, lambda: self._connection.last_messages
+        )
+        self.parents: Final = Parents(lambda: self._connection)
+        self.watches: Final = Watches(self)
+        self._connection: ZooKeeperConnection = self._make_connection()
         self._listeners: dict[SessionListener, None] = {}
         self._contenders: set[SessionListener] = set()
         self._renewals = Renewals()
-        self._known_parents: OrderedDict[str, None] = OrderedDict()
-        self._node_watchers: dict[str, dict[Callable[[], None], None]] = {}
         self._contact = ContactCore()
         self._contact_timer: Timer | None = None
         self._contact_due_ns: int | None = None
@@ -148,10 +144,7 @@ class ZooKeeperSession:
         self._is_gone = False
         self._session_id: int | None = None
         self._timeout_ns = 0
-        self._refusal: NameServiceError | None = None
         self._probe: ZooKeeperProbe | None = None
-        self._is_reachable = threading.Event()
-        self._is_closing = False
         self._is_leaving = False
         self.cut_off: Final[Future[None]] = Future()
         self.closed: Final[Future[None]] = Future()
@@ -169,15 +162,15 @@ class ZooKeeperSession:
         """
         self.loop.start()
         self.loop.call(self._connection.start)
-        if not self._is_reachable.wait(self.config.connect_timeout_seconds):
+        if not self.calls.is_reachable.wait(self.config.connect_timeout_seconds):
             detail = self._connection.last_messages
             self.close()
             raise UnreachableError(
                 self.config.url, self.config.connect_timeout_seconds, detail
             )
-        if self._refusal is not None:
+        if self.calls.refusal is not None:
             self.close()
-            raise self._refusal
+            raise self.calls.refusal
 
     @property
     def session_id_text(self) -> str | None:
@@ -207,111 +200,15 @@ class ZooKeeperSession:
 
     def close(self) -> None:
         """End the session, and release everything.  Idempotent."""
-        if not self._is_closing:
+        if not self.calls.is_closed:
             self.begin_closing()
-            self._is_closing = True
+            self.calls.is_closed = True
             self._connection.stop(self.seconds_to_wait())
             self._is_gone = True
             self.loop.stop()
             if self._probe is not None:
                 self._probe.stop()
             self.closed.set_result(None)
-
-    def read(self, request: Callable[[], Future[T]]) -> T:
-        """
-        Ask until there is an answer, and return it.
-
-        Args:
-            request: Called on the loop; asks for something that changes nothing.
-
-        Raises:
-            UnreachableError: If there is no answer within the connect timeout.
-        """
-        (answer,) = self.read_all([request])
-        return answer
-
-    def read_all(self, requests: Sequence[Callable[[], Future[T]]]) -> list[T]:
-        """Do as `read` does for many requests, which are on their way together."""
-        began = time.monotonic()
-        limit_seconds = self.config.connect_timeout_seconds
-        while True:
-            self._wait_until_reachable(began)
-            futures = [self.request(request) for request in requests]
-            try:
-                return [
-                    future.result(max(0.0, began + limit_seconds - time.monotonic()))
-                    for future in futures
-                ]
-            except TimeoutError:
-                raise self._unreachable() from None
-            except (MayHaveHappenedError, SessionExpiredError) as error:
-                lost: Exception = error  # it was only a question: ask again
-            except DidNotHappenError as error:
-                if type(error) is not DidNotHappenError:
-                    raise  # it is the answer
-                lost = error
-            if time.monotonic() - began >= limit_seconds:
-                raise self._unreachable() from lost
-
-    def write(self, request: Callable[[], Future[T]]) -> T:
-        """
-        Ask for a change once, and return the answer.
-
-        Raises:
-            UnreachableError: If it could not be sent within the connect timeout.
-            MayHaveHappenedError: If it was sent, and not answered.
-        """
-        began = time.monotonic()
-        self._wait_until_reachable(began)
-        try:
-            return self.request(request).result(self.config.connect_timeout_seconds)
-        except TimeoutError:
-            message = f"{self.config.url} did not answer in time"
-            raise MayHaveHappenedError(message) from None
-        except SessionExpiredError as error:
-            message = f"{self.config.url} ended the session before it answered"
-            raise MayHaveHappenedError(message) from error
-
-    def request(self, request: Callable[[], Future[T]]) -> Future[T]:
-        """Call *request* on the loop; return a future of the answer."""
-        answer: Future[T] = Future()
-
-        def ask() -> None:
-            try:
-                asked = request()
-            except Exception as error:  # noqa: BLE001 - told to the asker alone
-                answer.set_exception(error)
-            else:
-                when_done(asked, lambda asked: _hand_on(asked, answer))
-
-        self.loop.call(ask)
-        return answer
-
-    def check_open(self) -> None:
-        """
-        Check that the services were not closed.
-
-        Raises:
-            LocalProtocolError: If they were.
-        """
-        if self._is_closing:
-            message = "these services are closed: open new ones"
-            raise LocalProtocolError(message)
-
-    def _wait_until_reachable(self, began: float) -> None:
-        self.check_open()
-        left_seconds = began + self.config.connect_timeout_seconds - time.monotonic()
-        if not self._is_reachable.wait(max(0.0, left_seconds)):
-            raise self._unreachable()
-        if self._refusal is not None:
-            raise self._refusal
-
-    def _unreachable(self) -> UnreachableError:
-        return UnreachableError(
-            self.config.url,
-            self.config.connect_timeout_seconds,
-            self._connection.last_messages,
-        )
 
     # -- on the loop ---------------------------------------------------------------
 
@@ -358,8 +255,8 @@ class ZooKeeperSession:
         if is_contender:
             self._contenders.add(listener)
             self._step(ContendingChanged(is_contending=True))
-        if self._refusal is not None:
-            listener.session_refused(self._refusal)
+        if self.calls.refusal is not None:
+            listener.session_refused(self.calls.refusal)
         elif self._contact.contact is Contact.CONNECTED:
             listener.contact_restored()
 
@@ -369,65 +266,6 @@ class ZooKeeperSession:
         self._contenders.discard(listener)
         self._step(ContendingChanged(is_contending=bool(self._contenders)))
 
-    def create_parents(self, path: str) -> Future[None]:
-        """
-        Create the node at *path*, and all above it, where they may be missing.
-
-        They are asked for all at once.  What was created, or was there, before is not
-        asked for again until `forget_parents`.
-        """
-        done: Future[None] = Future()
-        if path in self._known_parents:
-            done.set_result(None)
-            return done
-        created = [self._connection.create(node) for node in ancestors_of(path)]
-        when_done(created[-1], lambda _: self._parents_created(path, created, done))
-        return done
-
-    def _parents_created(
-        self, path: str, created: Sequence[Future[None]], done: Future[None]
-    ) -> None:
-        # Answers come in order: with the last one, all of them are there.
-        errors = [future.exception() for future in created]
-        error = errors[-1]
-        if error is None or isinstance(error, NodeExistsError):
-            self._known_parents[path] = None
-            while len(self._known_parents) > _KNOWN_PARENT_COUNT_MAX:
-                self._known_parents.popitem(last=False)
-            done.set_result(None)
-        else:
-            # Where one above was refused, that is why this one failed.
-            refused = (one for one in errors if isinstance(one, AuthenticationError))
-            done.set_exception(next(refused, error))
-
-    def forget_parents(self, path: str) -> None:
-        """Take the node at *path* for missing."""
-        self._known_parents.pop(path, None)
-
-    def watch(self, path: str, changed: Callable[[], None]) -> Future[NodeStat | None]:
-        """
-        Call *changed* when the node at *path* is created, set or deleted.
-
-        ZooKeeper tells once: watch again to be told again.  A watch does not outlive
-        the connection: watch again when contact is restored.
-        """
-        self._node_watchers.setdefault(path, {})[changed] = None
-        return self._connection.watch(path)
-
-    def unwatch(self, path: str, changed: Callable[[], None]) -> None:
-        """Call *changed* no more; the server forgets the watch if it was the last."""
-        watchers = self._node_watchers.get(path)
-        if watchers is not None:
-            watchers.pop(changed, None)
-            if not watchers:
-                del self._node_watchers[path]
-                if self.is_connected:
-                    self._connection.unwatch(path)
-
-    def _node_changed(self, path: str) -> None:
-        for changed in tuple(self._node_watchers.get(path, ())):
-            changed()
-
     # -- what the connection tells -------------------------------------------------
 
     def _make_connection(self) -> ZooKeeperConnection:
@@ -436,11 +274,11 @@ class ZooKeeperSession:
             loop=self.loop,
             clock=self.clock,
             on_event=self._take,
-            on_node_changed=self._node_changed,
+            on_node_changed=self.watches.node_changed,
         )
 
     def _take(self, event: ConnectionEvent) -> None:
-        if self._is_closing or self._refusal is not None:
+        if self.calls.is_closed or self.calls.refusal is not None:
             self._is_gone = True
             return
         if not isinstance(event, Connected):
@@ -492,7 +330,7 @@ class ZooKeeperSession:
             "session.expired", session_id=format_session_id(self._session_id)
         )
         self._session_id = None
-        self._is_reachable.clear()
+        self.calls.is_reachable.clear()
         self._step(Over())
         for listener in tuple(self._listeners):
             listener.session_ended()
@@ -516,9 +354,9 @@ class ZooKeeperSession:
 
     def _refuse(self, refusal: NameServiceError) -> None:
         """Give up, and tell everybody who asks from now on."""
-        self._refusal = refusal
+        self.calls.refusal = refusal
         self._log.error("session.refused", error=str(refusal))
-        self._is_reachable.set()
+        self.calls.is_reachable.set()
         for listener in tuple(self._listeners):
             listener.session_refused(refusal)
 
@@ -528,8 +366,8 @@ class ZooKeeperSession:
         """Ask, again and again while the session is lost, what the ensemble knows."""
         if (
             self._contact.contact is not Contact.LOST
-            or self._is_closing
-            or self._refusal is not None
+            or self.calls.is_closed
+            or self.calls.refusal is not None
         ):
             return
         if not self._contact.is_open and (self._probe is None or self._probe.is_over):
@@ -545,7 +383,7 @@ class ZooKeeperSession:
     def _compare(self, zxid: int) -> None:
         """Give up if *zxid*, the newest transaction, is older than one that we saw."""
         seen_zxid = self._connection.last_zxid
-        if self._contact.is_open or self._refusal is not None or zxid >= seen_zxid:
+        if self._contact.is_open or self.calls.refusal is not None or zxid >= seen_zxid:
             return
         self._end_session()
         detail = (
@@ -586,11 +424,11 @@ class ZooKeeperSession:
                     self._log.info("connection.silent")
                 self._connection.abort()
             case TellRestored():
-                self._is_reachable.set()
+                self.calls.is_reachable.set()
                 for listener in listeners:
                     listener.contact_restored()
             case TellSuspended():
-                self._is_reachable.clear()
+                self.calls.is_reachable.clear()
                 self._log.info("session.suspended")
                 self._note_cut_off()
                 for listener in listeners:
@@ -638,16 +476,3 @@ class ZooKeeperSession:
     def acknowledge(self, sent_ns: int) -> None:
         """Record that what was sent at *sent_ns* was answered."""
         self._step(Answered(sent_ns=sent_ns))
-
-
-def when_done(future: Future[T], callback: Callable[[Future[T]], None]) -> None:
-    """Call *callback* when *future*, which is completed on the loop, is done."""
-    future.add_done_callback(callback)
-
-
-def _hand_on(asked: Future[T], answer: Future[T]) -> None:
-    error = asked.exception()
-    if error is not None:
-        answer.set_exception(error)
-    else:
-        answer.set_result(asked.result())

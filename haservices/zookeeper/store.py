@@ -108,7 +108,7 @@ class ZooKeeperStoreDriver:
         self, operations: Sequence[StoreOperation], session: LeaderSession
     ) -> None:
         """Do all of *operations*, or none, while *session* leads and is our own."""
-        self._session.check_open()
+        self._session.calls.check_open()
         contender = self._elections.holder_of(self._paths.component_id, session)
         if contender is None:
             raise StaleEpochError(self._paths.component_id, session.epoch, None)
@@ -179,7 +179,7 @@ class ZooKeeperStoreDriver:
         return Committed()
 
     def _forget_parents(self) -> None:
-        self._session.loop.call(lambda: self._session.forget_parents(self._paths.store))
+        self._session.loop.call(lambda: self._session.parents.forget(self._paths.store))
 
     def _transact(
         self,
@@ -187,12 +187,12 @@ class ZooKeeperStoreDriver:
         transact: Callable[[Sequence[NodeOperation]], None],
     ) -> None:
         # On its way before the commit, and usually known to be there.
-        self._session.loop.call(lambda: self._session.create_parents(self._paths.store))
+        self._session.loop.call(lambda: self._session.parents.create(self._paths.store))
         transact(nodes)
 
     def _look(self, paths: Sequence[str]) -> Looked:
         """Find out which of *paths* are there."""
-        stats = self._session.read_all(
+        stats = self._session.calls.read_all(
             [
                 lambda path=path: self._session.connection.exists(path)  # type: ignore[misc]
                 for path in paths
@@ -238,13 +238,15 @@ def cleanup_store(session: ZooKeeperSession, paths: ComponentPaths) -> None:
     _delete_all(session, [paths.store, paths.bundles, paths.contenders, paths.node])
     # Where a leader has written meanwhile the node is still there: tell who watches it.
     with contextlib.suppress(NodeMissingError):
-        session.write(lambda: session.connection.set(paths.store, b"", ANY_VERSION))
+        session.calls.write(
+            lambda: session.connection.set(paths.store, b"", ANY_VERSION)
+        )
 
 
 def _delete_all(session: ZooKeeperSession, paths: Sequence[str]) -> None:
     """Delete the nodes at *paths* that are there and have no children."""
     futures = [
-        session.request(lambda path=path: session.connection.delete(path))  # type: ignore[misc]
+        session.calls.request(lambda path=path: session.connection.delete(path))  # type: ignore[misc]
         for path in paths
     ]
     for path, future in zip(paths, futures, strict=True):

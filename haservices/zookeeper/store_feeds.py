@@ -103,9 +103,9 @@ class _ZooKeeperStoreFeed:
 
         def ask() -> Future[NodeStat | None]:
             self._session.connection.sync()
-            return self._session.watch(self._watched, self._changed)
+            return self._session.watches.add(self._watched, self._changed)
 
-        event: FeedEvent = NodeWatched(stat=self._session.read(ask))
+        event: FeedEvent = NodeWatched(stat=self._session.calls.read(ask))
         while True:
             match effect := self._core.step(event):
                 case ListStore():
@@ -120,7 +120,7 @@ class _ZooKeeperStoreFeed:
 
     def _look_at(self, paths: Sequence[str]) -> tuple[NodeStat | None, ...]:
         return tuple(
-            self._session.read_all(
+            self._session.calls.read_all(
                 [
                     lambda path=path: self._session.connection.exists(  # type: ignore[misc]
                         self._paths.stored(path)
@@ -135,7 +135,7 @@ class _ZooKeeperStoreFeed:
 
         def leave() -> None:
             self._session.remove_listener(self)
-            self._session.unwatch(self._watched, self._changed)
+            self._session.watches.remove(self._watched, self._changed)
 
         self._session.loop.call(leave)
 

@@ -248,7 +248,7 @@ class TestCheckedKazooClient:
         ]
         for ask in bad:
             with pytest.raises((LocalProtocolError, TypeError)):
-                session.request(ask).result(30)
+                session.calls.request(ask).result(30)
         assert session.session_id == session_id
         leader.check_that_it_still_leads()
 
@@ -262,10 +262,12 @@ class TestCheckedKazooClient:
         path = f"{leader.paths.store}/limit"
         leader.store.put("a", b"", session=leader.session)
         fixed = len(request_of([SetNode(path=path, value=b"")], None)) - 9 - 9
-        session.write(lambda: session.connection.create(path))
+        session.calls.write(lambda: session.connection.create(path))
         largest = b"x" * (REQUEST_SIZE_BYTES_MAX - fixed)
-        session.write(lambda: session.connection.set(path, largest, -1))
+        session.calls.write(lambda: session.connection.set(path, largest, -1))
         with pytest.raises(ConfigurationError, match="1,048,576"):
-            session.write(lambda: session.connection.set(path, largest + b"x", -1))
+            session.calls.write(
+                lambda: session.connection.set(path, largest + b"x", -1)
+            )
         assert session.session_id == session_id
         leader.check_that_it_still_leads()
