@@ -23,39 +23,23 @@ follows from what another one has done:
 `Moves`           who gets which key groups next (rules S1, S2, S4)
 ================  ==================================================================
 
-**One write at a time.**  What changes the store waits in a queue.  The first of it is
-checked against what is true then, written (`WriteStore`), and takes effect when the
-store has it (`StoreWritten`), before the next is looked at.  If the store cannot say
-whether it has a write, that is not known here: `StartOver`.  A write that is larger
-than one commit of the store takes several, and is written before the next as well
-(`queryablestate.control.large_writes`); what an earlier leader has left of one comes
-first.
+**One write at a time** (`WriteQueue`).  If the store cannot say whether it has a write,
+that is not known here: `StartOver`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
-from hmac import compare_digest
-from itertools import islice
 from typing import TYPE_CHECKING, Final, assert_never, final
 
-from attrs import define
-
 from nameservice import (
-    ConfigurationError,
     DidNotHappenError,
-    MayHaveHappenedError,
     NameServiceError,
 )
-from nameservice.clock import NS_PER_MS, earliest
-from nameservice.observation import StateFreshness
+from nameservice.clock import earliest
 from queryablestate.control.adoption import Adoptions
 from queryablestate.control.assignment.assignment import (
     check_assignment,
-    held_by,
-    key_groups_of,
-    primary_indexes,
 )
 from queryablestate.control.changes import (
     AssignmentChanged,
@@ -70,7 +54,6 @@ from queryablestate.control.effects import (
     ControlEffect,
     RefuseWriter,
     StartOver,
-    WriteStore,
 )
 from queryablestate.control.events import (
     ControlEvent,
@@ -89,7 +72,6 @@ from queryablestate.control.large_writes import (
     NOTHING_LEFT,
     CommitLimits,
     DividedWrite,
-    divided,
 )
 from queryablestate.control.limits import CONTROL_LIMITS, ControlLimits
 from queryablestate.control.membership import Membership
@@ -99,14 +81,14 @@ from queryablestate.control.snapshot_control import Snapshots
 from queryablestate.control.state import ControlState
 from queryablestate.control.tickets import TicketOffice
 from queryablestate.control.unused_jobs import UnusedJobs
+from queryablestate.control.view import ControlView
+from queryablestate.control.write_queue import WriteQueue
 from queryablestate.wire.adoption_messages import AdoptJob, TakeControl
 from queryablestate.wire.clients import (
     BindRun,
     CommitBatch,
     DrawTicket,
     DropState,
-    NodeSummary,
-    StateDescription,
 )
 from queryablestate.wire.node_messages import (
     EntriesApplied,
@@ -139,9 +121,6 @@ if TYPE_CHECKING:
     from queryablestate.control.job.job import Job
     from queryablestate.control.node_table import PresentNode
     from queryablestate.control.routes import KvStateLocation
-    from queryablestate.errors import StateUnavailableError
-    from queryablestate.wire.direct import DirectAccess
-    from queryablestate.wire.node_messages import JoinConnection
     from queryablestate.wire.operation_messages import ListRescalings, RescalingsListed
     from queryablestate.wire.records import AssignmentRecord, CountersRecord, NodeRecord
 
@@ -149,24 +128,6 @@ if TYPE_CHECKING:
 __all__ = ["ControlCore"]
 
 _QUEUE_COUNT_MAX: Final = 10_000
-
-
-@define(kw_only=True)
-class _Writing:
-    """
-    A write that is under way.
-
-    Attributes:
-        change: What it is of.
-        write: The write.
-        commits: The commits that it takes.
-        index: Which of them is under way.
-    """
-
-    change: Change
-    write: Write
-    commits: DividedWrite
-    index: int = 0
 
 
 @final
@@ -234,10 +195,8 @@ class ControlCore:
         self._unused = UnusedJobs(self._control)
         self._unused.look(now_ns=now_ns)
         self._now_ns = now_ns
-        self._queue: deque[Change] = deque()
-        self._writing: _Writing | None = None
-        self._unfinished = unfinished
-        self._commit_limits = commit_limits
+        self._writes = WriteQueue(unfinished, commit_limits)
+        self.view: Final = ControlView(self._control)
         self._is_over = False
         # The shell asks for it before every question that it waits for.
         self._deadline_ns: int | None = None
@@ -253,11 +212,6 @@ class ControlCore:
     # -- questions -----------------------------------------------------------------
 
     @property
-    def control_id(self) -> str:
-        """Return which control plane this is."""
-        return self._control.counters.control_id
-
-    @property
     def locations(self) -> Mapping[int, KvStateLocation]:
         """Return the route table: each state by its number."""
         return self._control.routes.locations
@@ -271,167 +225,9 @@ class ControlCore:
         """
         return self._control.is_settled(now_ns=now_ns)
 
-    def job_ids(self) -> Sequence[str]:
-        """Return the jobs that have a state, sorted."""
-        jobs = self._control.jobs
-        return sorted(job_id for job_id, job in jobs.items() if job.states)
-
-    def state_names(self, job_id: str) -> Sequence[str]:
-        """Return the states of a job, sorted; none for a job that is not known."""
-        job = self._control.jobs.get(job_id)
-        states = () if job is None else job.states.values()
-        return sorted(state.state_name for state in states)
-
-    def kept_job_ids(self) -> Sequence[str]:
-        """Return the jobs that have no state, and rows that nodes keep, sorted."""
-        jobs = self._control.jobs
-        return [
-            job_id
-            for job_id in self._control.nodes.kept.job_ids
-            if job_id not in jobs or not jobs[job_id].states
-        ]
-
-    def problem_of(self, job_id: str, *, now_ns: int) -> StateUnavailableError | None:
-        """Return why it cannot be said what there is of a job, or None (rule W7)."""
-        problem = self._control.problem_of(job_id)
-        return problem or self._control.doubt_of(job_id, now_ns=now_ns)
-
-    def describe(
-        self, job_id: str, state_name: str, *, wall_clock_us: int
-    ) -> StateDescription | None:
-        """Return all that is known of a state, or None if there is no such state."""
-        job = self._control.jobs.get(job_id)
-        state = None if job is None else job.state_named(state_name)
-        if job is None or state is None:
-            return None
-        assert job.assignment is not None
-        progress = job.progress_of(state.state_number)
-        age_ms = None
-        if progress.batch_id is not None:
-            age_ms = max(0, wall_clock_us - progress.decided_at_us) // 1_000
-        return StateDescription(
-            job_id=job_id,
-            state_name=state_name,
-            state_number=state.state_number,
-            schema=state.schema,
-            max_parallelism=job.record.max_parallelism,
-            generation=progress.generation,
-            batch_id=progress.batch_id,
-            query_id=progress.query_id,
-            age_ms=age_ms,
-            assignment_version=job.assignment.version,
-            node_ids=job.assignment.node_ids,
-            owners=primary_indexes(job.assignment),
-            lost_node_ids=tuple(
-                node.node_id
-                for node in self._control.present_of(job)
-                if state.state_number in node.lost.get(job_id, ())
-            ),
-        )
-
-    def freshness(
-        self, state_count_max: int, *, wall_clock_us: int
-    ) -> Sequence[StateFreshness]:
-        """Return how new some states are, *state_count_max* of them at most."""
-        found = []
-        for location in islice(self.locations.values(), state_count_max):
-            job = self._control.jobs[location.job_id]
-            progress = job.progress_of(location.state_number)
-            age_us = max(0, wall_clock_us - progress.decided_at_us)
-            has_batch = progress.batch_id is not None
-            found.append(
-                StateFreshness(
-                    job_id=location.job_id,
-                    state_name=location.state_name,
-                    generation=progress.generation,
-                    batch_id=progress.batch_id,
-                    age_seconds=age_us / 1_000_000 if has_batch else None,
-                )
-            )
-        return found
-
-    def node_summaries(self, *, now_ns: int) -> Sequence[NodeSummary]:
-        """Return every known node, sorted by name."""
-        known_ids = self._control.nodes.known_ids
-        return [self._summary(node_id, now_ns) for node_id in known_ids]
-
-    def _summary(self, node_id: str, now_ns: int) -> NodeSummary:
-        node = self._control.nodes.present(node_id)
-        counts, copies, behind = {}, {}, {}
-        for job in self._control.jobs_of(node_id):
-            job_id, assignment = job.record.job_id, job.assignment
-            assert assignment is not None
-            counts[job_id] = len(key_groups_of(assignment, node_id))
-            copies[job_id] = len(held_by(assignment, node_id))
-            applied = 0 if node is None else node.sequences.get(job_id, 0)
-            behind[job_id] = max(0, job.record.sequence - applied)
-        last_heard_ms = None
-        if node is not None:
-            last_heard_ms = (now_ns - node.heard_at_ns) // NS_PER_MS
-        return NodeSummary(
-            node_id=node_id,
-            address=None if node is None else node.address,
-            last_heard_ms=last_heard_ms,
-            key_group_counts=counts,
-            behind_counts=behind,
-            copy_counts=copies,
-            is_draining=self._control.nodes.is_draining(node_id),
-            is_needed=bool(copies) or self._control.is_needed(node_id),
-            kept=tuple(self._control.nodes.kept.of_node(node_id)),
-        )
-
     def rescalings(self, request: ListRescalings, *, now_ns: int) -> RescalingsListed:
         """Return how far jobs are from what is wanted; `UnknownJobError`."""
         return self._moves.rescalings(request, now_ns=now_ns)
-
-    def direct_access(
-        self,
-        state_number: int,
-        *,
-        caller: str,
-        public_key: str | None,
-        life_ns: int,
-        now_ns: int,
-    ) -> DirectAccess | None:
-        """
-        Return how *caller*, who may, reads a state without the proxy; None if not now.
-
-        Before the leader is settled there is no ticket: what nodes are ahead of is not
-        known yet.
-        """
-        control = self._control
-        location = self.locations.get(state_number)
-        if location is None or not control.direct_lease_ns:
-            return None
-        if not control.is_settled(now_ns=now_ns):
-            return None
-        return control.direct.access(
-            location,
-            caller=caller,
-            public_key=public_key,
-            secret=control.copy_secret,
-            leader_epoch=control.leader_epoch,
-            life_ns=life_ns,
-            now_ns=now_ns,
-        )
-
-    def node_at(self, link: LinkId) -> str | None:
-        """Return which node is registered over *link*, or None."""
-        node = self._control.nodes.at(link)
-        return None if node is None else node.node_id
-
-    def link_of(self, message: JoinConnection) -> LinkId | None:
-        """Return over which link the node of another connection is registered."""
-        control = self._control
-        node = control.nodes.present(message.node_id)
-        if (
-            node is None
-            or node.registration_id != message.registration_id
-            or not control.copy_secret
-            or not compare_digest(message.copy_secret, control.copy_secret)
-        ):
-            return None
-        return node.link
 
     def next_deadline_ns(self) -> int | None:
         """Return when `step` must be called again, or None if it need not be."""
@@ -471,7 +267,7 @@ class ControlCore:
             for job in self._control.jobs.values()
             for number in job.states
         )
-        assert self._writing is not None or not self._queue or self._is_over
+        assert self._is_over or not self._writes.is_stalled
 
     def _check_assignment(self, job: Job) -> None:
         """Check an assignment, if it is not the one that was checked last."""
@@ -688,7 +484,7 @@ class ControlCore:
         for outcome in outcomes:
             match outcome:
                 case Change():
-                    effects += self._queue_up(outcome)
+                    effects += self._writes.add(outcome)
                 case NodeCame():
                     effects += self._commits.node_came()
                 case AssignmentChanged(job=job):
@@ -701,51 +497,15 @@ class ControlCore:
                     effects.append(outcome)
         return effects
 
-    def _queue_up(self, change: Change) -> Sequence[ControlEffect]:
-        if len(self._queue) < _QUEUE_COUNT_MAX:
-            self._queue.append(change)
-            return []
-        error = DidNotHappenError(f"{_QUEUE_COUNT_MAX} changes wait already")
-        return change.refuse(error)
-
     def _pump(self, now_ns: int) -> list[ControlEffect]:
         """Begin the next write, and do all that needs none before it."""
         effects: list[ControlEffect] = []
-        if self._writing is None and self._unfinished.commits:
-            self._writing = _Writing(
-                change=Change(prepare=_nothing, refuse=_nothing),
-                write=Write(operations=(), adopt=_nothing),
-                commits=self._unfinished,
-            )
-            self._unfinished = NOTHING_LEFT
-            effects.append(WriteStore(operations=self._writing.commits.commits[0]))
-        while self._writing is None and self._queue:
-            change = self._queue.popleft()
-            try:
-                planned = change.prepare(now_ns)
-                operations = planned.operations if isinstance(planned, Write) else ()
-                commits = divided(operations, self._commit_limits)
-            except NameServiceError as error:
-                effects += change.refuse(error)
-                continue
-            if not isinstance(planned, Write):
-                effects += self._sequence(planned)
-            elif commits.commits:
-                self._writing = _Writing(change=change, write=planned, commits=commits)
-                effects.append(WriteStore(operations=commits.commits[0]))
-            else:
-                effects += self._sequence(planned.adopt(now_ns))
+        while (outcomes := self._writes.begin_next(now_ns)) is not None:
+            effects += self._sequence(outcomes)
         return effects
 
     def _store_written(self, now_ns: int) -> Sequence[Outcome]:
-        """Write what is left of the write, or take it for true."""
-        writing = self._writing
-        assert writing is not None
-        writing.index += 1
-        if writing.index < len(writing.commits.commits):
-            return [WriteStore(operations=writing.commits.commits[writing.index])]
-        self._writing = None
-        outcomes = writing.write.adopt(now_ns)
+        outcomes = self._writes.written(now_ns)
         self._unused.look(now_ns=now_ns)
         if outcomes and isinstance(outcomes[-1], StartOver):
             return self._start_over(outcomes)
@@ -754,18 +514,8 @@ class ControlCore:
     def _store_failed(
         self, error: NameServiceError, *, is_certain: bool
     ) -> Sequence[Outcome]:
-        writing = self._writing
-        assert writing is not None
-        self._writing = None
-        change = writing.change
-        # Once a large write is decided, what is left of it comes before anything else.
-        if is_certain and writing.index <= writing.commits.deciding_index:
-            if isinstance(error, ConfigurationError):  # a limit: no use to try again
-                return change.refuse(error)
-            refusal = DidNotHappenError(f"the leader store took no write: {error}")
-            return change.refuse(refusal)
-        doubt = MayHaveHappenedError(f"the leader store did not answer: {error}")
-        return self._start_over([*change.refuse(doubt), StartOver(reason=error)], doubt)
+        outcomes, doubt = self._writes.failed(error, is_certain=is_certain)
+        return outcomes if doubt is None else self._start_over(outcomes, doubt)
 
     def _start_over(
         self, outcomes: Sequence[Outcome], error: NameServiceError | None = None
@@ -779,18 +529,12 @@ class ControlCore:
         *effects, start_over = outcomes
         self._is_over = True
         doubt = error or DidNotHappenError("the control plane begins anew")
-        while self._queue:
-            effects += self._queue.popleft().refuse(doubt)
+        effects += self._writes.refuse_all(doubt)
         effects += self._commits.refuse_all(doubt)
         effects += self._snapshots.refuse_all(doubt)
         effects += self._restores.refuse_all(doubt)
         effects += self._adoptions.refuse_all(doubt)
         return [*effects, start_over]
-
-
-def _nothing(_: object) -> Sequence[ControlEffect]:
-    """Tell no one: what an earlier leader has left is waited for by none."""
-    return ()
 
 
 def _is_registration(event: ControlEvent) -> bool:

@@ -266,12 +266,16 @@ class ProxyLoop:
     def figures(self) -> dict[str, str | int | float]:
         """Return the proxy's figures by name."""
         core = self.control.core
-        nodes = () if core is None else core.node_summaries(now_ns=self._clock.now_ns())
+        nodes = (
+            ()
+            if core is None
+            else core.view.node_summaries(now_ns=self._clock.now_ns())
+        )
         return {
             "leads": int(self.control.leads),
             "nodes": len(nodes),
             "nodes_present": sum(node.address is not None for node in nodes),
-            "jobs": 0 if core is None else len(core.job_ids()),
+            "jobs": 0 if core is None else len(core.view.job_ids()),
             "states": 0 if core is None else len(core.locations),
             "sessions": len(self._sessions),
             "changes_waiting": self.control.waiting_count,
@@ -296,7 +300,9 @@ class ProxyLoop:
         state_count = 0
         if core is not None and self.control.leads:
             state_count = len(core.locations)
-            states = core.freshness(state_count_max, wall_clock_us=_wall_clock_us())
+            states = core.view.freshness(
+                state_count_max, wall_clock_us=_wall_clock_us()
+            )
         return Observation(
             role="proxy",
             figures=self.figures(),
@@ -472,7 +478,7 @@ class ProxyLoop:
             or self._cache.ttl_ns(job_id, state_name)
         ):
             return None
-        direct = core.direct_access(
+        direct = core.view.direct_access(
             answer.description.state_number,
             caller=caller.name,
             public_key=session.public_key,
@@ -528,7 +534,9 @@ class ProxyLoop:
         """Take what comes over *link* for what comes over that of a node (rule B2)."""
         core = self.control.core
         node = (
-            core.link_of(message) if core is not None and self.control.leads else None
+            core.view.link_of(message)
+            if core is not None and self.control.leads
+            else None
         )
         if node is None:
             self.port.count("connections_not_joined")

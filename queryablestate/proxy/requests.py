@@ -136,7 +136,7 @@ class RequestHandler:
                 return NodesListed(
                     request_id=request_id,
                     nodes=nodes,
-                    control_id=core.control_id if is_admin else "",
+                    control_id=core.view.control_id if is_admin else "",
                 )
             case ListRescalings():
                 if not self.access.may(caller, Right.ADMIN):
@@ -223,7 +223,7 @@ class RequestHandler:
         job_id = request.job_id
         if self._may_write(caller, job_id, None):
             return None
-        names = {*core.state_names(job_id)}
+        names = {*core.view.state_names(job_id)}
         if not isinstance(request, CommitBatch):
             names.update(state.state_name for state in request.states)
         return frozenset(
@@ -261,11 +261,13 @@ class RequestHandler:
     def _jobs(self, core: ControlCore, caller: Caller) -> tuple[str, ...]:
         """Return the jobs that *caller* may read, and those that are kept, sorted."""
         readable = [
-            job_id for job_id in core.job_ids() if self._readable(core, caller, job_id)
+            job_id
+            for job_id in core.view.job_ids()
+            if self._readable(core, caller, job_id)
         ]
         kept = [
             job_id
-            for job_id in core.kept_job_ids()
+            for job_id in core.view.kept_job_ids()
             if self.access.may(caller, Right.READ, job_id)
         ]
         return tuple(sorted((*readable, *kept)))
@@ -286,7 +288,9 @@ class RequestHandler:
         state_name: str,
         wall_clock_us: int,
     ) -> StateDescription:
-        description = core.describe(job_id, state_name, wall_clock_us=wall_clock_us)
+        description = core.view.describe(
+            job_id, state_name, wall_clock_us=wall_clock_us
+        )
         if description is None:
             if not self._readable(core, caller, job_id):
                 raise UnknownJobError(job_id)
@@ -297,7 +301,7 @@ class RequestHandler:
         self, core: ControlCore, caller: Caller, job_id: str, wall_clock_us: int
     ) -> tuple[StateDescription, ...]:
         described = [
-            core.describe(job_id, state_name, wall_clock_us=wall_clock_us)
+            core.view.describe(job_id, state_name, wall_clock_us=wall_clock_us)
             for state_name in self._readable(core, caller, job_id)
         ]
         if not described:
@@ -308,7 +312,7 @@ class RequestHandler:
         self, core: ControlCore, caller: Caller, now_ns: int
     ) -> tuple[NodeSummary, ...]:
         """Return the nodes; to writers, who bring them rows, without their jobs."""
-        nodes = core.node_summaries(now_ns=now_ns)
+        nodes = core.view.node_summaries(now_ns=now_ns)
         if self.access.may(caller, Right.ADMIN):
             return tuple(nodes)
         if not self.access.is_writer(caller):
@@ -326,7 +330,7 @@ class RequestHandler:
         """Return the states of a job that *caller* may read, sorted."""
         return [
             state_name
-            for state_name in core.state_names(job_id)
+            for state_name in core.view.state_names(job_id)
             if self.access.may(caller, Right.READ, job_id, state_name)
         ]
 
@@ -336,7 +340,7 @@ class RequestHandler:
 
 def _check_known(core: ControlCore, job_id: str, now_ns: int) -> None:
     """Return if it can be said what there is of a job."""
-    problem = core.problem_of(job_id, now_ns=now_ns)
+    problem = core.view.problem_of(job_id, now_ns=now_ns)
     if problem is not None:
         raise problem
 

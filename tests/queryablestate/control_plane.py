@@ -24,6 +24,7 @@ from queryablestate.control.events import (
 )
 from queryablestate.control.large_writes import COMMIT_LIMITS, CommitLimits
 from queryablestate.control.stored_control import stored_control
+from queryablestate.control.view import ControlView
 from queryablestate.schema.schema import (
     AtomicType,
     Field,
@@ -321,6 +322,11 @@ class Plane:
     store: dict[str, bytes] = field(factory=dict)
     limits: CommitLimits = COMMIT_LIMITS
     plans: dict[tuple[LinkId, str], JobPlan] = field(factory=dict)
+
+    @property
+    def view(self) -> ControlView:
+        """Return what the present core knows."""
+        return self.core.view
 
     def step(self, event: ControlEvent) -> tuple[ControlEffect, ...]:
         """Have *event* happen, and nothing else."""

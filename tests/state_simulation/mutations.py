@@ -140,17 +140,18 @@ MUTATIONS: Final = (
     Mutation(
         name="write-in-doubt-taken-for-failed",
         rule="W3: whoever cannot know starts over from the store",
-        module="queryablestate.control.core",
-        before="if is_certain and writing.index <= writing.commits.deciding_index:\n",
+        module="queryablestate.control.write_queue",
+        before="if is_certain and under_way.index <= "
+        "under_way.commits.deciding_index:\n",
         after="if is_certain or error is not None:\n",
         seed=19,
     ),
     Mutation(
         name="decision-checked-too-early",
         rule="W3: a decision is checked when it is written",
-        module="queryablestate.control.core",
-        before="while self._writing is None and self._queue:",
-        after="while self._queue:",
+        module="queryablestate.control.write_queue",
+        before="        if self._under_way is not None:\n            return None",
+        after="        pass",
     ),
     Mutation(
         name="cache-outlives-commit",
@@ -201,7 +202,7 @@ MUTATIONS: Final = (
     Mutation(
         name="large-write-left-undone",
         rule="W3: what is left of a large write comes before anything else",
-        module="queryablestate.control.core",
+        module="queryablestate.control.write_queue",
         before="        self._unfinished = unfinished\n",
         after="        self._unfinished = NOTHING_LEFT\n",
         seed=12,

@@ -360,7 +360,7 @@ class Proxy:
                 answer.description, now_us=self._world.wall_clock_us
             )
             if message.wants_direct and not self._world.scenario.caches:
-                direct = core.direct_access(
+                direct = core.view.direct_access(
                     answer.description.state_number,
                     caller=ANONYMOUS_CALLER.name,
                     public_key=None,

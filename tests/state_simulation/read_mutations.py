@@ -63,7 +63,7 @@ READ_MUTATIONS: Final = (
     Mutation(
         name="described-in-seconds",
         rule="Q2: the control plane tells the age in milliseconds",
-        module="queryablestate.control.core",
+        module="queryablestate.control.view",
         before="age_ms = max(0, wall_clock_us - progress.decided_at_us) // 1_000",
         after="age_ms = max(0, wall_clock_us - progress.decided_at_us) // 1_000_000",
     ),

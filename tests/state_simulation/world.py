@@ -368,7 +368,7 @@ class World:
             return []
         return [
             node.node_id
-            for node in proxy.core.node_summaries(now_ns=self.timeline.now_ns)
+            for node in proxy.core.view.node_summaries(now_ns=self.timeline.now_ns)
             if node.address is not None and not node.is_draining
         ]
 
@@ -527,7 +527,7 @@ class World:
         if any(one.missing_count for one in listed.rescalings):
             return False  # it may not have heard yet that it is
         running = {node.node_id for node in nodes}
-        summaries = proxy.core.node_summaries(now_ns=self.timeline.now_ns)
+        summaries = proxy.core.view.node_summaries(now_ns=self.timeline.now_ns)
         present = {node.node_id for node in summaries if node.address is not None}
         return running <= present and all(
             len(set(owners)) > 1
@@ -755,7 +755,7 @@ class World:
         proxy = self._known_leader
         if proxy is None or proxy.core is None:
             return None
-        for node in proxy.core.node_summaries(now_ns=self.timeline.now_ns):
+        for node in proxy.core.view.node_summaries(now_ns=self.timeline.now_ns):
             if node.node_id == node_id:
                 return node.address
         return None

@@ -54,6 +54,7 @@ from haservices.zookeeper.queue_events import (
     ContenderCreated,
     EntryEnded,
     HolderTold,
+    OwnNodeChanged,
     OwnNodeWatched,
     PublicationSent,
     QuestionAnswered,
@@ -386,6 +387,16 @@ class TestQueueing:
         contender.hold()
         contender.step(OwnNodeWatched(number=1, stat=stat_of(version=1)))
         assert contender.turn() == (ReadNode(path=NODE),)
+
+    @pytest.mark.proves("N6")
+    def test_a_node_that_has_changed_is_watched_again(self) -> None:
+        """ZooKeeper tells once: the next change is told to a new watch only."""
+        contender = Contender()
+        contender.hold()
+        watch = WatchOwnNode(number=1, path=NODE)
+        assert watch not in contender.turn()
+        contender.step(OwnNodeChanged())
+        assert watch in contender.turn()
 
 
 class TestEnd:

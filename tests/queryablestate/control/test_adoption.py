@@ -172,7 +172,7 @@ class TestOlderCopy:
         assert isinstance(done[-1], StartOver)
         plane.next_leader()
         before.come(plane, "a", "b")
-        assert plane.core.problem_of(APP, now_ns=plane.now_ns) is None
+        assert plane.view.problem_of(APP, now_ns=plane.now_ns) is None
         job = plane.core._control.jobs[APP]
         assert job.record.progress == (before.plan("a").states[0].progress,)
         assert job.entries == before.plane.core._control.jobs[APP].entries
@@ -343,8 +343,8 @@ class TestControl:
         assert told(ControlTaken, effects).request_id == 9
         assert isinstance(effects[-1], StartOver)
         plane.next_leader()
-        assert plane.core.control_id == "before"
-        found = plane.core.problem_of(APP, now_ns=plane.now_ns)
+        assert plane.view.control_id == "before"
+        found = plane.view.problem_of(APP, now_ns=plane.now_ns)
         assert "of another history" in str(found)
 
     def test_what_it_is_already_it_stays(self) -> None:
@@ -387,5 +387,5 @@ def test_rows_of_other_control_planes_stay_kept() -> None:
     plane.hear(LINK_A, message)
     taken_over(before, plane)
     plane.next_leader()
-    assert plane.core.kept_job_ids() == ["trains"]
-    assert plane.core.problem_of(APP, now_ns=plane.now_ns) is None
+    assert plane.view.kept_job_ids() == ["trains"]
+    assert plane.view.problem_of(APP, now_ns=plane.now_ns) is None

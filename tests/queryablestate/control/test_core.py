@@ -9,7 +9,7 @@ from nameservice import (
     MayHaveHappenedError,
     UnreachableError,
 )
-from queryablestate.control import core as control_core
+from queryablestate.control import write_queue
 from queryablestate.control.effects import (
     AnswerWriter,
     RefuseWriter,
@@ -116,7 +116,7 @@ class TestTurns:
 
     def test_what_waits_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """With a store that takes no writes memory does not run out."""
-        monkeypatch.setattr(control_core, "_QUEUE_COUNT_MAX", 1)
+        monkeypatch.setattr(write_queue, "_COUNT_MAX", 1)
         plane = Plane()
         plane.start_nodes()
         plane.step(asked(DRIVER, draw()))
@@ -142,7 +142,7 @@ class TestQuestions:
         """Sorted; with the route to ask by, and how old the last batch is."""
         plane = Plane()
         epoch = plane.start_job(states={"log": LIST, "aircraft": VALUE})
-        described = plane.core.describe(APP, "log", wall_clock_us=WALL_US)
+        described = plane.view.describe(APP, "log", wall_clock_us=WALL_US)
         expected = StateDescription(
             job_id=APP,
             state_name="log",
@@ -159,27 +159,27 @@ class TestQuestions:
         )
         assert described == expected
         plane.decide(commit(epoch, 3))
-        described = plane.core.describe(APP, "log", wall_clock_us=WALL_US + 5_999)
+        described = plane.view.describe(APP, "log", wall_clock_us=WALL_US + 5_999)
         assert described is not None
         assert (described.batch_id, described.age_ms) == (3, 5)
-        described = plane.core.describe(APP, "log", wall_clock_us=WALL_US - 1)
+        described = plane.view.describe(APP, "log", wall_clock_us=WALL_US - 1)
         assert described is not None
         assert described.age_ms == 0
-        assert plane.core.job_ids() == [APP]
-        assert plane.core.state_names(APP) == ["aircraft", "log"]
+        assert plane.view.job_ids() == [APP]
+        assert plane.view.state_names(APP) == ["aircraft", "log"]
 
     @pytest.mark.proves("F1")
     def test_how_new_states_are(self) -> None:
         """F1: of each state, or of as many as are asked for."""
         plane = Plane()
         epoch = plane.start_job(states={"log": LIST, "aircraft": VALUE})
-        before = plane.core.freshness(9, wall_clock_us=WALL_US)
+        before = plane.view.freshness(9, wall_clock_us=WALL_US)
         assert {one.state_name for one in before} == {"log", "aircraft"}
         assert {(one.batch_id, one.age_seconds) for one in before} == {(None, None)}
         plane.decide(commit(epoch, 3))
-        found = plane.core.freshness(9, wall_clock_us=WALL_US + 2_500_000)
+        found = plane.view.freshness(9, wall_clock_us=WALL_US + 2_500_000)
         for one in found:
-            described = plane.core.describe(
+            described = plane.view.describe(
                 APP, one.state_name, wall_clock_us=WALL_US + 2_500_000
             )
             assert described is not None
@@ -187,9 +187,9 @@ class TestQuestions:
             assert one.batch_id == described.batch_id
         ages = {one.batch_id: one.age_seconds for one in found}
         assert ages[3] == 2.5
-        assert len(plane.core.freshness(1, wall_clock_us=WALL_US)) == 1
-        assert plane.core.freshness(0, wall_clock_us=WALL_US) == []
-        early = plane.core.freshness(9, wall_clock_us=WALL_US - 1)
+        assert len(plane.view.freshness(1, wall_clock_us=WALL_US)) == 1
+        assert plane.view.freshness(0, wall_clock_us=WALL_US) == []
+        early = plane.view.freshness(9, wall_clock_us=WALL_US - 1)
         assert 0 in {one.age_seconds for one in early}
 
     def test_what_is_not_there_is_not_described(self) -> None:
@@ -197,10 +197,10 @@ class TestQuestions:
         plane = Plane()
         plane.start_nodes()
         plane.draw()
-        assert plane.core.job_ids() == []
-        assert plane.core.state_names("other") == []
-        assert plane.core.describe(APP, "log", wall_clock_us=WALL_US) is None
-        assert plane.core.describe("other", "log", wall_clock_us=WALL_US) is None
+        assert plane.view.job_ids() == []
+        assert plane.view.state_names("other") == []
+        assert plane.view.describe(APP, "log", wall_clock_us=WALL_US) is None
+        assert plane.view.describe("other", "log", wall_clock_us=WALL_US) is None
 
     def test_nodes_are_summed_up(self) -> None:
         """Present and absent ones, and how far each is behind."""
@@ -212,7 +212,7 @@ class TestQuestions:
         plane.hear(LINK_A, applied("a", 1))
         plane.now_ns = 3 * SECOND
         plane.step(LinkClosed(link=LINK_B))
-        assert plane.core.node_summaries(now_ns=plane.now_ns) == [
+        assert plane.view.node_summaries(now_ns=plane.now_ns) == [
             NodeSummary(
                 node_id="a",
                 address="tcp://a:1",
@@ -235,8 +235,8 @@ class TestQuestions:
         """A node that is registered over it, or none."""
         plane = Plane()
         plane.start_nodes()
-        assert plane.core.node_at(LINK_B) == "b"
-        assert plane.core.node_at(DRIVER) is None
+        assert plane.view.node_at(LINK_B) == "b"
+        assert plane.view.node_at(DRIVER) is None
 
     @pytest.mark.proves("S2")
     def test_it_is_settled_when_all_known_nodes_are_there(self) -> None:
@@ -273,9 +273,9 @@ class TestNextLeader:
         plane = Plane()
         epoch = plane.start_job()
         plane.decide(commit(epoch, 0))
-        before = plane.core.describe(APP, "aircraft", wall_clock_us=WALL_US)
+        before = plane.view.describe(APP, "aircraft", wall_clock_us=WALL_US)
         plane.next_leader()
-        assert plane.core.describe(APP, "aircraft", wall_clock_us=WALL_US) == before
+        assert plane.view.describe(APP, "aircraft", wall_clock_us=WALL_US) == before
         assert plane.core.locations[1].links == (None, None)
 
     def test_a_write_that_was_not_heard_of_is_there(self) -> None:

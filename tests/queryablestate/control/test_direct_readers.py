@@ -77,7 +77,7 @@ def access(plane: Plane, **changed: str | None) -> DirectAccess | None:
     """Return a ticket for the state."""
     (number,) = plane.core.locations
     settings = {"caller": "dashboard", "public_key": None, **changed}
-    return plane.core.direct_access(
+    return plane.view.direct_access(
         number,
         life_ns=LIFE_NS,
         now_ns=plane.now_ns,

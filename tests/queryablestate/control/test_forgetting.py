@@ -81,7 +81,7 @@ class TestForgetting:
     def test_nothing_of_it_is_left(self, plane: Plane) -> None:
         """B4: neither records, nor a job that cannot be used."""
         assert not [path for path in plane.store if path.startswith("jobs/")]
-        assert plane.core.job_ids() == []
+        assert plane.view.job_ids() == []
         note = ForgottenJob(job_id=APP, job_number=1)
         assert forgotten(plane, "a") == forgotten(plane, "b") == (note,)
 
@@ -91,7 +91,7 @@ class TestForgetting:
         for _ in range(2):
             first = registered(plane, "b", coming("b", 1))
             assert (first.forgotten, first.untouched) == ((APP,), ())
-        assert plane.core.problem_of(APP, now_ns=plane.now_ns) is None
+        assert plane.view.problem_of(APP, now_ns=plane.now_ns) is None
         assert registered(plane, "b", node_register("b")).forgotten == ()
         assert forgotten(plane, "b") == ()
 
@@ -117,7 +117,7 @@ class TestForgetting:
         plane.next_leader()
         first = registered(plane, "a", message)
         assert first.forgotten == (APP,)
-        assert plane.core.kept_job_ids() == ["trains"]
+        assert plane.view.kept_job_ids() == ["trains"]
 
     def test_what_nobody_knows_is_not_forgotten(self, plane: Plane) -> None:
         """A slip of the keyboard is told."""
@@ -130,7 +130,7 @@ class TestForgetting:
         plane.draw(job_id="trains")
         plane.ask(forget("trains"))
         plane.next_leader()
-        assert plane.core.job_ids() == [APP]
+        assert plane.view.job_ids() == [APP]
         assert "jobs/1" in plane.store
         assert "jobs/2" not in plane.store
 
@@ -150,7 +150,7 @@ class TestForgettingNodes:
         answer = told(AwayNodeForgotten, plane.ask(forget_node()))
         assert (answer.request_id, answer.node_id) == (8, "b")
         assert node_path("b") not in plane.store
-        summaries = plane.core.node_summaries(now_ns=plane.now_ns)
+        summaries = plane.view.node_summaries(now_ns=plane.now_ns)
         assert [node.node_id for node in summaries] == ["a"]
         plane.next_leader()
         assert not plane.core.is_settled(now_ns=plane.now_ns)

@@ -55,7 +55,7 @@ def kept(
 
 def problem(plane: Plane, job_id: str = APP) -> StateUnavailableError | None:
     """Return what is said of a job now."""
-    return plane.core.problem_of(job_id, now_ns=plane.now_ns)
+    return plane.view.problem_of(job_id, now_ns=plane.now_ns)
 
 
 class TestKept:
@@ -69,8 +69,8 @@ class TestKept:
         assert found is not None
         assert "a keeps its rows as of batch 7 aside" in str(found)
         assert problem(plane, "trains") is None
-        assert plane.core.kept_job_ids() == [APP]
-        assert plane.core.job_ids() == []
+        assert plane.view.kept_job_ids() == [APP]
+        assert plane.view.job_ids() == []
 
     @pytest.mark.proves("W7")
     @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ class TestKept:
         plane.start_job()
         plane.hear(LINK_A, node_register("a", kept=(kept(APP),)))
         assert problem(plane) is None
-        assert plane.core.kept_job_ids() == []
+        assert plane.view.kept_job_ids() == []
 
     def test_rows_of_this_control_plane_are_not_kept(self) -> None:
         """A node that has yet to open them says so, too."""
@@ -172,9 +172,9 @@ class TestServingAnother:
         plane.hear(LINK_A, node_register("a"))
         effects = plane.hear(LINK_A, node_register("a", control_id="before"))
         assert ForgetNode(link=LINK_A, node_id="a") in effects
-        assert plane.core.node_at(LINK_A) is None
+        assert plane.view.node_at(LINK_A) is None
         plane.hear(LINK_A, node_register("a", store_id="new", control_id=None))
-        assert plane.core.node_at(LINK_A) == "a"
+        assert plane.view.node_at(LINK_A) == "a"
 
 
 class TestNothingKnown:

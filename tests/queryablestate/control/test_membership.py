@@ -113,7 +113,7 @@ class TestRegister:
         assert plane.step(StoreWritten()) == (
             SendToNode(link=LINK_A, message=registered()),
         )
-        assert plane.core.node_at(LINK_A) == "a"
+        assert plane.view.node_at(LINK_A) == "a"
 
     def test_a_known_name_costs_no_write(self) -> None:
         """A node that comes back is told at once what it answers for."""
@@ -134,7 +134,7 @@ class TestRegister:
             ForgetNode(link=LINK_A, node_id="a"),
             SendToNode(link=AGAIN, message=registered()),
         )
-        assert plane.core.node_at(LINK_A) is None
+        assert plane.view.node_at(LINK_A) is None
 
     def test_the_same_node_over_the_same_connection(self) -> None:
         """A node that asks to be sent what it lacks loses no question over it."""
@@ -185,8 +185,8 @@ class TestRegister:
         assert plane.step(LinkClosed(link=LINK_A)) == ()
         assert plane.step(LinkClosed(link=LINK_B)) == ()
         assert plane.step(StoreWritten()) == ()
-        assert plane.core.node_at(LINK_A) is None
-        assert plane.core.node_at(LINK_B) is None
+        assert plane.view.node_at(LINK_A) is None
+        assert plane.view.node_at(LINK_B) is None
 
     def test_only_the_last_of_several_questions_counts(self) -> None:
         """One question, one answer: by the positions that it was asked with last."""
@@ -241,7 +241,7 @@ class TestRegister:
         # One that has had to go is a new node when it is back, and waits for a place.
         assert is_refused_for_limit(plane.hear(LINK_A, node_register("a")))
         plane.next_leader()
-        assert [node.node_id for node in plane.core.node_summaries(now_ns=0)] == [
+        assert [node.node_id for node in plane.view.node_summaries(now_ns=0)] == [
             "b",
             "c",
         ]
@@ -427,4 +427,4 @@ class TestLost:
         assert plane.hear(LINK_A, applied("a", 1)) == []
         asked = WriterAsked(link=DRIVER, request=draw(), wall_clock_us=WALL_US)
         assert len(plane.step(asked)) == 1
-        assert plane.core.node_summaries(now_ns=0)[0].behind_counts == {APP: 0}
+        assert plane.view.node_summaries(now_ns=0)[0].behind_counts == {APP: 0}

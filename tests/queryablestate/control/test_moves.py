@@ -364,7 +364,7 @@ class TestReplicas:
         """S4: one write, and the other copies are asked."""
         plane, epoch = start("ab", replica_count=2)
         assert owners(plane) == ["ab", "ab", "ba", "ba"]
-        assert [one.copy_counts for one in plane.core.node_summaries(now_ns=0)] == [
+        assert [one.copy_counts for one in plane.view.node_summaries(now_ns=0)] == [
             {APP: 4},
             {APP: 4},
         ]
@@ -739,7 +739,7 @@ class TestDrain:
         plane.ask(commit(epoch, 0))
         effects = plane.hear(LINK_B, leave("b"))
         assert emptied("empty") not in sent(effects, LINK_B)
-        (one,) = [n for n in plane.core.node_summaries(now_ns=0) if n.is_draining]
+        (one,) = [n for n in plane.view.node_summaries(now_ns=0) if n.is_draining]
         assert one.node_id == "b"
         # To ask again changes nothing.
         assert plane.hear(LINK_B, leave("b")) == []
@@ -760,7 +760,7 @@ class TestDrain:
         assert isinstance(write, WriteStore)
         failed = StoreFailed(error=DidNotHappenError("no"), is_certain=True)
         assert plane.step(failed) == ()
-        assert not any(one.is_draining for one in plane.core.node_summaries(now_ns=0))
+        assert not any(one.is_draining for one in plane.view.node_summaries(now_ns=0))
         (write,) = plane.step(said)
         assert isinstance(write, WriteStore)
 
@@ -785,11 +785,11 @@ class TestDrain:
         effects = plane.hear(LINK_A, copied("a", 2, 2, 3))
         assert owners(plane) == ["a"] * 4
         assert emptied("empty") not in sent(effects, LINK_B)
-        (one,) = [n for n in plane.core.node_summaries(now_ns=0) if n.is_draining]
+        (one,) = [n for n in plane.view.node_summaries(now_ns=0) if n.is_draining]
         assert (one.copy_counts, one.is_needed) == ({}, True)
         effects = plane.ask(commit(epoch, 0, assignment_version=1))
         assert emptied("empty") in sent(effects, LINK_B)
-        (one,) = [n for n in plane.core.node_summaries(now_ns=0) if n.is_draining]
+        (one,) = [n for n in plane.view.node_summaries(now_ns=0) if n.is_draining]
         assert not one.is_needed
 
     @pytest.mark.proves("S2")
@@ -830,7 +830,7 @@ class TestDrain:
         plane.ask(drain("b", is_undone=True))
         record = assignment(plane)
         assert (record.joining, record.wanted) == ((), ())
-        assert not any(one.is_draining for one in plane.core.node_summaries(now_ns=0))
+        assert not any(one.is_draining for one in plane.view.node_summaries(now_ns=0))
 
     @pytest.mark.proves("S1")
     def test_nobody_can_take_over(self) -> None:
@@ -922,7 +922,7 @@ class TestDrain:
         told(DrainStarted, plane.ask(drain("b", is_undone=True)))
         plane.hear(LINK_B, node_register("b", positions={APP: 0}))
         told(DrainStarted, plane.ask(drain("b")))
-        (one,) = [n for n in plane.core.node_summaries(now_ns=0) if n.is_draining]
+        (one,) = [n for n in plane.view.node_summaries(now_ns=0) if n.is_draining]
         assert one.node_id == "b"
 
     def test_there_must_be_such_a_node(self) -> None:
@@ -958,4 +958,4 @@ class TestDrain:
         plane.step(LinkClosed(link=LINK_B))
         plane.write(write)
         plane.settle_rest(plane.step(StoreWritten()))
-        assert not any(one.is_draining for one in plane.core.node_summaries(now_ns=0))
+        assert not any(one.is_draining for one in plane.view.node_summaries(now_ns=0))

@@ -195,7 +195,7 @@ class TestRestoring:
         assert (state.snapshot_number, state.state_number) == (500, 1)
         assert (state.kind, state.generation, state.batch_id) == ("value", 3, 12)
         plane.next_leader()
-        assert plane.core.job_ids() == []
+        assert plane.view.job_ids() == []
         plane.start_nodes()
         later = sent(plane.settle(asked(restore_id="0c" * 16)), LINK_A)[-1]
         assert isinstance(later, LoadSnapshot)
@@ -205,17 +205,17 @@ class TestRestoring:
         """It is there when all have loaded, with all that belongs to it."""
         plane.settle(asked())
         plane.settle(loaded("a"))
-        assert plane.core.job_ids() == []
+        assert plane.view.job_ids() == []
         assert not any(path.startswith("jobs/") for path in plane.store)
         answer = told(JobRestored, plane.settle(loaded("b")))
         assert answer.node_ids == ("a", "b")
-        assert plane.core.job_ids() == [APP]
-        assert plane.core.state_names(APP) == ["aircraft", "delays"]
-        described = plane.core.describe(APP, "aircraft", wall_clock_us=WALL_US)
+        assert plane.view.job_ids() == [APP]
+        assert plane.view.state_names(APP) == ["aircraft", "delays"]
+        described = plane.view.describe(APP, "aircraft", wall_clock_us=WALL_US)
         assert described is not None
         assert (described.generation, described.batch_id) == (3, 12)
         plane.next_leader()
-        assert plane.core.state_names(APP) == ["aircraft", "delays"]
+        assert plane.view.state_names(APP) == ["aircraft", "delays"]
 
     def test_nodes_show_what_they_have_loaded_with_one_entry(
         self, plane: Plane
@@ -300,7 +300,7 @@ class TestRestoring:
         (entries,) = [m for m in sent(effects, LINK_A) if isinstance(m, ApplyEntries)]
         assert [entry.sequence for entry in entries.entries] == [62]
         plane.next_leader()  # the records fit each other
-        assert plane.core.state_names(APP) == ["aircraft", "delays"]
+        assert plane.view.state_names(APP) == ["aircraft", "delays"]
 
     def test_whoever_asks_again_is_told_that_it_is_done(self, plane: Plane) -> None:
         """By another leader, too; under another id the job is simply there."""
@@ -337,7 +337,7 @@ class TestFailing:
         effects = plane.settle(event)
         assert isinstance(refusal(effects), kind)
         assert kinds_of(sent(effects, LINK_B)) == [DropLoaded]
-        assert plane.core.job_ids() == []
+        assert plane.view.job_ids() == []
         plane.hear(LINK_A, node_register("a"))
         answer = told(JobRestored, restore(plane, restore_id="0c" * 16))
         assert answer.sequence == SEQUENCE + 1
@@ -353,7 +353,7 @@ class TestFailing:
         assert attempt != 1
         plane.settle(loaded("a", attempt=1))
         plane.settle(loaded("b", attempt=1))
-        assert plane.core.job_ids() == []
+        assert plane.view.job_ids() == []
         plane.settle(loaded("a", attempt=attempt))
         effects = plane.settle(loaded("b", attempt=attempt))
         assert told(JobRestored, effects).node_ids == ("a", "b")
@@ -404,7 +404,7 @@ class TestFailing:
         effects = plane.settle(loaded("b"))
         assert "has state already" in str(refusal(effects))
         assert kinds_of(sent(effects, LINK_B)) == [DropLoaded]
-        assert plane.core.state_names(APP) == ["aircraft"]
+        assert plane.view.state_names(APP) == ["aircraft"]
 
     def test_nodes_that_are_only_late_are_waited_for(self, plane: Plane) -> None:
         """A job is not given to the first that comes under a new leader."""

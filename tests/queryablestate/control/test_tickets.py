@@ -676,7 +676,7 @@ class TestDrop:
             AnswerWriter(link=DRIVER, message=StateDropDone(request_id=4)),
         ]
         assert dict(plane.core.locations) == {}
-        assert plane.core.state_names(APP) == []
+        assert plane.view.state_names(APP) == []
         assert state_path(1, 1) not in plane.store
 
     def test_what_is_not_there_is_said_not_to_be(self) -> None:

@@ -124,7 +124,7 @@ class TestUnusedTickets:
         plane = Plane()
         plane.start_job()
         pass_time(plane, 2 * UNUSED_NS)
-        assert plane.core.job_ids() == [APP]
+        assert plane.view.job_ids() == [APP]
 
     @pytest.mark.proves("B4")
     def test_a_thousand_of_them_refuse_no_new_job(self) -> None:
@@ -139,7 +139,7 @@ class TestUnusedTickets:
         assert "unused-0" not in job_ids(plane)
         plane.bind(plane.draw(), states=None)
         plane.bind(plane.draw(job_id="more"), job_id="more")
-        assert plane.core.job_ids() == [APP, "more"]
+        assert plane.view.job_ids() == [APP, "more"]
 
     def test_jobs_with_state_are_never_given_up(self) -> None:
         """A limit is a limit, and the error says what can be done."""
@@ -189,7 +189,7 @@ class TestDroppedStates:
             0
         ]
         assert first.forgotten == (APP,)  # type: ignore[union-attr]  # it is registered
-        assert plane.core.problem_of(APP, now_ns=plane.now_ns) is None
+        assert plane.view.problem_of(APP, now_ns=plane.now_ns) is None
         plane.hear(LINK_B, node_register("b"))
         assert decode_node(plane.store[node_path("b")]).forgotten == ()
 
@@ -219,7 +219,7 @@ class TestDroppedStates:
             0
         ]
         assert (first.forgotten, first.untouched) == ((), ("lost",))  # type: ignore[union-attr]  # it is registered
-        assert plane.core.problem_of("lost", now_ns=plane.now_ns) is not None
+        assert plane.view.problem_of("lost", now_ns=plane.now_ns) is not None
 
     @pytest.mark.proves("B4", "W7")
     def test_what_nodes_keep_of_it_keeps_it(self) -> None:

@@ -284,10 +284,10 @@ class TestLeading:
         proxy.lead(7)
         proxy.register()
         assert proxy.control.core is not None
-        assert proxy.control.core.node_at(LINK_A) == "a"
+        assert proxy.control.core.view.node_at(LINK_A) == "a"
         proxy.lead(8)
         assert proxy.cores == [True, False, True]
-        assert proxy.control.core.node_at(LINK_A) is None
+        assert proxy.control.core.view.node_at(LINK_A) is None
 
     def test_without_a_core_nothing_happens(self, proxy: Proxy) -> None:
         """One that speaks then is answered elsewhere."""
@@ -543,7 +543,7 @@ class TestStoreInDoubt:
         assert core is not None
         assert core._control.ticket_next == 2_001  # the write had happened
         doubtful.beat()
-        assert core.node_at(LINK_A) is None  # it is told to register again
+        assert core.view.node_at(LINK_A) is None  # it is told to register again
 
     def test_a_write_that_did_not_happen_costs_nobody_else(
         self, proxy: Proxy, store: FakeStore
