@@ -40,7 +40,7 @@ ENVIRONMENT_PREFIX: Final = "LODESTAR_"
 STANDBY_JOB: Final = "LODESTAR_STANDBY_JOB"
 """By it ``lodestar standby`` tells a driver what to contend for."""
 STANDBY_CONTROL: Final = "LODESTAR_STANDBY_CONTROL"
-"""A socket of ``lodestar standby``; a driver ends when its connection is closed."""
+"""A socket of ``lodestar standby``: a driver tells its state, and ends with it."""
 
 _OTHER_NAMES: Final = frozenset(
     {

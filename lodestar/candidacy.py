@@ -21,18 +21,17 @@ import math
 import os
 import queue
 import signal
-import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias, final
 
 from attrs import frozen
 
+from lodestar import output
 from lodestar.exit_codes import ExitCode
-from lodestar.guarded_command import GuardedCommand
+from lodestar.guarded_command import GuardedCommand, exit_code_of_command
 from lodestar.health import TellFailing
 from lodestar.health_checker import HealthChange, HealthChecker
-from lodestar.output import printable
 from lodestar.supervision import (
     BeliefRead,
     CommandEnded,
@@ -75,9 +74,6 @@ __all__ = [
     "next_until",
     "say",
 ]
-
-# A shell tells of a death by signal N as 128 + N.
-_SIGNAL_EXIT_CODE_BASE: Final = 128
 
 
 @frozen(kw_only=True)
@@ -141,7 +137,7 @@ def next_until(give_up_seconds: float, happenings: Happenings, job: str) -> _Hap
 
 def say(sentence: str) -> None:
     """Tell the user; standard output is the command's."""
-    print(f"lodestar elect: {printable(sentence)}", file=sys.stderr, flush=True)
+    output.say("elect", sentence)
 
 
 @final
@@ -333,9 +329,7 @@ class Candidacy:
                 say(f"ended {self._command[0]}, and resigned from {self._job}")
                 return ExitCode.DONE
             case None:
-                if return_code < 0:
-                    return _SIGNAL_EXIT_CODE_BASE - return_code
-                return return_code
+                return exit_code_of_command(return_code)
 
     def _supervise(
         self,

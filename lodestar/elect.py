@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import math
 import queue
-import shutil
 import time
 from argparse import Namespace
 from typing import TYPE_CHECKING, Final
@@ -36,6 +35,7 @@ from lodestar.candidacy import (
     say,
 )
 from lodestar.exit_codes import ExitCode
+from lodestar.guarded_command import check_command
 from lodestar.health import HealthConfig
 from lodestar.health_checker import HealthChecker
 from lodestar.signals import stop_signals
@@ -138,12 +138,7 @@ def _address(text: str) -> str:
 
 def _elect(arguments: Namespace) -> int:
     command = arguments.command
-    if not command:
-        message = "there is no command to run: write it last, after '--'"
-        raise ConfigurationError(message)
-    if shutil.which(command[0]) is None:
-        message = f"there is no command {command[0]!r}"
-        raise ConfigurationError(message)
+    check_command(command)
     health_config = _health_config(arguments)
     config = load_config(arguments)
     happenings: Happenings = queue.SimpleQueue()

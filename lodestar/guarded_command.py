@@ -1,25 +1,52 @@
-"""A command of ``lodestar elect`` in a process group of its own, under a guardian."""
+"""A command that a verb runs: in a process group of its own, under a guardian."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from lodestar import guardian
+from nameservice import ConfigurationError
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-__all__ = ["GuardedCommand"]
+__all__ = ["GuardedCommand", "check_command", "exit_code_of_command"]
+
+# A shell tells of a death by signal N as 128 + N.
+_SIGNAL_EXIT_CODE_BASE: Final = 128
+
+
+def check_command(command: Sequence[str]) -> None:
+    """
+    Return if there is such a command.
+
+    Raises:
+        ConfigurationError: If none was given, or it is not there.
+    """
+    if not command:
+        message = "there is no command to run: write it last, after '--'"
+        raise ConfigurationError(message)
+    if shutil.which(command[0]) is None:
+        message = f"there is no command {command[0]!r}"
+        raise ConfigurationError(message)
+
+
+def exit_code_of_command(return_code: int) -> int:
+    """Return what a verb ends with for a command, as a shell would."""
+    if return_code < 0:
+        return _SIGNAL_EXIT_CODE_BASE - return_code
+    return return_code
 
 
 @final

@@ -29,6 +29,7 @@ __all__ = [
     "pairs_text",
     "printable",
     "rounded_seconds",
+    "say",
     "size_text",
     "table_text",
     "timestamp_text",
@@ -59,6 +60,11 @@ def printable(text: str) -> str:
         else character.encode("unicode_escape").decode("ascii")
         for character in text
     )
+
+
+def say(verb: str, sentence: str) -> None:
+    """Tell a person on standard error what *verb* does, or why it did not."""
+    print(f"lodestar {verb}: {printable(sentence)}", file=sys.stderr, flush=True)
 
 
 def duration_text(seconds: float | None) -> str:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from lodestar.exit_codes import ExitCode, exit_code_of
-from lodestar.output import printable
+from lodestar.output import say
 from lodestar.verbs import SERVING_VERBS
 from nameservice import NameServiceError, RemoteProtocolError, configure_logging
 
@@ -40,16 +40,12 @@ def run(parsed: argparse.Namespace) -> int:
         is_serving = parsed.verb in {"elect", "standby", *SERVING_VERBS}
         return ExitCode.FAILED if is_serving else ExitCode.DONE
     except KeyboardInterrupt:
-        _complain(parsed.verb, "interrupted")
+        say(parsed.verb, "interrupted")
         return ExitCode.FAILED
     except (NameServiceError, OSError) as error:
         notes = [*getattr(error, "__notes__", ())]
         if isinstance(error, RemoteProtocolError) and error.reason in _NOT_UNDERSTOOD:
             notes.append("the other side may run an earlier version: upgrade it first")
-        _complain(parsed.verb, "; ".join((str(error), *notes)))
+        say(parsed.verb, "; ".join((str(error), *notes)))
         return exit_code_of(error)
     return code
-
-
-def _complain(verb: str, sentence: str) -> None:
-    print(f"lodestar {verb}: {printable(sentence)}", file=sys.stderr)

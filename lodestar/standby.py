@@ -13,14 +13,9 @@ import contextlib
 import math
 import os
 import queue
-import shutil
 import signal
-import socket
-import sys
-import tempfile
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeAlias, final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from haservices.config import ENVIRONMENT_PREFIX, STANDBY_CONTROL, STANDBY_JOB
 from lodestar.arguments import (
@@ -31,11 +26,12 @@ from lodestar.arguments import (
     positive_count,
     positive_seconds,
 )
+from lodestar.driver_control import DriverControl, DriverWatch
 from lodestar.exit_codes import ExitCode
-from lodestar.guarded_command import GuardedCommand
-from lodestar.output import printable
+from lodestar.guarded_command import GuardedCommand, check_command, exit_code_of_command
+from lodestar.metrics import add_metrics_option, metrics_of
+from lodestar.output import say
 from lodestar.signals import stop_signals
-from nameservice import ConfigurationError
 
 
 if TYPE_CHECKING:
@@ -45,14 +41,13 @@ if TYPE_CHECKING:
     from lodestar.verbs import Verbs
 
 
-__all__ = ["DriverControl", "add_verbs"]
+__all__ = ["add_verbs"]
 
 _GRACE_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 1.0
 _PAUSE_SECONDS_MAX: Final = 30.0
 # A command that has run this long has not failed because of how it was started.
 _SETTLED_SECONDS: Final = 60.0
-_SIGNAL_EXIT_CODE_BASE: Final = 128
 
 _Happening: TypeAlias = "signal.Signals | int"
 """A signal to us; or the command's return code, negative for a signal."""
@@ -88,55 +83,14 @@ def add_verbs(verbs: Verbs) -> None:
         help="how long COMMAND may take to end before it is killed "
         "(default: %(default)g)",
     )
+    add_metrics_option(parser)
     add_name_service_options(parser, contends=True)
     add_log_option(parser, "warning")
 
 
-@final
-class DriverControl:
-    """
-    Where a driver connects, to be told to end.  A context manager.
-
-    Attributes:
-        path: Of the socket.
-    """
-
-    def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="lodestar-standby-")
-        self.path = str(Path(self._directory.name) / "control")
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self.path)
-        # A driver is connected as soon as it is in this queue: nothing is to be said
-        # to it before `stop`.
-        self._listener.listen()
-        self._listener.setblocking(False)  # noqa: FBT003 (a name would be refused)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.close()
-        self._directory.cleanup()
-
-    def stop(self) -> bool:
-        """Tell the driver to end; return whether there is one that hears of it."""
-        is_heard = False
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                connection, _ = self._listener.accept()
-                connection.close()
-                is_heard = True
-        return is_heard
-
-
 def _standby(arguments: Namespace) -> int:
     command = arguments.command
-    if not command:
-        message = "there is no command to run: write it last, after '--'"
-        raise ConfigurationError(message)
-    if shutil.which(command[0]) is None:
-        message = f"there is no command {command[0]!r}"
-        raise ConfigurationError(message)
+    check_command(command)
     config = load_config(arguments)
     environment = {
         ENVIRONMENT_PREFIX + name.upper(): str(value)
@@ -145,12 +99,17 @@ def _standby(arguments: Namespace) -> int:
     left = math.inf if arguments.restarts is None else arguments.restarts
     pause_seconds = _PAUSE_SECONDS
     happenings: queue.SimpleQueue[_Happening] = queue.SimpleQueue()
-    with stop_signals(happenings.put):
+    watch = DriverWatch(arguments.job, _say)
+    with stop_signals(happenings.put), metrics_of(arguments, watch):
         while True:
             _say(f"running {command[0]} for {arguments.job}")
             began_seconds = time.monotonic()
             return_code = _run(
-                command, environment, happenings, grace_seconds=arguments.grace_seconds
+                command,
+                environment,
+                happenings,
+                watch,
+                grace_seconds=arguments.grace_seconds,
             )
             if return_code is None:
                 _say(f"ended {command[0]}")
@@ -160,10 +119,11 @@ def _standby(arguments: Namespace) -> int:
             if time.monotonic() - began_seconds >= _SETTLED_SECONDS:
                 pause_seconds = _PAUSE_SECONDS
             if left <= 0:
-                return _exit_code(return_code)
+                return exit_code_of_command(return_code)
             left -= 1
+            exit_code = exit_code_of_command(return_code)
             _say(
-                f"{command[0]} ended with {_exit_code(return_code)}: starting it again "
+                f"{command[0]} ended with {exit_code}: starting it again "
                 f"in {pause_seconds:g} s"
             )
             with contextlib.suppress(queue.Empty):
@@ -176,11 +136,13 @@ def _run(
     command: Sequence[str],
     environment: Mapping[str, str],
     happenings: queue.SimpleQueue[_Happening],
+    watch: DriverWatch,
     *,
     grace_seconds: float,
 ) -> int | None:
     """Return how *command* has ended, or None if that was because of a signal to us."""
-    with DriverControl() as control:
+    with DriverControl(watch.told) as control:
+        watch.started()
         running = GuardedCommand(
             command,
             environment=os.environ | environment | {STANDBY_CONTROL: control.path},
@@ -202,13 +164,8 @@ def _run(
             return None
         finally:
             running.close()
-
-
-def _exit_code(return_code: int) -> int:
-    if return_code < 0:
-        return _SIGNAL_EXIT_CODE_BASE - return_code
-    return return_code
+            watch.ended()
 
 
 def _say(sentence: str) -> None:
-    print(f"lodestar standby: {printable(sentence)}", file=sys.stderr, flush=True)
+    say("standby", sentence)

@@ -234,6 +234,12 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
             "Processes that ended, and were started again."
         ),
     },
+    "standby": {
+        "warm": Figure("1 if the driver contends or leads, 0 if it warms up or stops."),
+        "leading": Figure("1 if the driver leads."),
+        "epoch": Figure("Of its leadership; 0 while it does not lead."),
+        "drivers_started_total": Figure("How often a driver was started."),
+    },
     "gateway": {
         "uptime_seconds": Figure("Since the gateway was started."),
         "connections": Figure("Connections that are open."),
@@ -274,6 +280,7 @@ FAMILIES: Final[Mapping[str, tuple[Family, ...]]] = {
         ),
     ),
     "sql": (),
+    "standby": (),
     "gateway": (
         Family("answers_", "status", "answers", "Answers, by their status."),
         Family(
@@ -291,6 +298,7 @@ INFO: Final[Mapping[str, tuple[str, ...]]] = {
     "node": ("node_id", "address"),
     "gateway": ("url",),
     "sql": (),
+    "standby": ("job",),
 }
 """Figures that are text: labels of ``lodestar_ROLE_info``, whose value is 1."""
 
@@ -300,6 +308,7 @@ LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
     "node": {},
     "gateway": {},
     "sql": {},
+    "standby": {},
 }
 """Figures that are no metric, and why."""
 
@@ -322,6 +331,7 @@ OTHERS: Final[Mapping[str, Mapping[str, str]]] = {
         LATENCIES: "From a question to its answer on the node, by kind; a histogram.",
     },
     "sql": {},
+    "standby": {},
     "gateway": {
         LATENCIES: "From a request to the end of its answer, by kind; a histogram.",
     },

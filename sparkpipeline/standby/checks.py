@@ -33,6 +33,7 @@ _NOT_ATOMIC_MANAGER: Final = "FileSystemBasedCheckpointFileManager"
 _SCHEMES: Final = frozenset({"file", "hdfs", "viewfs", "abfs", "abfss"})
 _PROBE_PREFIX: Final = ".lodestar-probe-"
 _TEMPORARY_PREFIX: Final = "temporary-"
+_WITH_BATCHES: Final = "MicroBatchExecution"
 
 
 def check_settings(spark: SparkSession) -> None:
@@ -103,17 +104,24 @@ def check_query(spark: SparkSession, query: StreamingQuery) -> None:
 
     Raises:
         ConfigurationError: As `check_settings` and `check_checkpoint`, or if the query
-            has a temporary checkpoint.
+            has a temporary checkpoint or no micro-batches.
     """
     check_settings(spark)
     java_query: Any = query._jsq  # noqa: SLF001 (there is no other way to it)
     try:
-        location = str(java_query.streamingQuery().resolvedCheckpointRoot())
+        execution = java_query.streamingQuery()
+        kind = str(execution.getClass().getSimpleName())
+        location = str(execution.resolvedCheckpointRoot())
     except (Py4JError, AttributeError) as error:
         raise ConfigurationError(
             "this version of Spark does not tell where a query keeps its checkpoint: "
             "use 4.0 to 4.3"
         ) from error
+    if not kind.endswith(_WITH_BATCHES):
+        raise ConfigurationError(
+            f"a query of the application runs as {kind}, which has no batches that "
+            "could be guarded: give it a trigger of micro-batches"
+        )
     if location.rpartition("/")[2].startswith(_TEMPORARY_PREFIX):
         raise ConfigurationError(
             "a query of the application has a temporary checkpoint, which no standby "

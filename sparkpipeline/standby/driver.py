@@ -68,6 +68,7 @@ from sparkpipeline.standby.core import (
 from sparkpipeline.standby.fuse import HALT_EXIT_CODE, JVMFuse
 from sparkpipeline.standby.leadership import StandbyLeadership
 from sparkpipeline.standby.queries import (
+    is_collision,
     queries_of,
     stop_queries,
     watch_queries,
@@ -197,10 +198,16 @@ class Driver:
         """
         try:
             self._check_record()
-            with stop_requests(lambda: self._happenings.put(StopRequested())):
+            with stop_requests(
+                lambda: self._happenings.put(StopRequested())
+            ) as tell_state:
                 self._log.info("standby.warming")
                 self._start_thread("warm-up", self._warm)
+                told: StandbyState | None = None
                 while self._core.state is not StandbyState.ENDED:
+                    if told is not self._core.state:
+                        told = self._core.state
+                        tell_state(told.value, self._epoch())
                     self._turn()
         finally:
             self._withdraw()
@@ -227,6 +234,10 @@ class Driver:
         self._step(self._event(happening))
         self._watch()
 
+    def _epoch(self) -> int | None:
+        leadership = self._leadership
+        return None if leadership is None else leadership.epoch
+
     def _timeout_seconds(self) -> float:
         """Return how long to wait; never long, for a signal may be seen late."""
         if self._core.state in {StandbyState.LEADING, StandbyState.STOPPING}:
@@ -247,6 +258,9 @@ class Driver:
             error = lodestar_error(happening.happening) or happening.happening
             if isinstance(error, LeadershipLostError):
                 return Fenced()  # a batch was refused, which is no failure
+            if happening.leadership.is_beside_another and is_collision(error):
+                self._log.warning("standby.collided", epoch=happening.leadership.epoch)
+                return Fenced()  # nor is this: the driver before us still stops
             return self._failed(error)
         if isinstance(happening, Exception):
             if isinstance(happening, AuthenticationError | ConfigurationError):
@@ -424,7 +438,11 @@ class Driver:
                 one.contender_id == predecessor and predecessor != own
                 for one in contenders
             )
-            if not is_there or time.monotonic() >= give_up_seconds:
+            if not is_there:
+                break
+            if time.monotonic() >= give_up_seconds:
+                leadership.is_beside_another = True
+                self._log.warning("standby.waited_in_vain", epoch=leadership.epoch)
                 break
             if leadership.lost.wait(_POLL_SECONDS):
                 return False

@@ -65,6 +65,7 @@ class StandbyLeadership:
             begin with ``standby/`` are the driver's.
         lost: Set once the leadership is revoked.  Belief may lapse before that, and
             come back: ask `check` where it matters.
+        is_beside_another: Whether the driver before us may still finish a batch.
     """
 
     def __init__(
@@ -98,9 +99,11 @@ class StandbyLeadership:
         self._is_stopping = False
         self._running_count = 0
         self._checked: set[str] = set()
+        self._guarded: set[str] = set()
         self._finished: dict[str, int] = {}
         self._stop_callbacks: list[Callable[[], None]] = []
         self.session = session
+        self.is_beside_another = False
         self.lost = threading.Event() if lost is None else lost
 
     @property
@@ -204,6 +207,7 @@ class StandbyLeadership:
             LeadershipLostError: If *action* was not called: another driver leads, or
                 we are stopping.
         """
+        self._guarded.add(query_id)
         while True:
             self._claim(query_id, run_id, batch_id)
             with self._changed:
@@ -235,6 +239,10 @@ class StandbyLeadership:
         """Return when no guarded function runs."""
         with self._changed:
             self._changed.wait_for(lambda: self._running_count == 0)
+
+    def is_guarded(self, query_id: str) -> bool:
+        """Return whether a batch of that query has come to a guard."""
+        return query_id in self._guarded
 
     def finished_batch(self, query_id: str) -> int | None:
         """Return the last batch whose guarded function has returned, or None."""

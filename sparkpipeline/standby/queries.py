@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, final
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -18,9 +19,13 @@ if TYPE_CHECKING:
     from sparkpipeline.standby.leadership import StandbyLeadership
 
 
-__all__ = ["queries_of", "stop_queries", "watch_queries"]
+__all__ = ["is_collision", "queries_of", "stop_queries", "watch_queries"]
 
 _POLL_SECONDS: Final = 0.02
+_COLLISIONS: Final = (
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "Multiple streaming queries are concurrently using",
+)
 
 
 def queries_of(started: Any) -> Sequence[StreamingQuery]:
@@ -82,18 +87,32 @@ def stop_queries(
 
     *leadership* refuses batches by now.  A batch that no guard knows of is finished if
     Spark says so before it begins the next one; else it comes again.
+
+    Raises:
+        Exception: What the first of them could not be stopped for.
     """
-    for query in queries:
+
+    def stop(query: StreamingQuery) -> None:
         _finish_batch(query, leadership)
-    for query in queries:
         query.stop()
+
+    # At once: what no guard refuses would begin batches while others are waited for.
+    with ThreadPoolExecutor(max(len(queries), 1), "standby-stop") as threads:
+        for stopping in [threads.submit(stop, query) for query in queries]:
+            stopping.result()
     leadership.wait_until_idle()
+
+
+def is_collision(error: Exception) -> bool:
+    """Return whether a query has failed because another driver runs it, too."""
+    return any(words in str(error) for words in _COLLISIONS)
 
 
 def _finish_batch(query: StreamingQuery, leadership: StandbyLeadership) -> None:
     """Return when the batch that *query* is in is committed, or was refused."""
-    leadership.wait_until_idle()
     before = _last_batch(query)
+    if leadership.is_guarded(str(query.id)):
+        leadership.wait_until_idle()
     while query.isActive and query.status["isTriggerActive"]:
         done = _last_batch(query)
         finished = leadership.finished_batch(str(query.id))

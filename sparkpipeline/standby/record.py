@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
@@ -93,8 +94,22 @@ def check_record(
 
 
 def code_version(application: Callable[..., Any]) -> str:
-    """Return what tells the file that *application* is in apart from another one."""
-    source = inspect.getsourcefile(inspect.unwrap(application))
-    assert source is not None
-    digest = hashlib.sha256(Path(source).read_bytes())
-    return digest.hexdigest()[:_VERSION_LENGTH]
+    """
+    Return what tells the file that *application* is in apart from another one.
+
+    Raises:
+        ConfigurationError: If it is in no file, as in a shell.
+    """
+    function: Any = inspect.unwrap(application)
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    if not (inspect.isroutine(function) or inspect.isclass(function)):
+        function = type(function)  # an object that is called
+    try:
+        content = Path(inspect.getsourcefile(function) or "").read_bytes()
+    except (TypeError, OSError) as error:
+        raise ConfigurationError(
+            f"{application!r} is in no file whose digest could be its version: pass "
+            "version=…"
+        ) from error
+    return hashlib.sha256(content).hexdigest()[:_VERSION_LENGTH]

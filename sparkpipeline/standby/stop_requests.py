@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from haservices.config import STANDBY_CONTROL
 from nameservice import get_logger
@@ -17,13 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-__all__ = ["stop_requests"]
+__all__ = ["TellState", "stop_requests"]
+
+TellState: TypeAlias = "Callable[[str, int | None], None]"
+"""Tells ``lodestar standby``, if we run under it, our state and epoch."""
 
 
 @contextlib.contextmanager
-def stop_requests(notify: Callable[[], None]) -> Iterator[None]:
+def stop_requests(notify: Callable[[], None]) -> Iterator[TellState]:
     """
-    Call *notify* for each request to end, within the block.
+    Call *notify* for each request to end, within the block; yield what tells our state.
 
     A signal is for one process, and ``spark-submit`` is two: the JVM would end at once
     where Python finishes its batch.  So ``lodestar standby`` asks by closing a
@@ -32,8 +36,8 @@ def stop_requests(notify: Callable[[], None]) -> Iterator[None]:
     Args:
         notify: Called on the main thread within a signal, or on a thread of ours.
     """
-    with _signals(notify), _control(notify):
-        yield
+    with _signals(notify), _control(notify) as tell:
+        yield tell
 
 
 @contextlib.contextmanager
@@ -54,11 +58,11 @@ def _signals(notify: Callable[[], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _control(notify: Callable[[], None]) -> Iterator[None]:
+def _control(notify: Callable[[], None]) -> Iterator[TellState]:
     """Call *notify* when ``lodestar standby``, if we run under it, says so or ends."""
     path = os.environ.get(STANDBY_CONTROL)
     if path is None:
-        yield
+        yield _tell_none
         return
     is_over = threading.Event()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -69,8 +73,14 @@ def _control(notify: Callable[[], None]) -> Iterator[None]:
             get_logger(component="standby").warning(
                 "standby.uncontrolled", path=path, error=str(error)
             )
-            yield
+            yield _tell_none
             return
+
+        def tell(state: str, epoch: int | None) -> None:
+            line = json.dumps({"state": state, "epoch": epoch}).encode() + b"\n"
+            # It is for people: rather lost than waited for.
+            with contextlib.suppress(OSError):
+                connection.send(line, socket.MSG_DONTWAIT)
 
         def wait() -> None:
             with contextlib.suppress(OSError):
@@ -81,8 +91,13 @@ def _control(notify: Callable[[], None]) -> Iterator[None]:
         thread = threading.Thread(target=wait, name="standby-control", daemon=True)
         thread.start()
         try:
-            yield
+            yield tell
         finally:
             is_over.set()
-            connection.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
             thread.join()
+
+
+def _tell_none(_state: str, _epoch: int | None) -> None:
+    """Do nothing: we do not run under ``lodestar standby``."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+import urllib.request
+from pathlib import Path
 
 import pytest
 
+from tests.deploy.serving import metrics_url, status_of
 from tests.lodestar.running import Running, run
+from tests.recording import wait_until
 
 
 pytestmark = pytest.mark.shells
@@ -20,6 +25,17 @@ with socket.socket(socket.AF_UNIX) as control:
     control.connect(os.environ["LODESTAR_STANDBY_CONTROL"])
     print("connected", flush=True)
     print("closed", control.recv(1), flush=True)
+"""
+# Tells its state as a driver does, step by step, when it is told to.
+TELLING = """
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as control:
+    control.connect(os.environ["LODESTAR_STANDBY_CONTROL"])
+    for state, epoch in (("warming", None), ("warm", None), ("leading", 7)):
+        control.send(json.dumps({"state": state, "epoch": epoch}).encode() + b"\\n")
+        open(sys.argv[1]).read()
+    control.send(b"no JSON\\n" + b"x" * 5_000)
+    control.recv(1)
 """
 LISTENING = shlex.join([sys.executable, "-c", PROGRAM])
 DEAF = "trap 'echo TERM' TERM; echo running; while :; do sleep 600 & wait; done"
@@ -82,3 +98,31 @@ class TestStandby:
         assert "write it last, after '--'" in result.err
         result = run("standby", "flights", *at, "--", "no-such-command")
         assert "there is no command 'no-such-command'" in result.err
+
+    def test_it_is_seen_whether_a_driver_is_warm(
+        self, at: tuple[str, ...], tmp_path: Path
+    ) -> None:
+        """H1: ``/readyz`` and standard error follow what the driver says."""
+        go_on = tmp_path / "go-on"
+        os.mkfifo(go_on)
+        command = ("--", sys.executable, "-c", TELLING, str(go_on))
+        with Running(
+            *("standby", "flights", *at, "--metrics", "0", "--log-level", "info"),
+            *("--restarts", "1", *command),
+        ) as one:
+            url = metrics_url(one)
+            one.err.until("the driver is warming up")
+            assert status_of(f"{url}/readyz") == 503
+            assert status_of(f"{url}/healthz") == 200
+            go_on.write_text("")
+            one.err.until("the driver is warm, and contends for flights")
+            wait_until(lambda: status_of(f"{url}/readyz") == 200)
+            go_on.write_text("")
+            one.err.until("the driver leads flights, epoch 7")
+            with urllib.request.urlopen(f"{url}/metrics", timeout=60) as found:
+                text = found.read().decode()
+            assert 'lodestar_standby_info{job="flights"} 1.0' in text
+            # What is no word of a driver ends its connection, and so the driver.
+            go_on.write_text("")
+            one.err.until("starting it again")
+            assert one.end().exit_code == 0

@@ -20,6 +20,7 @@ from haservices.metrics.figures import (
     metric_name,
 )
 from haservices.testing import LeaderServer, ServerConfig
+from lodestar.driver_control import DriverWatch
 from nameservice.observation import Observable
 from queryablestate.gateway import GatewayServer
 from queryablestate.local_cluster import LocalStateCluster
@@ -37,6 +38,7 @@ _COUNTING = {
     "node": ("queryablestate/node/server.py",),
     "sql": ("queryablestate/sql/server.py",),
     "gateway": ("queryablestate/gateway/boundary.py",),
+    "standby": ("lodestar/driver_control.py",),
 }
 _COUNTED = re.compile(r'(?:\.count|\._count|_counts)[\[(]f?"([a-z_]+?)_?(?:\{|")')
 _PAGE = ROOT / "docs" / "reference" / "metrics.md"
@@ -79,6 +81,7 @@ def figures() -> Iterator[dict[str, set[str]]]:
             "node": cluster.nodes[0],
             "gateway": gateway,
             "sql": sql,
+            "standby": DriverWatch("flights", print),
         }
         yield {
             role: set(one.observe().figures) for role, one in sorted(observed.items())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from typing import Final, final
+from functools import partial
+from typing import Any, Final, final
 
 import pytest
 
@@ -299,10 +300,17 @@ class TestGuarding:
         assert guarded_functions == [function]
 
 
+@pytest.mark.proves("H4")
 class TestRecord:
     RECORD: Final = DriverRecord(
         application="flights", version="1", contender_id=None, epoch=1
     )
+
+    class Called:
+        """An application that is an object."""
+
+        def __call__(self) -> None:
+            """Be called."""
 
     def refusal(self, **changes: str | bool) -> str:
         """Return how a driver is refused."""
@@ -317,12 +325,12 @@ class TestRecord:
         return str(refused.value)
 
     def test_another_application_is_refused(self) -> None:
-        """Two applications under one job id."""
+        """H4: two applications under one job id."""
         said = self.refusal(application="trains", is_other_version_admitted=True)
         assert "give each application a job id of its own" in said
 
     def test_another_version_is_refused_unless_it_is_admitted(self) -> None:
-        """A standby of another version of the code."""
+        """H4: a standby of another version of the code."""
         assert 'on_other_version="admit"' in self.refusal(version="2")
         check_record(
             self.RECORD,
@@ -337,3 +345,13 @@ class TestRecord:
         here = code_version(claim)
         assert here == code_version(Contender.lead)
         assert here != code_version(check_record)
+        assert code_version(partial(claim)) == here
+        assert code_version(self.Called()) == here
+
+    def test_what_is_in_no_file_has_no_version(self) -> None:
+        """H4: typed into a shell, it takes one that is given."""
+        namespace: dict[str, Any] = {}
+        exec("def typed(spark, leadership): ...", namespace)
+        for application in (namespace["typed"], partial(namespace["typed"]), print):
+            with pytest.raises(ConfigurationError, match="pass version="):
+                code_version(application)

@@ -159,6 +159,36 @@ class TestChecks:
             run(application, ha, ready)
 
 
+@pytest.mark.proves("H6")
+class TestKinds:
+    """H6: what cannot be stood by for is refused."""
+
+    def test_a_query_without_batches_is_refused(
+        self, ready: SparkSession, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """H6: a continuous query has no batch that a guard could refuse."""
+
+        def application(spark: SparkSession, _: StandbyLeadership) -> StreamingQuery:
+            return (
+                spark.readStream.format("rate")
+                .load()
+                .writeStream.format("noop")
+                .trigger(continuous="1 second")
+                .option("checkpointLocation", str(tmp_path))
+                .start()
+            )
+
+        with pytest.raises(ConfigurationError, match="has no batches"):
+            run(application, ha, ready)
+        assert ready.streams.active == []
+
+    def test_a_session_without_a_jvm_is_refused(self, ha: HAServices) -> None:
+        """H6: with Spark Connect the queries are where they cannot be ended."""
+        without: Any = object()
+        with pytest.raises(ConfigurationError, match="which Spark Connect does not"):
+            run(lambda _spark, _leadership: None, ha, without)
+
+
 @pytest.mark.proves("H1")
 class TestEnds:
     def test_queries_that_end_by_themselves_end_the_driver(
