@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, BinaryIO, Final, assert_never, final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, assert_never, final
 
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from queryablestate.schema.keys import ITEM_INDEX_SIZE_BYTES
 from queryablestate.schema.schema import (
     ArrayType,
     AtomicType,
@@ -24,12 +25,19 @@ from queryablestate.schema.schema import (
     DecimalType,
     Field,
     MapType,
+    StateKind,
     StructType,
 )
+from queryablestate.schema.values import ValueColumns
+
+
+if TYPE_CHECKING:
+    from queryablestate.client.routes import Route
 
 
 __all__ = [
     "ARROW_TYPES",
+    "ArrowPages",
     "ArrowStream",
     "arrow_rows",
     "arrow_schema",
@@ -78,10 +86,97 @@ def arrow_rows(
     )
     arrays = []
     for one, column in zip(schema_fields, columns, strict=True):
-        to_arrow = _to_arrow(one.type)
-        values = column if to_arrow is None else [to_arrow(value) for value in column]
-        arrays.append(pa.array(values, _arrow_type(one.type)))
+        arrays.append(_array(one.type, column))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(data_type: DataType, values: Sequence[Any]) -> pa.Array:
+    """Return *values* of a column as Arrow has them."""
+    to_arrow = _to_arrow(data_type)
+    if to_arrow is not None:
+        values = [to_arrow(value) for value in values]
+    return pa.array(values, _arrow_type(data_type))
+
+
+@final
+class ArrowPages:
+    """
+    Makes batches of rows as they are stored, column by column.
+
+    Args:
+        route: To the state.
+        fields: The columns that are wanted: of `queryablestate.client.frames.
+            frame_fields`, or constants.
+    """
+
+    def __init__(self, route: Route, fields: Sequence[Field]) -> None:
+        schema = route.schema
+        self._fields = fields
+        self._schema = arrow_schema(fields)
+        self._codec = route.key_codec
+        self._is_list = schema.kind is StateKind.LIST
+        self._is_map = schema.kind is StateKind.MAP
+        wanted = {one.name for one in fields}
+        self._key_fields = (*schema.key, *schema.map_key)
+        self._has_keys = any(one.name in wanted for one in self._key_fields)
+        self._value_fields = [one for one in schema.value if one.name in wanted]
+        self._columns = ValueColumns(
+            schema.value, [one.name for one in self._value_fields]
+        )
+
+    def batch(
+        self, rows: Sequence[tuple[bytes, bytes]], constants: Mapping[str, Any]
+    ) -> pa.RecordBatch:
+        """
+        Return *rows* as a batch of columns.
+
+        Args:
+            rows: Encoded keys and stored values; of a list state all items of each
+                list, one behind the other.
+            constants: Columns that have the same value in each row, by their names.
+
+        Raises:
+            RemoteProtocolError: If they are no rows of this state.
+        """
+        encoded = [key for key, _ in rows]
+        stored = self._columns.decode([value for _, value in rows])
+        arrays = {}
+        starts: list[int] = []
+        if self._is_list:
+            encoded, starts = _lists_of(encoded)
+        if self._has_keys:
+            codec = self._codec
+            keys = codec.all_columns if self._is_map else codec.columns
+            for one, values in zip(self._key_fields, keys(encoded), strict=True):
+                arrays[one.name] = _array(one.type, values)
+        for one, values in zip(self._value_fields, stored, strict=True):
+            array = _array(one.type, values)
+            if self._is_list:
+                array = pa.ListArray.from_arrays(
+                    pa.array([*starts, len(rows)], pa.int32()),
+                    array,
+                    type=_arrow_type(ArrayType(one.type)),
+                )
+            arrays[one.name] = array
+        for one in self._fields:
+            if one.name in constants:
+                value = pa.scalar(constants[one.name], _arrow_type(one.type))
+                arrays[one.name] = pa.repeat(value, len(encoded))
+        return pa.RecordBatch.from_arrays(
+            [arrays[one.name] for one in self._fields], schema=self._schema
+        )
+
+
+def _lists_of(encoded: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
+    """Return the key of each list, and which of the items is its first one."""
+    keys: list[bytes] = []
+    starts: list[int] = []
+    for place, one in enumerate(encoded):
+        key = one[:-ITEM_INDEX_SIZE_BYTES]
+        if not keys or keys[-1] != key:
+            keys.append(key)
+            starts.append(place)
+    return keys, starts
 
 
 def arrow_table(

@@ -49,12 +49,14 @@ from queryablestate.client.scanning import (
     bounds_of,
     map_bounds_of,
 )
+from queryablestate.client.walking import Walk
 from queryablestate.errors import (
     StateUnavailableError,
     UnknownJobError,
     UnknownKeyError,
     UnknownStateError,
 )
+from queryablestate.schema.schema import StateKind
 from queryablestate.wire.clients import JobsListed, StateDescribed, StatesListed
 
 
@@ -586,9 +588,8 @@ class AsyncQueryableStateClient:
 
         least = least_of(min_batch_id, min_generation)
         # One row more than is wanted tells whether there is another page.
-        pages = self._pages(
-            job_id, state_name, bounds, limit + 1, deadline_seconds, least
-        )
+        scan_of = self._in_key_order(bounds, limit + 1)
+        pages = self._pages(job_id, state_name, scan_of, deadline_seconds, least)
         found: list[ScannedPage] = []
         async for page in pages:
             found.append(page)
@@ -610,24 +611,26 @@ class AsyncQueryableStateClient:
         self._builder.route(
             job_id, state_name, self._builder.deadline_ns(deadline_seconds)
         )
-        pages = self._pages(job_id, state_name, bounds, limit, deadline_seconds, least)
-        return ((key, value) async for page in pages for _, key, value in page.rows)
+        scan_of = self._in_key_order(bounds, limit)
+        pages = self._pages(job_id, state_name, scan_of, deadline_seconds, least)
+        return (
+            row async for page in pages for row in page.route.decode_page(page.rows)
+        )
 
-    async def _pages(  # noqa: PLR0917 (only called from here)
+    async def _pages(
         self,
         job_id: str,
         state_name: str,
-        bounds: Callable[[Route], ScanBounds],
-        limit: int | None,
+        scan_of: Callable[[Route], Scan | Walk],
         deadline_seconds: float | None,
         least: Floor | None,
     ) -> AsyncIterator[ScannedPage]:
         deadline_ns = self._builder.deadline_ns(deadline_seconds)
         route = await self._route(job_id, state_name, deadline_ns)
-        scan = Scan(
-            bounds(route), limit=limit, page_row_count_max=self._shell.key_count_max
-        )
+        scan = scan_of(route)
         scan.begin(route)
+        if scan.is_over:  # what there is none of has columns, too
+            yield ScannedPage(route, (), (), is_last=True)
         while not scan.is_over:
             pages = self._builder.nodes(route, scan.wanted(), deadline_ns, least)
             await self._shell.run(*pages)
@@ -642,6 +645,23 @@ class AsyncQueryableStateClient:
             rows = scan.pop()
             yield ScannedPage(route, rows, readings, scan.is_over)
             deadline_ns = self._builder.deadline_ns(deadline_seconds)
+
+    def _in_key_order(
+        self, bounds: Callable[[Route], ScanBounds], limit: int | None
+    ) -> Callable[[Route], Scan]:
+        """Return what makes a scan of the rows within *bounds*."""
+        return lambda route: Scan(
+            bounds(route), limit=limit, page_row_count_max=self._shell.key_count_max
+        )
+
+    def _in_any_order(self, limit: int | None) -> Callable[[Route], Walk]:
+        """Return what makes a walk over all rows."""
+        return lambda route: Walk(
+            None,
+            limit=limit,
+            page_row_count_max=self._shell.key_count_max,
+            is_serial=route.schema.kind is StateKind.LIST,
+        )
 
     async def table(
         self,
@@ -706,8 +726,7 @@ class AsyncQueryableStateClient:
                     job_id,
                     state_name,
                     frame,
-                    _all_keys,
-                    frame.scan_limit,
+                    self._in_key_order(_all_keys, frame.scan_limit),
                     deadline_seconds,
                     least,
                 )
@@ -725,6 +744,7 @@ class AsyncQueryableStateClient:
         stop: object | None = None,
         limit: int | None = None,
         freshness: bool = False,
+        in_key_order: bool = True,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
         min_generation: int | None = None,
@@ -746,6 +766,8 @@ class AsyncQueryableStateClient:
             freshness: Whether columns tell as of when rows were read, at least:
                 ``_batch_id``, ``_age_seconds``, ``_generation``, unless the state has
                 a column of that name.
+            in_key_order: False if any order will do: a whole state is read in a third
+                of the time then.
             deadline_seconds: How long each page may take.
             min_batch_id: Wait until this batch is visible.
             min_generation: Whose batch; without it, of the present generation.
@@ -771,8 +793,14 @@ class AsyncQueryableStateClient:
         self._builder.route(
             job_id, state_name, self._builder.deadline_ns(deadline_seconds)
         )
+        is_whole = prefix is None and start is None and stop is None
+        scan_of: Callable[[Route], Scan | Walk] = (
+            self._in_any_order(limit)
+            if is_whole and not in_key_order
+            else self._in_key_order(bounds, limit)
+        )
         return self._batches(
-            job_id, state_name, frame, bounds, limit, deadline_seconds, least
+            job_id, state_name, frame, scan_of, deadline_seconds, least
         )
 
     async def _batches(  # noqa: PLR0917 (only called from here)
@@ -780,12 +808,11 @@ class AsyncQueryableStateClient:
         job_id: str,
         state_name: str,
         frame: Frame,
-        bounds: Callable[[Route], ScanBounds],
-        limit: int | None,
+        scan_of: Callable[[Route], Scan | Walk],
         deadline_seconds: float | None,
         least: Floor | None,
     ) -> AsyncIterator[Any]:
-        pages = self._pages(job_id, state_name, bounds, limit, deadline_seconds, least)
+        pages = self._pages(job_id, state_name, scan_of, deadline_seconds, least)
         is_first = True
         async for page in pages:
             batch = frame.take(page)

@@ -302,13 +302,14 @@ def page_of(pages: Sequence[ScannedPage], limit: int) -> StatePage:
         pages: What a scan for one row more than *limit* gave, up to the first rows.
         limit: How many rows the page may have.
     """
-    rows = [row for page in pages for row in page.rows]
+    # None but the last one has rows.
+    rows = list(pages[-1].rows) if pages else []
     readings = [reading for page in pages for reading in page.readings]
     oldest = min(readings, key=floor_of_reading, default=None)
     is_last = len(rows) <= limit and (not pages or pages[-1].is_last)
     del rows[limit:]
     return StatePage(
-        rows=[(key, value) for _, key, value in rows],
+        rows=pages[-1].route.decode_page(rows) if rows else [],
         # No key begins with another one: this is the least that sorts behind it.
         next_after=None if is_last else rows[-1][0] + b"\0",
         generation=None if oldest is None else oldest.generation,

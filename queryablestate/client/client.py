@@ -50,12 +50,14 @@ from queryablestate.client.scanning import (
     map_bounds_of,
 )
 from queryablestate.client.threads import QueryShell
+from queryablestate.client.walking import Walk
 from queryablestate.errors import (
     StateUnavailableError,
     UnknownJobError,
     UnknownKeyError,
     UnknownStateError,
 )
+from queryablestate.schema.schema import StateKind
 from queryablestate.wire.clients import JobsListed, StateDescribed, StatesListed
 
 
@@ -580,9 +582,8 @@ class QueryableStateClient:
 
         least = least_of(min_batch_id, min_generation)
         # One row more than is wanted tells whether there is another page.
-        pages = self._pages(
-            job_id, state_name, bounds, limit + 1, deadline_seconds, least
-        )
+        scan_of = self._in_key_order(bounds, limit + 1)
+        pages = self._pages(job_id, state_name, scan_of, deadline_seconds, least)
         found: list[ScannedPage] = []
         for page in pages:
             found.append(page)
@@ -604,24 +605,24 @@ class QueryableStateClient:
         self._builder.route(
             job_id, state_name, self._builder.deadline_ns(deadline_seconds)
         )
-        pages = self._pages(job_id, state_name, bounds, limit, deadline_seconds, least)
-        return ((key, value) for page in pages for _, key, value in page.rows)
+        scan_of = self._in_key_order(bounds, limit)
+        pages = self._pages(job_id, state_name, scan_of, deadline_seconds, least)
+        return (row for page in pages for row in page.route.decode_page(page.rows))
 
-    def _pages(  # noqa: PLR0917 (only called from here)
+    def _pages(
         self,
         job_id: str,
         state_name: str,
-        bounds: Callable[[Route], ScanBounds],
-        limit: int | None,
+        scan_of: Callable[[Route], Scan | Walk],
         deadline_seconds: float | None,
         least: Floor | None,
     ) -> Iterator[ScannedPage]:
         deadline_ns = self._builder.deadline_ns(deadline_seconds)
         route = self._route(job_id, state_name, deadline_ns)
-        scan = Scan(
-            bounds(route), limit=limit, page_row_count_max=self._shell.key_count_max
-        )
+        scan = scan_of(route)
         scan.begin(route)
+        if scan.is_over:  # what there is none of has columns, too
+            yield ScannedPage(route, (), (), is_last=True)
         while not scan.is_over:
             pages = self._builder.nodes(route, scan.wanted(), deadline_ns, least)
             self._shell.run(*pages)
@@ -636,6 +637,23 @@ class QueryableStateClient:
             rows = scan.pop()
             yield ScannedPage(route, rows, readings, scan.is_over)
             deadline_ns = self._builder.deadline_ns(deadline_seconds)
+
+    def _in_key_order(
+        self, bounds: Callable[[Route], ScanBounds], limit: int | None
+    ) -> Callable[[Route], Scan]:
+        """Return what makes a scan of the rows within *bounds*."""
+        return lambda route: Scan(
+            bounds(route), limit=limit, page_row_count_max=self._shell.key_count_max
+        )
+
+    def _in_any_order(self, limit: int | None) -> Callable[[Route], Walk]:
+        """Return what makes a walk over all rows."""
+        return lambda route: Walk(
+            None,
+            limit=limit,
+            page_row_count_max=self._shell.key_count_max,
+            is_serial=route.schema.kind is StateKind.LIST,
+        )
 
     def table(
         self,
@@ -699,8 +717,7 @@ class QueryableStateClient:
                     job_id,
                     state_name,
                     frame,
-                    _all_keys,
-                    frame.scan_limit,
+                    self._in_key_order(_all_keys, frame.scan_limit),
                     deadline_seconds,
                     least,
                 )
@@ -718,6 +735,7 @@ class QueryableStateClient:
         stop: object | None = None,
         limit: int | None = None,
         freshness: bool = False,
+        in_key_order: bool = True,
         deadline_seconds: float | None = None,
         min_batch_id: int | None = None,
         min_generation: int | None = None,
@@ -739,6 +757,8 @@ class QueryableStateClient:
             freshness: Whether columns tell as of when rows were read, at least:
                 ``_batch_id``, ``_age_seconds``, ``_generation``, unless the state has
                 a column of that name.
+            in_key_order: False if any order will do: a whole state is read in a third
+                of the time then.
             deadline_seconds: How long each page may take.
             min_batch_id: Wait until this batch is visible.
             min_generation: Whose batch; without it, of the present generation.
@@ -764,8 +784,14 @@ class QueryableStateClient:
         self._builder.route(
             job_id, state_name, self._builder.deadline_ns(deadline_seconds)
         )
+        is_whole = prefix is None and start is None and stop is None
+        scan_of: Callable[[Route], Scan | Walk] = (
+            self._in_any_order(limit)
+            if is_whole and not in_key_order
+            else self._in_key_order(bounds, limit)
+        )
         return self._batches(
-            job_id, state_name, frame, bounds, limit, deadline_seconds, least
+            job_id, state_name, frame, scan_of, deadline_seconds, least
         )
 
     def _batches(  # noqa: PLR0917 (only called from here)
@@ -773,12 +799,11 @@ class QueryableStateClient:
         job_id: str,
         state_name: str,
         frame: Frame,
-        bounds: Callable[[Route], ScanBounds],
-        limit: int | None,
+        scan_of: Callable[[Route], Scan | Walk],
         deadline_seconds: float | None,
         least: Floor | None,
     ) -> Iterator[Any]:
-        pages = self._pages(job_id, state_name, bounds, limit, deadline_seconds, least)
+        pages = self._pages(job_id, state_name, scan_of, deadline_seconds, least)
         is_first = True
         for page in pages:
             batch = frame.take(page)

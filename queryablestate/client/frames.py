@@ -13,6 +13,7 @@ from nameservice import ConfigurationError
 from nameservice.clock import MS_PER_SECOND
 from queryablestate.client.floors import Floor, floor_of_reading
 from queryablestate.errors import StateUnavailableError, TableTooLargeError
+from queryablestate.schema.keys import ITEM_INDEX_SIZE_BYTES
 from queryablestate.schema.schema import (
     ArrayType,
     AtomicType,
@@ -44,9 +45,6 @@ FRESHNESS: Final = (
     Field("_generation", AtomicType.BIGINT),
 )
 """Columns that tell as of when a row was read."""
-
-_ITEM_INDEX_SIZE_BYTES: Final = 8
-"""What stands behind the key in a row of a list state."""
 
 _RETRY_AFTER_SECONDS: Final = 0.1
 _NO_BATCH: Final = -1
@@ -85,10 +83,9 @@ class Frame:
         self._row_count = 0
         self._route: Route | None = None
         self._fields: tuple[Field, ...] = ()
-        self._places: tuple[int, ...] = ()
-        # Of a list state, the last key so far: its list may go on with the next page.
-        self._open_key = b""
-        self._open_rows: list[tuple[Any, ...]] = []
+        self._pages: Any = None
+        # Of a list state, the last list so far: it may go on with the next page.
+        self._open_rows: list[ScannedRow] = []
         self._oldest: Floor | None = None
         self._newest: Floor | None = None
         self._age_ms = 0
@@ -117,15 +114,13 @@ class Frame:
         if self._row_limit is not None and self._row_count > self._row_limit:
             raise TableTooLargeError(*self._state, self._row_limit)
         assert self._route is not None
-        schema = self._route.schema
-        if schema.kind is StateKind.LIST:
+        if self._route.schema.kind is StateKind.LIST:
             return self._batch(self._lists(page.rows))
-        return self._batch([row_columns(schema, key, row) for _, key, row in page.rows])
+        return self._batch(page.rows)
 
     def rest(self) -> Any:
         """Return what `take` has kept back as a batch; call it behind the last page."""
-        rows = [_as_lists(self._route, self._open_rows)] if self._open_rows else []
-        self._open_rows = []
+        rows, self._open_rows = self._open_rows, []
         return self._batch(rows)
 
     def table(self, batches: Sequence[Any]) -> Any:
@@ -137,7 +132,7 @@ class Frame:
         before = self._route
         if before is None:
             self._route = route
-            self._choose(route.schema)
+            self._choose(route)
         elif before is not route and before.state_number != route.state_number:
             raise StateUnavailableError(
                 *self._state,
@@ -146,8 +141,8 @@ class Frame:
                 "it was dropped and made anew while it was read; ask again",
             )
 
-    def _choose(self, schema: StateSchema) -> None:
-        fields = frame_fields(schema, has_freshness=self._has_freshness)
+    def _choose(self, route: Route) -> None:
+        fields = frame_fields(route.schema, has_freshness=self._has_freshness)
         places = {one.name: place for place, one in enumerate(fields)}
         names = list(places) if self._names is None else self._names
         for name in names:
@@ -157,53 +152,53 @@ class Frame:
                     f"{job_id}/{state_name} has no column {name!r}: name some of "
                     f"{', '.join(map(repr, places))}"
                 )
-        self._places = tuple(places[name] for name in names)
-        self._fields = tuple(fields[place] for place in self._places)
+        self._fields = tuple(fields[places[name]] for name in names)
+        self._pages = self._arrow.ArrowPages(route, self._fields)
 
-    def _lists(self, rows: Iterable[ScannedRow]) -> list[tuple[Any, ...]]:
-        """Return a row for each list that ends before the last of *rows*."""
-        assert self._route is not None
-        found = []
-        for encoded, key, row in rows:
-            list_key = encoded[:-_ITEM_INDEX_SIZE_BYTES]
-            if list_key != self._open_key and self._open_rows:
-                found.append(_as_lists(self._route, self._open_rows))
-                self._open_rows = []
-            self._open_key = list_key
-            self._open_rows.append(row_columns(self._route.schema, key, row))
-        return found
+    def _lists(self, rows: Sequence[ScannedRow]) -> list[ScannedRow]:
+        """Return the rows of all lists that end before the last of *rows*."""
+        if not rows:
+            return []
+        before, last_key = self._open_rows, _list_key(rows[-1])
+        place = len(rows)
+        while place and _list_key(rows[place - 1]) == last_key:
+            place -= 1
+        if not place and before and _list_key(before[-1]) == last_key:
+            before += rows  # it is one list, and goes on
+            return []
+        self._open_rows = list(rows[place:])
+        return [*before, *rows[:place]]
 
-    def _batch(self, rows: Sequence[tuple[Any, ...]]) -> Any:
-        if self._has_freshness:
-            freshness = self._freshness()
-            rows = [(*row, *freshness) for row in rows]
-        chosen = [tuple(row[place] for place in self._places) for row in rows]
-        batch = self._arrow.arrow_rows(self._fields, chosen)
+    def _batch(self, rows: Sequence[ScannedRow]) -> Any:
+        assert self._pages is not None
+        freshness = self._freshness() if self._has_freshness else {}
+        batch = self._pages.batch(rows, freshness)
         return batch.replace_schema_metadata(self._metadata())
 
-    def _freshness(self) -> tuple[Any, ...]:
-        """Return what the rows until now are as of, or a later batch."""
+    def _freshness(self) -> dict[str, Any]:
+        """Return what the rows until now are as of, or a later batch, by columns."""
         assert self._route is not None
-        assert self._oldest is not None
-        generation, batch_id = self._oldest
-        values = (
-            None if batch_id == _NO_BATCH else batch_id,
-            self._age_ms / MS_PER_SECOND,
-            generation,
-        )
+        values: tuple[Any, ...] = (None, None, None)
+        if self._oldest is not None:
+            generation, batch_id = self._oldest
+            values = (
+                None if batch_id == _NO_BATCH else batch_id,
+                self._age_ms / MS_PER_SECOND,
+                generation,
+            )
         own = {one.name for one in frame_fields(self._route.schema)}
-        return tuple(
-            value
+        return {
+            one.name: value
             for one, value in zip(FRESHNESS, values, strict=True)
             if one.name not in own
-        )
+        }
 
     def _metadata(self) -> dict[str, str]:
         """Return what everything until now was read as of."""
         job_id, state_name = self._state
         found = {"lodestar.job": job_id, "lodestar.state": state_name}
-        assert self._oldest is not None
-        assert self._newest is not None
+        if self._oldest is None or self._newest is None:
+            return found  # nothing was read: no row can be there
         for prefix, (generation, batch_id) in (
             ("lodestar.", self._oldest),
             ("lodestar.newest_", self._newest),
@@ -266,12 +261,8 @@ def row_columns(schema: StateSchema, key: Any, row: dict[str, Any]) -> tuple[Any
     return (*columns, *map_columns, *(row.get(one.name) for one in schema.value))
 
 
-def _as_lists(route: Route | None, rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Return the items of one list as one row, with a list for each value column."""
-    assert route is not None
-    columns = list(zip(*rows, strict=True))
-    key_count = len(route.schema.key)
-    return (*rows[0][:key_count], *map(list, columns[key_count:]))
+def _list_key(row: ScannedRow) -> bytes:
+    return row[0][:-ITEM_INDEX_SIZE_BYTES]
 
 
 def load_arrow() -> ModuleType:

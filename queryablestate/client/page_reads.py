@@ -144,7 +144,7 @@ class PageReads:
             result = (
                 decode_count(payload)
                 if isinstance(read.operation, CountKeys)
-                else read.route.decode_page(payload)
+                else read.route.page_rows(payload)
             )
         except RemoteProtocolError as error:
             self._outbox.fail(read, error)

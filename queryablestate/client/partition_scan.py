@@ -12,16 +12,14 @@ what it returns, however many key groups there are.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
-from nameservice import RemoteProtocolError, SystemClock
+from nameservice import SystemClock
 from queryablestate.client.builder import QueryBuilder, raise_error
 from queryablestate.client.requests import StaleRouteError
 from queryablestate.client.threads import QueryShell
-from queryablestate.schema.key_groups import group_of
+from queryablestate.client.walking import Walk, groups_by_node
 from queryablestate.schema.schema import StateKind
-from queryablestate.wire.questions import WalkRows
 
 
 if TYPE_CHECKING:
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["PartitionScanner"]
-
-_PAGE_ROW_COUNT_MAX: Final = 10_000
 
 
 @final
@@ -87,7 +83,8 @@ class PartitionScanner:
             NameServiceError: As `QueryableStateClient.get` does.
         """
         route = self._route(self._builder.deadline_ns(None))
-        return list(_by_node(route, None).values())
+        found = groups_by_node(route, range(len(route.owners)))
+        return [found[index] for index in sorted(found)]
 
     def rows(self, key_groups: Iterable[int]) -> Iterator[list[tuple[Any, ...]]]:
         """
@@ -105,38 +102,24 @@ class PartitionScanner:
         # Also for all that it takes to find out where key groups have moved.
         deadline_ns = self._builder.deadline_ns(None)
         route = self._route(deadline_ns)
-        left = [(tuple(sorted(key_groups)), b"")]
-        while left:
-            wanted, start = left.pop()
-            parts = list(_by_node(route, wanted).items())
-            for place, (node_index, groups) in enumerate(parts):
-                position: bytes | None = start
-                while position is not None:
-                    operation = WalkRows(
-                        key_groups=_runs_from(groups, position),
-                        start=position,
-                        limit=self._row_count,
-                    )
-                    (page,) = self._builder.nodes(
-                        route, [(node_index, operation)], deadline_ns, None
-                    )
-                    self._shell.run(page)
-                    if isinstance(page.error, StaleRouteError):
-                        break
-                    raise_error(page.error)
-                    yield _rows(route, page.result)
-                    following = page.next_start
-                    if following is not None and following <= position:
-                        raise RemoteProtocolError(
-                            "malformed", "a node goes on with a scan where it has been"
-                        )
-                    position = following
-                    deadline_ns = self._builder.deadline_ns(None)
-                if position is not None:  # by a new route: this one, and what follows
-                    left.append((_groups_from(groups, position), position))
-                    left += [(other, start) for _, other in parts[place + 1 :]]
-                    route = self._route(deadline_ns, route)
-                    break
+        walk = Walk(
+            key_groups,
+            limit=None,
+            page_row_count_max=self._shell.key_count_max,
+            is_serial=True,
+        )
+        walk.begin(route)
+        while not walk.is_over:
+            (page,) = self._builder.nodes(route, walk.wanted(), deadline_ns, None)
+            self._shell.run(page)
+            if isinstance(page.error, StaleRouteError):
+                route = self._route(deadline_ns, route)
+                walk.begin(route)
+                continue
+            raise_error(page.error)
+            walk.take(page.node_index, page.result, page.next_start)
+            yield _rows(route, walk.pop())
+            deadline_ns = self._builder.deadline_ns(None)
 
     def close(self) -> None:
         """Release everything.  Idempotent."""
@@ -148,45 +131,12 @@ class PartitionScanner:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def _row_count(self) -> int:
-        return min(self._shell.key_count_max, _PAGE_ROW_COUNT_MAX)
-
     def _route(self, deadline_ns: int, stale: Route | None = None) -> Route:
         read = self._builder.route(self._job_id, self._state_name, deadline_ns, stale)
         self._shell.run(read)
         raise_error(read.error)
         assert read.route is not None
         return read.route
-
-
-def _by_node(
-    route: Route, key_groups: Iterable[int] | None
-) -> dict[int, tuple[int, ...]]:
-    """Return those of *key_groups* (None for all) that each node is asked for."""
-    found: dict[int, list[int]] = {}
-    for group in range(len(route.owners)) if key_groups is None else key_groups:
-        found.setdefault(route.owners[group], []).append(group)
-    return {index: tuple(found[index]) for index in sorted(found)}
-
-
-def _groups_from(key_groups: tuple[int, ...], position: bytes) -> tuple[int, ...]:
-    """Return which of *key_groups* are not done at a storage key."""
-    first = group_of(position)
-    return key_groups[bisect_left(key_groups, first) :]
-
-
-def _runs_from(
-    key_groups: tuple[int, ...], position: bytes
-) -> tuple[tuple[int, int], ...]:
-    """Return likewise, the first and the last one of each run."""
-    runs: list[tuple[int, int]] = []
-    for group in _groups_from(key_groups, position):
-        if runs and group == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], group)
-        else:
-            runs.append((group, group))
-    return tuple(runs)
 
 
 def _rows(route: Route, page: Sequence[ScannedRow]) -> list[tuple[Any, ...]]:
@@ -196,7 +146,7 @@ def _rows(route: Route, page: Sequence[ScannedRow]) -> list[tuple[Any, ...]]:
     is_single = len(schema.key) == 1
     is_map_single = len(schema.map_key) == 1
     rows = []
-    for _, key, value in page:
+    for key, value in route.decode_page(page):
         map_columns: tuple[Any, ...] = ()
         if is_map:
             key, map_key = key  # noqa: PLW2901 (it is both of them)

@@ -131,7 +131,7 @@ class NodeRead:
         least: Wait until this batch is applied (rule Q2), or None.
         is_done: Whether it was answered, failed, or given up.
         error: Why it failed, or None; a `StaleRouteError` asks for a `RouteRead`.
-        result: The answer: the rows of a page, or a count.
+        result: The answer: the rows of a page as they are stored, or a count.
         next_start: Where a scan goes on, or None at its end.
         reading: As of what it was read.
         hold_until_ns: Not to be sent before; the core's.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from enum import Enum
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from attrs import frozen
 
@@ -248,28 +248,38 @@ class Route:
             )
         return rows
 
-    def decode_page(
-        self, payload: bytes | memoryview
-    ) -> list[tuple[bytes, Any, dict[str, Any]]]:
+    @staticmethod
+    def page_rows(payload: bytes | memoryview) -> list[tuple[bytes, bytes]]:
         """
-        Return the rows of a page: the encoded key, the key for the user, the value.
+        Return the rows of a page as they are stored: the encoded key, the value.
 
         Raises:
-            RemoteProtocolError: If *payload* is no page of this state.
+            RemoteProtocolError: If *payload* is no page.
         """
         flat = decode_keys(payload)
         if len(flat) % 2:
             raise RemoteProtocolError("malformed", "a page ends in mid-row")
-        values = self.value_codec.decode_rows(flat[1::2])
-        rows = []
-        for encoded, value in zip(flat[::2], values, strict=True):
-            assert value is not None
-            columns, rest = self.key_codec.split(encoded)
-            key = _bare(columns)
-            if self.schema.kind is StateKind.MAP:
-                key = (key, _bare(self.key_codec.decode_map_key(rest)))
-            rows.append((encoded, key, value))
-        return rows
+        return list(zip(flat[::2], flat[1::2], strict=True))
+
+    def decode_page(
+        self, rows: Sequence[tuple[bytes, bytes]]
+    ) -> list[tuple[Any, dict[str, Any]]]:
+        """
+        Return the keys for the user and the values of `page_rows`.
+
+        Raises:
+            RemoteProtocolError: If they are no rows of this state.
+        """
+        encoded = [key for key, _ in rows]
+        values = self.value_codec.decode_rows([stored for _, stored in rows])
+        is_map = self.schema.kind is StateKind.MAP
+        codec = self.key_codec
+        columns = codec.all_columns(encoded) if is_map else codec.columns(encoded)
+        count = len(self.schema.key)
+        keys = _bare_rows(columns[:count])
+        if is_map:
+            keys = list(zip(keys, _bare_rows(columns[count:]), strict=True))
+        return list(zip(keys, cast("Any", values), strict=True))
 
     def hashable(self, key: Any) -> Hashable:
         """Return *key* as it can stand in a dict: as given, or in its normal form."""
@@ -330,6 +340,11 @@ def information_of(description: StateDescription) -> StateInformation:
 
 def _names(fields: tuple[Field, ...]) -> tuple[str, ...]:
     return tuple(one.name for one in fields)
+
+
+def _bare_rows(columns: Sequence[list[Any]]) -> list[Any]:
+    """Return the values of one column, or a tuple for each row of several."""
+    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
 def _bare(columns: tuple[Any, ...]) -> Any:

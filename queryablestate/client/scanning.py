@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias, final
+from typing import Final, TypeAlias, final
 
 from attrs import define, frozen
 
@@ -39,8 +39,8 @@ __all__ = [
 PAGE_ROW_COUNT_MAX: Final = 1_000
 """Rows of one page; `ScanRows` allows more, but pages are held in memory."""
 
-ScannedRow: TypeAlias = tuple[bytes, Any, dict[str, Any]]
-"""The encoded key, the key for the user, the value."""
+ScannedRow: TypeAlias = tuple[bytes, bytes]
+"""The encoded key and the value, as they are stored; `Route.decode_page` reads them."""
 
 
 @final
@@ -51,7 +51,7 @@ class ScannedPage:
 
     Attributes:
         route: The route by which they were asked for.
-        rows: In the order of their encoded keys; may be empty.
+        rows: In the order of their encoded keys, if it is a scan; may be empty.
         readings: As of what each page was read that was fetched for them.
         is_last: Whether there are no further rows.
     """
@@ -248,17 +248,13 @@ class Scan:
                 found += cursor.rows
                 cursor.rows = []
                 continue
-            count = bisect_left(cursor.rows, bound, key=_encoded_key)
+            count = bisect_left(cursor.rows, (bound,))
             found += cursor.rows[:count]
             del cursor.rows[:count]
-        found.sort(key=_encoded_key)
+        found.sort()  # no two rows have the same key
         if self._left is not None:
             del found[self._left :]
             self._left -= len(found)
         if found:
             self._position = found[-1][0] + b"\0"
         return found
-
-
-def _encoded_key(row: ScannedRow) -> bytes:
-    return row[0]

@@ -54,11 +54,14 @@ from queryablestate.schema.schema import AtomicType, Field, fields_text
 from rescaling.key_groups import MAX_PARALLELISM_MAX
 
 
-__all__ = ["KEY_SIZE_BYTES_MAX", "KeyCodec"]
+__all__ = ["ITEM_INDEX_SIZE_BYTES", "KEY_SIZE_BYTES_MAX", "KeyCodec"]
 
 # LMDB takes keys of 511 bytes: the rest is for the state, the key group and the index
 # of a list item.
 KEY_SIZE_BYTES_MAX: Final = 480
+
+ITEM_INDEX_SIZE_BYTES: Final = 8
+"""What stands behind the key in a row of a list state."""
 
 # What is left of a string's place beside its mark and its end.
 _STRING_SIZE_BYTES_MAX: Final = (
@@ -69,6 +72,7 @@ HASH_SEED: Final = 42
 """Spark's own, of ``xxhash64``."""
 
 _LONG_LE: Final = struct.Struct("<q")
+_BIGINT: Final = struct.Struct(">BQ")
 _LONG_COUNT: Final = 1 << 64
 _LONG_MIN: Final = -(1 << 63)
 _LONG_MAX: Final = (1 << 63) - 1
@@ -320,6 +324,44 @@ class KeyCodec:
         values, end = self._key.from_bytes(encoded)
         return values, encoded[end:]
 
+    def columns(self, encoded: Sequence[bytes]) -> list[list[Any]]:
+        """
+        Return the key columns that each of *encoded* begins with, column by column.
+
+        Args:
+            encoded: Storage keys without their key groups.
+
+        Raises:
+            RemoteProtocolError: If one of them begins with no key.
+        """
+        read = _READ_AT_ONCE.get(self._key.fields[0].type)
+        if read is not None and self._key.is_single:
+            found = read(encoded)
+            if found is not None:
+                return [found]
+        return _transposed([self._key.from_bytes(one)[0] for one in encoded], self._key)
+
+    def all_columns(self, encoded: Sequence[bytes]) -> list[list[Any]]:
+        """
+        Return the key columns, and those of the map key, of entries of a map state.
+
+        Args:
+            encoded: Storage keys of entries without their key groups.
+
+        Raises:
+            RemoteProtocolError: If one of them is no such thing.
+        """
+        keys, rests = [], []
+        for one in encoded:
+            values, end = self._key.from_bytes(one)
+            keys.append(values)
+            rests.append(one[end:])
+        map_keys = [self._map_key.from_all_bytes(one) for one in rests]
+        return [
+            *_transposed(keys, self._key),
+            *_transposed(map_keys, self._map_key),
+        ]
+
     def _group(self, unsigned_hash: int) -> int:
         # Spark's hash is a signed bigint, and pmod's result is not negative.
         if unsigned_hash > _LONG_MAX:
@@ -393,6 +435,46 @@ class KeyCodec:
                 number -= _LONG_COUNT
             found.append(heads[number % count] + (key - _LONG_MIN).to_bytes(8, "big"))
         return found
+
+
+def _transposed(keys: Sequence[tuple[Any, ...]], key: _Key) -> list[list[Any]]:
+    if not keys:
+        return [[] for _ in key.fields]
+    return [list(column) for column in zip(*keys, strict=True)]
+
+
+# The two most common kinds of key, likewise: thousands of them in a page of a scan.
+
+
+def _strings(encoded: Sequence[bytes]) -> list[str] | None:
+    """Return what the strings *encoded* are, or None if one is not as most are."""
+    whole = b"".join(encoded)
+    count = len(encoded)
+    if not whole.startswith(COLUMN_PRESENT) or whole.count(0) != 2 * count:
+        return None
+    # Each ends with both of its zeros, and all that is between them is text.
+    if not all(one.endswith(COLUMN_END) for one in encoded):
+        return None
+    try:
+        found = whole[1:-2].decode().split("\0\0\1")
+    except UnicodeDecodeError:
+        return None
+    return found if len(found) == count else None
+
+
+def _bigints(encoded: Sequence[bytes]) -> list[int] | None:
+    """Return what the bigints *encoded* are, or None if one is not as most are."""
+    if not set(map(len, encoded)) <= {_BIGINT.size}:
+        return None
+    found = list(_BIGINT.iter_unpack(b"".join(encoded)))
+    if any(mark != 1 for mark, _ in found):
+        return None
+    return [number + _LONG_MIN for _, number in found]
+
+
+_READ_AT_ONCE: Final[
+    dict[object, Callable[[Sequence[bytes]], list[str] | list[int] | None]]
+] = {AtomicType.STRING: _strings, AtomicType.BIGINT: _bigints}
 
 
 def _limited(encoded: bytes) -> bytes:

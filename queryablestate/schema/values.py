@@ -21,9 +21,10 @@ be.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any, Final, TypeAlias, assert_never, final
 
 import msgspec
@@ -44,7 +45,7 @@ from queryablestate.schema.schema import (
 )
 
 
-__all__ = ["ValueCodec"]
+__all__ = ["ValueCodec", "ValueColumns"]
 
 # From the form that is stored to the value that comes back, or the other way.
 _Convert: TypeAlias = Callable[[Any], Any]
@@ -78,6 +79,10 @@ _WIRE_TYPES: Final[dict[AtomicType, Any]] = {
     AtomicType.TIMESTAMP_NTZ: int,
 }
 
+
+_TIMES: Final = frozenset(
+    {AtomicType.DATE, AtomicType.TIMESTAMP, AtomicType.TIMESTAMP_NTZ}
+)
 
 # The type of the elements is an argument here, which mypy takes no part in.
 _LIST: Final[Any] = list
@@ -191,6 +196,65 @@ class ValueCodec:
         return row
 
 
+@final
+class ValueColumns:
+    """
+    Some value columns of many rows at once, column by column.
+
+    A third of the time that `ValueCodec.decode_rows` takes: no row becomes a dict, and
+    columns that are not wanted are passed over.  Safe to share between threads.
+
+    Args:
+        fields: The value columns of the state.
+        names: Which of them are wanted, in the order in which they are.
+    """
+
+    def __init__(self, fields: Sequence[Field], names: Sequence[str]) -> None:
+        self._fields = tuple(fields)
+        places = {one.name: place for place, one in enumerate(self._fields)}
+        wanted = [places[name] for name in names]
+        row_type = msgspec.defstruct(
+            "Row",
+            [
+                (
+                    f"column_{place}",
+                    _wire_type(one.type) | None if place in wanted else msgspec.Raw,
+                    None,
+                )
+                # What follows the last column that is wanted is not even looked at.
+                for place, one in enumerate(self._fields[: max(wanted, default=-1) + 1])
+            ],
+            array_like=True,
+            gc=False,
+        )
+        self._decode = msgspec.msgpack.Decoder(row_type).decode
+        self._get = [attrgetter(f"column_{place}") for place in wanted]
+        types = [self._fields[place].type for place in wanted]
+        self._loads = [None if one in _TIMES else _loading_column(one) for one in types]
+
+    def decode(self, payloads: Sequence[bytes | memoryview]) -> list[list[Any]]:
+        """
+        Return the columns that are wanted of stored rows.
+
+        Values are those of `ValueCodec.decode_row`, but for those of dates and
+        timestamps: they are days and microseconds since 1970, as they are stored, of
+        any year.
+
+        Raises:
+            RemoteProtocolError: If one of *payloads* is no row of these columns.
+        """
+        try:
+            rows = list(map(self._decode, payloads))
+            return [
+                list(map(get, rows)) if load is None else load(map(get, rows))
+                for get, load in zip(self._get, self._loads, strict=True)
+            ]
+        except _MALFORMED as error:
+            raise RemoteProtocolError(
+                "malformed", f"no row of ({fields_text(self._fields)}): {error}"
+            ) from error
+
+
 # --- Reading ----------------------------------------------------------------------
 
 
@@ -290,6 +354,16 @@ def _loading_map_key(data_type: DataType) -> _Convert | None:
             return lambda stored: tuple(map(load_element, stored))
         case _:
             return _loading(data_type)
+
+
+def _loading_column(
+    data_type: DataType,
+) -> Callable[[Iterable[Any]], list[Any]] | None:
+    """Return what makes values of a column of stored forms, or None as `_loading`."""
+    load = _loading(data_type)
+    if load is None:
+        return None
+    return lambda column: [None if one is None else load(one) for one in column]
 
 
 def _null_safe(load: _Convert | None) -> _Convert:

@@ -201,6 +201,8 @@ async def read(
         start=selection.start,
         stop=selection.stop,
         limit=None if is_list else row_limit,
+        # The first rows are expected to be those with the least keys.
+        in_key_order=row_limit is not None,
     ):
         yield batch
 

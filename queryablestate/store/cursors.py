@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 import lmdb
 
 from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_of, group_start
-from queryablestate.schema.keys import KEY_SIZE_BYTES_MAX
+from queryablestate.schema.keys import ITEM_INDEX_SIZE_BYTES, KEY_SIZE_BYTES_MAX
 from queryablestate.store.rows import (
-    INDEX_SIZE_BYTES,
     ROW_KEY_SIZE_BYTES_MAX,
     LiveValues,
     successor,
@@ -50,7 +49,7 @@ __all__ = [
 Range: TypeAlias = "tuple[bytes, bytes | None]"
 """The first row key, and the first one behind: None for no end."""
 
-_INDEX_BEYOND: Final = b"\xff" * INDEX_SIZE_BYTES
+_INDEX_BEYOND: Final = b"\xff" * ITEM_INDEX_SIZE_BYTES
 _BEYOND_ALL: Final = b"\xff" * (ROW_KEY_SIZE_BYTES_MAX + 1)
 # A cursor takes about a kilobyte.
 _CURSOR_COUNT_MAX: Final = 1_000
@@ -305,7 +304,7 @@ def key_count(
 
 def size_without_index(encoded: bytes) -> int:
     """Return how long the key is that the row of an item begins with."""
-    return len(encoded) - INDEX_SIZE_BYTES
+    return len(encoded) - ITEM_INDEX_SIZE_BYTES
 
 
 def is_nothing_outside(

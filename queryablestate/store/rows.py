@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 from nameservice import RemoteProtocolError
 from queryablestate.errors import KeyTooLargeError
 from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_start
-from queryablestate.schema.keys import KEY_SIZE_BYTES_MAX
+from queryablestate.schema.keys import ITEM_INDEX_SIZE_BYTES, KEY_SIZE_BYTES_MAX
 
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXPIRY_SIZE_BYTES",
-    "INDEX_SIZE_BYTES",
     "ROW_KEY_SIZE_BYTES_MAX",
     "LiveValues",
     "OrderedRows",
@@ -37,9 +36,10 @@ __all__ = [
     "successor",
 ]
 
-INDEX_SIZE_BYTES: Final = 8
 EXPIRY_SIZE_BYTES: Final = 8
-ROW_KEY_SIZE_BYTES_MAX: Final = GROUP_SIZE_BYTES + KEY_SIZE_BYTES_MAX + INDEX_SIZE_BYTES
+ROW_KEY_SIZE_BYTES_MAX: Final = (
+    GROUP_SIZE_BYTES + KEY_SIZE_BYTES_MAX + ITEM_INDEX_SIZE_BYTES
+)
 
 _KEY_GROUP_MAX: Final = 2 ** (8 * GROUP_SIZE_BYTES) - 1
 _CHUNK_INDEX_MAX: Final = 2**32 - 1
@@ -156,7 +156,7 @@ def item_rows(
             count = counts.get(key, 0)
             counts[key] = count + 1
             index = index_first + count
-            yield key + index.to_bytes(INDEX_SIZE_BYTES, "big"), value
+            yield key + index.to_bytes(ITEM_INDEX_SIZE_BYTES, "big"), value
 
 
 def group_end(key_group: int) -> bytes | None:

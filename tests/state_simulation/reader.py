@@ -334,7 +334,11 @@ class Reader:
             groups=groups,
         )
         if isinstance(read.operation, ScanRows):
-            rows = [(encoded, _stored(row)) for encoded, _, row in read.result]
+            values = [value for _, value in route.decode_page(read.result)]
+            rows = [
+                (encoded, _stored(value))
+                for (encoded, _), value in zip(read.result, values, strict=True)
+            ]
             told(page=Page(rows, read.operation.start, read.next_start))
         else:
             told(count=read.result)

@@ -16,19 +16,27 @@ from hypothesis import strategies as st
 
 from queryablestate.client.arrow_columns import (
     ARROW_TYPES,
+    ArrowPages,
     arrow_rows,
     arrow_schema,
     arrow_table,
     write_parquet,
 )
+from queryablestate.client.frames import frame_fields, row_columns
+from queryablestate.client.routes import Route
 from queryablestate.schema.schema import (
     ArrayType,
     AtomicType,
     DataType,
     DecimalType,
+    Field,
     MapType,
+    StateKind,
+    StateSchema,
     StructType,
 )
+from queryablestate.schema.values import ValueCodec
+from tests.queryablestate.scripted_state import ScriptedState
 from tests.queryablestate.typed_values import (
     fields_of,
     key_types,
@@ -79,6 +87,65 @@ class TestTypes:
             plain(one, data_type) for one in given_
         ]
         assert batch.schema.equals(arrow_schema(fields))
+
+    @given(data=st.data())
+    def test_pages_are_what_rows_are(self, data: st.DataObject) -> None:
+        """Column by column, they have the values that each row has by itself."""
+        kind = data.draw(st.sampled_from(StateKind))
+        key_columns = st.lists(key_types(), min_size=1, max_size=2)
+        named = iter(fields_of(*[AtomicType.INT] * 8))
+        key, map_key, value = (
+            tuple(Field(next(named).name, one) for one in data.draw(types))
+            for types in (
+                key_columns,
+                key_columns if kind is StateKind.MAP else st.just([]),
+                st.lists(value_types(), min_size=1, max_size=3),
+            )
+        )
+        schema = StateSchema(kind=kind, key=key, map_key=map_key, value=value)
+        route = Route(ScriptedState(schema).description, None)
+        codec, values = route.key_codec, ValueCodec(value)
+
+        def key_of(fields: tuple[Field, ...]) -> Any:
+            columns = tuple(data.draw(keys_of(one.type)) for one in fields)
+            return columns if len(columns) > 1 else columns[0]
+
+        stored: dict[bytes, bytes] = {}
+        for _ in range(data.draw(st.integers(0, 3))):
+            one = key_of(key)
+            encoded = codec.encode(one)
+            if kind is StateKind.MAP:
+                encoded += codec.encode_map_key(key_of(map_key))
+            for index in range(
+                data.draw(st.integers(1, 3)) if kind is StateKind.LIST else 1
+            ):
+                place = index.to_bytes(8, "big") if kind is StateKind.LIST else b""
+                drawn = [data.draw(values_of(column.type)) for column in value]
+                stored[encoded + place] = values.encode_row(drawn)
+        rows = sorted(stored.items())
+
+        expected: list[tuple[Any, ...]] = []
+        for (encoded, _), (one, row) in zip(rows, route.decode_page(rows), strict=True):
+            columns = row_columns(schema, one, row)
+            if kind is not StateKind.LIST:
+                expected.append(columns)
+            elif encoded.endswith(bytes(8)):
+                lists = [[item] for item in columns[len(key) :]]
+                expected.append((*columns[: len(key)], *lists))
+            else:
+                for items, item in zip(
+                    expected[-1][len(key) :], columns[len(key) :], strict=True
+                ):
+                    items.append(item)
+        fields = (*frame_fields(schema), Field("constant", AtomicType.BIGINT))
+        wanted = data.draw(st.lists(st.sampled_from(fields), min_size=1, unique=True))
+        constant = data.draw(st.none() | st.integers(0, 9))
+        batch = ArrowPages(route, wanted).batch(rows, {"constant": constant})
+        batch.validate(full=True)
+        places = [fields.index(one) for one in wanted]
+        whole = [[(*row, constant)[place] for place in places] for row in expected]
+        assert repr(batch) == repr(arrow_rows(wanted, whole))
+        assert repr(batch.to_pydict()) == repr(arrow_rows(wanted, whole).to_pydict())
 
     @pytest.mark.parametrize("one", AtomicType)
     def test_every_plain_type_has_one(self, one: AtomicType) -> None:

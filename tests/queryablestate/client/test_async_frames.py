@@ -17,12 +17,14 @@ from queryablestate import (
     TableTooLargeError,
     UnknownStateError,
 )
+from queryablestate.schema.schema import StateSchema
 from queryablestate.wire.questions import Ask
 from tests.queryablestate.scripted_proxy import Lead, Reply, ScriptedProxy
 from tests.queryablestate.scripted_state import (
     LIST_SCHEMA,
     MAP_SCHEMA,
     STATE,
+    VALUE_SCHEMA,
     ScriptedState,
 )
 
@@ -232,6 +234,64 @@ class TestTables:
             assert isinstance(row["_batch_id"], int)
             assert isinstance(row["_generation"], int)
             assert row["_age_seconds"] >= 0
+
+    @pytest.mark.parametrize(
+        "bounds",
+        [{"limit": 0}, {"start": "N5", "stop": "N2"}, {"prefix": "N1", "stop": "N"}],
+    )
+    async def test_a_part_that_has_nothing(
+        self, services: HAServices, state: ScriptedState, bounds: dict[str, Any]
+    ) -> None:
+        """One batch without rows, that has the columns; no node is asked."""
+        with serving(services, state):
+            async with AsyncQueryableStateClient(services) as client:
+                (batch,) = [
+                    batch
+                    async for batch in client.batches(*STATE, freshness=True, **bounds)
+                ]
+        assert batch.num_rows == state.ask_count == 0
+        assert batch.schema.names == [
+            *("name", "origin", "delay"),
+            *("_batch_id", "_age_seconds", "_generation"),
+        ]
+        assert as_of(batch.schema.metadata) == {"job": "flights", "state": "aircraft"}
+
+    @pytest.mark.parametrize("schema", [VALUE_SCHEMA, LIST_SCHEMA, MAP_SCHEMA])
+    async def test_in_any_order(
+        self, services: HAServices, schema: StateSchema
+    ) -> None:
+        """The same rows, also while key groups move; lists are whole."""
+        rows: dict[str, Any] = {f"N{n}": (f"A{n}", n) for n in range(60)}
+        if schema is LIST_SCHEMA:
+            rows = {name: [row] * (row[1] % 20 + 1) for name, row in rows.items()}
+        elif schema is MAP_SCHEMA:
+            rows = {name: {"JFK": row, None: row} for name, row in rows.items()}
+        state = ScriptedState(schema, rows, node_count=3)
+
+        def move(_ask: Ask, _payload: bytes) -> Reply:
+            if state.ask_count in {5, 9}:
+                state.version += 1
+                state.owners = tuple((owner + 1) % 3 for owner in state.owners[::-1])
+            return None
+
+        with serving(services, state):
+            async with AsyncQueryableStateClient(services) as client:
+                table = await client.table(*STATE)
+                state.on_ask, state.ask_count = move, 0
+                found = [
+                    row
+                    async for batch in client.batches(*STATE, in_key_order=False)
+                    for row in batch.to_pylist()
+                ]
+                part = [
+                    batch.num_rows
+                    async for batch in client.batches(
+                        *STATE, in_key_order=False, limit=5
+                    )
+                ]
+        assert state.version == 3
+        assert sorted(found, key=repr) == sorted(table.to_pylist(), key=repr)
+        assert 0 < sum(part) <= 5
 
     async def test_while_key_groups_move(
         self, services: HAServices, state: ScriptedState

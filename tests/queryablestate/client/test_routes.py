@@ -132,31 +132,38 @@ class TestDecoding:
                 route_of(MAP_SCHEMA).decode(operation, data, 1)
 
     def test_pages(self) -> None:
-        """A row of a page has its encoded key, its key and its value."""
+        """A row of a page has its encoded key; its key and its value are read later."""
         route = route_of(VALUE_SCHEMA)
         encoded = route.key_codec.encode("N1")
         payload = encode_payload([encoded, ROW])
-        assert route.decode_page(payload) == [(encoded, "N1", READ)]
+        rows = route.page_rows(payload)
+        assert rows == [(encoded, ROW)]
+        assert route.decode_page(rows) == [("N1", READ)]
 
     def test_pages_of_lists(self) -> None:
         """The index of an item is part of its place, not of its key."""
         route = route_of(LIST_SCHEMA)
         encoded = route.key_codec.encode("N1") + bytes(8)
         payload = encode_payload([encoded, ROW])
-        assert route.decode_page(payload) == [(encoded, "N1", READ)]
+        rows = route.page_rows(payload)
+        assert rows == [(encoded, ROW)]
+        assert route.decode_page(rows) == [("N1", READ)]
 
     def test_pages_of_maps(self) -> None:
         """A row of a map has both keys."""
         route = route_of(MAP_SCHEMA)
         encoded = route.key_codec.map_entry_key("N1", "JFK")[2:]
         payload = encode_payload([encoded, ROW])
-        assert route.decode_page(payload) == [(encoded, ("N1", "JFK"), READ)]
+        rows = route.page_rows(payload)
+        assert rows == [(encoded, ROW)]
+        assert route.decode_page(rows) == [(("N1", "JFK"), READ)]
 
     @pytest.mark.parametrize("page", [[b"\1N1\0\0"], [b"", ROW], [b"\1N", ROW], 7])
     def test_what_is_no_page(self, page: object) -> None:
         """Half a row, or a key that is none, is an error of the peer."""
+        route = route_of(VALUE_SCHEMA)
         with pytest.raises(RemoteProtocolError):
-            route_of(VALUE_SCHEMA).decode_page(encode_payload(page))
+            route.decode_page(route.page_rows(encode_payload(page)))
 
 
 class TestRoute:

@@ -52,6 +52,12 @@ BY_BIGINT = of_types(AtomicType.BIGINT)
 BY_BOTH = codec_of(TAILNUM, DAY)
 
 
+def codec_split(encoded: bytes) -> Any:
+    """Return the string that *encoded* begins with."""
+    ((value,), _) = BY_STRING.split(encoded)
+    return value
+
+
 class TestKeyCodec:
     """What a codec is made of."""
 
@@ -453,3 +459,69 @@ class TestDecode:
             codec.split(encoded)
         except RemoteProtocolError as error:
             assert error.reason == "malformed"  # noqa: PT017  # either is right
+
+    @given(data=st.data())
+    def test_many_keys_at_once(self, data: st.DataObject) -> None:
+        """Column by column, they are what each is by itself; an index is left out."""
+        types = data.draw(
+            st.sampled_from([[AtomicType.STRING], [AtomicType.BIGINT]])
+            | st.lists(key_types(), min_size=1, max_size=2)
+        )
+        codec = of_types(*types)
+        keys = data.draw(st.lists(st.tuples(*map(keys_of, types)), max_size=4))
+        rest = data.draw(st.sampled_from([b"", bytes(8), b"\x01"]))
+        encoded = [
+            codec.encode(key if len(types) > 1 else key[0]) + rest for key in keys
+        ]
+        columns = codec.columns(encoded)
+        assert len(columns) == len(types)
+        rows = list(zip(*columns, strict=True))
+        assert repr(rows) == repr([codec.split(one)[0] for one in encoded])
+
+    @pytest.mark.parametrize(
+        "encoded",
+        [
+            [b"\1a", b"b\0\0"],
+            [b"\1a\0", b"\0\1b\0\0"],
+            [b"\1a\0\0", b"\2b\0\0"],
+            [b"\1a\0\0", b""],
+            [b"\1\0\0\1"],
+        ],
+    )
+    def test_many_of_which_one_is_no_key(self, encoded: list[bytes]) -> None:
+        """It is read as it is by itself, whatever stands beside it."""
+        try:
+            expected = [codec_split(one) for one in encoded]
+        except RemoteProtocolError:
+            with pytest.raises(RemoteProtocolError):
+                BY_STRING.columns(encoded)
+        else:
+            assert BY_STRING.columns(encoded) == [expected]
+
+    def test_many_entries_of_maps(self) -> None:
+        """The columns of the map key come behind those of the key."""
+        codec = KeyCodec(
+            [TAILNUM], max_parallelism=8, map_fields=fields_of(AtomicType.INT)
+        )
+        encoded = [codec.map_entry_key(*one)[2:] for one in [("N1", 1), (None, None)]]
+        assert codec.all_columns(encoded) == [["N1", None], [1, None]]
+        assert codec.all_columns([]) == [[], []]
+        with pytest.raises(RemoteProtocolError):
+            codec.all_columns([encoded[0] + b"x"])
+
+    @given(st.lists(st.text("ab\0\1é"), max_size=4), st.data())
+    def test_damaged_strings_are_never_taken_for_others(
+        self, texts: list[str], data: st.DataObject
+    ) -> None:
+        """Bytes that were lost or added do not shift what is read of other keys."""
+        encoded = [BY_STRING.encode(text) for text in texts]
+        if encoded:
+            place = data.draw(st.integers(0, len(encoded) - 1))
+            encoded[place] = data.draw(st.binary(max_size=6))
+        try:
+            expected = [codec_split(one) for one in encoded]
+        except RemoteProtocolError:
+            with pytest.raises(RemoteProtocolError):
+                BY_STRING.columns(encoded)
+        else:
+            assert BY_STRING.columns(encoded) == [expected]

@@ -23,7 +23,7 @@ from queryablestate.schema.schema import (
     MapType,
     StructType,
 )
-from queryablestate.schema.values import ValueCodec
+from queryablestate.schema.values import ValueCodec, ValueColumns
 from tests.queryablestate.typed_values import (
     NESTED_VALUES,
     SCALARS,
@@ -271,3 +271,70 @@ class TestMisuse:
         codec = ValueCodec([Field("one", data_type)])
         with pytest.raises(LocalProtocolError, match=message):
             codec.encode_row([value])
+
+
+TIMES: dict[DataType, Any] = {
+    AtomicType.DATE: lambda value: (value - date(1970, 1, 1)).days,
+    AtomicType.TIMESTAMP: lambda value: (
+        (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    ),
+    AtomicType.TIMESTAMP_NTZ: lambda value: (
+        (value.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC))
+        // timedelta(microseconds=1)
+    ),
+}
+
+
+@pytest.mark.proves("F7")
+class TestColumns:
+    """F7: columns of many rows are what the rows are one by one."""
+
+    @given(st.data())
+    def test_they_are_those_of_the_rows(self, data: st.DataObject) -> None:
+        """Of any types, some of them, in any order, also where the last are missing."""
+        fields = fields_of(*data.draw(st.lists(value_types(), max_size=4)))
+        names = [one.name for one in fields]
+        wanted = data.draw(
+            st.lists(st.sampled_from(names), unique=True) if names else st.just([])
+        )
+        rows = data.draw(
+            st.lists(st.tuples(*[values_of(one.type) for one in fields]), max_size=4)
+        )
+        payloads = []
+        for row in rows:
+            count = data.draw(st.integers(0, len(fields)))
+            payloads.append(ValueCodec(fields[:count]).encode_row(row[:count]))
+        expected = []
+        decoded = ValueCodec(fields).decode_rows(payloads)
+        for name in wanted:
+            column = [row[name] for row in decoded if row is not None]
+            stored = TIMES.get(fields[names.index(name)].type)
+            if stored is not None:
+                column = [None if one is None else stored(one) for one in column]
+            expected.append(column)
+        assert repr(ValueColumns(fields, wanted).decode(payloads)) == repr(expected)
+
+    def test_rows_of_a_later_schema(self) -> None:
+        """Columns that were added since are left out."""
+        later = fields_of(AtomicType.BIGINT, AtomicType.STRING)
+        payload = ValueCodec(later).encode_row([7, "new"])
+        assert ValueColumns(later[:1], ["a"]).decode([payload]) == [[7]]
+
+    def test_dates_that_python_has_not(self) -> None:
+        """Spark's years may have five digits: as a number they can be told."""
+        fields = fields_of(AtomicType.DATE)
+        payload = msgspec.msgpack.encode([5_000_000])
+        with pytest.raises(RemoteProtocolError):
+            ValueCodec(fields).decode_row(payload)
+        assert ValueColumns(fields, ["a"]).decode([payload]) == [[5_000_000]]
+
+    @pytest.mark.parametrize(
+        "payload", [b"", b"\x93\x01", b"\xff", b"\x91\xa1x", b"\x91\x01\x02", b"\x80"]
+    )
+    def test_what_is_no_row(self, payload: bytes) -> None:
+        """It is an error, wherever it stands, and does not spoil another row."""
+        fields = fields_of(AtomicType.BIGINT)
+        good = ValueCodec(fields).encode_row([7])
+        for payloads in ([payload], [good, payload], [payload, good]):
+            with pytest.raises(RemoteProtocolError, match="no row of"):
+                ValueColumns(fields, ["a"]).decode(payloads)

@@ -496,6 +496,29 @@ class TestLife:
                     assert refused.diag.message_hint
 
 
+@pytest.mark.proves("F6")
+class TestNothing:
+    """F6: a statement that no row can fit has columns and no rows."""
+
+    @pytest.mark.parametrize(
+        "rest",
+        [
+            "LIMIT 0",
+            "WHERE n > 7 AND n < 3",
+            "WHERE n >= 7 AND n < 7 ORDER BY half",
+            "WHERE n IN (1, 2) LIMIT 0",
+        ],
+    )
+    def test_it_is_no_error(self, served: Served, rest: str) -> None:
+        """Tools ask so for the columns of a table."""
+        with connect(served.server) as connection:
+            found = connection.execute(f"SELECT n, word, _batch_id FROM numbers {rest}")
+            assert found.fetchall() == []
+            assert found.description is not None
+            names = [one.name for one in found.description]
+        assert names == ["n", "word", "_batch_id"]
+
+
 class TestChanges:
     def test_rows_are_those_of_the_last_batch(self, served: Served) -> None:
         """Each statement asks anew, and says which batch it has seen."""
