@@ -335,7 +335,15 @@ class StaleEpochError(NameServiceError):
 
 
 class StorageError(NameServiceError):
-    """A data directory cannot be read or written: full, gone or damaged."""
+    """
+    A data directory cannot be read or written: full, gone or damaged.
+
+    Attributes:
+        reason: A word for metrics: ``store_full`` within the limit of a node's store,
+            ``disk_full``, or ``storage``.
+    """
+
+    reason: str = "storage"
 
 
 class NoLeaderError(NameServiceError):

@@ -18,11 +18,13 @@ from nameservice.clock import NS_PER_SECOND
 
 
 __all__ = [
+    "JobStanding",
     "Latencies",
     "LatencyBuckets",
     "Observable",
     "Observation",
     "StateFreshness",
+    "StoppedJob",
 ]
 
 
@@ -45,6 +47,46 @@ class StateFreshness:
     generation: int
     batch_id: int | None
     age_seconds: float | None
+
+
+@final
+@frozen(kw_only=True)
+class JobStanding:
+    """
+    How the key groups of one job stand; a copy counts if its node is there.
+
+    Attributes:
+        job_id: The job.
+        key_groups: How many it has.
+        key_groups_unavailable: Those without a copy that could be asked.
+        key_groups_short: Those with fewer copies than the job is to have.
+        copies: Copies that could be asked.
+        copies_left: Copies that are still to be made: moves, and repairs.
+        nodes_stopped: Nodes that cannot go on with the job.
+    """
+
+    job_id: str
+    key_groups: int
+    key_groups_unavailable: int
+    key_groups_short: int
+    copies: int
+    copies_left: int
+    nodes_stopped: int
+
+
+@final
+@frozen(kw_only=True)
+class StoppedJob:
+    """
+    Why a job is stopped on one node.
+
+    Attributes:
+        job_id: The job.
+        reason: A word of ours; the log of the node has the sentence.
+    """
+
+    job_id: str
+    reason: str
 
 
 @final
@@ -118,7 +160,9 @@ class Observation:
         problem: Why it would not answer now, for a person, or None.
         states: Of a proxy that leads, how new states are; no more than were asked for.
         states_left_out: How many states are not among them.
-        latencies: Of a node and a gateway, how long answers took.
+        jobs: Of a proxy that leads, how jobs stand; no more than *states* may be.
+        stopped: Of a node, the jobs that are stopped there.
+        latencies: Of a proxy, a node and a gateway, how long answers took.
     """
 
     role: str
@@ -126,6 +170,8 @@ class Observation:
     problem: str | None
     states: Sequence[StateFreshness] = ()
     states_left_out: int = 0
+    jobs: Sequence[JobStanding] = ()
+    stopped: Sequence[StoppedJob] = ()
     latencies: Sequence[LatencyBuckets] = field(default=())
 
 
@@ -140,7 +186,7 @@ class Observable(Protocol):
 
         Args:
             timeout_seconds: How long to wait for that thread.
-            state_count_max: How many states to tell of at most.
+            state_count_max: How many states, and how many jobs, to tell of at most.
 
         Raises:
             LocalProtocolError: If it is not running.

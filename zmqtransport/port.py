@@ -24,7 +24,7 @@ from zmqtransport.connections import (
 from zmqtransport.listeners import Listener
 from zmqtransport.log_budget import LogBudget
 from zmqtransport.peers import PeerTable
-from zmqtransport.sockets import send_now
+from zmqtransport.sockets import SendOutcome, send_now
 
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from zmqtransport.endpoints import Endpoint
     from zmqtransport.loop import PollLoop
     from zmqtransport.peers import Peer
-    from zmqtransport.sockets import SendOutcome, SocketLimits, ZMQContext
+    from zmqtransport.sockets import SocketLimits, ZMQContext
 
 
 __all__ = ["Port"]
@@ -105,6 +105,8 @@ class Port:
         self._budget = LogBudget()
         self._counts: Counter[str] = Counter()
         self._events_waiting: list[ConnectionEvent] = []
+        self._received_bytes = 0
+        self._sent_bytes = 0
         self.peers = PeerTable()
         self.listener = Listener(context, zmq.ROUTER, endpoint, limits, key_pair)
         self.endpoint = self.listener.endpoint
@@ -128,12 +130,17 @@ class Port:
             "connections": self.limiter.connection_count,
             "connections_refused_total": self.limiter.refused_count,
             "connections_unauthorized_total": self._authenticator.refused_count,
+            "received_bytes_total": self._received_bytes,
+            "sent_bytes_total": self._sent_bytes,
             **{f"{name}_total": count for name, count in sorted(self._counts.items())},
         }
 
     def send(self, routing_id: bytes, *frames: bytes | zmq.Frame) -> SendOutcome:
         """Send one message now or not at all; return what became of it."""
-        return send_now(self.socket, (routing_id, *frames))
+        outcome = send_now(self.socket, (routing_id, *frames))
+        if outcome is SendOutcome.SENT:
+            self._sent_bytes += sum(map(len, frames))
+        return outcome
 
     # -- in ----------------------------------------------------------------------------
 
@@ -143,6 +150,7 @@ class Port:
         except RemoteProtocolError as error:
             self.drop(error)
             return
+        self._received_bytes += sum(map(len, frames)) - len(frames[0])
         self._on_message(self.peers.heard(connection, frames[0].bytes), frames)
 
     def watch(self, told: Sequence[ConnectionEvent] = ()) -> None:

@@ -14,11 +14,14 @@ from prometheus_client.core import (
 )
 
 from haservices.metrics.figures import (
+    FAMILIES,
     FIGURES,
     INFO,
+    JOBS,
     LATENCIES,
     OTHERS,
     STATES,
+    STOPPED,
     figure_of,
     metric_name,
 )
@@ -49,6 +52,8 @@ def exposition(observation: Observation) -> bytes:
         *_figures(observation),
         *_info(observation),
         *_states(observation),
+        *_jobs(observation),
+        *_stopped(observation),
         *_latencies(observation),
     ]
     registry: Any = _Families(families)
@@ -64,6 +69,10 @@ def _figures(observation: Observation) -> Iterable[Any]:
         name: 0
         for name, figure in FIGURES[observation.role].items()
         if (figure.name or name).endswith("_total")
+    } | {
+        f"{family.prefix}{value}_total": 0
+        for family in FAMILIES[observation.role]
+        for value in family.known
     }
     for name, value in (counters | dict(observation.figures)).items():
         found = figure_of(observation.role, name)
@@ -117,6 +126,30 @@ def _states(observation: Observation) -> Iterable[Any]:
         OTHERS["proxy"]["states_left_out"],
         value=observation.states_left_out,
     )
+
+
+def _jobs(observation: Observation) -> Iterable[Any]:
+    if observation.role != "proxy":
+        return
+    for name, what in JOBS.items():
+        metric = metric_name("proxy", name)
+        family = GaugeMetricFamily(metric, what, labels=["job_id"])
+        for job in observation.jobs:
+            family.add_metric([job.job_id], getattr(job, name.removeprefix("job_")))
+        yield family
+
+
+def _stopped(observation: Observation) -> Iterable[Any]:
+    role = observation.role
+    if STOPPED in OTHERS[role]:
+        family = GaugeMetricFamily(
+            metric_name(role, STOPPED),
+            OTHERS[role][STOPPED],
+            labels=["job_id", "reason"],
+        )
+        for job in observation.stopped:
+            family.add_metric([job.job_id, job.reason], 1)
+        yield family
 
 
 def _latencies(observation: Observation) -> Iterable[Any]:

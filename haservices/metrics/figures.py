@@ -19,10 +19,12 @@ __all__ = [
     "FAMILIES",
     "FIGURES",
     "INFO",
+    "JOBS",
     "LATENCIES",
     "LEFT_OUT",
     "OTHERS",
     "STATES",
+    "STOPPED",
     "Family",
     "Figure",
     "figure_of",
@@ -60,12 +62,15 @@ class Family:
         label: The name of the label, whose value stands between.
         name: Of the metric.
         help: For a person.
+        known: Values that are told as 0 before they happen: alerts look for growth, and
+            what appears with 1 has not grown.
     """
 
     prefix: str
     label: str
     name: str
     help: str
+    known: tuple[str, ...] = ()
 
 
 _PORT: Final = {
@@ -74,6 +79,8 @@ _PORT: Final = {
     "connections_unauthorized_total": Figure(
         "Connections refused: their key is not on the allow-list."
     ),
+    "received_bytes_total": Figure("Messages that came in."),
+    "sent_bytes_total": Figure("Messages that went out."),
     "failures_total": Figure(
         "Exceptions in the server's loop that it survived: each is a defect."
     ),
@@ -82,6 +89,7 @@ _PORT: Final = {
 FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
     "server": {
         **_PORT,
+        "sent_bytes_total": Figure("Messages that went out, without publications."),
         "uptime_seconds": Figure("Since the server was started."),
         "is_undecided": Figure(
             "1 while nothing is granted after a start, until former leases have ended.",
@@ -94,6 +102,7 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
         "components": Figure("Jobs that are remembered."),
         "contenders": Figure("Contenders of all jobs."),
         "leaders": Figure("Jobs that have a leader."),
+        "leaderless": Figure("Jobs that have contenders, and no leader."),
         "subscriptions": Figure("Sessions that hear of the leader of a job."),
         "state_bytes": Figure("Memory that is reckoned for sessions and jobs."),
         "store_watches": Figure("Leader stores that are watched."),
@@ -102,6 +111,7 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
             "1 while the disk is full, or nearly so.", name="storage_short"
         ),
         "grants_total": Figure("Leaderships granted."),
+        "commits_total": Figure("Commits to leader stores."),
         "stalls_total": Figure("Times that the server was not running for a while."),
         "stalled_seconds_total": Figure("How long it was not running in all."),
         "requests_total": Figure("Requests that were taken."),
@@ -161,6 +171,7 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
         "sessions": Figure("Sessions of clients and writers."),
         "sessions_unknown_total": Figure("Requests of sessions that had ended."),
         "hellos_refused_total": Figure("Callers refused: neither token nor key fits."),
+        "batches_decided_total": Figure("Batches of writers that were decided."),
         "changes_waiting": Figure("Changes that wait for the leader store."),
         "questions_pending": Figure("Questions that nodes have not yet answered."),
         "questions_parked": Figure("Questions that wait for a node to come back."),
@@ -205,6 +216,14 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
         "chunks_waiting_bytes": Figure("Their size."),
         "chunks_staged_total": Figure("Chunks of rows staged."),
         "chunks_refused_total": Figure("Chunks of rows refused."),
+        "store_used_bytes": Figure("Pages of the store in use; staged rows are in it."),
+        "store_size_bytes_max": Figure(
+            "How much the store may grow to.", name="store_limit_bytes"
+        ),
+        "staged_bytes": Figure("Rows that were brought, and are not decided."),
+        "proxy_received_bytes_total": Figure("Messages that came from the proxy."),
+        "proxy_sent_bytes_total": Figure("Messages that went to the proxy."),
+        "key_groups_copied_total": Figure("Copies of key groups made: moves, repairs."),
         "key_groups_held": Figure("Copies of key groups that are whole."),
         "key_groups_copying": Figure("Copies of key groups that are being made."),
         # These two shrink when a job goes: no counters, so the names do not end so.
@@ -249,6 +268,8 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
         "watches": Figure("Watches of keys and leaders."),
         "watched_keys": Figure("Keys that they watch, each once for each caller."),
         "watched_components": Figure("Components whose leaders they watch."),
+        "received_bytes_total": Figure("Bodies of requests."),
+        "sent_bytes_total": Figure("Bodies of answers."),
         "failures_total": Figure(
             "Requests that met a mistake of the gateway: each is a defect."
         ),
@@ -260,6 +281,9 @@ FAMILIES: Final[Mapping[str, tuple[Family, ...]]] = {
         Family(
             "frames_", "reason", "frames_dropped", "Messages that were no requests."
         ),
+        Family(
+            "errors_", "reason", "errors", "Requests answered by an error, by reason."
+        ),
     ),
     "proxy": (
         Family("frames_", "reason", "frames_dropped", "Messages that made no sense."),
@@ -268,6 +292,13 @@ FAMILIES: Final[Mapping[str, tuple[Family, ...]]] = {
             "outcome",
             "messages_not_sent",
             "Messages not sent: the other side is gone, or reads too slowly.",
+        ),
+        Family(
+            "errors_",
+            "code",
+            "errors",
+            "Questions and requests refused, by code.",
+            known=("access_denied", "rate_limited", "state_unavailable"),
         ),
     ),
     "node": (
@@ -278,11 +309,16 @@ FAMILIES: Final[Mapping[str, tuple[Family, ...]]] = {
             "proxy_frames_dropped",
             "Messages from and to the proxy that were dropped.",
         ),
+        Family("errors_", "code", "errors", "Questions refused, by code."),
+        Family(
+            "chunk_errors_", "code", "chunk_errors", "Chunks of rows refused, by code."
+        ),
     ),
     "sql": (),
     "standby": (),
     "gateway": (
         Family("answers_", "status", "answers", "Answers, by their status."),
+        Family("problems_", "problem", "problems", "Problems told, by their names."),
         Family(
             "ended_",
             "reason",
@@ -294,9 +330,9 @@ FAMILIES: Final[Mapping[str, tuple[Family, ...]]] = {
 
 INFO: Final[Mapping[str, tuple[str, ...]]] = {
     "server": ("version",),
-    "proxy": (),
-    "node": ("node_id", "address"),
-    "gateway": ("url",),
+    "proxy": ("version",),
+    "node": ("version", "node_id", "address"),
+    "gateway": ("version", "url"),
     "sql": (),
     "standby": ("job",),
 }
@@ -319,16 +355,31 @@ STATES: Final[Mapping[str, str]] = {
 }
 """By job and state, of the proxy that leads."""
 
+JOBS: Final[Mapping[str, str]] = {
+    "job_key_groups": "Key groups of the job.",
+    "job_key_groups_unavailable": "Key groups without a copy that could be asked.",
+    "job_key_groups_short": "Key groups with fewer copies than the job is to have.",
+    "job_copies": "Copies of key groups that could be asked.",
+    "job_copies_left": "Copies that are still to be made: moves, and repairs.",
+    "job_nodes_stopped": "Nodes that cannot go on with the job.",
+}
+"""By job, of the proxy that leads; without the prefix they are of a `JobStanding`."""
+
+STOPPED: Final = "job_stopped"
+
 LATENCIES: Final = "answer_duration_seconds"
 
 OTHERS: Final[Mapping[str, Mapping[str, str]]] = {
     "server": {},
     "proxy": {
         **STATES,
+        **JOBS,
+        LATENCIES: "From a question to its answer at the proxy, by kind; a histogram.",
         "states_left_out": "States without metrics of their own: there are too many.",
     },
     "node": {
         LATENCIES: "From a question to its answer on the node, by kind; a histogram.",
+        STOPPED: "1 for each job that is stopped on the node, with the reason.",
     },
     "sql": {},
     "standby": {},

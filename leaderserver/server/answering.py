@@ -6,7 +6,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, cast, final
 
 from election.core import ElectionCore
-from leaderserver.messages import FailedReply, Failure, Reply, ReplyBody, ToClient
+from leaderserver.messages import (
+    FailedReply,
+    Failure,
+    Reply,
+    ReplyBody,
+    ToClient,
+    UncertainReply,
+)
 from leaderserver.server.core.audit import AuditedRequest, audit_fields
 from leaderserver.server.core.client_table import ClientTable, ServedClient
 from leaderserver.server.core.turn import Send, Turn
@@ -45,6 +52,7 @@ class Answering:
         """Answer the request that is being handled."""
         assert turn.answer_to is not None
         client, number = turn.answer_to
+        self.count(body)
         if turn.audited is not None:
             self._audit(client, turn.audited, body, turn)
         if turn.batched is not None:
@@ -55,8 +63,15 @@ class Answering:
 
     def fail(self, reason: str, detail: str, turn: Turn) -> None:
         """Answer the request that is being handled: it failed."""
-        self.counts["requests_failed"] += 1
         self.answer(FailedReply(reason=reason, detail=detail), turn)
+
+    def count(self, body: ReplyBody) -> None:
+        """Count an answer that tells of a failure, by its reason."""
+        if isinstance(body, FailedReply):
+            self.counts["requests_failed"] += 1
+            self.counts[f"errors_{body.reason.replace('-', '_')}"] += 1
+        elif isinstance(body, UncertainReply):
+            self.counts["errors_uncertain"] += 1
 
     def fail_not_admin(self, client: ServedClient, turn: Turn) -> None:
         """Answer that only an admin may ask this."""

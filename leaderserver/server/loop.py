@@ -327,6 +327,7 @@ class ServerLoop:
             "version": self._version,
             **self._service.figures(now_ns=self._clock.now_ns()),
             **self._port.figures(),
+            "sent_bytes_total": self._replies.sent_bytes,
             "connections_silent": self._port.limiter.silent_count,
             "connections_ended_total": self._guard.ended_count,
             **self._publishing.figures(),

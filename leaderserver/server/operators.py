@@ -206,6 +206,9 @@ class Operators:
             "components": len(components),
             "contenders": sum(len(c.contenders) for c in components),
             "leaders": sum(c.leadership is not None for c in components),
+            "leaderless": sum(
+                bool(c.contenders) and c.leadership is None for c in components
+            ),
             "subscriptions": len(self._subscriptions),
             "state_bytes": self._budget.cost_bytes,
             "store_watches": len(self._stores.watches),

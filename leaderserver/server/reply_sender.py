@@ -65,6 +65,9 @@ class ReplySender:
         disconnect: Ends a connection.
         count: Counts what became of a message that was not sent, by name.
         may_log: Is asked before each line that a client causes.
+
+    Attributes:
+        sent_bytes: What ZeroMQ has taken.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class ReplySender:
         self._connections: dict[bytes, ConnectionId] = {}
         self._retry_due_ns: int | None = None
         self._log = get_logger(component="leaderserver")
+        self.sent_bytes = 0
 
     @property
     def queued_bytes(self) -> int:
@@ -181,6 +185,7 @@ class ReplySender:
                 self._count("replies_unroutable")
                 self.closed(peer)
                 return
+            self.sent_bytes += len(payload)
         if peer not in self._connections:
             self._queues.forget(peer)  # nothing would tell us when it is over
         elif self._queues.is_waiting(peer) and self._retry_due_ns is None:

@@ -269,7 +269,6 @@ class Requests:
         component = self._core.component(body.component_id)
         if self._clients.get(client.session_id) is None:
             return  # time has ended the session that asks
-        self._counts["requests_failed"] += 1
         self._answering.answer(
             FailedReply(
                 reason=Failure.EPOCH_AHEAD,

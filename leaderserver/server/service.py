@@ -294,10 +294,10 @@ class LeaderService:
         if isinstance(message, MalformedRequest):
             # Answered where it came from, so that its sender need not wait, and nothing
             # else: it moves neither the session nor its number.
-            self._counts["requests_failed"] += 1
             failed = FailedReply(
                 reason=Failure.INVALID, detail=f"malformed: {message.detail}"
             )
+            self._answering.count(failed)
             reply = Reply(number=message.number, body=failed)
             turn.outgoing.append(Send(peer=peer, message=reply))
             return turn.outgoing

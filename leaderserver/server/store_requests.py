@@ -81,7 +81,6 @@ class StoreRequests:
                 detail="too much waits for the data directory already",
             )
         if isinstance(task, FailedReply):
-            self._counts["requests_failed"] += 1
             self._answering.answer(task, turn)
             return False
         asked = (client, number, turn.audited)
@@ -90,6 +89,8 @@ class StoreRequests:
 
     def done(self, job: StorageJob, outcome: Outcome, turn: Turn) -> None:
         """Answer who asked for *job*, and tell who watches what it changed."""
+        if isinstance(job.task, CommitTask) and outcome is None:
+            self._counts["commits"] += 1
         self._answer_asked(job.number, StoreTasks.answer(job.task, outcome), turn)
         self._changed(job.task, outcome, turn)
 
@@ -115,8 +116,6 @@ class StoreRequests:
         client, number, audited = self._asked.pop(job_number)
         if self._clients.get(client.session_id) is not client:
             return
-        if isinstance(body, FailedReply):
-            self._counts["requests_failed"] += 1
         asked = evolve(turn, answer_to=(client, number), audited=audited, batched=None)
         self._answering.answer(body, asked)
 

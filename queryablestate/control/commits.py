@@ -386,6 +386,7 @@ class Commits:
         self, commit: _Commit, change: JobChange, now_ns: int
     ) -> list[ControlEffect]:
         del now_ns
+        self._control.tally.decided_count += 1
         job = self._control.job(commit.request.job_id)
         effects = extend_chain(self._control, job, change)
         decided = Repeated(batch_id=commit.batch_id, sequence=job.record.sequence)
@@ -412,6 +413,9 @@ class Commits:
         if self._waited_for(job, commit.sequence):
             return []
         self._commits.pop(commit.key, None)
+        for waiter in commit.waiters:
+            waited_ns = self._now_ns - waiter.asked_at_ns
+            self._control.tally.latencies.add("commit", waited_ns)
         return [
             AnswerWriter(
                 link=waiter.link,

@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from queryablestate.control.job.job import Job
     from queryablestate.control.node_table import PresentNode
     from queryablestate.control.routes import KvStateLocation
+    from queryablestate.control.tally import Tally
     from queryablestate.wire.operation_messages import ListRescalings, RescalingsListed
     from queryablestate.wire.records import AssignmentRecord, CountersRecord, NodeRecord
 
@@ -152,6 +153,7 @@ class ControlCore:
             leader has let them.
         unfinished: What is to be written before anything else.
         commit_limits: How much one commit of the leader store takes.
+        tally: Is told what was decided.
     """
 
     def __init__(
@@ -169,6 +171,7 @@ class ControlCore:
         direct_lease_ns: int = 0,
         unfinished: DividedWrite = NOTHING_LEFT,
         commit_limits: CommitLimits = COMMIT_LIMITS,
+        tally: Tally | None = None,
     ) -> None:
         self._control = ControlState(
             counters=counters,
@@ -181,6 +184,7 @@ class ControlCore:
             copy_secret=copy_secret,
             direct_reads=direct_reads,
             direct_lease_ns=direct_lease_ns,
+            tally=tally,
         )
         self._commits = Commits(self._control)
         self._draining = Draining(self._control)

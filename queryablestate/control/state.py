@@ -13,6 +13,7 @@ from queryablestate.control.limits import CONTROL_LIMITS, ControlLimits
 from queryablestate.control.node_table import NodeTable
 from queryablestate.control.open_batches import OpenBatches
 from queryablestate.control.routes import RouteTable
+from queryablestate.control.tally import Tally
 from queryablestate.errors import StateUnavailableError, UnknownJobError
 
 
@@ -61,6 +62,7 @@ class ControlState:
         direct: Tickets that were given, and nodes that may answer by them.
         settled_at_ns: When a node that is not here will not come by itself.
         open_batches: Those that were begun and may not be over.
+        tally: What was decided.
         touched: Jobs for whose assignment something may have changed (`touch`).
         is_touched: Whether anything at all may have.
     """
@@ -78,6 +80,7 @@ class ControlState:
         copy_secret: bytes = b"",
         direct_reads: bool = True,
         direct_lease_ns: int = 0,
+        tally: Tally | None = None,
     ) -> None:
         self.counters = counters
         # Whatever an earlier leader may have given out is passed over.
@@ -93,6 +96,7 @@ class ControlState:
         self.direct = DirectReaders(self.nodes, lease_ns=direct_lease_ns, now_ns=now_ns)
         self.settled_at_ns = now_ns + session_timeout_ns
         self.open_batches = OpenBatches(self.jobs, now_ns=now_ns)
+        self.tally = Tally() if tally is None else tally
         self.touched = set(self.jobs)
         self.is_touched = True
         for job in self.jobs.values():

@@ -13,12 +13,14 @@ from queryablestate.control.assignment.assignment import (
     key_groups_of,
     primary_indexes,
 )
+from queryablestate.control.job_standings import JobStandings
 from queryablestate.wire.clients import NodeSummary, StateDescription
 
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nameservice.observation import JobStanding
     from queryablestate.control.events import LinkId
     from queryablestate.control.state import ControlState
     from queryablestate.errors import StateUnavailableError
@@ -40,6 +42,7 @@ class ControlView:
 
     def __init__(self, control: ControlState) -> None:
         self._control = control
+        self._standings = JobStandings(control.jobs, control.nodes)
 
     @property
     def control_id(self) -> str:
@@ -126,6 +129,10 @@ class ControlView:
                 )
             )
         return found
+
+    def standings(self, job_count_max: int) -> Sequence[JobStanding]:
+        """Return how jobs stand, *job_count_max* of them at most."""
+        return self._standings.standings(job_count_max)
 
     def node_summaries(self, *, now_ns: int) -> Sequence[NodeSummary]:
         """Return every known node, sorted by name."""

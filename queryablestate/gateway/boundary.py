@@ -94,7 +94,7 @@ class Boundary:
         self._log = get_logger(component="gateway")
         https = HTTPS_HEADERS if config.uses_https else {}
         self._headers: _Headers = _encoded({**SECURITY_HEADERS, **https})
-        self.counts: dict[str, int] = {}
+        self.counts: dict[str, int] = {"received_bytes": 0, "sent_bytes": 0}
         self.latencies = Latencies()
         self.under_way = 0
         self.is_ending = False
@@ -122,12 +122,13 @@ class Boundary:
                 scope.get(KIND, "other"), self._clock.now_ns() - began_ns
             )
 
-    def count(self, name: str) -> None:
+    def count(self, name: str, count: int = 1) -> None:
         """Count something that has happened."""
-        self.counts[name] = self.counts.get(name, 0) + 1
+        self.counts[name] = self.counts.get(name, 0) + count
 
     def _told(self, scope: Scope, problem: Problem) -> tuple[int, bytes, Headers]:
         """Return status, body and headers of the answer that tells of *problem*."""
+        self.count(f"problems_{problem.name.replace('-', '_')}")
         page = None
         if self._problem_page is not None:
             page = self._problem_page(scope, problem)
@@ -240,7 +241,9 @@ class _Exchange:
                 f"the body did not come within {self._config.request_seconds:g} s",
                 headers={"connection": "close"},
             ) from None
-        self._body_size_bytes += len(message.get("body", b""))
+        size_bytes = len(message.get("body", b""))
+        self._body_size_bytes += size_bytes
+        self._boundary.count("received_bytes", size_bytes)
         if self._body_size_bytes > self._config.body_size_bytes_max:
             raise GatewayError(
                 "too-large",
@@ -270,6 +273,7 @@ class _Exchange:
         while True:
             piece = bytes(view[place : place + _PIECE_SIZE_BYTES])
             place += _PIECE_SIZE_BYTES
+            self._boundary.count("sent_bytes", len(piece))
             is_more = place < len(body)
             await self._take_in_time(
                 {

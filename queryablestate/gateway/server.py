@@ -32,6 +32,7 @@ from nameservice import (
 )
 from nameservice.clock import NS_PER_SECOND
 from nameservice.observation import Observation
+from nameservice.version import package_version
 from queryablestate.gateway.announcement import Announcement
 from queryablestate.gateway.app import GatewayApp
 from queryablestate.gateway.config import GatewayConfig
@@ -73,6 +74,7 @@ class GatewayServer:
         self._guard = ForkGuard()
         self._clock = SystemClock()
         self._log = get_logger(component="gateway")
+        self._version = package_version()
         self._lock = threading.Lock()  # guards what follows
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -300,6 +302,7 @@ class GatewayServer:
             "watched_keys": app.callers.watched_key_count,
             "watched_components": app.leaders.watched_count,
             "failures_total": 0,
+            "version": self._version,
         }
         for name, count in boundary.counts.items():
             figures[f"{name}_total"] = count

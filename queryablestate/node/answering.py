@@ -10,6 +10,7 @@ on the reading thread, in its turn, which then hands over to the loop (rules B1,
 from __future__ import annotations
 
 import time
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, assert_never, final
 
@@ -40,22 +41,13 @@ from queryablestate.node.reads import (
     read,
 )
 from queryablestate.store.steps import ReadWork
-from queryablestate.wire.questions import (
-    CountKeys,
-    GetEntries,
-    GetItems,
-    GetValues,
-    HasRows,
-    Refusal,
-    ScanRows,
-    WalkRows,
-)
-from queryablestate.wire.refusals import refusal_of
+from queryablestate.wire.questions import KINDS, Refusal
+from queryablestate.wire.refusals import error_label, refusal_of
 from zmqtransport import LogBudget
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import msgspec
 
@@ -68,7 +60,7 @@ if TYPE_CHECKING:
     from queryablestate.wire.questions import Question
 
 
-__all__ = ["KINDS", "QuestionAnswerer", "Reply", "read_now"]
+__all__ = ["QuestionAnswerer", "Reply", "read_now"]
 
 _RETRY_AFTER_SECONDS: Final = 0.1
 _LOOP_PAUSE_COUNT_MAX: Final = 3
@@ -76,17 +68,6 @@ _LOOP_PAUSE_COUNT_MAX: Final = 3
 
 _LOOP_SIZE_BYTES_MAX: Final = 512 << 10
 """Of an answer that is read in the loop: a fraction of a millisecond to copy."""
-
-KINDS: Final[Mapping[type, str]] = {
-    GetValues: "get",
-    GetItems: "get",
-    GetEntries: "get",
-    HasRows: "exists",
-    ScanRows: "scan",
-    WalkRows: "scan",
-    CountKeys: "count",
-}
-"""What kinds of questions are told apart where their duration is counted."""
 
 
 def read_now(
@@ -168,6 +149,7 @@ class QuestionAnswerer:
     Attributes:
         answered_count: Answers given.
         refused_count: Refusals given.
+        errors: The same by their codes, as figures.
         latencies: As above.
     """
 
@@ -196,6 +178,7 @@ class QuestionAnswerer:
         self._log = get_logger(component="state-node")
         self.answered_count = 0
         self.refused_count = 0
+        self.errors: Counter[str] = Counter()
         self.latencies = latencies
 
     def ask(
@@ -347,9 +330,8 @@ class QuestionAnswerer:
                     job_id, None, (), _RETRY_AFTER_SECONDS, "too many reads wait"
                 )
             case DropReason.CANCELLED:
-                self.refused_count += 1
                 refusal = replace(cancelled(asked.question), row_count=row_count)
-                self._reply(refusal, None, asked.link)
+                self._tell(asked, refusal)
                 return
             case _:
                 assert_never(reason)
@@ -404,8 +386,7 @@ class QuestionAnswerer:
 
     def _not_now(self, asked: _Asked, why: Refusal | Wait, job_id: str | None) -> None:
         if isinstance(why, Refusal):
-            self.refused_count += 1
-            self._reply(why, None, asked.link)
+            self._tell(asked, why)
             return
         deferred = AskedQuestion(
             question=asked.question, keys=asked.keys, asked_at_ns=asked.asked_at_ns
@@ -415,7 +396,6 @@ class QuestionAnswerer:
     def _refuse(
         self, asked: _Asked, error: NameServiceError, row_count: int = 0
     ) -> None:
-        self.refused_count += 1
         if isinstance(error, StorageError) and self._budget.admits(
             "storage", now_ns=self._clock.now_ns()
         ):
@@ -423,4 +403,9 @@ class QuestionAnswerer:
         refusal = refusal_of(error, asked.question.question_id)
         if row_count:
             refusal = replace(refusal, row_count=row_count)
+        self._tell(asked, refusal)
+
+    def _tell(self, asked: _Asked, refusal: Refusal) -> None:
+        self.refused_count += 1
+        self.errors[f"errors_{error_label(refusal.code)}"] += 1
         self._reply(refusal, None, asked.link)

@@ -9,16 +9,18 @@ already (rule Q4), as in `queryablestate.node.answering`.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, final
 
 from nameservice import NameServiceError
-from queryablestate.node.answering import KINDS, read_now
+from queryablestate.node.answering import read_now
 from queryablestate.node.core.direct_tickets import ShownTickets
 from queryablestate.node.core.jobs import ServedJob
 from queryablestate.node.reads import answer_of, is_long, is_too_early, problem_of
 from queryablestate.wire.codec import encode
 from queryablestate.wire.direct import ASK_PROXY, NOT_DIRECTLY, TICKET_REFUSED
-from queryablestate.wire.questions import Question, Refusal, Told
+from queryablestate.wire.questions import KINDS, Question, Refusal, Told
+from queryablestate.wire.refusals import error_label
 from zmqtransport.in_flight import BytesInFlight
 
 
@@ -58,6 +60,7 @@ class DirectAnswerer:
     Attributes:
         answered_count: Answers given.
         refused_count: Refusals given, of questions and of tickets.
+        errors: Those of questions by their codes, as figures.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class DirectAnswerer:
         self._in_flight = BytesInFlight()
         self.answered_count = 0
         self.refused_count = 0
+        self.errors: Counter[str] = Counter()
 
     def figures(self) -> dict[str, int]:
         """Return the figures of direct reads by name."""
@@ -182,6 +186,7 @@ class DirectAnswerer:
 
     def _refuse(self, peer: Peer, message: AskNode, code: str) -> None:
         self.refused_count += 1
+        self.errors[f"errors_{error_label(code)}"] += 1
         frame = encode(Refusal(request_id=message.request_id, code=code))
         if self._send(peer.routing_id, (frame,)):
             self._in_flight.add(peer.connection, len(frame))

@@ -25,6 +25,7 @@ from haservices import Backend
 from nameservice import LocalProtocolError, get_logger
 from nameservice.clock import NS_PER_US
 from nameservice.observation import Latencies, Observation
+from nameservice.version import package_version
 from queryablestate.connect.credentials import Credentials, credentials_of
 from queryablestate.node.answering import QuestionAnswerer
 from queryablestate.node.core.core import NodeCore
@@ -125,6 +126,7 @@ class NodeLoop:
     def __init__(self, ha: HAServices, config: NodeConfig, clock: Clock) -> None:
         self._clock = clock
         self._log = get_logger(component="state-node")
+        self._version = package_version()
         self._budget = LogBudget()
         self._pending: deque[NodeEvent] = deque()
         self._is_stepping = False
@@ -278,7 +280,9 @@ class NodeLoop:
     def figures(self) -> dict[str, str | int | float]:
         """Return the node's figures by name."""
         counts = self.client.counts
+        errors = self._answerer.errors + self._direct.errors
         return {
+            "version": self._version,
             "node_id": self.node_id,
             "address": self.address,
             **self._core.figures(now_ns=self._clock.now_ns()),
@@ -287,6 +291,9 @@ class NodeLoop:
             **self._direct.figures(),
             **self._store.figures(),
             **{f"proxy_frames_{name}_total": n for name, n in sorted(counts.items())},
+            "proxy_received_bytes_total": self.client.received_bytes,
+            "proxy_sent_bytes_total": self.client.sent_bytes,
+            **{f"{name}_total": n for name, n in sorted(errors.items())},
             "failures_total": self.loop.failure_count,
         }
 
@@ -299,6 +306,7 @@ class NodeLoop:
             role="node",
             figures=self.figures(),
             problem=problem,
+            stopped=self._core.stopped(),
             latencies=self._answerer.latencies.buckets(),
         )
 

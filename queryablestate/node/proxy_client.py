@@ -107,6 +107,8 @@ class QueryStateProxyClient:
         link: The number of the present connection; rises with each.
         problem: Why the last connection came to nothing, or None.
         counts: Frames that were dropped or not sent, by reason.
+        received_bytes: Of all messages.
+        sent_bytes: Likewise.
     """
 
     def __init__(
@@ -140,6 +142,8 @@ class QueryStateProxyClient:
         self.link = 0
         self.problem: NameServiceError | None = None
         self.counts: dict[str, int] = {}
+        self.received_bytes = 0
+        self.sent_bytes = 0
 
     # -- finding -------------------------------------------------------------------
 
@@ -222,11 +226,14 @@ class QueryStateProxyClient:
         envelope = encode(message)
         frames = [envelope] if payload is None else [envelope, payload]
         is_large = payload is not None and len(payload) > LARGE_SIZE_BYTES_MIN
+        size_bytes = sum(map(len, frames))
         if is_large and self._sent_over_second(frames, on_gone):
+            self.sent_bytes += size_bytes
             return True
         outcome = send_now(self._dealer.socket, frames)
         if outcome is SendOutcome.SENT:
-            self._first.add(sum(map(len, frames)), on_gone)
+            self.sent_bytes += size_bytes
+            self._first.add(size_bytes, on_gone)
             return True
         if on_gone is not None:
             on_gone()
@@ -313,6 +320,7 @@ class QueryStateProxyClient:
 
     def _receive(self, frames: list[zmq.Frame]) -> None:
         """Take one message."""
+        self.received_bytes += sum(map(len, frames))
         try:
             message = decode_to_node(frames[0].bytes)
             if isinstance(message, Question):

@@ -39,6 +39,7 @@ from queryablestate.wire.direct import AskNode, ShowTicket
 from queryablestate.wire.node_messages import (
     ChunkStaged,
 )
+from queryablestate.wire.refusals import error_label
 from queryablestate.wire.staging_grant import is_granted
 from zmqtransport import (
     Authenticator,
@@ -190,6 +191,7 @@ class QueryableStateServer:
     def refuse(self, writer: bytes, message: ChunkRefused) -> None:
         """Tell a writer why its chunk is not taken."""
         self._port.count("chunks_refused")
+        self._port.count(f"chunk_errors_{error_label(message.code)}")
         self._tell(writer, message)
 
     # -- writers and other nodes ---------------------------------------------------
@@ -296,10 +298,9 @@ class QueryableStateServer:
             self._port.count("chunks_staged")
             self._tell(task.writer, ChunkStaged(request_id=request_id))
         else:
-            self._port.count("chunks_refused")
             if isinstance(error, StorageError) and self._port.may_log("storage"):
                 self._log.error("stage.failed", error=str(error))
-            self._tell(task.writer, chunk_refused(error, request_id))
+            self.refuse(task.writer, chunk_refused(error, request_id))
 
     def _tell(self, writer: bytes, message: msgspec.Struct) -> None:
         """Answer a writer, now or not at all: it asks again."""

@@ -23,6 +23,7 @@ from nameservice import (
     get_logger,
 )
 from nameservice.clock import NS_PER_US
+from queryablestate.errors import StagedDataMissingError
 from queryablestate.node.copying.limits import CopyLimits
 from queryablestate.node.copying.serving import CopyServer
 from queryablestate.node.copying.thread import CopyThread
@@ -48,6 +49,7 @@ from queryablestate.node.core.read_schedule import ReadLimits
 from queryablestate.node.directory import NodeDirectory
 from queryablestate.node.reading import ReadingThread
 from queryablestate.node.snapshots import NodeSnapshots
+from queryablestate.store.room import StoreSizes
 from queryablestate.store.threads import StageTask, StoreWriter
 from queryablestate.wire.job_plan import entry_digest
 from queryablestate.wire.records import SnapshotMarked
@@ -213,8 +215,16 @@ class NodeStore:
         self.opened.close()
 
     def figures(self) -> dict[str, int]:
-        """Return the figures of what reads the store by name."""
+        """Return the figures of the store, and of what reads it, by name."""
+        try:
+            sizes = self.opened.store.sizes()
+        except StorageError as error:
+            self._log.warning("store.unmeasured", error=str(error))
+            sizes = StoreSizes(used_bytes=0, size_bytes_max=0, staged_bytes=0)
         return {
+            "store_used_bytes": sizes.used_bytes,
+            "store_size_bytes_max": sizes.size_bytes_max,
+            "staged_bytes": sizes.staged_bytes,
             "copies_served": len(self.opened.copier),
             "reads_waiting": len(self.opened.reading),
             "reads_held_bytes": self.opened.reading.held_size_bytes,
@@ -418,7 +428,7 @@ class NodeStore:
 
     def _apply(self, opened: OpenStore, effect: ApplyEntry) -> None:
         apply = partial(opened.store.apply, effect.job_id, effect.entry)
-        failure = self._write(opened.bind, apply)
+        failure, reason = self._written(opened.bind, apply)
         if failure is None and isinstance(effect.entry, SnapshotMarked):
             self.snapshots.marked(opened.store, effect.job_id, effect.entry)
         event = EntryFinished(
@@ -426,6 +436,7 @@ class NodeStore:
             entry=effect.entry,
             failure=failure,
             digest=entry_digest(effect.entry) if failure is None else b"",
+            reason=reason,
         )
         self.post(partial(self._finished, opened, event))
         opened.copier.advance()
@@ -439,8 +450,8 @@ class NodeStore:
             effect.state_numbers,
             effect.restore_id,
         )
-        failure = self._write(opened.bind, reset)
-        event = ResetFinished(job_id=job_id, failure=failure)
+        failure, reason = self._written(opened.bind, reset)
+        event = ResetFinished(job_id=job_id, failure=failure, reason=reason)
         self.post(partial(self._finished, opened, event))
 
     def _hold(self, opened: OpenStore, effect: HoldKeyGroups) -> None:
@@ -543,13 +554,25 @@ class NodeStore:
 
     def _write(self, *actions: Callable[[], object]) -> str | None:
         """Do *actions*, and return why one of them failed, or None."""
+        failure, _ = self._written(*actions)
+        return failure
+
+    def _written(self, *actions: Callable[[], object]) -> tuple[str | None, str]:
+        """Do *actions*, and return why one of them failed, or None; also in a word."""
         try:
             for action in actions:
                 action()
         except NameServiceError as error:
             self._log.warning("store.write_failed", error=str(error))
-            return str(error)
+            return str(error), _reason_of(error)
         except Exception as error:  # noqa: BLE001 (told to the proxy, not lost)
             self._log.error("loop.failed", where="writer", exc_info=error)
-            return f"{type(error).__name__}: {error}"
-        return None
+            return f"{type(error).__name__}: {error}", "defect"
+        return None, ""
+
+
+def _reason_of(error: NameServiceError) -> str:
+    """Return why a job is stopped in a word of ours: metrics have it as a label."""
+    if isinstance(error, StorageError):
+        return error.reason
+    return "rows_missing" if isinstance(error, StagedDataMissingError) else "failed"

@@ -55,6 +55,7 @@ from queryablestate.control.events import (
     WriterAsked,
 )
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record
+from queryablestate.control.tally import Tally
 from queryablestate.proxy.leader_store import LeaderStoreThread
 from queryablestate.wire.node_messages import HeartbeatAcknowledged, NodeRegistered
 from queryablestate.wire.questions import Refusal
@@ -108,6 +109,7 @@ class ProxyControl:
     Attributes:
         core: The core, or None while there is none.
         waiting_count_max: How many requests for a change may wait.
+        tally: What this proxy has decided whenever it led.
         problem: Why the store could not be read when that was last tried, or None.
     """
 
@@ -147,6 +149,7 @@ class ProxyControl:
         self.core: ControlCore | None = None
         self.problem: NameServiceError | None = None
         self.waiting_count_max = waiting_count_max
+        self.tally = Tally()
         self._limits = limits
         self._direct_reads = direct_reads
         self._direct_lease_ns = direct_lease_ns
@@ -239,6 +242,7 @@ class ProxyControl:
             direct_reads=self._direct_reads,
             direct_lease_ns=self._direct_lease_ns,
             unfinished=stored.unfinished,
+            tally=self.tally,
         )
         self._settled_at_ns = now_ns + self._session_timeout_ns
         self.problem = None

@@ -39,7 +39,8 @@ from nameservice import (
     get_logger,
     seconds_to_ns,
 )
-from nameservice.observation import Observation, StateFreshness
+from nameservice.observation import JobStanding, Observation, StateFreshness
+from nameservice.version import package_version
 from queryablestate.control.direct_readers import direct_lease_ns
 from queryablestate.control.events import NodeSpoke, WriterAsked
 from queryablestate.proxy.access import Right
@@ -164,6 +165,7 @@ class ProxyLoop:
         self._config = config
         self._clock = SystemClock() if clock is None else clock
         self._log = get_logger(component="query-proxy")
+        self._version = package_version()
         self._cache = ResultCache(
             config.cache, size_bytes_max=config.cache_size_bytes_max
         )
@@ -272,12 +274,14 @@ class ProxyLoop:
             else core.view.node_summaries(now_ns=self._clock.now_ns())
         )
         return {
+            "version": self._version,
             "leads": int(self.control.leads),
             "nodes": len(nodes),
             "nodes_present": sum(node.address is not None for node in nodes),
             "jobs": 0 if core is None else len(core.view.job_ids()),
             "states": 0 if core is None else len(core.locations),
             "sessions": len(self._sessions),
+            "batches_decided_total": self.control.tally.decided_count,
             "changes_waiting": self.control.waiting_count,
             "questions_pending": self._reads.pending_count,
             "questions_parked": self._reads.parked_count,
@@ -297,18 +301,25 @@ class ProxyLoop:
         """Return what metrics and health are made of."""
         core = self.control.core
         states: Sequence[StateFreshness] = ()
+        jobs: Sequence[JobStanding] = ()
         state_count = 0
         if core is not None and self.control.leads:
             state_count = len(core.locations)
             states = core.view.freshness(
                 state_count_max, wall_clock_us=_wall_clock_us()
             )
+            jobs = core.view.standings(state_count_max)
         return Observation(
             role="proxy",
             figures=self.figures(),
             problem=None if self.control.leads else "it does not lead: it stands by",
             states=states,
             states_left_out=state_count - len(states),
+            jobs=jobs,
+            latencies=[
+                *self._reads.nodes.latencies.buckets(),
+                *self.control.tally.latencies.buckets(),
+            ],
         )
 
     # -- in ----------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, assert_never, final
 
 from nameservice import RemoteProtocolError
 from nameservice.clock import NS_PER_SECOND
+from nameservice.observation import Latencies
 from queryablestate.errors import DeadlineExceededError
 from queryablestate.hedging import HedgePolicy, Verdict
 from queryablestate.proxy.cached_answers import keep_answer
@@ -39,11 +40,7 @@ from queryablestate.proxy.read_answers import (
 from queryablestate.proxy.read_charges import ReadCharges
 from queryablestate.proxy.read_questions import is_awaited, names_nothing
 from queryablestate.proxy.read_watch import ReadWatch
-from queryablestate.wire.questions import (
-    Answer,
-    Refusal,
-    Told,
-)
+from queryablestate.wire.questions import KINDS, Answer, Refusal, Told
 from queryablestate.wire.refusals import STALE_ROUTE
 
 
@@ -87,6 +84,7 @@ class NodeReads:
         hedge_won_count: Those of them that the second one has answered.
         moved_count: Reads that others were asked for, since the primary was
             unresponsive, away, or had refused.
+        latencies: How long it took from a question to its answer.
     """
 
     def __init__(
@@ -100,6 +98,7 @@ class NodeReads:
         self.hedged_count = 0
         self.hedge_won_count = 0
         self.moved_count = 0
+        self.latencies = Latencies()
         self._cache = cache
         self._policy = HedgePolicy(hedging)
         self._pending = PendingReads()
@@ -448,6 +447,7 @@ class NodeReads:
                     now_ns=now_ns,
                 )
         asked = read.asked
+        self.latencies.add(KINDS[type(asked.ask.operation)], now_ns - asked.asked_at_ns)
         told = Told(
             request_id=asked.ask.request_id,
             reading=answer.reading,

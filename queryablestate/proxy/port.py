@@ -24,8 +24,8 @@ from queryablestate.control.events import LinkId
 from queryablestate.wire import codec
 from queryablestate.wire.address import StateAddress
 from queryablestate.wire.node_messages import ApplyEntries
-from queryablestate.wire.questions import Answer
-from queryablestate.wire.refusals import refusal_of
+from queryablestate.wire.questions import Answer, Refusal
+from queryablestate.wire.refusals import error_label, refusal_of
 from zmqtransport import (
     Authenticator,
     BytesInFlight,
@@ -266,6 +266,8 @@ class ProxyPort:
         message: msgspec.Struct,
         payload: bytes | memoryview | None,
     ) -> bool:
+        if isinstance(message, Refusal):
+            self.count(f"errors_{error_label(message.code)}")
         # An entry goes to all nodes of a job, and may be large.
         if not isinstance(message, ApplyEntries):
             envelope = codec.encode(message)

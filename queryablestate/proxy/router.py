@@ -49,7 +49,7 @@ from queryablestate.proxy.read_answers import (
 )
 from queryablestate.proxy.read_charges import charge_of
 from queryablestate.proxy.read_parking import ParkedQuestion, ParkedQuestions
-from queryablestate.wire.questions import CountKeys, ScanRows, WalkRows
+from queryablestate.wire.questions import KINDS, CountKeys, ScanRows, WalkRows
 from queryablestate.wire.refusals import STALE_ROUTE
 
 
@@ -237,6 +237,7 @@ class ReadRouter:
         if cache_key is not None:
             told = find_answer(self._cache, asked, location, cache_key, now_ns)
             if told is not None:
+                self.nodes.latencies.add(KINDS[type(ask.operation)], 0)
                 return [told]
         return self._route(asked, location, cache_key, charge, now_ns, is_settled)
 

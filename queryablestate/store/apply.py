@@ -153,7 +153,7 @@ class EntryApplier:
             numbers = set(state_marks(transaction, self._meta))
         numbers.update(state.state_number for state in entry.states)
         open_slots(self._environment, len(numbers))
-        used_bytes = room.used_bytes()
+        used_bytes = room.sizes().used_bytes
 
         def attempt(transaction: Transaction[bytes]) -> None:
             row_count = self._apply_batch(transaction, job_id, entry, holding)

@@ -228,10 +228,12 @@ class StoreEnvironment:
         if isinstance(error, lmdb.MapFullError):
             return self.full_error()
         if what == "write to" and self._is_disk_full(error):
-            return StorageError(
+            full = StorageError(
                 f"the disk of the data directory {self._directory} is full: make room "
                 f"on it, and the node goes on by itself ({error})"
             )
+            full.reason = "disk_full"
+            return full
         return StorageError(
             f"cannot {what} the data directory {self._directory}: {error}"
         )
@@ -239,12 +241,14 @@ class StoreEnvironment:
     def full_error(self, used_bytes: int | None = None) -> StorageError:
         """Return what to raise if there is no room below the limit of the store."""
         used = "" if used_bytes is None else f", of which {used_bytes:,} are in use"
-        return StorageError(
+        full = StorageError(
             f"the data directory {self._directory} has no room for it within "
             f"{self._size_bytes_max:,} bytes{used}: start the node with a greater "
             "size_bytes_max (lodestar node --size-bytes-max), or drop states that are "
             "not in use"
         )
+        full.reason = "store_full"
+        return full
 
     def _is_disk_full(self, error: lmdb.Error | OSError) -> bool:
         """Return whether a write failed because the disk has no room."""

@@ -172,6 +172,14 @@ def staged_size(transaction: Transaction[bytes], meta: _Database, job_id: str) -
     return 0 if stored is None else decode_staged(stored).size_bytes
 
 
+def staged_sizes(transaction: Transaction[bytes], meta: _Database) -> dict[str, int]:
+    """Return the same for each job of which anything is."""
+    marks = [
+        decode_staged(stored) for _, stored in records(transaction, meta, STAGED_PREFIX)
+    ]
+    return {mark.job_id: mark.size_bytes for mark in marks}
+
+
 def add_staged_size(
     transaction: Transaction[bytes], meta: _Database, job_id: str, size_bytes: int
 ) -> None:
@@ -184,10 +192,7 @@ def put_staged_sizes(
     transaction: Transaction[bytes], meta: _Database, sizes: Mapping[str, int]
 ) -> None:
     """Put what has been counted in place of what there was."""
-    marks = [
-        decode_staged(stored) for _, stored in records(transaction, meta, STAGED_PREFIX)
-    ]
-    counted = {mark.job_id: mark.size_bytes for mark in marks}
+    counted = staged_sizes(transaction, meta)
     for job_id in sorted(counted.keys() | sizes.keys()):
         if counted.get(job_id, 0) != sizes.get(job_id, 0):
             _put_staged_size(transaction, meta, job_id, sizes.get(job_id, 0))

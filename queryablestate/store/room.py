@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from attrs import frozen
 
+from queryablestate.store.marks import staged_sizes
+
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from queryablestate.store.staging import StagingArea
 
 
-__all__ = ["RoomKeeper"]
+__all__ = ["RoomKeeper", "StoreSizes"]
 
 _META_PAGE_COUNT: Final = 2
 _ROW_SIZE_BYTES_MIN: Final = 8
@@ -72,6 +74,24 @@ class _Pages:
         # A row changes one leaf at most, which is copied and may be split.
         changed = 2 * min(row_count, self.leaves)
         return changed + _GROWTH * self.staged + self.margin
+
+
+@final
+@frozen(kw_only=True)
+class StoreSizes:
+    """
+    How large a store is.
+
+    Attributes:
+        used_bytes: Of pages in use.  Pages that only a read of an old snapshot holds
+            are not among them.
+        size_bytes_max: How much it may grow to.
+        staged_bytes: Of rows that were brought and are not decided.
+    """
+
+    used_bytes: int
+    size_bytes_max: int
+    staged_bytes: int
 
 
 @final
@@ -137,10 +157,17 @@ class RoomKeeper:
         margin = self._pages(transaction).margin
         self._staging.fill(transaction, margin + self.promised(transaction, prefix))
 
-    def used_bytes(self) -> int:
-        """Return how much of the store is in use."""
+    def sizes(self) -> StoreSizes:
+        """Return how large the store is; from any thread."""
+        slots = tuple(self._environment.slots)  # as in `promise_ample`
         with self._environment.reading() as transaction:
-            return self._used_bytes(transaction)
+            pages = self._pages(transaction, slots)
+            staged = staged_sizes(transaction, self._environment.meta)
+        return StoreSizes(
+            used_bytes=pages.used * self._page_size_bytes,
+            size_bytes_max=pages.all * self._page_size_bytes,
+            staged_bytes=sum(staged.values()),
+        )
 
     def _used_bytes(self, transaction: Transaction[bytes]) -> int:
         return self._pages(transaction).used * self._page_size_bytes

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from queryablestate.store.plans import ToldPlan
+    from queryablestate.store.room import StoreSizes
     from queryablestate.wire.copy_messages import CopiedRows, CopiedStates
     from queryablestate.wire.job_plan import JobOrigin, JobPlan
     from queryablestate.wire.kept_rows import KeptRows
@@ -262,6 +263,10 @@ class StateStore:
         with self._environment.reading() as transaction:
             mark = state_mark(transaction, self._meta, state_number)
             return None if mark is None or mark.is_hidden else view_of(mark)
+
+    def sizes(self) -> StoreSizes:
+        """Return how large the store is; from any thread."""
+        return self._room.sizes()
 
     def reader(self) -> StoreReader:
         """Return a reader; one for each thread that reads."""

@@ -23,7 +23,8 @@ Stored values come without the expiry that a state with TTL keeps before them.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
 
@@ -31,6 +32,7 @@ from queryablestate.wire.wire_struct import WireStruct
 
 
 __all__ = [
+    "KINDS",
     "Answer",
     "Ask",
     "CancelQuestions",
@@ -125,6 +127,17 @@ class CountKeys(WireStruct, frozen=True, kw_only=True, tag="count"):
 Operation: TypeAlias = (
     GetValues | GetItems | GetEntries | HasRows | ScanRows | WalkRows | CountKeys
 )
+
+KINDS: Final[Mapping[type, str]] = {
+    GetValues: "get",
+    GetItems: "get",
+    GetEntries: "get",
+    HasRows: "exists",
+    ScanRows: "scan",
+    WalkRows: "scan",
+    CountKeys: "count",
+}
+"""What kinds of questions are told apart where their duration is counted."""
 
 
 class Ask(WireStruct, frozen=True, kw_only=True, tag="ask", omit_defaults=True):

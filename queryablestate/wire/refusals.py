@@ -36,6 +36,7 @@ from queryablestate.errors import (
     UnknownJobError,
     UnknownStateError,
 )
+from queryablestate.wire.direct import ASK_PROXY, NOT_DIRECTLY, TICKET_REFUSED
 from queryablestate.wire.questions import Refusal
 from queryablestate.wire.schema_digest import DeclarationWantedError
 
@@ -48,6 +49,7 @@ __all__ = [
     "NOT_LEADER",
     "STALE_ROUTE",
     "UNKNOWN_SESSION",
+    "error_label",
     "error_of",
     "refusal_of",
 ]
@@ -86,6 +88,26 @@ _CODES: Final[dict[type[NameServiceError], str]] = {
     UnknownStateError: "unknown-state",
 }
 
+_FAILED: Final = "failed"
+"""An error that has no code of its own."""
+
+_LABELS: Final = {
+    code: code.replace("-", "_")
+    for code in (
+        *(*_CODES.values(), _FAILED, NOT_LEADER, STALE_ROUTE, UNKNOWN_SESSION),
+        *(ASK_PROXY, NOT_DIRECTLY, TICKET_REFUSED),
+    )
+}
+
+
+def error_label(code: str) -> str:
+    """
+    Return what refusals with a code are counted as in figures.
+
+    Codes that are none of ours are counted together: a peer may say anything.
+    """
+    return _LABELS.get(code, "other")
+
 
 def _commit_timeout(
     batch_id: int,
@@ -117,7 +139,7 @@ def refusal_of(error: NameServiceError, request_id: int) -> Refusal:
     """
     code = _CODES.get(type(error))
     if code is None:
-        return Refusal(request_id=request_id, code="failed", data=(str(error),))
+        return Refusal(request_id=request_id, code=_FAILED, data=(str(error),))
     data = error.args
     if isinstance(error, CommitTimeoutError):
         failures = [part for pair in error.failures.items() for part in pair]

@@ -30,7 +30,7 @@ FIRED = (DEPLOY / "prometheus" / "lodestar.test.yml").read_text(encoding="utf-8"
 DASHBOARD: dict[str, Any] = json.loads(
     (DEPLOY / "grafana" / "lodestar.json").read_text(encoding="utf-8")
 )
-LABELS = {"instance", "job", "job_id", "state", "kind", "le"}
+LABELS = {"instance", "job", "job_id", "state", "kind", "le", "code", "reason"}
 
 
 def metrics() -> set[str]:

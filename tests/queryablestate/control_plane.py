@@ -24,6 +24,7 @@ from queryablestate.control.events import (
 )
 from queryablestate.control.large_writes import COMMIT_LIMITS, CommitLimits
 from queryablestate.control.stored_control import stored_control
+from queryablestate.control.tally import Tally
 from queryablestate.control.view import ControlView
 from queryablestate.schema.schema import (
     AtomicType,
@@ -285,6 +286,7 @@ def load(
     epoch: int = EPOCH,
     now_ns: int = 0,
     limits: CommitLimits = COMMIT_LIMITS,
+    tally: Tally | None = None,
 ) -> ControlCore:
     """Return the core that a new leader makes of what is stored."""
     stored = stored_control(store, limits)
@@ -300,6 +302,7 @@ def load(
         now_ns=now_ns,
         unfinished=stored.unfinished,
         commit_limits=limits,
+        tally=tally,
     )
 
 
@@ -315,13 +318,19 @@ class Plane:
         store: What was written.
         limits: How much one commit of the store takes; for later leaders.
         plans: What each node was told to keep last, by job; it is no effect of `step`.
+        tally: What was decided.
     """
 
-    core: ControlCore = field(factory=lambda: load({}))
+    tally: Tally = field(factory=Tally)
+    core: ControlCore = field()
     now_ns: int = 0
     store: dict[str, bytes] = field(factory=dict)
     limits: CommitLimits = COMMIT_LIMITS
     plans: dict[tuple[LinkId, str], JobPlan] = field(factory=dict)
+
+    @core.default
+    def _new_core(self) -> ControlCore:
+        return load({}, tally=self.tally)
 
     @property
     def view(self) -> ControlView:

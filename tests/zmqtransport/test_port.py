@@ -138,6 +138,9 @@ class TestPeers:
             sent = server.call(lambda: server.port.send(two.routing_id, b"to", b"two"))
             assert sent is SendOutcome.SENT
             assert second.poll(int(WAIT_SECONDS * 1_000))
+            # Of messages without the names of their peers.
+            assert server.figure("received_bytes_total") == len(b"firstsecond")
+            assert server.figure("sent_bytes_total") == len(b"totwo")
             assert second.recv_multipart() == [b"to", b"two"]
             first.send(b"again")
             assert server.came.wait_for_count(3)[2] == (one, b"again")

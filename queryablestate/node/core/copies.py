@@ -247,15 +247,16 @@ class JobCopies:
         else:
             fetch.sequence = event.sequence
 
-    def finished(self, event: CopyFinished, *, now_ns: int) -> None:
-        """Take note of how a `FinishCopy` ended."""
+    def finished(self, event: CopyFinished, *, now_ns: int) -> int:
+        """Take note of how a `FinishCopy` ended; return how many are complete now."""
         if self._finishing_id != event.fetch_id:
-            return
+            return 0
         self._finishing_id = None
         fetch = self._fetch
         if fetch is None or fetch.fetch_id != event.fetch_id:
-            return  # what it was for is not wanted any more
+            return 0  # what it was for is not wanted any more
         complete = frozenset(fetch.since).intersection(event.key_groups)
+        completed_count = len(complete - self._copied)
         self._copied |= complete
         self._missing -= complete
         self._is_report_due = True
@@ -268,6 +269,7 @@ class JobCopies:
             self._fetch = None
             self._failure = None
             self._pauses.pop(fetch.place, None)
+        return completed_count
 
     # -- what is due ---------------------------------------------------------------
 

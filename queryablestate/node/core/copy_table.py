@@ -41,6 +41,7 @@ class CopyTable:
         self._identity = identity
         self._limits = limits
         self._fetch_ids = count(1)  # of all jobs, and of every store
+        self._copied_count = 0
         self._jobs: dict[str, JobCopies] = {}
         # Those with something to do: most steps are about batches, and there may be a
         # thousand jobs.
@@ -61,6 +62,7 @@ class CopyTable:
         return {
             "key_groups_held": sum(copies.held_count for copies in jobs),
             "key_groups_copying": sum(copies.missing_count for copies in jobs),
+            "key_groups_copied_total": self._copied_count,
             "rows_copied_total": sum(copies.row_count for copies in jobs),
             "rows_copied_bytes_total": sum(copies.size_bytes for copies in jobs),
         }
@@ -137,7 +139,7 @@ class CopyTable:
         """Take note of how a `FinishCopy` ended."""
         copies = self._wake(event.job_id)
         if copies is not None:
-            copies.finished(event, now_ns=now_ns)
+            self._copied_count += copies.finished(event, now_ns=now_ns)
 
     def advance(
         self,

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
 
+from nameservice.observation import StoppedJob
 from queryablestate.node.core.chunks import ChunkGate, chunk_refused
 from queryablestate.node.core.command_checks import check_command
 from queryablestate.node.core.copy_table import CopyTable
@@ -226,6 +227,13 @@ class NodeCore:
             "chunks_waiting_bytes": self._gate.size_bytes,
             **self._copies.figures(),
         }
+
+    def stopped(self) -> Sequence[StoppedJob]:
+        """Return the jobs that are stopped here, by name."""
+        return [
+            StoppedJob(job_id=job_id, reason=reason)
+            for job_id, reason in self._jobs.reasons().items()
+        ]
 
     def admit(
         self, question: Question, job_id: str | None, *, now_ns: int

@@ -202,12 +202,14 @@ class EntryFinished:
         entry: What was to be applied.
         failure: Why it was not, or None.
         digest: `queryablestate.wire.job_plan.entry_digest` of the entry, if it was.
+        reason: The failure in a word, for metrics.
     """
 
     job_id: str
     entry: Entry
     failure: str | None
     digest: bytes = b""
+    reason: str = "failed"
 
 
 @frozen(kw_only=True)
@@ -218,10 +220,12 @@ class ResetFinished:
     Attributes:
         job_id: Whose rows are gone.
         failure: Why they are not, or None.
+        reason: As of `EntryFinished`.
     """
 
     job_id: str
     failure: str | None
+    reason: str = "failed"
 
 
 @frozen(kw_only=True)

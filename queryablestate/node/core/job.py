@@ -129,6 +129,7 @@ class NodeJob:
         is_void: Whether what the store has is to be reset, and counts for nothing.
         is_incomplete: Whether something between what has arrived is missing.
         failure: Why it cannot go on, or None.
+        reason: That in a word.
         retry_at_ns: When to ask for the rest again, or None.
     """
 
@@ -147,6 +148,7 @@ class NodeJob:
     is_void: bool = False
     is_incomplete: bool = False
     failure: str | None = None
+    reason: str = ""
     retry_at_ns: int | None = None
 
     @property

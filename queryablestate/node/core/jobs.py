@@ -152,6 +152,10 @@ class JobTable:
             if job.failure is not None
         }
 
+    def reasons(self) -> Mapping[str, str]:
+        """Return the jobs that cannot go on, and why, in a word."""
+        return {job_id: self._jobs[job_id].reason for job_id in self.failures()}
+
     def served(self, job_id: str) -> ServedJob | None:
         """Return what the node answers for, or None."""
         job = self._jobs.get(job_id)
@@ -280,7 +284,7 @@ class JobTable:
             return self._moved(job, event.entry.sequence)
         if job.is_reset_waiting:
             return self._go_on(job)  # what failed does not matter any more
-        return self._failed(job, event.failure, now_ns)
+        return self._failed(job, event.failure, event.reason, now_ns)
 
     def reset_finished(self, event: ResetFinished, *, now_ns: int) -> list[NodeEffect]:
         """Take note of how a `ResetJobRows` ended, and go on."""
@@ -291,7 +295,7 @@ class JobTable:
         if job.is_reset_waiting:
             return self._go_on(job)
         if event.failure is not None:
-            return self._failed(job, event.failure, now_ns)
+            return self._failed(job, event.failure, event.reason, now_ns)
         job.is_void = False
         job.lost = frozenset(reset.state_numbers)
         job.origin = replace(job.origin, entry_digest=b"")
@@ -338,13 +342,15 @@ class JobTable:
         job.retry_at_ns = None
         return [self._report(job), *self._go_on(job)]
 
-    def _failed(self, job: NodeJob, failure: str, now_ns: int) -> list[NodeEffect]:
+    def _failed(
+        self, job: NodeJob, failure: str, reason: str, now_ns: int
+    ) -> list[NodeEffect]:
         job.tasks.clear()
         job.received = job.position or 0
         if not job.has_part:
             return []
         is_news = failure != job.failure
-        job.failure = failure
+        job.failure, job.reason = failure, reason
         job.retry_at_ns = now_ns + self._retry_ns
         effects: list[NodeEffect] = [self._report(job)]
         if is_news:

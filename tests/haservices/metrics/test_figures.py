@@ -40,7 +40,7 @@ _COUNTING = {
     "gateway": ("queryablestate/gateway/boundary.py",),
     "standby": ("lodestar/driver_control.py",),
 }
-_COUNTED = re.compile(r'(?:\.count|\._count|_counts)[\[(]f?"([a-z_]+?)_?(?:\{|")')
+_COUNTED = re.compile(r'(?:\.counts?|\._count|_counts)[\[(]f?"([a-z_]+?)_?(?:\{|")')
 _PAGE = ROOT / "docs" / "reference" / "metrics.md"
 
 

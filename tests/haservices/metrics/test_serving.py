@@ -24,14 +24,24 @@ from nameservice import (
     ConfigurationError,
     LocalProtocolError,
     ManualClock,
+    NoLeaderError,
     UnreachableError,
 )
 from nameservice.clock import NS_PER_SECOND
-from nameservice.observation import Latencies, Observation, StateFreshness
+from nameservice.observation import (
+    Latencies,
+    Observation,
+    StateFreshness,
+    StoppedJob,
+)
 from queryablestate import QueryableStateClient
+from queryablestate.errors import AccessDeniedError
 from queryablestate.local_cluster import LocalStateCluster
+from queryablestate.proxy.access import AccessList, CallerEntry, token_sha256
+from queryablestate.proxy.config import ProxyConfig
+from queryablestate.proxy.server import QueryStateProxyServer
 from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
-from tests.lodestar.publishing import Publisher
+from tests.lodestar.publishing import MAX_PARALLELISM, Publisher
 
 
 pytestmark = [pytest.mark.shells, pytest.mark.proves("F1")]
@@ -158,6 +168,55 @@ class TestServers:
             whole = found[f"{name}_bucket", (("kind", kind), ("le", "+Inf"))]
             assert whole == found[f"{name}_count", (("kind", kind),)]
         assert any(name == "lodestar_node_info" for name, _ in found)
+        assert found["lodestar_server_commits_total", ()] >= 1
+        assert found["lodestar_proxy_batches_decided_total", ()] == 1
+        commits = found[
+            "lodestar_proxy_answer_duration_seconds_count", (("kind", "commit"),)
+        ]
+        assert commits == 1
+        # One of the reads at least went by the proxy: a count is no direct read.
+        counts = found[
+            "lodestar_proxy_answer_duration_seconds_count", (("kind", "count"),)
+        ]
+        assert counts >= 1
+        for role in ("server", "proxy", "node"):
+            for way in ("received", "sent"):
+                assert found[f"lodestar_{role}_{way}_bytes_total", ()] > 0
+        assert found["lodestar_node_proxy_received_bytes_total", ()] > 0
+        assert found["lodestar_node_proxy_sent_bytes_total", ()] > 0
+        job = (("job_id", "flights"),)
+        assert found["lodestar_proxy_job_key_groups", job] == MAX_PARALLELISM
+        assert found["lodestar_proxy_job_copies", job] == MAX_PARALLELISM
+        for name in ("unavailable", "short"):
+            assert found[f"lodestar_proxy_job_key_groups_{name}", job] == 0
+        assert found["lodestar_proxy_job_copies_left", job] == 0
+        assert found["lodestar_node_staged_bytes", ()] == 0
+        used = found["lodestar_node_store_used_bytes", ()]
+        assert 0 < used < found["lodestar_node_store_limit_bytes", ()]
+
+    def test_errors_by_type(self, server: LeaderServer, ha: HAServices) -> None:
+        """Who is refused is counted by why, at the proxy and at the name service."""
+        entry = CallerEntry(
+            name="job", token_sha256=token_sha256("job"), write=("flights/*",)
+        )
+        access = AccessList(callers=(entry,))
+        with (
+            QueryStateProxyServer(ha, ProxyConfig(access=access)) as proxy,
+            QueryableStateClient(ha, "job") as client,
+            serve_metrics(proxy, "0") as metrics,
+        ):
+            name = "lodestar_proxy_errors_total"
+            code = (("code", "access_denied"),)
+            # It is there before it happens, so that its growth can be seen.
+            assert samples(ask(metrics, "/metrics")[1])[name, code] == 0
+            with pytest.raises(AccessDeniedError):
+                client.describe("secrets", "aircraft")
+            assert proxy.observe().figures["errors_access_denied_total"] == 1
+        with pytest.raises(NoLeaderError):
+            ha.operations.revoke("nothing")
+        figures = server.observe().figures
+        assert figures["errors_no_leader_total"] == 1
+        assert int(figures["requests_failed_total"]) >= 1
 
     def test_a_proxy_that_stands_by_is_not_ready(self, ha: HAServices) -> None:
         """It works, and tells nothing of states that it does not know."""
@@ -286,6 +345,19 @@ class TestAnswers:
             found = samples(ask(metrics, "/metrics")[1])
         assert found["lodestar_server_storage_failures_total", ()] == 0
         assert all(name.endswith("_total") for name, _ in found)
+
+    def test_why_a_job_is_stopped(self) -> None:
+        """It is a label: a job, and a word of ours."""
+        told = Observation(
+            role="node",
+            figures={"jobs_failed": 1},
+            problem=None,
+            stopped=[StoppedJob(job_id="flights", reason="store_full")],
+        )
+        with serve_metrics(Observed(told), "0") as metrics:
+            found = samples(ask(metrics, "/metrics")[1])
+        labels = (("job_id", "flights"), ("reason", "store_full"))
+        assert found["lodestar_node_job_stopped", labels] == 1
 
     def test_latencies(self) -> None:
         """Buckets count all that is not above their bound."""

@@ -24,6 +24,7 @@ from nameservice import (
     StorageError,
     UnreachableError,
 )
+from nameservice.observation import StoppedJob
 from queryablestate import DeadlineExceededError, StateUnavailableError
 from queryablestate.node.config import NodeConfig
 from queryablestate.node.core.read_schedule import ReadAsked
@@ -525,6 +526,26 @@ class TestWriting:
             job.sequence = 1
             assert proxy.apply(batch(1, stages=(stage,))).failure is None
             assert job.get("0007") == [bytes(500)]
+
+    @pytest.mark.proves("F1")
+    def test_why_a_job_is_stopped_is_told_in_a_word(
+        self, ha: HAServices, proxy: NodeProxy, tmp_path: Path
+    ) -> None:
+        """F1: by its metrics, until it goes on; what is staged is told as well."""
+        chunk = StagedRows(
+            1, [storage_key(f"{n:04}") for n in range(1_500)], [bytes(500)] * 1_500
+        )
+        with StateNode(ha, config(tmp_path, size_bytes_max=3 << 19)) as node:
+            job = Job(node, proxy)
+            job.serve()
+            stage = job.stage(chunk)
+            assert node.observe().stopped == []
+            assert proxy.apply(batch(1, stages=(stage,))).failure is not None
+            told = node.observe()
+            assert told.stopped == [StoppedJob(job_id="job", reason="store_full")]
+            assert told.figures["jobs_failed"] == 1
+            assert int(told.figures["staged_bytes"]) > 1_500 * 500
+            assert told.figures["store_size_bytes_max"] == 3 << 19
 
     def test_many_stages_are_looked_for_beside_the_loop(self, job: Job) -> None:
         """However many chunks there may be, other questions are answered."""

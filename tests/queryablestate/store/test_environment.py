@@ -214,7 +214,9 @@ class TestLimits:
             disk = list(os.statvfs(tmp_path))
             disk[1], disk[4] = 1, free_bytes  # f_frsize, f_bavail
             monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(disk))
-            text = str(store._environment.storage_error("write to", error))
+            failure = store._environment.storage_error("write to", error)
+        text = str(failure)
+        assert failure.reason == ("disk_full" if is_full else "storage")
         assert ("is full: make room" in text) == is_full
         assert os.strerror(code) in text
         assert str(tmp_path) in text

@@ -33,7 +33,7 @@ from queryablestate import (
 )
 from queryablestate.wire import codec
 from queryablestate.wire.questions import Refusal
-from queryablestate.wire.refusals import error_of, refusal_of
+from queryablestate.wire.refusals import error_label, error_of, refusal_of
 from queryablestate.wire.schema_digest import DeclarationWantedError
 
 
@@ -92,6 +92,14 @@ def test_an_unknown_code_is_an_error_all_the_same() -> None:
     error = error_of(Refusal(request_id=5, code="too-new", data=("because",)))
     assert type(error) is NameServiceError
     assert str(error) == "because"
+
+
+@pytest.mark.proves("F1")
+def test_refusals_are_counted_under_words_of_ours() -> None:
+    """F1: labels are bounded, whatever a peer calls a refusal."""
+    assert error_label("access-denied") == "access_denied"
+    assert error_label("ask-proxy") == "ask_proxy"
+    assert {error_label(f"code-{n}") for n in range(1_000)} == {"other"}
 
 
 @pytest.mark.parametrize("code", ["stale-writer", "commit-timeout", "malformed"])

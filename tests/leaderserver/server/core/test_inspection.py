@@ -135,6 +135,7 @@ class TestOperators:
             "components": 1,
             "contenders": 1,
             "leaders": 1,
+            "leaderless": 0,
             "store_watches": 0,
             "subscriptions": 0,
             "storage_waiting": 0,

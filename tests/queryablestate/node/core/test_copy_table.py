@@ -148,6 +148,7 @@ class TestFetching:
         assert copies.table.figures() == {
             "key_groups_held": 1,
             "key_groups_copying": 0,
+            "key_groups_copied_total": 1,
             "rows_copied_total": 3,
             "rows_copied_bytes_total": 40,
         }
