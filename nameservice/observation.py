@@ -63,6 +63,8 @@ class JobStanding:
         copies: Copies that could be asked.
         copies_left: Copies that are still to be made: moves, and repairs.
         nodes_stopped: Nodes that cannot go on with the job.
+        entries_behind: Decided entries that the slowest node that is there has yet to
+            apply.
     """
 
     job_id: str
@@ -72,6 +74,7 @@ class JobStanding:
     copies: int
     copies_left: int
     nodes_stopped: int
+    entries_behind: int
 
 
 @final

@@ -362,6 +362,7 @@ JOBS: Final[Mapping[str, str]] = {
     "job_copies": "Copies of key groups that could be asked.",
     "job_copies_left": "Copies that are still to be made: moves, and repairs.",
     "job_nodes_stopped": "Nodes that cannot go on with the job.",
+    "job_entries_behind": "Decided entries that the slowest node has yet to apply.",
 }
 """By job, of the proxy that leads; without the prefix they are of a `JobStanding`."""
 

@@ -69,7 +69,12 @@ class JobStandings:
             counted = (seen, _count(job, are_usable))
             self._counted[job_id] = counted
         stopped = sum(node is not None and job_id in node.failing for node in nodes)
-        standing = evolve(counted[1], nodes_stopped=stopped)
+        sequences = [
+            node.sequences.get(job_id, 0) for node in nodes if node is not None
+        ]
+        sequence = job.record.sequence
+        behind = max(0, sequence - min(sequences, default=sequence))
+        standing = evolve(counted[1], nodes_stopped=stopped, entries_behind=behind)
         if self._nodes.kept.rolled_back(job_id) is not None:
             # No node is asked before somebody has decided what its rows are.
             return evolve(standing, key_groups_unavailable=standing.key_groups)
@@ -100,4 +105,5 @@ def _count(job: Job, are_usable: Sequence[bool]) -> JobStanding:
         copies=copies,
         copies_left=left,
         nodes_stopped=0,
+        entries_behind=0,
     )

@@ -406,6 +406,10 @@ class QuestionAnswerer:
         self._tell(asked, refusal)
 
     def _tell(self, asked: _Asked, refusal: Refusal) -> None:
+        self.count_refused(refusal)
+        self._reply(refusal, None, asked.link)
+
+    def count_refused(self, refusal: Refusal) -> None:
+        """Count a refusal, also one that is sent elsewhere."""
         self.refused_count += 1
         self.errors[f"errors_{error_label(refusal.code)}"] += 1
-        self._reply(refusal, None, asked.link)

@@ -68,6 +68,7 @@ from queryablestate.node.proxy_client import QueryStateProxyClient
 from queryablestate.node.server import QueryableStateServer
 from queryablestate.node.store_reports import StoreReports
 from queryablestate.node.stores import NodeStore
+from queryablestate.wire.questions import Refusal
 from zmqtransport import (
     Endpoint,
     LogBudget,
@@ -334,6 +335,8 @@ class NodeLoop:
         store, reports = self._store, self._reports
         match effect:
             case SendToProxy(message=message):
+                if isinstance(message, Refusal):  # of a question that has waited
+                    self._answerer.count_refused(message)
                 if not self.client.send(message):
                     # It would wait for what it was not told, a batch that is applied,
                     # for ever: the node begins anew, and tells all of it.

@@ -119,6 +119,25 @@ class TestAlerts:
             )
             assert done.returncode == 0, done.stdout + done.stderr
 
+    def test_promtool_agrees_with_the_page(self, tmp_path: Path) -> None:
+        """The configuration in the how-to is one, with the rules under rule_files."""
+        promtool = shutil.which("promtool")
+        if promtool is None:
+            pytest.skip("promtool is not installed; Debian has it in 'prometheus'")
+        page = DEPLOY.parent / "docs" / "howto" / "watch-a-cluster.md"
+        (block,) = re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+        (tmp_path / "lodestar.rules.yml").write_text(RULES, encoding="utf-8")
+        (tmp_path / "prometheus.yml").write_text(block, encoding="utf-8")
+        done = subprocess.run(
+            [promtool, "check", "config", str(tmp_path / "prometheus.yml")],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "1 rule files found" in done.stdout
+
 
 def test_the_dashboard_can_be_imported() -> None:
     """Panels have numbers and places of their own, and the data source is chosen."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from attrs import asdict, frozen
 
 from haservices import HAConfig, open_ha_services
+from haservices.testing.reserved_port import ReservedPort
 from nameservice import QUERY_PROXY
 from queryablestate.control.job.entry_parts import decode_entry
 from queryablestate.wire.records import BatchDecided
@@ -102,12 +103,14 @@ class StateProcesses:
         proxy_tables: More of the proxies' configuration, TOML.
         node_options: More of the nodes' command line.
         session_timeout_seconds: Of all of them.
+        has_metrics: Whether all of them serve metrics.
 
     Attributes:
         server: The LeaderServer.
         config: What leads to it.
         proxies: The proxies.
         nodes: The nodes by name.
+        metrics: Where metrics are served, by the name of the process.
         decided_us: When batches were decided, by the wall clock; see `note_decisions`.
     """
 
@@ -123,13 +126,18 @@ class StateProcesses:
         proxy_tables: str = "",
         node_options: Sequence[str] = (),
         session_timeout_seconds: float = SESSION_TIMEOUT_SECONDS,
+        has_metrics: bool = False,
     ) -> None:
+        self._ports: dict[str, ReservedPort] = {}
+        self._has_metrics = has_metrics
         self._started_count = started_count
         self._directory = directory
         self._resources = contextlib.ExitStack()
         self._read_paths: set[str] = set()
         self.decided_us: dict[int, int] = {}
-        self.server = Server(directory, is_durable=is_durable)
+        self.server = Server(
+            directory, is_durable=is_durable, options=self._metrics_options("server")
+        )
         self.config = HAConfig(
             url=self.server.url, session_timeout_seconds=session_timeout_seconds
         )
@@ -144,8 +152,10 @@ class StateProcesses:
             config_file.write_text(text, "utf-8")
             proxy_options += ["--config-file", str(config_file)]
         self.proxies = [
-            Service("proxy", f"proxy-{number}", directory, proxy_options)
-            for number in range(1, proxy_count + 1)
+            Service(
+                "proxy", name, directory, proxy_options + self._metrics_options(name)
+            )
+            for name in (f"proxy-{number}" for number in range(1, proxy_count + 1))
         ]
         self.nodes = {
             node_id: Service(
@@ -157,13 +167,25 @@ class StateProcesses:
                     *("--node-id", node_id),
                     *("--data-dir", str(self.data_directory(node_id))),
                     *node_options,
+                    *self._metrics_options(node_id),
                 ],
             )
             for node_id in (f"node-{number}" for number in range(1, node_count + 1))
         }
+        self.metrics = {
+            name: f"127.0.0.1:{port.port}" for name, port in self._ports.items()
+        }
+
+    def _metrics_options(self, name: str) -> list[str]:
+        if not self._has_metrics:
+            return []
+        port = self._ports[name] = ReservedPort()
+        return ["--metrics", f"127.0.0.1:{port.port}"]
 
     def __enter__(self) -> StateProcesses:
         with contextlib.ExitStack() as resources:
+            for port in self._ports.values():
+                resources.enter_context(port)
             resources.enter_context(self.server)
             nodes = list(self.nodes.values())
             for service in [*self.proxies, *nodes]:

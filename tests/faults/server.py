@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Self, final
 
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from tests.faults.disk import FaultyDisk
@@ -30,13 +31,20 @@ class ServerOnFaultyDisk:
     Args:
         disk: Where its data directory is.
         lease_seconds_max: Its longest lease, and how long it is undecided.
+        options: More of its command line.
     """
 
-    def __init__(self, disk: FaultyDisk, *, lease_seconds_max: float = 0.5) -> None:
+    def __init__(
+        self,
+        disk: FaultyDisk,
+        *,
+        lease_seconds_max: float = 0.5,
+        options: Sequence[str] = (),
+    ) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__)
         command = [sys.executable, "-m", "lodestar", "server"]
         command += ["--bind", "tcp://127.0.0.1:0", "--data-dir", str(disk.directory)]
-        command += ["--lease-seconds-max", str(lease_seconds_max)]
+        command += ["--lease-seconds-max", str(lease_seconds_max), *options]
         self._process = subprocess.Popen(
             command,
             cwd=_ROOT,

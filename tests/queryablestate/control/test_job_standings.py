@@ -54,6 +54,7 @@ def test_a_job_that_has_all_it_wants() -> None:
         copies=4,
         copies_left=0,
         nodes_stopped=0,
+        entries_behind=0,
     )
 
 
@@ -128,3 +129,16 @@ def test_decided_batches_are_counted() -> None:
     assert plane.tally.decided_count == 2
     (buckets,) = plane.tally.latencies.buckets()
     assert (buckets.kind, sum(buckets.counts)) == ("commit", 3)
+
+
+def test_how_far_nodes_are_behind() -> None:
+    """The slowest that is there counts; one that is away is another matter."""
+    plane = Plane()
+    epoch = plane.start_job()
+    plane.decide(commit(epoch, 0))
+    plane.decide(commit(epoch, 1))
+    assert standing(plane).entries_behind == 0
+    plane.settle(LinkClosed(link=LINK_B))
+    assert standing(plane).entries_behind == 0
+    plane.hear(LINK_B, node_register("b", positions={APP: 1}))
+    assert standing(plane).entries_behind == 1

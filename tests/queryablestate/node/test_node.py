@@ -1124,6 +1124,10 @@ class TestWaiting:
         error = error_of(refusal)
         assert isinstance(error, DeadlineExceededError)
         assert "batch 2 is not applied yet" in str(error)
+        # Metrics tell of it, though it is refused elsewhere than others (F1).
+        figures = job.node.observe().figures
+        assert figures["questions_refused_total"] == 1
+        assert figures["errors_deadline_exceeded_total"] == 1
 
     def test_a_scan_may_wait_too(self, job: Job) -> None:
         """What is read beside the loop waits like any other."""
