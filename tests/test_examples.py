@@ -152,6 +152,13 @@ class TestFlights:
             )
             for state in ("aircraft", "routes", "carriers"):
                 assert re.search(rf"all [\d,]+ {state}: EQUAL", done.stdout)
+            # The Spark driver is killed, and the one that was warm goes on (H1, H3).
+            assert re.search(
+                r"^Spark driver (one|two) was killed; (?!\1)(one|two), which was warm, "
+                r"answered [\d.]+ s later\. .* carriers: EQUAL",
+                done.stdout,
+                re.MULTILINE,
+            )
 
     @pytest.mark.nightly
     @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from examples.flights.data import DataError
 from examples.flights.demo import Demo, DemoFailedError, DemoSettings
 from examples.flights.name_service import NameServiceFailedError
+from examples.flights.standby import StandbyFailedError
 from examples.flights.state_processes import StateProcessFailedError
 from examples.flights.termination import Termination
 from haservices import Backend
@@ -45,6 +46,7 @@ def main() -> int:
         NameServiceFailedError,
         StateProcessFailedError,
         PySparkException,
+        StandbyFailedError,
     ) as error:
         print(f"\nFAILED: {error}\nLogs are in {work_directory}.", file=sys.stderr)
         return 1

@@ -104,15 +104,17 @@ def differences(
     client: QueryableStateClient,
     state: FlightState,
     computed: Mapping[Any, Mapping[str, Any]],
+    *,
+    job_id: str = JOB_ID,
 ) -> Sequence[str]:
     """Return where *state* is not what was *computed*; asks for every key there is."""
-    asked = client.get_many(JOB_ID, state.name, list(computed))
+    asked = client.get_many(job_id, state.name, list(computed))
     found = [
         f"{state.name} {key}: asked {asked.get(key)}, computed {dict(values)}"
         for key, values in computed.items()
         if asked.get(key) != values
     ]
-    count = client.count(JOB_ID, state.name)
+    count = client.count(job_id, state.name)
     if count != len(computed):
         found.append(f"{state.name} has {count} keys, not {len(computed)}")
     return found

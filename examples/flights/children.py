@@ -77,8 +77,9 @@ class ChildProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """End it with SIGKILL, which it cannot notice."""
-        self._process.kill()
+        """End it, and all that it has started, with SIGKILL, which none can notice."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Tell it to end, and wait until it has; idempotent."""
@@ -89,7 +90,7 @@ class ChildProcess:
         try:
             self._process.wait(_END_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self.kill()
             self._process.wait()
         self._reader.join()
         self._process.stdout.close()

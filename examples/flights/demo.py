@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 from attrs import frozen
 from pyspark.sql import SparkSession
@@ -32,9 +32,11 @@ from examples.flights.job import (
 from examples.flights.messages import Report
 from examples.flights.name_service import name_service
 from examples.flights.rescaling import Rescaling
+from examples.flights.standby import StandbyDrivers
 from examples.flights.state_processes import StateProcesses
 from examples.flights.states import (
     AIRCRAFT,
+    CARRIERS,
     STATES,
     compute_state,
     start_state_stream,
@@ -307,7 +309,22 @@ class Demo:
                 message = f"no node has joined and left as it should: {why}"
                 raise DemoFailedError(message)
             print(f"\n{rescaling.summary()}")
-            self._judge_states(spark, config, asker)
+            drivers = stack.enter_context(self._standby_drivers(stack, config))
+            carriers = self._judge_states(spark, config, asker)
+            print(drivers.disrupt(carriers))
+
+    def _standby_drivers(
+        self, stack: contextlib.ExitStack, config: HAConfig
+    ) -> StandbyDrivers:
+        """Return two more drivers, which start meanwhile."""
+        return StandbyDrivers(
+            stack.enter_context(open_ha_services(config)),
+            self._timeline,
+            self._replay_directory,
+            self._directory,
+            files_per_batch=self._settings.files_per_batch,
+            check=self._termination.check,
+        )
 
     def _deliver(
         self,
@@ -370,9 +387,10 @@ class Demo:
 
     def _judge_states(
         self, spark: SparkSession, config: HAConfig, asker: Asker
-    ) -> None:
-        """Ask for every key of every state, and compare with a batch job."""
+    ) -> Mapping[Any, Mapping[str, Any]]:
+        """Compare every key with a batch job; return what it says of the carriers."""
         print(asker.summary())
+        computed: Mapping[Any, Mapping[str, Any]] = {}
         with QueryableStateClient(config.url, deadline_seconds=30.0) as client:
             for state in STATES:
                 computed = compute_state(spark, self._replay_directory, state)
@@ -387,6 +405,8 @@ class Demo:
         if asker.failure_count:
             message = f"{asker.failure_count} questions were not answered"
             raise DemoFailedError(message)
+        assert STATES[-1] is CARRIERS
+        return computed
 
     def _judge(self, core: TotalsCore) -> None:
         """Print what it came to, and compare the totals."""

@@ -21,7 +21,14 @@ from haservices import HAConfig
 from sparkpipeline import publish_state
 
 
-__all__ = ["AIRCRAFT", "STATES", "FlightState", "compute_state", "start_state_stream"]
+__all__ = [
+    "AIRCRAFT",
+    "CARRIERS",
+    "STATES",
+    "FlightState",
+    "compute_state",
+    "start_state_stream",
+]
 
 
 @frozen(kw_only=True)
@@ -39,32 +46,40 @@ class FlightState:
 
 
 AIRCRAFT: Final = FlightState(name="aircraft", key=("tailnum",))
+CARRIERS: Final = FlightState(name="carriers", key=("carrier",))
 STATES: Final = (
     AIRCRAFT,
     FlightState(name="routes", key=("origin", "dest")),
-    FlightState(name="carriers", key=("carrier",)),
+    CARRIERS,
 )
 
 
 def start_state_stream(
-    replay: DataFrame, state: FlightState, config: HAConfig, checkpoint: Path
+    replay: DataFrame,
+    state: FlightState,
+    config: HAConfig,
+    checkpoint: Path,
+    *,
+    job_id: str = JOB_ID,
+    goes_on: bool = False,
 ) -> StreamingQuery:
     """
     Start to aggregate *replay* by the keys of *state*, and to publish that.
 
-    The query ends by itself when it has read everything.
+    The query ends by itself when it has read everything, unless it *goes_on*.
     """
     writer = publish_state(
         _aggregated(replay, state),
         config,
-        job_id=JOB_ID,
+        job_id=job_id,
         state_name=state.name,
         key=state.key,
         output_mode="update",
     )
+    if not goes_on:
+        writer = writer.trigger(availableNow=True)
     return (
         writer.option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
         .queryName(state.name)
         .start()
     )

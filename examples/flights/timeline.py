@@ -40,6 +40,7 @@ Who speaks below, and when (seconds since the beginning):
   retriever     tells the driver who leads
   spark, batch  the stream: its tasks find the leader and deliver to it
   asker         a reader that knows the URL of the name service and nothing else
+  drivers       one and two of Spark: one leads, and the other one stands by
   DISRUPTION    what is done to the leader, RESCALED what is done to the nodes
 Epochs are numbered from the first one that is seen.
 """

@@ -13,7 +13,7 @@ from typing import Any, Final, final
 
 from haservices import HAConfig
 from tests.drills.processes import Process
-from tests.sparkpipeline.standby_app import StandbySettings
+from tests.sparkpipeline.standby_settings import StandbySettings
 
 
 WAIT_SECONDS: Final = 150.0
