@@ -35,6 +35,9 @@ class ControlLimits:
             of them in one message.
         joining_key_groups_max: Key groups of one job that a node copies at once; see
             `joining_count_max`.
+        key_group_count_max: Key groups of all jobs together, as `told_count` counts
+            them: a node that registers is told all of them in one message, of 64 MiB at
+            most.
     """
 
     job_count_max: int = field(default=1_000, validator=validators.ge(1))
@@ -43,6 +46,7 @@ class ControlLimits:
     replica_count: int = field(default=1, validator=validators.ge(1))
     schema_size_bytes_max: int = field(default=8 << 20, validator=validators.ge(1))
     joining_key_groups_max: int = field(default=64, validator=validators.ge(1))
+    key_group_count_max: int = field(default=16 << 20, validator=validators.ge(1))
 
     def joining_count_max(self, max_parallelism: int) -> int:
         """
@@ -52,6 +56,15 @@ class ControlLimits:
         limited number of versions is kept for the batches that were begun under them.
         """
         return max(self.joining_key_groups_max, -(-max_parallelism // _WAVE_COUNT))
+
+    def told_count(self, max_parallelism: int) -> int:
+        """
+        Return as how many key groups those of a job count in what a node is told.
+
+        One that is being copied takes as much room as four that are there.
+        """
+        joining_count = min(max_parallelism, self.joining_count_max(max_parallelism))
+        return max_parallelism + 3 * joining_count
 
 
 CONTROL_LIMITS: Final = ControlLimits()

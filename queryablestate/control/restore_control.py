@@ -49,6 +49,7 @@ from queryablestate.control.restored_states import (
     loaded_states,
     restored_progress,
 )
+from queryablestate.control.room import check_room_for_key_groups, check_schemas
 from queryablestate.control.unused_jobs import check_room_for_job
 from queryablestate.control.waiters import Waiter
 from queryablestate.errors import DeadlineExceededError, StateUnavailableError
@@ -269,6 +270,8 @@ class Restores:
             detail = "no state node is registered: start one with 'lodestar node'"
             raise _unavailable(request.job_id, detail)
         check_room_for_job(control, request.job_id)
+        check_room_for_key_groups(control, request.job_id, request.max_parallelism)
+        check_schemas(control, request.job_id, [each.state for each in request.states])
         count = len(request.states)
         if control.state_count + count > limits.state_count_max:
             raise ConfigurationError(

@@ -29,7 +29,10 @@ from queryablestate.control.job.declarations import check_declarations
 from queryablestate.control.job.forgotten_runs import fence_of_job
 from queryablestate.control.job.job import Job
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record
-from queryablestate.control.room import check_room_for_states
+from queryablestate.control.room import (
+    check_room_for_key_groups,
+    check_room_for_states,
+)
 from queryablestate.control.unused_jobs import (
     check_room_for_job,
     removal,
@@ -156,6 +159,7 @@ class TicketOffice:
         change = None
         if not job.states:
             self._check_may_assign(request.job_id, now_ns)
+            check_room_for_key_groups(control, request.job_id, request.max_parallelism)
             change = self._assignment(job, request.max_parallelism)
         binding = None
         if request.run is not None:

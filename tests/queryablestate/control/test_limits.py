@@ -28,6 +28,8 @@ def test_a_job_moves_in_so_many_waves(
         "node_count_max",
         "replica_count",
         "joining_key_groups_max",
+        "key_group_count_max",
+        "schema_size_bytes_max",
     ],
 )
 def test_nothing_is_limited_to_nothing(name: str) -> None:

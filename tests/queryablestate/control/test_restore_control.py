@@ -28,6 +28,7 @@ from queryablestate.control.events import (
     TimePassed,
     WriterAsked,
 )
+from queryablestate.control.limits import ControlLimits
 from queryablestate.wire.clients import BatchCommitted
 from queryablestate.wire.node_messages import ApplyEntries, AssignJob, ResetJob
 from queryablestate.wire.records import (
@@ -428,6 +429,34 @@ class TestFailing:
             plane.settle(asked(restore_id=f"{number:032x}", job_id=f"job-{number}"))
         error = refusal(plane.settle(asked(restore_id="0d" * 16, job_id="more")))
         assert "jobs are being restored already" in str(error)
+
+    @pytest.mark.proves("B3")
+    @pytest.mark.parametrize(
+        ("limits", "number", "limit"),
+        [
+            (ControlLimits(schema_size_bytes_max=len(VALUE)), 2 * len(VALUE), None),
+            (ControlLimits(key_group_count_max=15), 16, 15),
+            (ControlLimits(state_count_max=1), 2, 1),
+        ],
+        ids=["schemas", "key groups", "states"],
+    )
+    def test_what_is_over_a_limit(
+        self, plane: Plane, limits: ControlLimits, number: int, limit: int | None
+    ) -> None:
+        """B3: is refused before a row is loaded, with the number and the limit."""
+        plane.core.limit(limits)
+        states = tuple(
+            state_of(500 + index, name, VALUE, 12)
+            for index, name in enumerate(("aircraft", "delays"))
+        )
+        stored = dict(plane.store)
+        effects = plane.settle(asked(states))
+        error = refusal(effects)
+        assert isinstance(error, ConfigurationError)
+        assert f"{number:,}" in str(error)
+        assert f"{len(VALUE) if limit is None else limit:,}" in str(error)
+        assert [e for e in effects if isinstance(e, SendToNode)] == []
+        assert plane.store == stored
 
     @pytest.mark.parametrize(
         ("states", "what"),

@@ -31,6 +31,7 @@ from queryablestate.control.job.leader_paths import (
     state_path,
 )
 from queryablestate.control.limits import ControlLimits
+from queryablestate.node.proxy_client import NODE_TO_PROXY_SOCKET_LIMITS
 from queryablestate.wire.clients import (
     BoundRun,
     BoundState,
@@ -42,11 +43,15 @@ from queryablestate.wire.clients import (
     TicketDrawn,
     WriterRun,
 )
+from queryablestate.wire.codec import encode
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
+    CopySource,
     FenceWriters,
     JobAssignment,
+    JoiningGroup,
+    NodeRegistered,
     ResetJob,
     WriterFence,
 )
@@ -190,6 +195,61 @@ class TestLimits:
         assert f"at most {2 * size_bytes:,}" in str(error)
         two = {"one": VALUE, "two": VALUE}
         plane.bind(plane.draw(states=two), states=two)
+
+    @pytest.mark.proves("B3")
+    def test_key_groups(self) -> None:
+        """B3: a node is told those of all its jobs in one message."""
+        plane = Plane()
+        plane.start_nodes()
+        # Four of each job, and those that may be copied at once three times more.
+        plane.core.limit(ControlLimits(key_group_count_max=2 * 16))
+        plane.bind(plane.draw())
+        plane.bind(plane.draw(job_id="other"), job_id="other")
+        error = refusal(plane.ask(draw(job_id="third")))
+        assert isinstance(error, ConfigurationError)
+        assert "'third'" in str(error)
+        assert "would take 48" in str(error)
+        assert "at most 32" in str(error)
+        assert plane.view.job_ids() == [APP, "other"]
+        plane.ask(drop(job_id="other"))
+        # A job without state counts with what it is about to have.
+        plane.bind(plane.draw(job_id="other"), job_id="other", run_id="2")
+        # A job that is there goes on, whatever the limit is by now.
+        plane.core.limit(ControlLimits(key_group_count_max=1))
+        plane.bind(plane.draw(), run_id="2")
+
+    @pytest.mark.proves("B3")
+    def test_what_is_admitted_fits_one_message(self) -> None:
+        """B3: as many key groups as there may be, to one node that holds them all."""
+        limits = ControlLimits()
+        groups = tuple(range(32_768))
+        joining_count = limits.joining_count_max(len(groups))
+        job_count = limits.key_group_count_max // limits.told_count(len(groups))
+        assert job_count < limits.job_count_max
+        job = JobAssignment(
+            job_id="j" * 255,
+            assignment_version=1 << 62,
+            max_parallelism=len(groups),
+            key_groups=groups[joining_count:],
+            fences=tuple(
+                WriterFence(job_id="j" * 255, query_id="q" * 36, writer_epoch=1 << 62)
+                for _ in range(10)
+            ),
+            joining=tuple(
+                JoiningGroup(key_group=32_767, since=1 << 62)
+                for _ in range(joining_count)
+            ),
+            sources=(
+                CopySource(
+                    node_id="n" * 255, address="a" * 255, key_groups=groups[-512:]
+                ),
+            ),
+        )
+        registered = NodeRegistered(
+            leader_epoch=1, control_id="c", session_timeout_ms=1, jobs=(job,)
+        )
+        size_bytes = job_count * len(encode(registered))
+        assert size_bytes < NODE_TO_PROXY_SOCKET_LIMITS.frame_size_bytes_max
 
 
 class TestTicket:
