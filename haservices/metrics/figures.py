@@ -212,6 +212,7 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
             "Questions and tickets of clients refused: they ask the proxy."
         ),
         "direct_tickets": Figure("Tickets that clients have shown, and may use."),
+        "direct_pages_waiting": Figure("Pages and counts that clients wait for."),
         "chunks_waiting": Figure("Chunks of rows that wait for the disk."),
         "chunks_waiting_bytes": Figure("Their size."),
         "chunks_staged_total": Figure("Chunks of rows staged."),

@@ -222,6 +222,8 @@ class StateTraffic:
             since a node had not taken the ticket.
         ticket_id: What nodes know the ticket by; 0 before the first.
         pause_ns: How long the last pause before asking again was.
+        page_holds: For each kind of question about all that a node holds, until when
+            the proxy is asked, and how long that was the last time.
         refresh_due_ns: When the route should be asked for in passing.
         rows_table: For each key group the lane for all that is kept under a key, if
             that was asked for by this route.
@@ -241,6 +243,7 @@ class StateTraffic:
         self.direct_pause_ns = 0
         self.ticket_id = 0
         self.pause_ns = 0
+        self.page_holds: dict[type, tuple[int, int]] = {}
         self.refresh_due_ns = 0
         self.rows_table: list[Lane] | None = None
         self._tables: dict[

@@ -196,7 +196,9 @@ class QueryCore:
             answer_timeout_ns=self._config.answer_timeout_ns,
             route_refresh_ns=self._config.route_refresh_ns,
         )
-        self._pages = PageReads(self._outbox, self._session, self._keys.routes)
+        self._pages = PageReads(
+            self._outbox, self._session, self._keys.routes, self._ways
+        )
         # What waits to be sent, and what is under way by its number.
         self._calls: dict[Call, None] = {}
         self._call_flights: dict[int, Call] = {}
@@ -361,7 +363,8 @@ class QueryCore:
             self._keys.tend()
         if self._calls:
             self._send_calls()
-        self._pages.tend()
+        for way in self._pages.tend():
+            self._keys.leave(way)
 
     def _doubt_due_ns(self) -> int:
         """Return when what waits longest has waited for the first address too long."""
@@ -510,6 +513,8 @@ class QueryCore:
         self._ways.heard(link)
         if message.request_id in self._keys.flights:
             self._keys.node_said(link, message, payload)
+        elif message.request_id in self._pages.under_way:
+            self._pages.node_said(link, message, payload)
 
     def _take_refusal(self, refusal: Refusal) -> None:
         number = refusal.request_id

@@ -15,7 +15,8 @@ not let us in is left alone for long.  A way is closed when no route leads over 
 
 A read that a node has not answered after the *hedge delay* is asked of the proxy, too
 (`queryablestate.hedging`).  What waits for a tenth of the time that it had, is, in any
-case: the way is then taken for broken.
+case: the way is then taken for broken.  Pages of scans, and counts, take their time
+(`queryablestate.client.page_reads`).
 """
 
 from __future__ import annotations
@@ -144,20 +145,25 @@ class NodeWays:
 
     def way_for(self, route: DirectRoute | None, flight: Flight) -> NodeWay | None:
         """Return the way by which *flight* goes; None if the proxy is to be asked."""
+        lane = flight.lane
+        way = self.way_to(route, lane.node_index)
+        if way is None or self._outbox.now_ns < lane.proxied_until_ns:
+            return None
+        return way if _is_small(lane.operation, flight.keys) else None
+
+    def way_to(self, route: DirectRoute | None, node_index: int) -> NodeWay | None:
+        """Return the way to a node if it may be asked; begin to open it if need be."""
         now_ns = self._outbox.now_ns
         if route is None or now_ns >= route.until_ns:
             return None
-        way = route.ways[flight.lane.node_index]
+        way = route.ways[node_index]
         if way is None:
             return None
         if not way.is_open:
             if not way.link and now_ns >= way.due_ns:
                 self._open(way)
             return None
-        lane = flight.lane
-        if now_ns < way.hold_until_ns or now_ns < lane.proxied_until_ns:
-            return None
-        return way if _is_small(lane.operation, flight.keys) else None
+        return None if now_ns < way.hold_until_ns else way
 
     def show(self, way: NodeWay, direct: DirectRoute) -> None:
         """Show a node the ticket, unless it has been shown that one."""
@@ -175,7 +181,11 @@ class NodeWays:
 
     def heard(self, link: int) -> None:
         """Note that a node has said something."""
-        self._policy.heard(link, now_ns=self._outbox.now_ns)
+        now_ns = self._outbox.now_ns
+        way = self._by_link.get(link)
+        if way is not None:
+            way.heard_ns = now_ns
+        self._policy.heard(link, now_ns=now_ns)
 
     def answered(self, flight: Flight) -> None:
         """Note that the node has answered *flight*."""
@@ -200,16 +210,45 @@ class NodeWays:
         It is not asked for a while: for anything, or for what the lane of *flight*
         asks; nor at all, as it does not take the ticket.
         """
-        way = flight.way
-        assert way is not None
-        self.refused_count += 1
-        now_ns = self._outbox.now_ns
-        if code == ASK_PROXY:
-            way.hold_ns = min(max(_HOLD_NS_MIN, 2 * way.hold_ns), _HOLD_NS_MAX)
-            way.hold_until_ns = now_ns + way.hold_ns
-        elif code not in TICKET_PROBLEMS:
-            flight.lane.proxied_until_ns = now_ns + _HOLD_NS_MAX
+        assert flight.way is not None
+        if not self.node_refused(flight.way, code) and code not in TICKET_PROBLEMS:
+            flight.lane.proxied_until_ns = self._outbox.now_ns + _HOLD_NS_MAX
         flight.way = None
+
+    def node_refused(self, way: NodeWay, code: str) -> bool:
+        """Note that a node has refused; return whether it refuses everything now."""
+        self.refused_count += 1
+        if code != ASK_PROXY:
+            return False
+        way.hold_ns = min(max(_HOLD_NS_MIN, 2 * way.hold_ns), _HOLD_NS_MAX)
+        way.hold_until_ns = self._outbox.now_ns + way.hold_ns
+        return True
+
+    # -- pages -----------------------------------------------------------------------
+
+    def page_asked(self) -> None:
+        """Count a page, or a count, that a node is asked for."""
+        self.direct_count += 1
+
+    def page_answered(self, way: NodeWay) -> None:
+        """Note that a node has answered with a page, or a count."""
+        way.pause_ns = 0
+        way.hold_ns = 0
+
+    def page_late(self, way: NodeWay, *, asked_ns: int) -> bool:
+        """
+        Note that the proxy is asked for a page, since its node is late.
+
+        Returns:
+            Whether the way is closed now: the node has said nothing since *asked_ns*.
+        """
+        self.hedged_count += 1
+        if way.heard_ns > asked_ns:
+            return False
+        self._close(way)
+        self._pause(way, is_refused=False)
+        self._forget_watched(way)
+        return True
 
     # -- what is late ----------------------------------------------------------------
 

@@ -197,7 +197,7 @@ class KeyFlights:
             ask = AskNode(
                 request_id=number,
                 ticket_id=direct.ticket_id,
-                operation=lane.operation,  # type: ignore[arg-type]  # lanes are for keys
+                operation=lane.operation,
                 deadline_ms=-(-(deadline_ns - now_ns) // NS_PER_MS),
             )
             return SendRequest(ask, keys, way.link)
@@ -282,7 +282,7 @@ class KeyFlights:
         ask = AskNode(
             request_id=number,
             ticket_id=direct.ticket_id,
-            operation=lane.operation,  # type: ignore[arg-type]  # lanes are for keys
+            operation=lane.operation,
             deadline_ms=milliseconds(flight.deadline_ns - self._outbox.now_ns),
             min_batch_id=batch_id,
             min_generation=generation,

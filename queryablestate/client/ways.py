@@ -24,6 +24,7 @@ class NodeWay:
         pause_ns: How long the last pause was before it was opened again.
         hold_until_ns: It is not asked before: it has refused.
         hold_ns: How long that was the last time.
+        heard_ns: When the node has said something last.
         shown: For each ticket, by number, which one of that number it was shown.
     """
 
@@ -34,6 +35,7 @@ class NodeWay:
     pause_ns: int = 0
     hold_until_ns: int = 0
     hold_ns: int = 0
+    heard_ns: int = 0
     shown: dict[int, bytes] = Factory(dict)
 
 

@@ -1,10 +1,11 @@
 """
 `DirectAnswerer`: answers clients that ask the node without the proxy (rules D1, D2).
 
-It answers what the loop finds in a moment, as for the proxy.  Whatever takes longer, or
-would have to wait, is refused: the client asks the proxy, where such reads take turns
-(rule B2).  What the ticket and the lease say is looked at when the rows are there
-already (rule Q4), as in `queryablestate.node.answering`.
+Keys that the loop finds in a moment are answered at once, as for the proxy.  Pages of
+scans and counts are read by the thread that reads at length, where askers take turns
+(`DirectReads`, rule B2).  Everything else that takes longer, or would have to wait, is
+refused: the client asks the proxy.  What the ticket and the lease say is looked at when
+the rows are there already (rule Q4), as in `queryablestate.node.answering`.
 """
 
 from __future__ import annotations
@@ -12,14 +13,25 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, final
 
+from attrs import frozen
+
 from nameservice import NameServiceError
 from queryablestate.node.answering import read_now
 from queryablestate.node.core.direct_tickets import ShownTickets
 from queryablestate.node.core.jobs import ServedJob
+from queryablestate.node.direct_reads import DirectReads, PageAsked
 from queryablestate.node.reads import answer_of, is_long, is_too_early, problem_of
 from queryablestate.wire.codec import encode
 from queryablestate.wire.direct import ASK_PROXY, NOT_DIRECTLY, TICKET_REFUSED
-from queryablestate.wire.questions import KINDS, Question, Refusal, Told
+from queryablestate.wire.questions import (
+    KINDS,
+    CountKeys,
+    Question,
+    Refusal,
+    ScanRows,
+    Told,
+    WalkRows,
+)
 from queryablestate.wire.refusals import error_label
 from zmqtransport.in_flight import BytesInFlight
 
@@ -30,7 +42,8 @@ if TYPE_CHECKING:
     from nameservice import Clock
     from nameservice.observation import Latencies
     from queryablestate.node.core.core import Admission
-    from queryablestate.store.reader import StoreReader
+    from queryablestate.node.direct_reads import DirectStore
+    from queryablestate.node.reads import Found
     from queryablestate.wire.direct import AskNode, DirectTicket, ShowTicket
     from zmqtransport import Peer
 
@@ -40,6 +53,21 @@ __all__ = ["DirectAnswerer"]
 _IN_FLIGHT_SIZE_BYTES_MAX: Final = 2 << 20
 """Of answers to one connection: who does not read gets no more (rule B1)."""
 
+_PAGES_SIZE_BYTES_MAX: Final = 64 << 20
+"""Of answers to all connections: beyond it no page is read for any of them."""
+
+
+@final
+@frozen(eq=False)
+class _Asked:
+    """Who asks what, by which ticket, and since when."""
+
+    peer: Peer
+    message: AskNode
+    ticket: DirectTicket
+    question: Question
+    asked_at_ns: int
+
 
 @final
 class DirectAnswerer:
@@ -47,7 +75,7 @@ class DirectAnswerer:
     Answers clients from a store.  Belongs to the thread of the node's loop.
 
     Args:
-        reader: Returns what reads the rows.
+        store: What reads the rows.
         answer_size_bytes_max: Of the second frame of an answer.
         clock: What durations are measured by.
         wall_clock_us: What ages and expiries are measured by.
@@ -65,7 +93,7 @@ class DirectAnswerer:
 
     def __init__(
         self,
-        reader: Callable[[], StoreReader],
+        store: DirectStore,
         *,
         answer_size_bytes_max: int,
         clock: Clock,
@@ -75,7 +103,7 @@ class DirectAnswerer:
         send: Callable[[bytes, Sequence[bytes]], bool],
         latencies: Latencies,
     ) -> None:
-        self._reader = reader
+        self._store = store
         self._wall_clock_us = wall_clock_us
         self._answer_size_bytes_max = answer_size_bytes_max
         self._clock = clock
@@ -85,6 +113,11 @@ class DirectAnswerer:
         self._latencies = latencies
         self._tickets = ShownTickets()
         self._in_flight = BytesInFlight()
+        self._pages = DirectReads(
+            store,
+            answer_size_bytes_max=answer_size_bytes_max,
+            wall_clock_us=wall_clock_us,
+        )
         self.answered_count = 0
         self.refused_count = 0
         self.errors: Counter[str] = Counter()
@@ -95,6 +128,7 @@ class DirectAnswerer:
             "direct_answered_total": self.answered_count,
             "direct_refused_total": self.refused_count,
             "direct_tickets": len(self._tickets),
+            "direct_pages_waiting": len(self._pages),
         }
 
     def keep_secret(self, secret: bytes) -> None:
@@ -107,12 +141,13 @@ class DirectAnswerer:
             self.refused_count += 1
 
     def forget(self, peer: Peer) -> None:
-        """Forget a client whose connection is over."""
+        """Forget a client whose connection is over; read nothing more for it (B2)."""
         self._tickets.forget(peer.number)
         self._in_flight.forget(peer.connection)
+        self._pages.forget(peer)
 
     def ask(self, peer: Peer, message: AskNode, keys: bytes) -> None:
-        """Answer a question, or say who is to be asked."""
+        """Answer a question, now or when its answer has been read, or refuse it."""
         asked_at_ns = self._clock.now_ns()
         ticket = self._tickets.get(peer.number, message.ticket_id)
         if ticket is None:
@@ -128,16 +163,20 @@ class DirectAnswerer:
             min_batch_id=message.min_batch_id,
             min_generation=message.min_generation,
         )
-        if is_long(question, keys):
-            self._refuse(peer, message, NOT_DIRECTLY)
-            return
+        asked = _Asked(peer, message, ticket, question, asked_at_ns)
         if self._is_congested(peer):
             self._refuse(peer, message, ASK_PROXY)
+            return
+        if isinstance(message.operation, ScanRows | WalkRows | CountKeys):
+            self._read_page(asked)
+            return
+        if is_long(question, keys):
+            self._refuse(peer, message, NOT_DIRECTLY)
             return
         now_us = self._wall_clock_us()
         try:
             found = read_now(
-                self._reader(),
+                self._store.reader(),
                 question,
                 keys,
                 now_us,
@@ -147,17 +186,64 @@ class DirectAnswerer:
             found = None  # the proxy, and the node when that asks, say what is wrong
         if found is None:
             self._refuse(peer, message, NOT_DIRECTLY)
+        else:
+            self._finish(asked, found, now_us)
+
+    def _read_page(self, asked: _Asked) -> None:
+        """Have a page, or a count, read in its turn, if the node may answer at all."""
+        peer, message, question = asked.peer, asked.message, asked.question
+        in_flight = self._in_flight
+        if (
+            in_flight.total_bytes > _PAGES_SIZE_BYTES_MAX
+            and in_flight.look_at_all() > _PAGES_SIZE_BYTES_MAX
+        ):
+            self._refuse(peer, message, ASK_PROXY)
             return
-        is_current = self._is_current(ticket)
+        try:
+            view = self._store.state(question.state_number)
+        except NameServiceError:
+            self._refuse(peer, message, NOT_DIRECTLY)
+            return
+        admitted = self._admitted(asked, None if view is None else view.job_id)
+        if isinstance(admitted, str):
+            self._refuse(peer, message, admitted)
+            return
+
+        def done(found: Found) -> None:
+            if self._is_congested(peer):
+                self._refuse(peer, message, ASK_PROXY)
+            else:
+                self._finish(asked, found, self._wall_clock_us())
+
+        self._pages.read(
+            PageAsked(
+                peer=peer,
+                caller=asked.ticket.caller,
+                question=question,
+                key_groups=admitted.key_groups,
+                asked_at_ns=asked.asked_at_ns,
+                done=done,
+                refused=lambda code: self._refuse(peer, message, code),
+            )
+        )
+
+    def _admitted(self, asked: _Asked, job_id: str | None) -> ServedJob | str:
+        """Return what the node answers for now, or why it does not (D2, Q4)."""
+        is_current = self._is_current(asked.ticket)
         if not is_current:
-            code = TICKET_REFUSED if is_current is False else ASK_PROXY
-            self._refuse(peer, message, code)
-            return
+            return TICKET_REFUSED if is_current is False else ASK_PROXY
+        admitted = self._admit(asked.question, job_id)
+        if isinstance(admitted, ServedJob):
+            return admitted
+        return admitted.code if isinstance(admitted, Refusal) else ASK_PROXY
+
+    def _finish(self, asked: _Asked, found: Found, now_us: int) -> None:
+        """Answer with what was found, if the node may answer now."""
+        peer, message, question = asked.peer, asked.message, asked.question
         job_id = None if found.view is None else found.view.job_id
-        admitted = self._admit(question, job_id)
-        if not isinstance(admitted, ServedJob):
-            code = admitted.code if isinstance(admitted, Refusal) else ASK_PROXY
-            self._refuse(peer, message, code)
+        admitted = self._admitted(asked, job_id)
+        if isinstance(admitted, str):
+            self._refuse(peer, message, admitted)
             return
         problem = problem_of(question, found, admitted)
         if problem is not None or is_too_early(question, found):
@@ -167,13 +253,14 @@ class DirectAnswerer:
         told = Told(
             request_id=message.request_id,
             reading=answer_of(question, found, now_us).reading,
+            next_start=found.next_start,
         )
         frames = (encode(told), found.payload)
         if not self._send(peer.routing_id, frames):
             return  # its queue is full: it asks the proxy when that is late
         self._in_flight.add(peer.connection, sum(map(len, frames)))
         self.answered_count += 1
-        elapsed_ns = self._clock.now_ns() - asked_at_ns
+        elapsed_ns = self._clock.now_ns() - asked.asked_at_ns
         self._latencies.add(KINDS[type(question.operation)], elapsed_ns)
 
     def _is_congested(self, peer: Peer) -> bool:

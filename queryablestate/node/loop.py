@@ -170,7 +170,7 @@ class NodeLoop:
         self._resources.callback(self._store.close)
         latencies = Latencies()
         self._direct = DirectAnswerer(
-            lambda: self._store.opened.reader,
+            self._store,
             answer_size_bytes_max=config.answer_size_bytes_max,
             clock=self._clock,
             wall_clock_us=lambda: time.time_ns() // NS_PER_US,

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from nameservice import Clock
     from queryablestate.node.config import NodeConfig
     from queryablestate.node.core.events import NodeEvent
-    from queryablestate.store.reader import StoreReader
+    from queryablestate.store.reader import StateView, StoreReader
     from queryablestate.store.store import StateStore
     from queryablestate.wire.copy_messages import ToCopySource
     from queryablestate.wire.job_plan import JobPlan
@@ -315,6 +315,25 @@ class NodeStore:
         opened = self.opened
         drop_fences = partial(opened.store.drop_fences, job_id, query_ids)
         opened.writer.run(partial(self._write, drop_fences))
+
+    # -- for clients ---------------------------------------------------------------
+
+    def reader(self) -> StoreReader:
+        """Return what reads in the loop."""
+        return self.opened.reader
+
+    def reading(self) -> ReadingThread:
+        """Return what reads at length: another one when the store is another."""
+        return self.opened.reading
+
+    def state(self, state_number: int) -> StateView | None:
+        """
+        Return what is known of a state, None if there is no such state.
+
+        Raises:
+            StorageError: If the store cannot be read.
+        """
+        return self.opened.store.state(state_number)
 
     # -- for others ----------------------------------------------------------------
 

@@ -30,6 +30,7 @@ import attrs
 from nameservice import ConfigurationError, check_component_id
 from queryablestate.proxy.state_glob import StateGlob, to_state_glob
 from queryablestate.wire.clients import TOKEN_LENGTH_MAX
+from queryablestate.wire.direct import NAMELESS_CALLER
 from zmqtransport.access import PUBLIC_KEY_LENGTH, AllowList, Principal, is_z85_key
 
 
@@ -46,7 +47,6 @@ __all__ = [
 _GLOB_COUNT_MAX: Final = 1_000
 _CALLER_COUNT_MAX: Final = 10_000
 _SHA256: Final = re.compile("[0-9a-f]{64}")
-_ANONYMOUS: Final = "anonymous"
 
 
 def token_sha256(token: str) -> str:
@@ -92,7 +92,7 @@ class Caller:
     credential: str = attrs.field(default="", repr=False)
 
 
-ANONYMOUS_CALLER: Final = Caller(name=_ANONYMOUS, is_anonymous=True)
+ANONYMOUS_CALLER: Final = Caller(name=NAMELESS_CALLER, is_anonymous=True)
 """Every client that connects where access is open."""
 
 
@@ -162,9 +162,9 @@ class CallerEntry:
 
     def __attrs_post_init__(self) -> None:
         check_component_id(self.name, what="the name of a caller")
-        if self.name == _ANONYMOUS:
+        if self.name == NAMELESS_CALLER:
             raise ConfigurationError(
-                f"the name {_ANONYMOUS!r} is for callers without a credential: "
+                f"the name {NAMELESS_CALLER!r} is for callers without a credential: "
                 "choose another"
             )
         self._check_credential()

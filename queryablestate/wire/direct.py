@@ -30,17 +30,17 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from queryablestate.wire.questions import GetEntries, GetItems, GetValues, HasRows
+from queryablestate.wire.questions import Operation
 from queryablestate.wire.wire_struct import WireStruct
 
 
 __all__ = [
     "ASK_PROXY",
+    "NAMELESS_CALLER",
     "NOT_DIRECTLY",
     "TICKET_REFUSED",
     "AskNode",
     "DirectAccess",
-    "DirectOperation",
     "DirectTicket",
     "SealedTicket",
     "ShowTicket",
@@ -57,15 +57,15 @@ ASK_PROXY: Final = "ask-proxy"
 NOT_DIRECTLY: Final = "not-directly"
 """It does not answer *that* by itself: it takes too long, or would have to wait."""
 
+NAMELESS_CALLER: Final = "anonymous"
+"""What callers are called that proved nothing, because they need not."""
+
 _DIGEST_SIZE_BYTES: Final = 32
 _SIZE_BYTES_MAX: Final = 4_096
 _PURPOSE: Final = b"lodestar-direct"
 """16 bytes at most: the secret is used for other purposes, too."""
 
 SealedTicket: TypeAlias = Annotated[bytes, Meta(max_length=_SIZE_BYTES_MAX)]
-DirectOperation: TypeAlias = GetValues | GetItems | GetEntries | HasRows
-"""What a node answers without the proxy: what it finds in a moment."""
-
 _TicketId: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
@@ -121,7 +121,7 @@ class AskNode(
     WireStruct, frozen=True, kw_only=True, tag="ask-node", omit_defaults=True
 ):
     """
-    A client asks a node; the second frame holds the keys (see `questions`).
+    A client asks a node; the second frame holds the keys, if any (see `questions`).
 
     The answer is a `Told` or a `Refusal`.
 
@@ -137,7 +137,7 @@ class AskNode(
 
     request_id: int
     ticket_id: _TicketId
-    operation: DirectOperation
+    operation: Operation
     deadline_ms: Annotated[int, Meta(ge=1)]
     min_batch_id: int | None = None
     min_generation: int | None = None

@@ -25,14 +25,28 @@ from queryablestate.proxy.config import ProxyConfig
 from queryablestate.proxy.rate_limit import RateLimitRule
 from queryablestate.schema.keys import KeyCodec
 from queryablestate.wire.clients import DescribeState, StateDescribed
-from queryablestate.wire.codec import decode_to_client, decode_values, encode_payload
+from queryablestate.wire.codec import (
+    decode_count,
+    decode_to_client,
+    decode_values,
+    encode_payload,
+)
 from queryablestate.wire.direct import (
+    NOT_DIRECTLY,
     TICKET_REFUSED,
     AskNode,
     DirectAccess,
     ShowTicket,
 )
-from queryablestate.wire.questions import GetValues, Refusal, Told
+from queryablestate.wire.questions import (
+    CountKeys,
+    GetValues,
+    Operation,
+    Refusal,
+    ScanRows,
+    Told,
+    WalkRows,
+)
 from queryablestate.wire.refusals import STALE_ROUTE
 from tests.queryablestate.proxy_peers import ScriptedPeer
 from tests.queryablestate.proxy_stage import JOB, SCHEMA, STATE, ProxyStage
@@ -151,6 +165,86 @@ class TestClients:
                     return count(stage) - before
 
             assert asyncio.run(ask()) > 0
+
+    def test_scans_and_counts(self, tmp_path: Path) -> None:
+        """D1, D5: nodes answer them, too, and say what they say through the proxy."""
+        with (
+            published(tmp_path, node_count=3) as stage,
+            QueryableStateClient(stage.ha) as client,
+            QueryableStateClient(stage.ha, direct=False) as other,
+        ):
+            read_until_direct(stage, client)
+            wait_until(lambda: has_asked_all(stage, client))
+            expected = list(other.scan(JOB, STATE))
+            assert dict(expected) == {key: {"delay": delay} for key, delay in ROWS}
+
+            def is_scanned() -> bool:
+                before = count(stage)
+                assert list(client.scan(JOB, STATE)) == expected
+                return count(stage) >= before + 3
+
+            def is_counted() -> bool:
+                before = count(stage)
+                assert client.count(JOB, STATE) == len(ROWS)
+                return count(stage) >= before + 3
+
+            wait_until(is_scanned)
+            wait_until(is_counted)
+
+    @pytest.mark.proves("S3")
+    def test_page_tokens(self, tmp_path: Path) -> None:
+        """D5: a page goes on where the one before has ended, by whichever way."""
+        with (
+            published(tmp_path, node_count=2) as stage,
+            QueryableStateClient(stage.ha) as client,
+            QueryableStateClient(stage.ha, direct=False) as other,
+        ):
+            read_until_direct(stage, client)
+            wait_until(lambda: has_asked_all(stage, client))
+            before = count(stage)
+            found: list[Any] = []
+            after = b""
+            for number in range(len(ROWS)):
+                asker = (client, other)[number % 2]
+                page = asker.page(JOB, STATE, limit=7, after=after)
+                found += page.rows
+                if page.next_after is None:
+                    break
+                after = page.next_after
+            assert found == list(other.scan(JOB, STATE))
+            assert count(stage) > before
+
+    @pytest.mark.proves("S3")
+    def test_a_scan_while_key_groups_move(self, tmp_path: Path) -> None:
+        """S3: it goes on by the new route, behind the last row that was told."""
+        with (
+            published(tmp_path) as stage,
+            QueryableStateClient(stage.ha) as client,
+            StateOperations(stage.ha) as operations,
+        ):
+            read_until_direct(stage, client)
+            stage.add_node("another")
+            rows = client.scan(JOB, STATE)
+            found = [next(rows)]
+            operations.rescale(JOB, node_count=2)
+            found += rows
+            assert found == [(key, {"delay": delay}) for key, delay in sorted(ROWS)]
+
+    def test_asyncio_scans(self, tmp_path: Path) -> None:
+        """D1: so do coroutines."""
+        with published(tmp_path, node_count=2) as stage:
+
+            async def ask() -> None:
+                async with AsyncQueryableStateClient(stage.ha) as client:
+                    while not count(stage):
+                        assert await client.get(JOB, STATE, "N7") == {"delay": 7}
+                    before = count(stage)
+                    found = {key: row async for key, row in client.scan(JOB, STATE)}
+                    assert found == {key: {"delay": delay} for key, delay in ROWS}
+                    assert await client.count(JOB, STATE) == len(ROWS)
+                    assert count(stage) > before
+
+            asyncio.run(ask())
 
     def test_a_newer_batch_is_seen(self, tmp_path: Path) -> None:
         """Q1: what was acknowledged before the question is in the answer."""
@@ -304,6 +398,31 @@ def ask(
     return answer, payload[0] if payload else b""
 
 
+def send_page(
+    peer: ScriptedPeer, operation: Operation, *, min_batch_id: int | None = None
+) -> None:
+    """Ask a node for what is no key, by the ticket that it was shown."""
+    question = AskNode(
+        request_id=9,
+        ticket_id=1,
+        operation=operation,
+        deadline_ms=5_000,
+        min_batch_id=min_batch_id,
+    )
+    peer.send(question, b"")
+
+
+def ask_page(
+    peer: ScriptedPeer, operation: Operation, *, min_batch_id: int | None = None
+) -> tuple[Told | Refusal, bytes]:
+    """Do so, and return what it says."""
+    send_page(peer, operation, min_batch_id=min_batch_id)
+    envelope, *payload = peer.receive_frames()
+    answer = decode_to_client(envelope)
+    assert isinstance(answer, Told | Refusal)
+    return answer, payload[0] if payload else b""
+
+
 def code_of(answer: tuple[Told | Refusal, bytes]) -> str:
     """Return why there is no answer; empty if there is one."""
     message, _ = answer
@@ -324,6 +443,48 @@ class TestTickets:
                 assert isinstance(message, Told)
                 assert decode_values(payload)[0] is not None
                 assert message.reading.batch_id == 0
+
+    def test_pages_and_counts(self, tmp_path: Path) -> None:
+        """D1, D2: by the same ticket, not without one; a page says where it ends."""
+        with published(tmp_path) as stage, ScriptedPeer(stage.nodes[0].address) as peer:
+            assert code_of(ask_page(peer, CountKeys())) == TICKET_REFUSED
+            ticket = ticket_of(stage)
+            wait_until(lambda: code_of(ask(peer, ticket)) == "")
+            _, payload = ask_page(peer, CountKeys())
+            assert decode_count(payload) == len(ROWS)
+            told, _ = ask_page(peer, ScanRows(start=b"", stop=None, limit=3))
+            assert isinstance(told, Told)
+            assert told.next_start is not None
+            walked, _ = ask_page(
+                peer, WalkRows(key_groups=((0, 200),), start=b"", limit=3)
+            )
+            assert code_of((walked, b"")) == STALE_ROUTE  # it has no such key groups
+            # What waits for a batch does so by way of the proxy.
+            refused, _ = ask_page(peer, CountKeys(), min_batch_id=7)
+            assert code_of((refused, b"")) == NOT_DIRECTLY
+
+    @pytest.mark.proves("B1")
+    def test_a_client_that_does_not_read(self, tmp_path: Path) -> None:
+        """B1: what waits for it is bounded, and others are answered."""
+        with (
+            ProxyStage(tmp_path) as stage,
+            ScriptedPeer(stage.nodes[0].address) as peer,
+            ScriptedPeer(stage.nodes[0].address) as other,
+        ):
+            stage.publisher().write({STATE: [(f"N{n:0400}", n) for n in range(4_000)]})
+            ticket = ticket_of(stage)
+            wait_until(lambda: code_of(ask(peer, ticket)) == "")
+            wait_until(lambda: code_of(ask(other, ticket)) == "")
+            before = int(stage.nodes[0].status()["direct_refused_total"])
+            page = ScanRows(start=b"", stop=None, limit=10_000)
+
+            def is_refused() -> bool:
+                send_page(peer, page)
+                now = int(stage.nodes[0].status()["direct_refused_total"])
+                return now > before
+
+            wait_until(is_refused)
+            assert code_of(ask_page(other, CountKeys())) == ""
 
     def test_none_at_all(self, tmp_path: Path) -> None:
         """C1: who shows nothing learns nothing, not even what there is."""
@@ -510,6 +671,13 @@ class TestCurve:
         with QueryableStateClient(curve.stage.ha, credentials) as client:
             read_until_direct(curve.stage, client)
             assert len(client.get_many(JOB, STATE, KEYS)) == len(KEYS)
+
+            def is_counted() -> bool:
+                before = count(curve.stage)
+                assert client.count(JOB, STATE) == len(dict(client.scan(JOB, STATE)))
+                return count(curve.stage) >= before + 2
+
+            wait_until(is_counted)
 
     def test_who_is_not(self, curve: Curve) -> None:
         """D3: its keys let it in at the proxy only; no read fails."""

@@ -281,9 +281,8 @@ class Client:
         if isinstance(message, ShowTicket):
             self._tickets[message.ticket_id] = shown_state(message.ticket)
         if isinstance(message, AskNode):
-            assert keys is not None
             number = self._tickets[message.ticket_id]
-            self._asked[message.request_id] = (now_ns, number, keys)
+            self._asked[message.request_id] = (now_ns, number, keys or ())
         if isinstance(message, ShowTicket | AskNode):
             self._send_to_node(link, message, payload)
         else:

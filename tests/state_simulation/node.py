@@ -219,6 +219,7 @@ class Node:
         self._direct = DirectPort(
             world,
             node_id,
+            address,
             disk,
             is_current=lambda ticket: self._core.is_current(
                 ticket, now_ns=self._now_ns
@@ -226,6 +227,7 @@ class Node:
             admit=lambda question, job_id: self._core.admit(
                 question, job_id, now_ns=self._now_ns
             ),
+            is_alive=lambda: self.is_alive,
         )
         store = disk.store
         self._step(

@@ -400,21 +400,21 @@ class World:
                 query.run.kill()
             query.is_over = True
         self.timeline.run_until(self.timeline.now_ns + 10 * _STEP_NS)
-        self._await(
-            "W3 everything decided is applied once faults have stopped",
-            lambda: (
-                [
-                    disk
-                    for job_id in self.moves.present
-                    for disk in self.owners_of(job_id).values()
-                    if disk is not None
-                    and disk.position(job_id) < self.checker.job(job_id).sequence
-                ]
-                + self._unfinished()
-            ),
-        )
+        rule = "W3 everything decided is applied once faults have stopped"
+        self._await(rule, self._unapplied)
         self.timeline.run_until(self.timeline.now_ns + 10 * _STEP_NS)
+        self._await(rule, self._unapplied)  # a restore may have been decided meanwhile
         self.is_over = True
+
+    def _unapplied(self) -> list[object]:
+        """Return the disks that lack something decided, and what is not finished."""
+        return [
+            disk
+            for job_id in self.moves.present
+            for disk in self.owners_of(job_id).values()
+            if disk is not None
+            and disk.position(job_id) < self.checker.job(job_id).sequence
+        ] + self._unfinished()
 
     def _await(self, rule: str, left: Callable[[], Sequence[object]]) -> int:
         """Wait until nothing is *left*, and return how long that took."""

@@ -35,6 +35,7 @@ from queryablestate.client.events import (
     Disconnect,
     LeaderTold,
     MessageCame,
+    QueryEffect,
     QueryEvent,
     RequestsAsked,
     RequestsDropped,
@@ -81,7 +82,7 @@ def number_of(sent: Sent) -> int:
 class Asked:
     """What is known of a read: when it was asked, and what was seen before."""
 
-    read: KeysRead
+    read: Request
     floors: dict[int, tuple[int, int]]
 
 
@@ -103,7 +104,7 @@ class QueryMachine(RuleBasedStateMachine):
         self.sessions: set[bytes] = set()
         self.session_count = 0
         self.wire: list[Sent] = []
-        self.asked: dict[KeysRead, Asked] = {}
+        self.asked: dict[Request, Asked] = {}
         self.dropped: set[Request] = set()
         self.done: set[Request] = set()
         self.named: set[int] = set()
@@ -117,21 +118,25 @@ class QueryMachine(RuleBasedStateMachine):
         effects = self.core.step(event, now_ns=self.now_ns)
         self.core.check_invariants()
         for effect in effects:
-            match effect:
-                case ConnectTo(address=address):
-                    assert self.connected is None
-                    assert address == self.leader
-                    self.connected = address
-                case Disconnect():
-                    assert self.connected is not None
-                    self.connected = None
-                    self.wire.clear()
-                case SendRequest() | SayHello():
-                    assert self.connected is not None
-                    self.wire.append(Sent(effect, self.connected))
-                case CompleteRequests(requests):
-                    for request in requests:
-                        self.complete(request)
+            self.perform(effect)
+
+    def perform(self, effect: QueryEffect) -> None:
+        """Do what the core says."""
+        match effect:
+            case ConnectTo(address=address):
+                assert self.connected is None
+                assert address == self.leader
+                self.connected = address
+            case Disconnect():
+                assert self.connected is not None
+                self.connected = None
+                self.wire.clear()
+            case SendRequest() | SayHello():
+                assert self.connected is not None
+                self.wire.append(Sent(effect, self.connected))
+            case CompleteRequests(requests):
+                for request in requests:
+                    self.complete(request)
 
     def complete(self, request: Request) -> None:
         """Hold an answer against what was true."""
@@ -227,7 +232,7 @@ class QueryMachine(RuleBasedStateMachine):
         else:
             assert self.connected is not None
             self.core.check_invariants()
-            self.wire.append(Sent(effect, self.connected))
+            self.perform(effect)
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
@@ -349,6 +354,10 @@ class QueryMachine(RuleBasedStateMachine):
             case _:
                 self.respond(error_frame(mood, number))
 
+    def described(self, number: int) -> StateDescribed:
+        """Return what the proxy says of the state."""
+        return StateDescribed(request_id=number, description=self.state.description)
+
     def answer(self, sent: Sent, number: int, *, age: int) -> None:
         """Answer truthfully, as of some batches ago."""
         if isinstance(sent.effect, SayHello):
@@ -369,9 +378,7 @@ class QueryMachine(RuleBasedStateMachine):
         if message.session not in self.sessions:
             self.respond(error_frame("unknown-session", number))
         elif isinstance(message, DescribeState):
-            self.respond(
-                StateDescribed(request_id=number, description=self.state.description)
-            )
+            self.respond(self.described(number))
         else:
             assert isinstance(message, Ask)
             if (

@@ -17,9 +17,10 @@ from queryablestate.client.events import (
     NodeConnected,
     NodeFailed,
     QueryEffect,
+    RequestsDropped,
     SendRequest,
 )
-from queryablestate.client.requests import KeysRead
+from queryablestate.client.requests import KeysRead, NodeRead
 from queryablestate.wire.clients import DescribeState, StateDescribed
 from queryablestate.wire.codec import encode_payload
 from queryablestate.wire.direct import (
@@ -30,7 +31,14 @@ from queryablestate.wire.direct import (
     DirectAccess,
     ShowTicket,
 )
-from queryablestate.wire.questions import Ask, Reading, Refusal, Told
+from queryablestate.wire.questions import (
+    Ask,
+    CountKeys,
+    Reading,
+    Refusal,
+    ScanRows,
+    Told,
+)
 from queryablestate.wire.refusals import STALE_ROUTE
 from tests.queryablestate.query_conversation import (
     DEADLINE_NS,
@@ -524,3 +532,220 @@ class TestLate:
 def sent(effects: Any) -> list[SendRequest]:
     """Return what is sent by *effects*."""
     return [one for one in effects if isinstance(one, SendRequest)]
+
+
+def page_of(
+    talk: Conversation, *, operation: Any = None, deadline_ns: int = DEADLINE_NS
+) -> NodeRead:
+    """Return a question for a page, or for what *operation* says."""
+    route = talk.core._keys.routes.traffic["flights", "aircraft"].route
+    scan = ScanRows(start=b"", stop=None, limit=10)
+    read = talk.node_read(route, 0, scan if operation is None else operation)
+    read.deadline_ns = talk.now_ns + deadline_ns
+    return read
+
+
+def tell_count(
+    talk: Conversation, effect: QueryEffect, *, batch_id: int = 1, link: int = 1
+) -> tuple[QueryEffect, ...]:
+    """Have the node answer a count with 3."""
+    reading = Reading(generation=1, batch_id=batch_id, age_ms=5)
+    told = Told(request_id=direct(effect, link=link).request_id, reading=reading)
+    return talk.step(MessageCame(told, encode_payload(3), link))
+
+
+COUNT = CountKeys()
+
+
+class TestPages:
+    """Pages of scans, and counts (`PageReads`)."""
+
+    def test_the_node_is_asked(self) -> None:
+        """D1: under the ticket; what follows is asked from where the page has ended."""
+        talk = make()
+        begin(talk)
+        read = page_of(talk)
+        (ask,) = talk.ask(read)
+        assert direct(ask).operation == read.operation
+        assert isinstance(ask, SendRequest)
+        assert ask.keys == ()
+        told = Told(
+            request_id=direct(ask).request_id,
+            reading=Reading(generation=1, batch_id=1, age_ms=5),
+            next_start=b"x",
+        )
+        assert talk.step(MessageCame(told, b"\x90", 1)) == ()
+        assert (read.is_done, read.result, read.next_start) == (True, [], b"x")
+
+    def test_the_proxy_where_there_is_no_way(self) -> None:
+        """D3: no page waits for a connection; it is opened for the next one."""
+        talk = make()
+        (describe,) = talk.begin(talk.route_read())
+        assert route(talk, describe) == ()
+        connect, ask = talk.ask(page_of(talk, operation=COUNT))
+        assert connect == ConnectNode(link=1, address=ADDRESSES[0])
+        proxied(ask)
+        talk.settle([ask])
+        talk.step(NodeConnected(link=1))
+        show, ask = talk.ask(page_of(talk, operation=COUNT))
+        assert isinstance(show, SendRequest)
+        assert isinstance(show.message, ShowTicket)
+        tell_count(talk, ask)
+
+    def test_by_a_route_that_is_over(self) -> None:
+        """S3: the proxy says what is wrong with it."""
+        talk = make()
+        begin(talk)
+        read = page_of(talk)
+        talk.state.version += 1
+        talk.now_ns += LIFE_MS * MS * 2 // 3
+        effects = sent(talk.ask(talk.read("N1")))
+        (describe,) = [e for e in effects if isinstance(e.message, DescribeState)]
+        route(talk, describe)
+        read.asked_ns, read.deadline_ns = talk.now_ns, talk.now_ns + DEADLINE_NS
+        (ask,) = [one for one in sent(talk.ask(read)) if isinstance(one.message, Ask)]
+        assert isinstance(ask.message, Ask)
+        assert ask.message.operation == read.operation
+
+    @pytest.mark.proves("B2")
+    def test_a_node_has_part_of_the_time(self) -> None:
+        """B2, D3: it drops what takes longer, and then the proxy is asked: not both."""
+        talk = make()
+        begin(talk)
+        read = page_of(talk, operation=COUNT)
+        (ask,) = talk.ask(read)
+        assert direct(ask).deadline_ms < DEADLINE_NS // 10 // MS
+        (ask,) = refuse(talk, ask, NOT_DIRECTLY)
+        proxied(ask)
+        talk.settle([ask])
+        assert read.error is None
+        # It takes longer each time, so it goes through the proxy for a while.
+        (ask,) = talk.ask(page_of(talk, operation=COUNT))
+        proxied(ask)
+        talk.settle([ask])
+        (ask,) = talk.ask(page_of(talk))
+        direct(ask)  # a page of a scan is another matter
+
+    def test_the_pause_grows_and_ends(self) -> None:
+        """D3: a kind of question that is refused is asked of the proxy for longer."""
+        talk = make()
+        begin(talk)
+        (traffic,) = talk.core._keys.routes.traffic.values()
+        holds = []
+        for _ in range(8):
+            (ask,) = talk.ask(page_of(talk, operation=COUNT))
+            (ask,) = refuse(talk, ask, NOT_DIRECTLY)
+            talk.settle([ask])
+            until_ns, hold_ns = traffic.page_holds[CountKeys]
+            holds.append(hold_ns // NS_PER_SECOND)
+            traffic.direct.until_ns += hold_ns  # type: ignore[union-attr]  # it has one
+            traffic.refresh_due_ns += hold_ns
+            talk.now_ns = until_ns
+        assert holds == [1, 2, 4, 8, 16, 30, 30, 30]
+        (ask,) = talk.ask(page_of(talk, operation=COUNT))
+        tell_count(talk, ask)
+        assert not traffic.page_holds
+
+    def test_a_silent_node_is_left(self) -> None:
+        """D3: within a tenth of the time, with all that it was asked."""
+        talk = make()
+        begin(talk)
+        read, other = page_of(talk, operation=COUNT), talk.read("N1")
+        (ask,) = talk.ask(read)
+        effects: list[QueryEffect] = []
+        talk.now_ns += DEADLINE_NS // 10 - MS
+        talk.ask(other)
+        effects += talk.wait(MS)
+        assert DisconnectNode(link=1) in effects
+        asked = [one for one in sent(effects) if isinstance(one.message, Ask)]
+        assert len(asked) == 2
+        talk.settle(asked)
+        assert (read.is_done, read.error) == (True, None)
+        assert rows(other) == [row(1)]
+        assert tell_count(talk, ask) == ()  # what comes late is passed over
+
+    def test_a_node_that_says_something_else(self) -> None:
+        """D3: it is there; only what is late is asked of the proxy, too."""
+        talk = make()
+        begin(talk)
+        read = page_of(talk, operation=COUNT)
+        (ask,) = talk.ask(read)
+        (point,) = talk.ask(talk.read("N1"))
+        talk.now_ns += MS
+        answer(talk, point)
+        (again,) = talk.wait(DEADLINE_NS // 10)
+        assert proxied(again).request_id == direct(ask).request_id
+        tell_count(talk, ask)  # the first answer counts
+        assert read.result == 3
+        assert talk.answer(again) == ()
+
+    def test_a_connection_that_breaks(self) -> None:
+        """D3: the proxy is asked at once."""
+        talk = make()
+        begin(talk)
+        read = page_of(talk)
+        talk.ask(read)
+        (ask,) = talk.step(NodeFailed(link=1))
+        proxied(ask)
+        talk.settle([ask])
+        assert (read.is_done, read.error) == (True, None)
+
+    @pytest.mark.proves("D2")
+    @pytest.mark.parametrize("code", [TICKET_REFUSED, STALE_ROUTE, "not-leader"])
+    def test_a_ticket_that_is_refused(self, code: str) -> None:
+        """D2: the proxy is asked, and later for another ticket."""
+        talk = make()
+        begin(talk)
+        (ask,) = talk.ask(page_of(talk, operation=COUNT))
+        (ask,) = refuse(talk, ask, code)
+        proxied(ask)
+        talk.settle([ask])
+        talk.now_ns += 20 * MS
+        effects = sent(talk.ask(page_of(talk, operation=COUNT)))
+        assert {type(one.message) for one in effects} <= {Ask, DescribeState}
+
+    def test_a_ticket_is_renewed_for_pages_alone(self) -> None:
+        """D1: at two thirds of its life, where no keys are asked for."""
+        talk = make()
+        begin(talk)
+        talk.now_ns += LIFE_MS * MS * 2 // 3
+        talk.ask(page_of(talk, operation=COUNT))
+        effects = sent(talk.wait(MS))
+        assert [type(one.message) for one in effects] == [DescribeState]
+
+    @pytest.mark.proves("Q1", "D5")
+    def test_an_older_answer_is_not_taken(self) -> None:
+        """Q1: it is asked for again, for the newest batch seen."""
+        talk = make()
+        begin(talk)
+        (ask,) = talk.ask(talk.read("N1"))
+        answer(talk, ask, batch_id=7)
+        read = page_of(talk, operation=COUNT)
+        (ask,) = talk.ask(read)
+        assert tell_count(talk, ask, batch_id=6) == ()
+        assert not read.is_done
+        (ask,) = talk.wait_for_deadline()
+        assert (direct(ask).min_generation, direct(ask).min_batch_id) == (1, 7)
+        (ask,) = refuse(talk, ask, NOT_DIRECTLY)
+        assert proxied(ask).min_batch_id == 7
+
+    def test_a_session_that_is_over(self) -> None:
+        """D2: there may be another leader: the question waits for a session."""
+        talk = make()
+        begin(talk)
+        read = page_of(talk, operation=COUNT)
+        (ask,) = talk.ask(read)
+        talk.step(ConnectionFailed())
+        assert tell_count(talk, ask) == ()
+        assert not read.is_done
+
+    def test_one_that_is_given_up(self) -> None:
+        """B4: nothing of it is kept once its time is over."""
+        talk = make()
+        begin(talk)
+        read = page_of(talk)
+        talk.ask(read)
+        talk.step(RequestsDropped(requests=(read,)))
+        talk.ask(talk.read("N1", deadline_ns=2 * DEADLINE_NS))
+        talk.wait(DEADLINE_NS)
+        assert talk.core._pages.under_way_count == 0
