@@ -10,7 +10,6 @@ _NAMES = (
     "core_step",
     "codec",
     "requests",
-    "fan_out",
     "failover",
     "slow_disk",
     "many_contenders",

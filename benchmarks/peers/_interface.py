@@ -35,6 +35,9 @@ class NotOfferedError(Exception):
     """A system has no such thing; says what it has instead."""
 
 
+Point: TypeAlias = tuple[str, str, int]
+
+
 @frozen(kw_only=True)
 class Row:
     """
@@ -46,6 +49,7 @@ class Row:
         figure: What was measured, or None if nothing was.
         tail: 99 % of the values are better: p99 of times, p1 of rates.
         note: Why nothing was measured, or what to know about the figure.
+        at: Where on which curve it is: what is asked, what grows, and how much of that.
     """
 
     question: str
@@ -53,6 +57,7 @@ class Row:
     figure: Figure | None
     tail: float | None
     note: str
+    at: Point | None
 
 
 class Rows:
@@ -61,11 +66,22 @@ class Rows:
     def __init__(self) -> None:
         self._values: dict[tuple[str, str], tuple[str, list[float]]] = {}
         self._notes: dict[tuple[str, str], str] = {}
+        self._points: dict[str, Point] = {}
 
-    def add(self, question: str, peer: str, unit: str, values: Iterable[float]) -> None:
+    def add(
+        self,
+        question: str,
+        peer: str,
+        unit: str,
+        values: Iterable[float],
+        *,
+        at: Point | None = None,
+    ) -> None:
         """Add *values* to those of *peer* for *question*."""
         entry = self._values.setdefault((question, peer), (unit, []))
         entry[1].extend(values)
+        if at is not None:
+            self._points[question] = at
 
     def note(self, question: str, peer: str, text: str) -> None:
         """Say why there is no figure, or what to know about it."""
@@ -85,6 +101,7 @@ class Rows:
                     figure=figure(question, unit, values) if values else None,
                     tail=_tail(unit, values) if values else None,
                     note=self._notes.get((question, peer), ""),
+                    at=self._points.get(question),
                 )
             )
         return found

@@ -32,7 +32,7 @@ class Guarded:
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._command = command
         self._log = log
-        self.pid = 0
+        self._pid = 0
         self.start()
 
     def start(self) -> None:
@@ -50,7 +50,12 @@ class Guarded:
             )
         assert self._process.stdout is not None
         with self._process.stdout as output:
-            self.pid = int(output.readline() or 0)
+            self._pid = int(output.readline() or 0)
+
+    @property
+    def pid(self) -> int:
+        """Return its process id."""
+        return self._pid
 
     def check(self) -> None:
         """Raise `AbsentError` with the end of its log if it has ended."""
@@ -62,7 +67,7 @@ class Guarded:
         """End it with SIGKILL."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self._pid, signal.SIGKILL)
         self._process.wait(_TIMEOUT_SECONDS)
 
 

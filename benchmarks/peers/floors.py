@@ -26,7 +26,7 @@ from benchmarks.peers._interface import VALUE, NotOfferedError, key_of
 
 __all__ = ["lmdb_reader", "zmq_reader"]
 
-_MAP_SIZE_BYTES: Final = 1 << 30
+_MAP_SIZE_BYTES: Final = 8 << 30
 _WORD_SIZE_BYTES: Final = 4
 
 
@@ -115,7 +115,7 @@ class _LMDBReader:
         """Put the rows in one transaction."""
         value = VALUE.encode()
         with self._environment.begin(write=True) as transaction:
-            for number in range(key_count):
+            for number in range(self._key_count, key_count):
                 transaction.put(key_of(number).encode(), value)
         self._key_count = key_count
 

@@ -16,6 +16,7 @@ from queryablestate import AsyncQueryableStateClient, QueryableStateClient
 __all__ = ["LodestarReader", "lodestar_reader"]
 
 _ROWS_PER_BATCH: Final = 50_000
+_KEYS_AT_ONCE: Final = 1_000_000
 
 
 @final
@@ -34,11 +35,19 @@ class LodestarReader:
         self._async_client = async_client
         self._runner = runner
         self._key_count = 0
+        self._batch_id = 0
 
     def load(self, key_count: int) -> None:
         """Publish the rows in batches, as Spark's tasks do."""
-        keys = [key_of(number) for number in range(key_count)]
-        self._cluster.write(keys, VALUE, rows_per_batch=_ROWS_PER_BATCH)
+        for first in range(self._key_count, key_count, _KEYS_AT_ONCE):
+            numbers = range(first, min(first + _KEYS_AT_ONCE, key_count))
+            self._cluster.write(
+                [key_of(number) for number in numbers],
+                VALUE,
+                rows_per_batch=_ROWS_PER_BATCH,
+                first_batch_id=self._batch_id,
+            )
+            self._batch_id += -(-len(numbers) // _ROWS_PER_BATCH)
         self._key_count = key_count
 
     def _keys(self, first: int, count: int) -> list[str]:

@@ -62,8 +62,8 @@ def redis_server() -> Iterator[tuple[int, Guarded]]:
             yield port, server
 
 
-def _load(client: Any, key_count: int) -> None:
-    for first in range(0, key_count, 10_000):
+def _load(client: Any, first_count: int, key_count: int) -> None:
+    for first in range(first_count, key_count, 10_000):
         numbers = range(first, min(first + 10_000, key_count))
         client.mset({key_of(number): VALUE for number in numbers})
 
@@ -78,7 +78,7 @@ class RedisReader:
 
     def load(self, key_count: int) -> None:
         """Set them by ``MSET``."""
-        _load(self._client, key_count)
+        _load(self._client, self._key_count, key_count)
         self._key_count = key_count
 
     def _keys(self, first: int, count: int) -> list[str]:
@@ -128,7 +128,7 @@ class _AsyncRedisReader:
 
     def load(self, key_count: int) -> None:
         """Set them by ``MSET``."""
-        _load(self._blocking, key_count)
+        _load(self._blocking, self._key_count, key_count)
         self._key_count = key_count
 
     def _keys(self, first: int, count: int) -> list[str]:

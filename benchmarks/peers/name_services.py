@@ -1,0 +1,19 @@
+"""The name services that are compared."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.peers._names import NamePeer
+from benchmarks.peers.etcd import ETCD
+from benchmarks.peers.leader_server import LEADER_SERVER
+from benchmarks.peers.zookeeper import ZOOKEEPER
+
+
+__all__ = ["NAME_SERVICES"]
+
+NAME_SERVICES: Final[dict[str, NamePeer]] = {
+    "Lodestar": LEADER_SERVER,
+    "ZooKeeper 3.9, kazoo": ZOOKEEPER,
+    "etcd 3.4, JSON gateway": ETCD,
+}
