@@ -29,10 +29,11 @@ _LINE_SIZE_BYTES_MAX: Final = 1_024
 
 _STARTING: Final = "starting"
 _ENDED: Final = "ended"
-_READY: Final = frozenset({"warm", "leading"})
 _SENTENCES: Final = {
     "warming": "the driver is warming up",
     "warm": "the driver is warm, and contends for {job}",
+    "cold": "the driver contends for {job}, and is not warm: its warm-up was too long, "
+    "or has failed",
     "leading": "the driver leads {job}, epoch {epoch}",
     "stopping": "the driver stops its queries",
 }
@@ -95,7 +96,7 @@ class DriverWatch:
                 role="standby",
                 figures={
                     "job": self._job,
-                    "warm": int(self._state in _READY),
+                    "warm": int(self._state in {"warm", "leading"}),
                     "leading": int(self._state == "leading"),
                     "epoch": self._epoch,
                     "drivers_started_total": self._start_count,

@@ -98,6 +98,7 @@ def has_ended(process_descriptor: int) -> bool:
 class TestFlights:
     """The demo, on a part of its data."""
 
+    @pytest.mark.timeout(600)
     @pytest.mark.parametrize(
         "backend", nightly_after(1, ["leaderserver", "zookeeper", "embedded"])
     )

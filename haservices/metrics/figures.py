@@ -255,7 +255,7 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
         ),
     },
     "standby": {
-        "warm": Figure("1 if the driver contends or leads, 0 if it warms up or stops."),
+        "warm": Figure("1 if the driver is warm and contends, or leads."),
         "leading": Figure("1 if the driver leads."),
         "epoch": Figure("Of its leadership; 0 while it does not lead."),
         "drivers_started_total": Figure("How often a driver was started."),

@@ -12,6 +12,8 @@ from sparkpipeline.checkpoint_files import checkpoint_file_manager
 
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -58,13 +60,17 @@ def check_settings(spark: SparkSession) -> None:
         )
 
 
-def check_checkpoint(spark: SparkSession, location: str) -> None:
+def check_checkpoint(spark: SparkSession, location: str) -> str:
     """
     Refuse a checkpoint location in which a file cannot be created if absent.
+
+    Returns:
+        What Spark calls it: with its file system.
 
     Raises:
         ConfigurationError: Says what to set or where to put it.
     """
+    _check_manager(spark)
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 (there is no other way to it)
     java_session: Any = spark._jsparkSession  # noqa: SLF001 (as above)
     try:
@@ -74,7 +80,8 @@ def check_checkpoint(spark: SparkSession, location: str) -> None:
         scheme = path.toUri().getScheme()
         if scheme is None:
             scheme = path.getFileSystem(hadoop_conf).getUri().getScheme()
-        _check_scheme(location, str(scheme), spark.conf.get(MANAGER_SETTING, None))
+        _check_scheme(location, str(scheme))
+        qualified = str(path.getFileSystem(hadoop_conf).makeQualified(path))
         manager = checkpoint_file_manager(jvm, path, hadoop_conf)
         manager.mkdirs(path)
         probe = jvm.org.apache.hadoop.fs.Path(
@@ -96,11 +103,23 @@ def check_checkpoint(spark: SparkSession, location: str) -> None:
             f"the checkpoint location {location!r} lets a file be replaced that is "
             f"there already: use one of {_named_schemes()}"
         )
+    return qualified
 
 
-def check_query(spark: SparkSession, query: StreamingQuery) -> None:
+def check_query(
+    spark: SparkSession, query: StreamingQuery, *, checked: Container[str] = ()
+) -> str:
     """
     Check settings and checkpoint of a query that was started.
+
+    Args:
+        spark: Its session.
+        query: The query.
+        checked: Locations that need not be tried again: that takes a while, and Spark
+            tells of each try as if something had gone wrong.
+
+    Returns:
+        Its checkpoint location.
 
     Raises:
         ConfigurationError: As `check_settings` and `check_checkpoint`, or if the query
@@ -127,16 +146,21 @@ def check_query(spark: SparkSession, query: StreamingQuery) -> None:
             "a query of the application has a temporary checkpoint, which no standby "
             'can take over: set option("checkpointLocation", …)'
         )
-    check_checkpoint(spark, location)
+    _check_manager(spark)
+    return location if location in checked else check_checkpoint(spark, location)
 
 
-def _check_scheme(location: str, scheme: str, manager: str | None) -> None:
+def _check_scheme(location: str, scheme: str) -> None:
     if scheme not in _SCHEMES:
         raise ConfigurationError(
             f"the checkpoint location {location!r} is on {scheme}://, where Spark "
             "cannot create a file only if it is absent, so that two drivers could "
             f"write one batch: use one of {_named_schemes()}"
         )
+
+
+def _check_manager(spark: SparkSession) -> None:
+    manager = spark.conf.get(MANAGER_SETTING, None)
     if manager is not None and manager.endswith(_NOT_ATOMIC_MANAGER):
         raise ConfigurationError(
             f"{MANAGER_SETTING} is {manager}, which replaces files: unset it"

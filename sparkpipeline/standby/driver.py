@@ -124,6 +124,7 @@ class DriverSettings:
     warm_up_seconds: float
     stop_seconds: float
     hand_over_seconds: float
+    checked_locations: Sequence[str]
 
 
 @final
@@ -187,6 +188,8 @@ class Driver:
         self._starting: threading.Thread | None = None
         self._queries: Sequence[StreamingQuery] = ()
         self._error: Exception | None = None
+        self._is_unwarmed = False
+        self._checked_locations = set(settings.checked_locations)
         self._began_seconds = time.monotonic()
 
     def run(self) -> None:
@@ -207,7 +210,8 @@ class Driver:
                 while self._core.state is not StandbyState.ENDED:
                     if told is not self._core.state:
                         told = self._core.state
-                        tell_state(told.value, self._epoch())
+                        is_cold = told is StandbyState.WARM and self._is_unwarmed
+                        tell_state("cold" if is_cold else told.value, self._epoch())
                     self._turn()
         finally:
             self._withdraw()
@@ -299,6 +303,7 @@ class Driver:
     def _perform(self, effect: StandbyEffect) -> None:
         match effect:
             case AbandonWarmUp():
+                self._is_unwarmed = True
                 self._log.warning(
                     "standby.unwarmed", waited_seconds=self._settings.warm_up_seconds
                 )
@@ -340,6 +345,7 @@ class Driver:
         try:
             self._warm_up.run()
         except Exception as error:  # noqa: BLE001 - the application may do all the same
+            self._is_unwarmed = True
             self._log.warning("standby.unwarmed", error=str(error))
         self._happenings.put(WarmedUp())
 
@@ -397,7 +403,7 @@ class Driver:
             self._queries = queries
             for query in queries:
                 if query.isActive:
-                    check_query(self._spark, query)
+                    self._check(self._spark, query)
         except Exception as error:  # noqa: BLE001 - it is raised by run()
             self._tell(leadership, error)
             return
@@ -446,6 +452,7 @@ class Driver:
                 break
             if leadership.lost.wait(_POLL_SECONDS):
                 return False
+        self._is_unwarmed = False  # what it does now warms it
         mine = DriverRecord(
             application=self._settings.application_name,
             version=self._settings.version,
@@ -463,7 +470,12 @@ class Driver:
         """Check a query before its first batch, while the application still starts."""
         for query in self._spark.streams.active:
             if str(query.id) == query_id:
-                check_query(session, query)
+                self._check(session, query)
+
+    def _check(self, session: SparkSession, query: StreamingQuery) -> None:
+        self._checked_locations.add(
+            check_query(session, query, checked=self._checked_locations)
+        )
 
     # -- stopping ----------------------------------------------------------------------
 

@@ -131,8 +131,10 @@ def run_with_standby(
         spark = SparkSession.builder.getOrCreate()
     check_session(spark, "run_with_standby")
     check_settings(spark)
-    for location in _locations(checkpoint_locations):
+    checked = [
         check_checkpoint(spark, location)
+        for location in _locations(checkpoint_locations)
+    ]
     settings = DriverSettings(
         job_id=job_id,
         address=_address(spark, address),
@@ -142,6 +144,7 @@ def run_with_standby(
         warm_up_seconds=warm_up_seconds,
         stop_seconds=stop_seconds,
         hand_over_seconds=hand_over_seconds,
+        checked_locations=checked,
     )
     with open_ha_services(config) as ha:
         Driver(spark, ha, application, settings, warm_up=warm_up).run()

@@ -88,10 +88,13 @@ class TestChecks:
     def test_a_local_checkpoint_passes(
         self, ready: SparkSession, tmp_path: Path
     ) -> None:
-        """H4: it is tried, and nothing is left of that."""
+        """H4: it is tried, nothing is left of that, and it has one name."""
         check_settings(ready)
-        check_checkpoint(ready, str(tmp_path / "checkpoint"))
-        check_checkpoint(ready, f"file://{tmp_path}/checkpoint")
+        names = {
+            check_checkpoint(ready, str(tmp_path / "checkpoint")),
+            check_checkpoint(ready, f"file://{tmp_path}/checkpoint"),
+        }
+        assert names == {f"file:{tmp_path}/checkpoint"}
         assert list((tmp_path / "checkpoint").iterdir()) == []
 
     def test_an_object_store_is_refused(self, ready: SparkSession) -> None:
