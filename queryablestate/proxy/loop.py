@@ -31,28 +31,30 @@ from msgspec.structs import replace
 
 from nameservice import (
     AuthenticationError,
-    ConfigurationError,
     DidNotHappenError,
     LocalProtocolError,
     NameServiceError,
     SystemClock,
     get_logger,
-    seconds_to_ns,
 )
 from nameservice.observation import JobStanding, Observation, StateFreshness
 from nameservice.version import package_version
 from queryablestate.control.direct_readers import direct_lease_ns
 from queryablestate.control.events import NodeSpoke, WriterAsked
-from queryablestate.proxy.access import Right
 from queryablestate.proxy.cache import ResultCache
+from queryablestate.proxy.direct_tickets import DirectTickets
 from queryablestate.proxy.leadership import ProxyControl
+from queryablestate.proxy.node_connections import (
+    NODE_ID_LENGTH_MAX,
+    NODE_NOT_ALLOWED,
+    NodeConnections,
+)
 from queryablestate.proxy.port import ProxyPort
 from queryablestate.proxy.rate_limit import RateLimiter
 from queryablestate.proxy.read_answers import Outgoing
 from queryablestate.proxy.requests import ChangeRequest, LookupRequest, RequestHandler
 from queryablestate.proxy.router import ReadLimits, ReadRouter
 from queryablestate.proxy.sessions import SESSION_SIZE_BYTES, ProxySession, SessionTable
-from queryablestate.wire.address import parse_address
 from queryablestate.wire.clients import (
     CommitBatch,
     DescribeState,
@@ -106,7 +108,6 @@ if TYPE_CHECKING:
     from queryablestate.proxy.access import Caller
     from queryablestate.proxy.config import ProxyConfig
     from queryablestate.wire.clients import ToProxy
-    from queryablestate.wire.direct import DirectAccess
 
 
 __all__ = ["ProxyLoop"]
@@ -123,13 +124,7 @@ _NodeMessage = (
     | SnapshotReport
 )
 
-_NODE_ID_LENGTH_MAX: Final = 255
 _NODE_UNKNOWN: Final = NodeRefused(reason="unknown", detail="register first")
-_NODE_NOT_ALLOWED: Final = NodeRefused(
-    reason="not-allowed",
-    detail="its credential does not let it be a node: show a token, or a CURVE key, of "
-    "a caller with node = true",
-)
 
 
 @final
@@ -171,10 +166,11 @@ class ProxyLoop:
         )
         self._limiter = RateLimiter(config.rate_limits)
         self._sessions = SessionTable(config.session_count_max)
-        self._nodes: dict[LinkId, Caller] = {}
-        self._second_of: dict[LinkId, LinkId] = {}
+        self._nodes = NodeConnections(config.access)
+        self._tickets = DirectTickets(
+            config, sessions=self._sessions, limiter=self._limiter, cache=self._cache
+        )
         self._epoch_last = 0
-        self._ticket_count = 0
         self._reads = ReadRouter(
             access=config.access,
             limiter=self._limiter,
@@ -239,7 +235,7 @@ class ProxyLoop:
             self._reads.lead(core.locations, leader_epoch=epoch)
             if epoch == self._epoch_last:
                 # Nodes are not told of a leader that is the same, and has started over.
-                for link in self._nodes:
+                for link in self._nodes.links:
                     self._send(link, _NODE_UNKNOWN)
             self._epoch_last = epoch
 
@@ -258,9 +254,11 @@ class ProxyLoop:
             config.cache, size_bytes_max=config.cache_size_bytes_max
         )
         self._sessions.limit(config.session_count_max)
-        for link, caller in list(self._nodes.items()):
-            if not config.access.may(caller, Right.NODE):
-                self._dismiss(link)
+        self._tickets.config = config
+        self._nodes.access = config.access
+        for link in self._nodes.dismissed():
+            self.control.link_closed(link)
+            self._send(link, NODE_NOT_ALLOWED)
         self.control.limit(
             config.control_limits, waiting_count_max=config.pending_count_max
         )
@@ -289,7 +287,7 @@ class ProxyLoop:
             "hedges_won_total": self._reads.nodes.hedge_won_count,
             "reads_moved_total": self._reads.nodes.moved_count,
             "nodes_unresponsive": self._reads.nodes.unresponsive_count,
-            "direct_tickets_total": self._ticket_count,
+            "direct_tickets_total": self._tickets.count,
             "cache_hits_total": self._cache.hit_count,
             "cache_misses_total": self._cache.miss_count,
             "cache_size_bytes": self._cache.size_bytes,
@@ -350,19 +348,19 @@ class ProxyLoop:
                 if self.control.leads:
                     now_ns = self._clock.now_ns()
                     outgoing = self._reads.nodes.answered(
-                        self._node_of(link), message, payload, now_ns=now_ns
+                        self._nodes.first_of(link), message, payload, now_ns=now_ns
                     )
                 else:  # it was asked while we led, and may be a thing of the past
                     refusal = _refusal(message.question_id, NOT_LEADER)
                     now_ns = self._clock.now_ns()
                     outgoing = self._reads.nodes.refused(
-                        self._node_of(link), refusal, now_ns=now_ns
+                        self._nodes.first_of(link), refusal, now_ns=now_ns
                     )
                 self._send_all(outgoing)
             case Refusal():
                 now_ns = self._clock.now_ns()
                 outgoing = self._reads.nodes.refused(
-                    self._node_of(link), message, now_ns=now_ns
+                    self._nodes.first_of(link), message, now_ns=now_ns
                 )
                 self._send_all(self._current(outgoing))
             case (
@@ -452,7 +450,9 @@ class ProxyLoop:
             )
             if isinstance(message, DescribeState) and message.wants_direct:
                 assert isinstance(answer, StateDescribed)
-                direct = self._direct_access(core, caller, message, answer, now_ns)
+                direct = self._tickets.give(
+                    core, caller, message, answer, now_ns=now_ns
+                )
                 answer = replace(answer, direct=direct)
             self._send(link, answer)
             return
@@ -470,36 +470,6 @@ class ProxyLoop:
             )
         )
 
-    def _direct_access(
-        self,
-        core: ControlCore,
-        caller: Caller,
-        asked: DescribeState,
-        answer: StateDescribed,
-        now_ns: int,
-    ) -> DirectAccess | None:
-        """Return a ticket for a state, if the caller may have one (rule D2)."""
-        job_id, state_name = asked.job_id, asked.state_name
-        session = self._sessions.get(asked.session)
-        if (
-            session is None
-            or not self._config.direct_reads
-            or not self._config.access.may(caller, Right.READ, job_id, state_name)
-            or self._limiter.limits(caller.name, f"{job_id}/{state_name}")
-            or self._cache.ttl_ns(job_id, state_name)
-        ):
-            return None
-        direct = core.view.direct_access(
-            answer.description.state_number,
-            caller=caller.name,
-            public_key=session.public_key,
-            life_ns=seconds_to_ns(self._config.direct_ticket_seconds),
-            now_ns=now_ns,
-        )
-        if direct is not None:
-            self._ticket_count += 1
-        return direct
-
     def _node_spoke(
         self, link: LinkId, message: _NodeMessage, public_key: str | None
     ) -> None:
@@ -509,37 +479,18 @@ class ProxyLoop:
             self._send(link, NodeRefused(reason="not-leader", detail="look for it"))
             return
         if isinstance(message, RegisterNode):
-            refused = self._admit(link, message, public_key)
+            refused = self._nodes.admit(link, message, public_key)
             if refused is not None:
                 self.port.count("nodes_refused")
                 if self.port.may_log("node-refused"):
                     self._log.warning(
                         "node.refused",
-                        node_id=message.node_id[:_NODE_ID_LENGTH_MAX],
+                        node_id=message.node_id[:NODE_ID_LENGTH_MAX],
                         reason=refused.reason,
                     )
                 self._send(link, refused)
                 return
         self.control.step(NodeSpoke(link=link, message=message))
-
-    def _admit(
-        self, link: LinkId, message: RegisterNode, public_key: str | None
-    ) -> NodeRefused | None:
-        """Return why a node is not taken, whatever the control plane says, or None."""
-        access = self._config.access
-        caller = access.authenticate(token=message.token, public_key=public_key)
-        if caller is None or not access.may(caller, Right.NODE):
-            return _NODE_NOT_ALLOWED
-        node_id = message.node_id
-        if not (1 <= len(node_id) <= _NODE_ID_LENGTH_MAX and node_id.isprintable()):
-            detail = f"a node is called by 1 to {_NODE_ID_LENGTH_MAX} printable letters"
-            return NodeRefused(reason="malformed", detail=detail)
-        try:
-            parse_address(message.address)  # writers are told to go there
-        except ConfigurationError as error:
-            return NodeRefused(reason="malformed", detail=str(error)[:1_000])
-        self._nodes[link] = caller
-        return None
 
     def _join(self, link: LinkId, message: JoinConnection) -> None:
         """Take what comes over *link* for what comes over that of a node (rule B2)."""
@@ -552,23 +503,12 @@ class ProxyLoop:
         if node is None:
             self.port.count("connections_not_joined")
             return  # the node goes on without it
-        self._second_of[link] = node
+        self._nodes.join(link, node)
         self._send(link, ConnectionJoined())
-
-    def _node_of(self, link: LinkId) -> LinkId:
-        """Return over which link the node is registered that speaks over *link*."""
-        return self._second_of.get(link, link)
-
-    def _dismiss(self, link: LinkId) -> None:
-        """Take a node for gone that may be none any more."""
-        del self._nodes[link]
-        self.control.link_closed(link)
-        self._send(link, _NODE_NOT_ALLOWED)
 
     def _links_closed(self, links: Sequence[LinkId]) -> None:
         for link in links:
-            self._nodes.pop(link, None)
-            self._second_of.pop(link, None)
+            self._nodes.closed(link)
             self._send_all(self._current(self._reads.client_left(link)))
             self.control.link_closed(link)
 

@@ -1,0 +1,93 @@
+"""`NodeConnections`: which connections are those of nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from nameservice import ConfigurationError
+from queryablestate.proxy.access import Right
+from queryablestate.wire.address import parse_address
+from queryablestate.wire.node_messages import NodeRefused
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from queryablestate.control.events import LinkId
+    from queryablestate.proxy.access import AccessList, Caller
+    from queryablestate.wire.node_messages import RegisterNode
+
+
+__all__ = ["NODE_ID_LENGTH_MAX", "NODE_NOT_ALLOWED", "NodeConnections"]
+
+NODE_ID_LENGTH_MAX: Final = 255
+NODE_NOT_ALLOWED: Final = NodeRefused(
+    reason="not-allowed",
+    detail="its credential does not let it be a node: show a token, or a CURVE key, of "
+    "a caller with node = true",
+)
+
+
+@final
+class NodeConnections:
+    """
+    The connections over which nodes have registered, and their second ones (rule B2).
+
+    Args:
+        access: Who may be a node.
+
+    Attributes:
+        access: See Args; may be replaced.
+    """
+
+    def __init__(self, access: AccessList) -> None:
+        self.access = access
+        self._callers: dict[LinkId, Caller] = {}
+        self._first_of: dict[LinkId, LinkId] = {}
+
+    @property
+    def links(self) -> Sequence[LinkId]:
+        """Return the connections over which nodes have registered."""
+        return tuple(self._callers)
+
+    def admit(
+        self, link: LinkId, message: RegisterNode, public_key: str | None
+    ) -> NodeRefused | None:
+        """Return why a node is not taken, whatever the control plane says, or None."""
+        caller = self.access.authenticate(token=message.token, public_key=public_key)
+        if caller is None or not self.access.may(caller, Right.NODE):
+            return NODE_NOT_ALLOWED
+        node_id = message.node_id
+        if not (1 <= len(node_id) <= NODE_ID_LENGTH_MAX and node_id.isprintable()):
+            detail = f"a node is called by 1 to {NODE_ID_LENGTH_MAX} printable letters"
+            return NodeRefused(reason="malformed", detail=detail)
+        try:
+            parse_address(message.address)  # writers are told to go there
+        except ConfigurationError as error:
+            return NodeRefused(reason="malformed", detail=str(error)[:1_000])
+        self._callers[link] = caller
+        return None
+
+    def dismissed(self) -> Sequence[LinkId]:
+        """Take out, and return, the connections of those that may be no node now."""
+        gone = [
+            link
+            for link, caller in self._callers.items()
+            if not self.access.may(caller, Right.NODE)
+        ]
+        for link in gone:
+            del self._callers[link]
+        return gone
+
+    def join(self, link: LinkId, first: LinkId) -> None:
+        """Take what comes over *link* for what comes over *first*."""
+        self._first_of[link] = first
+
+    def first_of(self, link: LinkId) -> LinkId:
+        """Return over which connection the node is registered that speaks on *link*."""
+        return self._first_of.get(link, link)
+
+    def closed(self, link: LinkId) -> None:
+        """Forget a connection that is over."""
+        self._callers.pop(link, None)
+        self._first_of.pop(link, None)
