@@ -260,7 +260,7 @@ class DirectReaders:
         That is when each node has applied the last entry of *job*, by which the state
         is gone, or when the last ticket for it is over.
         """
-        _, until_ns = self._tickets.pop(state_number, ("", 0))
+        _, until_ns = self._tickets.get(state_number, ("", 0))
         held = _Held(job, job.record.sequence, until_ns, effect)
         if self._is_ready(held, now_ns):
             return [effect]

@@ -44,6 +44,7 @@ class Faults:
         self._rng = Random(f"{world.seed}/faults")
         # Of their own: what else goes wrong in a run is not changed by them.
         self._stalls = Random(f"{world.seed}/stalls")
+        self._cuts = Random(f"{world.seed}/cuts")
         moves = MoveFaults(world, self._rng, self._within)
         self._leader_changed_at_ns = self._taken_away_at_ns = -_SETTLED_NS
         self._actions: dict[str, Callable[[], bool]] = {
@@ -80,6 +81,8 @@ class Faults:
         """Begin with faults."""
         self._stall_later()
         self._strike_later()
+        if self._world.scenario.cuts_off:
+            self._cut_off_later()
 
     def _strike_later(self) -> None:
         interval_ns = self._world.scenario.fault_interval_ns
@@ -113,6 +116,21 @@ class Faults:
             world.counts["fault: stalled node"] += 1
             world.trace("world", f"fault: {node.node_id} stalls for {duration_ns} ns")
         self._stall_later()
+
+    def _cut_off_later(self) -> None:
+        delay_ns = self._cuts.randrange(SESSION_TIMEOUT_NS, 2 * SESSION_TIMEOUT_NS)
+        self._world.timeline.after(delay_ns, self._cut_off)
+
+    def _cut_off(self) -> None:
+        """Have a node lose the proxy, which notices, and the node does not for long."""
+        world = self._world
+        if world.network.is_calm:
+            return
+        node = self._cuts.choice(world.hosts).node
+        if node is not None and world.is_whole() and node.cut_off():
+            world.counts["fault: node cut off"] += 1
+            world.trace("world", f"fault: {node.node_id} is cut off")
+        self._cut_off_later()
 
     def _may(self, name: str) -> bool:
         """Return whether that may happen now: see `Profile.ONE_AWAY`."""

@@ -215,6 +215,7 @@ class Node:
         self._sweep_later()
         self._registration_id = self._core._identity.registration_id
         self._stalled_until_ns = 0
+        self._is_cut_off = False
         self._half_open_rng = Random(f"{world.seed}/half open/{address}")
         self._direct = DirectPort(
             world,
@@ -321,6 +322,14 @@ class Node:
         if self._connection is not None:
             self._world.sever(self._connection)
 
+    def cut_off(self) -> bool:
+        """Lose the connection, and take it for open as long as ever."""
+        if self._connection is None:
+            return False
+        self._is_cut_off = True
+        self.isolate()
+        return True
+
     def lost(self, connection: Connection) -> None:
         """Take note, a moment later, that the connection is over."""
         if connection is self._connection:
@@ -360,6 +369,9 @@ class Node:
         world = self._world
         if not world.scenario.is_direct or world.network.is_calm:
             return 0
+        if self._is_cut_off:
+            self._is_cut_off = False
+            return _HALF_OPEN_NS
         if self._half_open_rng.random() < 0.5:
             return 0
         world.counts["fault: connections half open"] += 1

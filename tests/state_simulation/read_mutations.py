@@ -118,8 +118,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.control.direct_readers",
         before="            if now_ns < one.until_ns\n",
         after="            if now_ns < one.until_ns < 0\n",
-        is_rare=True,
-        seed=10_000,
+        seed=20_004,
     ),
     Mutation(
         name="drop-not-awaited",
@@ -127,7 +126,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.control.direct_readers",
         before="        if self._is_ready(held, now_ns):\n",
         after="        if held is not None:\n",
-        seed=10_010,
+        seed=10_018,
     ),
     Mutation(
         name="direct-lease-forgotten",
@@ -135,7 +134,6 @@ READ_MUTATIONS: Final = (
         module="queryablestate.node.core.core",
         before="        if now_ns >= registration.direct_until_ns:\n",
         after="        if now_ns >= registration.lease_until_ns:\n",
-        is_rare=True,
-        seed=10_000,
+        seed=20_018,
     ),
 )

@@ -31,6 +31,13 @@ MAX_PARALLELISM: Final = 4
 SESSION_TIMEOUT_NS: Final = 1_000 * MS
 _DIRECT_FIRST: Final = 10_000
 """From this seed on readers always ask nodes without the proxy (rule D1)."""
+_CUT_OFF_FIRST: Final = 20_000
+"""
+From this seed on nodes are cut off from the proxy again and again and do not notice.
+
+Readers go on asking them, while others have their key groups and batches are committed
+there: what direct answers must be kept from.
+"""
 COMMIT_TIMEOUT_NS: Final = 2_500 * MS
 RETENTION_NS: Final = 5_000 * MS
 
@@ -180,6 +187,7 @@ class Scenario:
         task_failure: Probability that a task fails or is slow, and runs again.
         caches: Whether the proxies keep answers.
         is_direct: Whether readers ask nodes without the proxy, where there is no cache.
+        cuts_off: Whether nodes are cut off, beside all other faults.
         session_count_max: Sessions that a proxy keeps: fewer than clients, or enough.
         entry_kept_count: Entries that the control plane keeps though all have them.
         fault_interval_ns: The mean time between two faults.
@@ -205,6 +213,7 @@ class Scenario:
     task_failure: float
     caches: bool
     is_direct: bool
+    cuts_off: bool
     session_count_max: int
     entry_kept_count: int
     fault_interval_ns: int
@@ -345,6 +354,7 @@ def make_scenario(seed: int) -> Scenario:
         task_failure=rng.choice((0.0, 0.05, 0.2)) if is_storm else 0.0,
         caches=rng.random() < 0.5,
         is_direct=False,
+        cuts_off=False,
         entry_kept_count=rng.choice((1, 4, 100)),
         fault_interval_ns=round(rng.uniform(80, 900)) * MS,
         faults_end_ns=round(rng.uniform(4_000, 9_000)) * MS,
@@ -354,4 +364,19 @@ def make_scenario(seed: int) -> Scenario:
         session_count_max=_session_count(seed) if is_storm else 100,
     )
     is_direct, caches = _ways(seed, caches=scenario.caches)
-    return evolve(scenario, is_direct=is_direct, caches=caches)
+    scenario = evolve(scenario, is_direct=is_direct, caches=caches)
+    return scenario if seed < _CUT_OFF_FIRST else _with_cuts(scenario)
+
+
+def _with_cuts(scenario: Scenario) -> Scenario:
+    """Return *scenario* where others take over quickly from who is cut off."""
+    return evolve(
+        scenario,
+        cuts_off=True,
+        node_count=max(2, scenario.node_count),
+        host_count=max(2, scenario.host_count),
+        replica_count=2,
+        reader_count=2,
+        store_ns=MS,
+        leader_store_ns=MS,
+    )

@@ -298,6 +298,15 @@ class TestDropping:
         plane.now_ns += 1
         assert dropped(plane.settle(TimePassed()))
 
+    def test_former_owners_are_waited_for(self, plane: Plane) -> None:
+        """D5: the last ticket of a job may be for a state that is being dropped."""
+        access(plane)
+        assert not dropped(plane.ask(drop()))
+        move_away(plane)
+        assert awaited(plane) == ["a", "b"]
+        plane.now_ns += LEASE_NS
+        assert awaited(plane) == []
+
 
 def committed(effects: Sequence[object]) -> list[object]:
     """Return the commits that are acknowledged."""
