@@ -1,10 +1,11 @@
 """
-The floor under the proxy path: a bare pyzmq relay of two hops, and an echo behind it.
+The floors under reads: bare pyzmq, by the proxy's way and without it.
 
 ``python -m benchmarks._relay relay`` binds a ROUTER and prints its port: whatever comes
 from one peer goes to the other.  ``python -m benchmarks._relay echo PORT SIZE``
-connects a DEALER to it and answers each message with SIZE bytes.  Both end when their
-input does.
+connects a DEALER to it and answers each message with SIZE bytes.  ``python -m
+benchmarks._relay node SIZE`` binds a ROUTER, prints its port, and answers likewise
+without a relay.  All end when their input does.
 """
 
 from __future__ import annotations
@@ -58,9 +59,22 @@ def echo(port: int, size_bytes: int) -> None:
             dealer.send_multipart([sender, envelope, value])
 
 
+def node(size_bytes: int) -> None:
+    """Answer each message with *size_bytes* bytes, without a relay."""
+    value = b"v" * size_bytes
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        print(router.bind_to_random_port("tcp://127.0.0.1"), flush=True)
+        while True:
+            sender, envelope, _ = router.recv_multipart()
+            router.send_multipart([sender, envelope, value])
+
+
 if __name__ == "__main__":
     _end_with_input()
-    if sys.argv[1] == "relay":
-        relay()
-    else:
-        echo(int(sys.argv[2]), int(sys.argv[3]))
+    match sys.argv[1:]:
+        case ["relay"]:
+            relay()
+        case ["node", size]:
+            node(int(size))
+        case [_, port, size]:
+            echo(int(port), int(size))
