@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.mutations import MUTATIONS
-from tests.simulation.report import commit_name, render
+from tests.simulation.report import commit_name, render, write_page
 from tests.simulation.runs import Summary, run_seed, run_seeds
 
 
@@ -98,8 +98,7 @@ def _run_many(options: argparse.Namespace) -> int:
             jobs=options.jobs,
             commit=commit,
         )
-        options.report.parent.mkdir(parents=True, exist_ok=True)
-        options.report.write_text(text, encoding="utf-8")
+        write_page(options.report, text)
     return 1 if summary.failures else 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.mutations import Mutation
+from tests.state_simulation.command import render, run
 from tests.state_simulation.mutations import MUTATIONS
 from tests.state_simulation.runs import Summary, run_seed
 from tests.tiers import nightly_after
@@ -110,3 +111,23 @@ def test_what_is_broken_on_purpose_is_found(mutation: Mutation) -> None:
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "replay: python -m tests.state_simulation --seed" in done.stdout
+
+
+def test_the_report_names_seeds_faults_and_checks() -> None:
+    """What is committed of a long run says what was run, and how much."""
+    summary = run_seed(3)
+    text = render(summary, first=3, duration_seconds=1.0, jobs=1, commit="abc")
+    assert "| commit | abc |" in text
+    assert "| seeds | 1 (3 to 3) |" in text
+    assert f"| entries decided | {summary.counts['entries decided']:,} |" in text
+    assert "| W3 what is acknowledged is decided |" in text
+
+
+def test_a_run_writes_its_report_where_it_is_told_to(tmp_path: Path) -> None:
+    """``--report FILE`` makes the directory, and says what did not hold, if any."""
+    path = tmp_path / "reports" / "state.md"
+    assert run(["--first", "3", "--seeds", "1", "--jobs", "1", f"--report={path}"]) == 0
+    text = path.read_text("utf-8")
+    assert text.startswith("# What the simulation of queryable state has shown\n")
+    assert "| seeds | 1 (3 to 3) |" in text
+    assert "| seeds in which a rule did not hold | 0 |" in text

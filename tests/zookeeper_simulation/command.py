@@ -14,10 +14,11 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.simulation.report import commit_name
+from tests.simulation.report import commit_name, page, part_of, write_page
 from tests.zookeeper_simulation.mutations import ZOOKEEPER_MUTATIONS
 from tests.zookeeper_simulation.runs import Outcome, run_seed, run_seeds
 
@@ -32,6 +33,10 @@ _FAILURES_MAX: Final = 10
 _PROGRESS_SECONDS: Final = 10.0
 _FAULT: Final = "fault: "
 _CHECKED: Final = "checked: "
+_RUN: Final = (
+    *("election", "haservices/zookeeper", "nameservice"),
+    *("tests/simulation", "tests/zookeeper_simulation"),
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,6 +69,7 @@ def run(arguments: Sequence[str]) -> int:
         _print_failures(outcome)
         return 1 if outcome.failures else 0
     total = Outcome()
+    commit = commit_name(_RUN)
     began = shown = time.monotonic()
     seeds = range(options.first, options.first + options.seeds)
     for part in run_seeds(seeds, jobs=options.jobs, mutation=options.mutation):
@@ -84,23 +90,21 @@ def run(arguments: Sequence[str]) -> int:
         f"in {duration_seconds:.1f} s: {len(total.failures)} failed"
     )
     if options.report is not None:
-        options.report.write_text(
-            render(
-                total,
-                first=options.first,
-                duration_seconds=duration_seconds,
-                jobs=options.jobs,
-                commit=commit_name(),
-            ),
-            encoding="utf-8",
+        text = render(
+            total,
+            first=options.first,
+            duration_seconds=duration_seconds,
+            jobs=options.jobs,
+            commit=commit,
         )
+        write_page(options.report, text)
     return 1 if total.failures else 0
 
 
 def _print_failures(outcome: Outcome) -> None:
     for seed, problem in outcome.failures:
         print(
-            f"seed {seed} failed at {commit_name()}: {problem}\n"
+            f"seed {seed} failed at {commit_name(_RUN)}: {problem}\n"
             f"  replay: python -m tests.zookeeper_simulation --seed {seed} --trace",
             flush=True,
         )
@@ -110,35 +114,27 @@ def render(
     outcome: Outcome, *, first: int, duration_seconds: float, jobs: int, commit: str
 ) -> str:
     """Return a page about a run."""
-    last = first + outcome.seed_count - 1
-    lines = [
-        "# What the simulation of ZooKeeper has shown",
-        "",
-        "Written by `python -m tests.zookeeper_simulation --report FILE`. An",
-        "ensemble of three or five servers with touch tables, pings, rounded",
-        "deadlines, revalidation and deposed leaders, and two or three contenders",
-        "that run the shipped rule of [renewals](../explanation/election.md), on one",
+    counts = outcome.counts
+    happened = Counter(
+        {name: count for name, count in counts.items() if ": " not in name}
+    )
+    return page(
+        "What the simulation of ZooKeeper has shown",
+        "Written by `python -m tests.zookeeper_simulation --report FILE`. An\n"
+        "ensemble of three or five servers with touch tables, pings, rounded\n"
+        "deadlines, revalidation and deposed leaders, and two or three contenders\n"
+        "that run the shipped rule of [renewals](../explanation/election.md), on one\n"
         "virtual time line.",
-        "",
-        "| | |",
-        "|---|---|",
-        f"| commit | {commit} |",
-        f"| seeds | {outcome.seed_count:,} ({first:,} to {last:,}) |",
-        f"| seeds in which a rule did not hold | {len(outcome.failures)} |",
-        f"| duration | {duration_seconds:.0f} s on {jobs} processor(s) |",
-        "",
-    ]
-    for title, prefix in (
-        ("Faults", _FAULT),
-        ("Checks", _CHECKED),
-        ("What happened", ""),
-    ):
-        lines += [f"## {title}", "", "| what | times |", "|---|---:|"]
-        lines += [
-            f"| {name.removeprefix(prefix)} | {count:,} |"
-            for name, count in sorted(outcome.counts.items())
-            if (name.startswith(prefix) if prefix else ": " not in name)
-        ]
-        lines.append("")
-    lines += [f"Seed {seed}: {problem}" for seed, problem in outcome.failures]
-    return "\n".join(lines).rstrip() + "\n"
+        figures=(),
+        tables=(
+            ("Faults", "what", part_of(counts, _FAULT)),
+            ("Checks", "what", part_of(counts, _CHECKED)),
+            ("What happened", "what", happened),
+        ),
+        failures=outcome.failures,
+        first=first,
+        seed_count=outcome.seed_count,
+        duration_seconds=duration_seconds,
+        jobs=jobs,
+        commit=commit,
+    )
