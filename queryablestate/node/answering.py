@@ -43,6 +43,7 @@ from queryablestate.node.reads import (
 from queryablestate.store.steps import ReadWork
 from queryablestate.wire.questions import KINDS, Refusal
 from queryablestate.wire.refusals import error_label, refusal_of
+from queryablestate.wire.slices import SLICE_SIZE_BYTES
 from zmqtransport import LogBudget
 
 
@@ -212,7 +213,7 @@ class QuestionAnswerer:
         if found is None:
             self._read_later(asked)
         else:
-            self._finish(asked, found, found.payload, now_us)
+            self._finish(asked, found, bytes(found.payload), now_us)
 
     def figures(self) -> dict[str, int]:
         """Return the figures of questions by name."""
@@ -276,8 +277,9 @@ class QuestionAnswerer:
             )
 
         def done(found: Found) -> None:
-            # Copied here once: the loop only hands it over.
-            payload = zmq.Frame(found.payload, copy=True)
+            # The loop only hands it over; what is small is cheaper copied than kept.
+            is_copied = len(found.payload) <= SLICE_SIZE_BYTES
+            payload = zmq.Frame(found.payload, copy=is_copied)
             found.payload = b""
             gone = partial(opened.reading.gone, read_id)
 

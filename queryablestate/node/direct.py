@@ -255,7 +255,7 @@ class DirectAnswerer:
             reading=answer_of(question, found, now_us).reading,
             next_start=found.next_start,
         )
-        frames = (encode(told), found.payload)
+        frames = (encode(told), bytes(found.payload))
         if not self._send(peer.routing_id, frames):
             return  # its queue is full: it asks the proxy when that is late
         self._in_flight.add(peer.connection, sum(map(len, frames)))

@@ -47,6 +47,7 @@ from queryablestate.wire.questions import (
     WalkRows,
 )
 from queryablestate.wire.refusals import STALE_ROUTE, refusal_of
+from queryablestate.wire.slices import Value, encode_in_slices
 
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Found:
 
     view: StateView | None
     keys: list[bytes]
-    payload: bytes
+    payload: bytes | bytearray
     has_missing: bool
     valid_until_us: int | None = None
     next_start: bytes | None = None
@@ -161,9 +162,9 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
             values = yield from reader.get_values(
                 number, keys, now_us, work, size_bytes_max=size_bytes_max
             )
-            if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
-                yield
-            found = _found(keys, values, size_bytes_max, fewer_than(keys))
+            found = yield from _found(
+                work, keys, values, size_bytes_max, fewer_than(keys)
+            )
         case GetItems(start=start, stop=stop):
             keys = decode_keys(keys_payload)
             size_bytes_max = _several(keys, size_bytes_max)
@@ -175,18 +176,18 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
                 work,
                 size_bytes_max=size_bytes_max,
             )
-            if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
-                yield
-            found = _found(keys, items, size_bytes_max, Advice.LIST_SLICE)
+            found = yield from _found(
+                work, keys, items, size_bytes_max, Advice.LIST_SLICE
+            )
         case GetEntries():
             keys = decode_keys(keys_payload)
             size_bytes_max = _several(keys, size_bytes_max)
             entries = yield from reader.get_entries(
                 number, keys, now_us, work, size_bytes_max=size_bytes_max
             )
-            if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
-                yield
-            found = _found(keys, entries, size_bytes_max, Advice.MAP_PAGES)
+            found = yield from _found(
+                work, keys, entries, size_bytes_max, Advice.MAP_PAGES
+            )
         case HasRows():
             keys = decode_keys(keys_payload)
             has = yield from reader.has_rows(number, keys, now_us, work)
@@ -200,16 +201,12 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
         case ScanRows(start=begin, stop=end, limit=limit):
             part = Page(begin, end, limit, size_bytes_max - _ARRAY_HEADER_SIZE_BYTES)
             page = yield from reader.scan(number, key_groups, part, now_us, work)
-            if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
-                yield
-            found = _page(page, size_bytes_max)
+            found = yield from _page(work, page, size_bytes_max)
         case WalkRows(key_groups=runs, start=begin, limit=limit):
             _check_runs(runs)
             part = Page(begin, None, limit, size_bytes_max - _ARRAY_HEADER_SIZE_BYTES)
             page = yield from reader.walk(number, row_ranges(runs), part, now_us, work)
-            if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
-                yield
-            found = _page(page, size_bytes_max)
+            found = yield from _page(work, page, size_bytes_max)
             found.runs = runs
             found.is_elsewhere = not all(_has_run(key_groups, *run) for run in runs)
         case CountKeys(schema=schema):
@@ -292,20 +289,22 @@ def answer_of(question: Question, found: Found, now_us: int) -> Answer:
 
 
 def _found(
+    work: ReadWork,
     keys: list[bytes],
     read_values: Read[bytes] | Read[list[bytes]],
     size_bytes_max: int,
     advice: Advice,
-) -> Found:
+) -> Steps[Found]:
     values = read_values.values
-    payload = _encoded(values, size_bytes_max, advice)
+    payload = yield from _encoded(work, values, size_bytes_max, advice)
     return Found(
         read_values.view, keys, payload, None in values, read_values.valid_until_us
     )
 
 
-def _page(page: ScanRead, size_bytes_max: int) -> Found:
-    payload = _encoded(page.rows, size_bytes_max, Advice.LARGER_ANSWERS)
+def _page(work: ReadWork, page: ScanRead, size_bytes_max: int) -> Steps[Found]:
+    advice = Advice.LARGER_ANSWERS
+    payload = yield from _encoded(work, page.rows, size_bytes_max, advice)
     return Found(
         page.view,
         [],
@@ -325,8 +324,15 @@ def _several(keys: list[bytes], size_bytes_max: int) -> int:
     )
 
 
-def _encoded(values: object, size_bytes_max: int, advice: Advice) -> bytes:
-    payload = encode_payload(values)
+def _encoded(
+    work: ReadWork, values: Sequence[Value], size_bytes_max: int, advice: Advice
+) -> Steps[bytes | bytearray]:
+    payload: bytes | bytearray
+    if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
+        yield
+        payload = yield from encode_in_slices(values)
+    else:
+        payload = encode_payload(values)
     if len(payload) > size_bytes_max:
         raise LocalProtocolError(
             f"the answer takes {len(payload):,} bytes, and {size_bytes_max:,} are sent "

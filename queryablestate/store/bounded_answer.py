@@ -20,6 +20,7 @@ from queryablestate.store.cursors import (
     prefix_rows,
     rows_reversed,
 )
+from queryablestate.wire.slices import SLICE_SIZE_BYTES, copy_in_slices
 
 
 if TYPE_CHECKING:
@@ -59,6 +60,21 @@ class Advice(Enum):
 def fewer_than(keys: Sequence[bytes]) -> Advice:
     """Return what to ask where the values under *keys* are too much."""
     return Advice.FEWER_KEYS if len(keys) > 1 else Advice.LARGER_ANSWERS
+
+
+def _copies(
+    views: Sequence[memoryview | None],
+) -> Steps[list[bytes | bytearray | None]]:
+    """Return what is in *views*: they are the store's, and end with the transaction."""
+    copies: list[bytes | bytearray | None] = []
+    for view in views:
+        if view is None:
+            copies.append(None)
+        elif len(view) <= SLICE_SIZE_BYTES:
+            copies.append(bytes(view))
+        else:
+            copies.append((yield from copy_in_slices(view)))
+    return copies
 
 
 @final
@@ -117,7 +133,7 @@ class BoundedAnswer:
             self._spend(size_bytes, len(there))
             self._hold(size_bytes, len(there))
             if there and type(there[0]) is not bytes:
-                live = [None if one is None else bytes(one) for one in live]
+                live = yield from _copies(live)
             known += live
             if self._work.look_up(len(live), size_bytes):
                 yield

@@ -2,18 +2,28 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from lodestar.__main__ import make_parser
-from lodestar.state_node import node_config
+from lodestar.state_node import node_config, switching_often
 from queryablestate.node.config import NodeConfig
 from queryablestate.proxy.access import token_sha256
 from tests.lodestar.running import Running, run
 
 
 ANY_URL = ("--url", "leaderserver://127.0.0.1:1")
+
+
+@pytest.mark.proves("B2")
+def test_a_node_does_not_wait_long_for_a_thread_that_reads() -> None:
+    """B2: its threads take turns in less than a millisecond, as long as it runs."""
+    before = sys.getswitchinterval()
+    with switching_often():
+        assert sys.getswitchinterval() < min(before, 0.001)
+    assert sys.getswitchinterval() == before
 
 
 @pytest.mark.proves("N5")

@@ -499,7 +499,7 @@ class Node:
             self._world.checker.read(
                 admitted.job_id, question.state_number, answer.reading, now_us=now_us
             )
-            self._send(answer, found.payload, connection)
+            self._send(answer, bytes(found.payload), connection)
 
     def _check_answer(
         self, question: Question, found: Found, admitted: ServedJob
