@@ -253,7 +253,6 @@ class QuestionAnswerer:
         self._read_number += 1
         read_id = (question.question_id, self._read_number)
         self._reads[asked.link, question.question_id] = read_id
-        begun_at_us = 0
 
         def post(action: Callable[[], None]) -> None:
             def act() -> None:
@@ -263,7 +262,6 @@ class QuestionAnswerer:
             self._store.post(act)
 
         def begin(reader: StoreReader, work: ReadWork) -> Steps[Found]:
-            nonlocal begun_at_us
             begun_at_us = time.time_ns() // NS_PER_US
             size_bytes_max = self._answer_size_bytes_max
             return read(
@@ -285,7 +283,9 @@ class QuestionAnswerer:
 
             def finish() -> None:
                 if opened is self._store.opened:
-                    self._finish(asked, found, payload, begun_at_us, gone)
+                    # Meanwhile its batch grew older, and rows nearer to their expiry.
+                    now_us = time.time_ns() // NS_PER_US
+                    self._finish(asked, found, payload, now_us, gone)
                 else:
                     gone()
 
