@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, final
 
 from attrs import frozen
+from msgspec.structs import replace
 
 from queryablestate.errors import StateUnavailableError
 from queryablestate.wire.job_plan import entry_digest
@@ -202,7 +203,15 @@ def kept_by(
     message: RegisterNode, control_id: str, jobs: Mapping[str, Job]
 ) -> tuple[KeptRows, ...]:
     """Return what a node that registers keeps, and does not or must not use."""
-    kept = tuple(rows for rows in message.kept if rows.control_id != control_id)
+    kept = tuple(
+        rows
+        for rows in (
+            _still_aside(rows, jobs) if rows.control_id == control_id else rows
+            for rows in message.kept
+        )
+        if rows.control_id != control_id
+        or (rows.jobs and serves_another(message, control_id))
+    )
     if message.control_id is None:
         return kept
     is_own = message.control_id == control_id
@@ -227,3 +236,19 @@ def kept_by(
         control_id=message.control_id, store_id=message.store_id, jobs=kept_jobs
     )
     return (serving, *kept)
+
+
+def _still_aside(rows: KeptRows, jobs: Mapping[str, Job]) -> KeptRows:
+    """
+    Return what of *rows* this control plane knows nothing of.
+
+    They are its own, and a node is about to open them again: an operator has taken them
+    over.  Until the node has, it must not be said that there is no such job.  What the
+    leader store knows of as well, as when it was only away for a while, is no news.
+    """
+
+    def is_known(one: KeptJob) -> bool:
+        job = jobs.get(one.job_id)
+        return job is not None and one.sequence <= job.record.sequence
+
+    return replace(rows, jobs=tuple(one for one in rows.jobs if not is_known(one)))

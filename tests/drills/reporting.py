@@ -90,7 +90,7 @@ class Report:
         Args:
             verdict: On all of them.
         """
-        assert verdict.problems == []
+        assert not verdict.problems, "\n".join(verdict.problems[:10])
         assert verdict.answer_count, "nobody was answered: nothing was shown"
         self.say(
             f"{verdict.answer_count:,} answers, each a whole batch from the last one "

@@ -11,7 +11,7 @@ from queryablestate.wire.node_messages import JobAssignment
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from queryablestate.node.core.effects import NodeEffect
     from queryablestate.node.core.events import (
@@ -70,12 +70,24 @@ class CopyTable:
     # -- what is assigned ----------------------------------------------------------
 
     def assign_all(
-        self, jobs: Iterable[JobAssignment], job_ids: Iterable[str]
+        self,
+        jobs: Iterable[JobAssignment],
+        job_ids: Iterable[str],
+        untouched: Collection[str] = (),
     ) -> list[NodeEffect]:
-        """Hold these, and nothing of other jobs; *job_ids* are those in the store."""
+        """
+        Hold these, and nothing of other jobs.
+
+        Args:
+            jobs: Of which what is to be held.
+            job_ids: Those in the store.
+            untouched: What is held of these stays as it is (rule W7).
+        """
         named = {job.job_id: job for job in jobs}
         effects: list[NodeEffect] = []
-        for job_id in sorted({*named, *job_ids, *self._jobs}):
+        for job_id in sorted(untouched):
+            effects += self.forget_job(job_id)
+        for job_id in sorted({*named, *job_ids, *self._jobs}.difference(untouched)):
             job = named.get(job_id)
             effects += self.assign(self._nothing(job_id) if job is None else job)
         return effects

@@ -584,12 +584,8 @@ class NodeCore:
         self._jobs.assign_all(message.jobs)
         for job in message.jobs:
             effects += self._fence(job)
-        known = [
-            position.job_id
-            for position in self._jobs.positions()
-            if position.job_id not in message.untouched
-        ]
-        effects += self._copies.assign_all(message.jobs, known)
+        known = [position.job_id for position in self._jobs.positions()]
+        effects += self._copies.assign_all(message.jobs, known, message.untouched)
         return effects + self._leave() if self._is_leaving else effects
 
     def _leave(self) -> list[NodeEffect]:

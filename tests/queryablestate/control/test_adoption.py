@@ -347,6 +347,38 @@ class TestControl:
         found = plane.view.problem_of(APP, now_ns=plane.now_ns)
         assert "of another history" in str(found)
 
+    @pytest.mark.proves("W7", "Q3")
+    def test_a_node_that_has_yet_to_open_them_keeps_them_all_the_same(self) -> None:
+        """W7: it registers with rows of the control plane that was given up, first."""
+        plane = self.aside(APP)
+        plane.ask(self.request())
+        plane.next_leader()
+        plane.hear(LINK_A, node_register("a", kept=(kept(APP),)))
+        found = plane.view.problem_of(APP, now_ns=plane.now_ns)
+        assert "of another history" in str(found)
+        # The next leader knows it, too, though no node is there.
+        plane.next_leader()
+        assert plane.view.problem_of(APP, now_ns=plane.now_ns) is not None
+        # It has opened them now, and says how far they are.
+        plane.hear(LINK_A, node_register("a", positions={APP: 3}, control_id="before"))
+        assert plane.view.problem_of(APP, now_ns=plane.now_ns) is not None
+        plane.hear(LINK_A, node_register("a", control_id="before"))
+        assert plane.view.problem_of(APP, now_ns=plane.now_ns) is None
+
+    @pytest.mark.proves("W7")
+    def test_what_is_set_aside_and_known_is_no_other_history(self) -> None:
+        """W7: a store that was only away for a while knows all that nodes kept."""
+        plane = Plane()
+        epoch = plane.start_job()
+        plane.decide(commit(epoch, 0))
+        plane.decide(commit(epoch, 1))
+        rows = kept(APP, control_id=CONTROL_ID, sequence=2)
+        plane.hear(LINK_A, node_register("a", control_id="meanwhile", kept=(rows,)))
+        assert plane.view.problem_of(APP, now_ns=plane.now_ns) is None
+        rows = kept(APP, control_id=CONTROL_ID, sequence=3)
+        plane.hear(LINK_A, node_register("a", control_id="meanwhile", kept=(rows,)))
+        assert plane.view.problem_of(APP, now_ns=plane.now_ns) is not None
+
     def test_what_it_is_already_it_stays(self) -> None:
         """An operator may repeat it."""
         plane = self.aside(APP)

@@ -34,7 +34,10 @@ from tests.queryablestate.control_plane import (
 
 
 def kept(
-    *job_ids: str, control_id: str = "before", batch_id: int | None = 7
+    *job_ids: str,
+    control_id: str = "before",
+    batch_id: int | None = 7,
+    sequence: int = 9,
 ) -> KeptRows:
     """Return what a node keeps of these jobs."""
     return KeptRows(
@@ -43,7 +46,7 @@ def kept(
         jobs=tuple(
             KeptJob(
                 job_id=job_id,
-                sequence=9,
+                sequence=sequence,
                 batch_id=batch_id,
                 decided_at_us=0 if batch_id is None else 5,
                 key_groups=((0, 3),),

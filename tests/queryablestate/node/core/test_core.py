@@ -576,6 +576,40 @@ class TestForgetting:
         effects = node.tell(registered)
         assert not [one for one in effects if isinstance(one, HoldKeyGroups)]
 
+    @pytest.mark.proves("W7")
+    def test_what_it_served_until_now_stays_as_it_is(self, node: Node) -> None:
+        """W7: a node that runs on knows what it held, and drops nothing of it."""
+        node.serve()
+        served = assignment()
+        node.step(
+            KeyGroupsHeld(
+                job_id="job",
+                assignment_version=served.assignment_version,
+                copied=(),
+                missing=(),
+                sequence_min=0,
+            )
+        )
+        unknown = NodeRefused(reason="unknown", detail="register first")
+        node.tell(unknown)
+        node.wait(200)
+        registered = NodeRegistered(
+            leader_epoch=EPOCH,
+            control_id="c",
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            jobs=(),
+            untouched=("job",),
+        )
+        effects = [*node.tell(registered), *node.wait_for_round()]
+        assert not [one for one in effects if isinstance(one, HoldKeyGroups)]
+        # What it is assigned when that is settled, it holds as before.
+        node.step(LeftJobsForgotten(job_ids=()))
+        node.tell(unknown)
+        node.wait(200)
+        effects = [*node.register(assignment(version=9)), *node.wait_for_round()]
+        held = [one for one in effects if isinstance(one, HoldKeyGroups)]
+        assert [one.key_groups for one in held] == [served.key_groups]
+
 
 class TestCommands:
     """S2, W3, W7: what the proxy leader has a node do."""
