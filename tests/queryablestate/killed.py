@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +14,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def said_until_killed(
-    module: ModuleType, directory: Path, *, line_count: int, more_seconds: float
+    module: ModuleType,
+    directory: Path,
+    *,
+    line_count: int,
+    more_seconds: float,
+    environment: Mapping[str, str] | None = None,
 ) -> list[list[str]]:
     """
     Run *module* on *directory*, kill it, and return the words of each line it wrote.
@@ -23,12 +29,14 @@ def said_until_killed(
         directory: Of the store.
         line_count: How many lines it writes at least.
         more_seconds: How long it goes on after these.
+        environment: Its variables; None for our own.
     """
     with subprocess.Popen(
         [sys.executable, "-m", module.__name__, str(directory)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
+        env=environment,
     ) as child:
         assert child.stdout is not None
         try:

@@ -87,14 +87,19 @@ def chunks_of(sequence: int) -> list[tuple[StageChunk, bytes]]:
 def main(directory: str) -> None:
     """Write until there is an end of it."""
     with StateStore.open(directory, node_id=NODE) as store:
-        for _ in range(BATCH_COUNT_MAX):
-            sequence = store.positions().get(JOB, 0) + 1
-            entry = entry_of(sequence)
-            if not isinstance(entry, StateDropped):
-                store.stage(chunks_of(sequence), NOW_US)
-                print("staged", sequence, flush=True)
-            store.apply(JOB, entry)
-            print("applied", sequence, flush=True)
+        write(store)
+
+
+def write(store: StateStore) -> None:
+    """Stage and apply batch after batch."""
+    for _ in range(BATCH_COUNT_MAX):
+        sequence = store.positions().get(JOB, 0) + 1
+        entry = entry_of(sequence)
+        if not isinstance(entry, StateDropped):
+            store.stage(chunks_of(sequence), NOW_US)
+            print("staged", sequence, flush=True)
+        store.apply(JOB, entry)
+        print("applied", sequence, flush=True)
 
 
 if __name__ == "__main__":
