@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import select
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.flights.demo import KEPT_UP, QUERY
 from haservices import campaign, open_ha_services
 from haservices.testing import LeaderServer, ServerConfig, ZooKeeperServer
 from queryablestate import QueryableStateClient
@@ -45,6 +48,23 @@ def run(
     )
 
 
+def assert_psql_answers(arguments: list[str]) -> None:
+    """See that a query of the demo's output has rows, if there is a psql."""
+    if shutil.which("psql") is None:
+        return  # Debian has it in 'postgresql-client'; tests of SQL say so, too
+    asked = subprocess.run(
+        ["psql", "-At", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert (asked.returncode, asked.stderr) == (0, "")
+    counts = [int(line.split("|")[-1]) for line in asked.stdout.splitlines()]
+    assert len(counts) == 3
+    assert counts == sorted(counts, reverse=True)
+
+
 def run_kept_up(*command: str) -> subprocess.CompletedProcess[str]:
     """Run the demo until it waits, ask it all that it says one can, and end it."""
     with subprocess.Popen(
@@ -66,7 +86,7 @@ def run_kept_up(*command: str) -> subprocess.CompletedProcess[str]:
                 break
         environment = {}
         for line in to_ask[3:]:
-            program, *arguments = line.split()
+            program, *arguments = shlex.split(line)
             if program == "export":
                 name, _, value = arguments[0].partition("=")
                 environment[name] = value
@@ -76,6 +96,9 @@ def run_kept_up(*command: str) -> subprocess.CompletedProcess[str]:
                 for url in (arguments[-1], page):
                     with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as found:
                         assert found.status == 200
+                continue
+            if program == "psql":
+                assert_psql_answers(arguments)
                 continue
             assert program.endswith("/lodestar")
             asked = run("-m", "lodestar", *arguments, environment=environment)
@@ -160,6 +183,23 @@ class TestFlights:
                 done.stdout,
                 re.MULTILINE,
             )
+
+    def test_the_readme_asks_as_it_says(self) -> None:
+        """What the demo tells its user to type stands in the README, word for word."""
+        told = KEPT_UP.format(
+            url="leaderserver://127.0.0.1:5170",
+            command="lodestar",
+            gateway_url="http://127.0.0.1:8080",
+            sql_host="127.0.0.1",
+            sql_port="5433",
+            query=QUERY,
+        )
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        asked = re.findall(r"^  ((?:curl|psql) .*)$", told, re.MULTILINE)
+        assert [line.split()[0] for line in asked] == ["curl", "psql"]
+        for line in asked:
+            assert f"\n$ {line}\n" in readme
+        assert "<http://127.0.0.1:8080/>" in readme
 
     @pytest.mark.nightly
     @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

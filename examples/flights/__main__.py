@@ -80,7 +80,7 @@ def _parse_arguments() -> DemoSettings:
     parser.add_argument(
         "--keep",
         action="store_true",
-        help="keep name service, proxy, nodes and a gateway up until Ctrl-C",
+        help="keep name service, proxy, nodes, a gateway and SQL up until Ctrl-C",
     )
     arguments = parser.parse_args()
     if arguments.keep and arguments.backend == Backend.EMBEDDED.value:

@@ -55,7 +55,7 @@ from queryablestate import QueryableStateClient
 from sparkpipeline import close_ha_services, to_spark_settings
 
 
-__all__ = ["Demo", "DemoFailedError", "DemoSettings"]
+__all__ = ["KEPT_UP", "QUERY", "Demo", "DemoFailedError", "DemoSettings"]
 
 _STREAM_TIMEOUT_SECONDS: Final = 300
 _CHECK_SECONDS: Final = 1
@@ -65,8 +65,11 @@ _GO_ON: Final = (
 
 
 _COMMAND: Final = Path(sys.executable).with_name("lodestar")
-_KEPT_UP: Final = """
-Name service, proxy, nodes and gateway stay up until Ctrl-C.
+QUERY: Final = (
+    "SELECT carrier, flights, cancelled FROM carriers ORDER BY cancelled DESC LIMIT 3"
+)
+KEPT_UP: Final = """
+Name service, proxy, nodes, gateway and SQL stay up until Ctrl-C.
 Look at it in a browser: {gateway_url}/
 Or ask from another terminal:
   export LODESTAR_URL={url}
@@ -75,6 +78,7 @@ Or ask from another terminal:
   {command} get flights routes EWR,ORD
   {command} export flights aircraft --format csv
   curl -s {gateway_url}/v1/jobs/flights/states/carriers/keys/UA
+  psql -h {sql_host} -p {sql_port} -d flights -U me -c "{query}"
   {command} nodes"""
 
 
@@ -94,8 +98,8 @@ class DemoSettings:
         files_per_batch: How many of them make one micro-batch.
         core_count: How many tasks Spark runs at a time.
         session_timeout_seconds: After how much silence a session ends.
-        keeps_up: Whether there is a gateway, and all but Spark and the collectors stay
-            up until a signal comes.
+        keeps_up: Whether there are a gateway and SQL, and all but Spark and the
+            collectors stay up until a signal comes.
     """
 
     backend: Backend
@@ -162,7 +166,7 @@ class Demo:
                 urls, core = self._show(up)
             self._judge(core)
             if self._settings.keeps_up:
-                print(_KEPT_UP.format(command=_COMMAND, **urls), flush=True)
+                print(KEPT_UP.format(command=_COMMAND, **urls), flush=True)
                 self._termination.wait()
                 return
         print(_GO_ON)
@@ -172,7 +176,7 @@ class Demo:
         Start everything and stream; return where it can be asked, and the totals.
 
         Args:
-            up: Ends the name service, proxies, nodes and gateway.
+            up: Ends the name service, proxies, nodes, gateway and SQL.
         """
         self._replay_directory.mkdir()
         flight_count = write_replay(
@@ -194,6 +198,8 @@ class Demo:
         urls = {"url": url}
         if self._settings.keeps_up and state_processes is not None:
             urls["gateway_url"] = state_processes.start_gateway()
+            host, _, port = state_processes.start_sql().rpartition(":")
+            urls |= {"sql_host": host, "sql_port": port, "query": QUERY}
         with self._collectors(ha) as disruption:
             self._stream(config, disruption, state_processes)
         # The collectors have ended: what they had to report has come.

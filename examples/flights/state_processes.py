@@ -1,9 +1,10 @@
 """
-The proxies, state nodes and gateway of the demo, each a process of its own.
+The proxies, state nodes, gateway and SQL of the demo, each a process of its own.
 
 ``python -m examples.flights.state_processes node --name N --data-dir D`` serves until
 it is told to end; the name service comes in the environment, as for the collectors.  In
-production the same is ``lodestar node``, ``lodestar proxy``, ``lodestar gateway``.
+production the same is ``lodestar node``, ``lodestar proxy``, ``lodestar gateway`` and
+``lodestar sql``.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ import argparse
 import contextlib
 import queue
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from examples.flights.children import ChildProcess, wait_until_told_to_end
 from examples.flights.timeline import Timeline
 from haservices import HAConfig, HAServices, open_ha_services
-from nameservice import QUERY_PROXY, SystemClock, configure_logging
+from nameservice import (
+    QUERY_PROXY,
+    ConfigurationError,
+    SystemClock,
+    configure_logging,
+)
 from queryablestate import NodeConfig, QueryStateProxyServer, StateNode
 
 
@@ -27,8 +34,13 @@ __all__ = ["NODE_COUNT", "StateProcessFailedError", "StateProcesses"]
 
 NODE_COUNT: Final = 2
 
+# Those that the README names, or any that is free.
+_GATEWAY_BINDS: Final = ("127.0.0.1:8080", "127.0.0.1:0")
+_SQL_BINDS: Final = ("127.0.0.1:5433", "127.0.0.1:0")
 _PROXY_NAMES: Final = ("p", "q")
 _START_TIMEOUT_SECONDS: Final = 60.0
+
+Served = TypeVar("Served")
 
 
 class StateProcessFailedError(Exception):
@@ -91,6 +103,12 @@ class StateProcesses:
         self._timeline.say("gateway", f"shows all of it in a browser at {url}/")
         return url
 
+    def start_sql(self) -> str:
+        """Start what serves states as tables; return its address."""
+        _, address = self._spawn(self._stack, "sql", "tables")
+        self._timeline.say("sql", f"answers psql and its like at {address}")
+        return address
+
     def end_node(self, name: str) -> None:
         """End a node that has been emptied."""
         self._nodes.pop(name).close()
@@ -148,7 +166,7 @@ class StateProcesses:
 def main() -> None:
     """Serve until told to end."""
     parser = argparse.ArgumentParser(description="Serve as one process of many.")
-    parser.add_argument("kind", choices=["proxy", "node", "gateway"])
+    parser.add_argument("kind", choices=["proxy", "node", "gateway", "sql"])
     parser.add_argument("--name", required=True)
     parser.add_argument("--data-dir", type=Path)
     arguments = parser.parse_args()
@@ -170,15 +188,47 @@ def _serve(ha: HAServices, kind: str, name: str, data_directory: Path) -> Iterat
         return
     if kind == "gateway":
         # Proxies and nodes need none of what serves HTTP.
-        from queryablestate.gateway import GatewayServer  # noqa: PLC0415
+        from queryablestate.gateway import (  # noqa: PLC0415
+            GatewayConfig,
+            GatewayServer,
+        )
 
-        with GatewayServer(ha) as gateway:
+        with _at_its_port(
+            _GATEWAY_BINDS, lambda bind: GatewayServer(ha, GatewayConfig(bind=bind))
+        ) as gateway:
             yield gateway.url
+        return
+    if kind == "sql":
+        from queryablestate.sql.config import SQLConfig  # noqa: PLC0415
+        from queryablestate.sql.server import SQLServer  # noqa: PLC0415
+
+        with _at_its_port(
+            _SQL_BINDS, lambda bind: SQLServer(ha, SQLConfig(bind=bind))
+        ) as server:
+            yield server.address
         return
     config = NodeConfig(node_id=name, data_dir=str(data_directory))
     with StateNode(ha, config) as node:
         node.wait_until_registered(_START_TIMEOUT_SECONDS)
         yield node.address
+
+
+@contextlib.contextmanager
+def _at_its_port(
+    binds: Sequence[str], make: Callable[[str], AbstractContextManager[Served]]
+) -> Iterator[Served]:
+    """Serve at the first of *binds* that is not taken."""
+    with contextlib.ExitStack() as stack:
+        served: Served | None = None
+        for bind in binds:
+            try:
+                served = stack.enter_context(make(bind))
+                break
+            except ConfigurationError:
+                if bind == binds[-1]:
+                    raise
+        assert served is not None
+        yield served
 
 
 if __name__ == "__main__":

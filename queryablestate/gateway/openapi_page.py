@@ -22,7 +22,9 @@ table{border-collapse:collapse;width:100%}
 td,th{border-top:1px solid var(--edge);padding:.25rem .75rem .25rem 0;
 text-align:left;vertical-align:top}
 td:first-child{white-space:nowrap}
-.wide{overflow-x:auto}
+@media (max-width:30rem){td{display:inline-block;border:0}
+tr{display:block;border-top:1px solid var(--edge);padding:.35rem 0}
+td:last-child{display:block}}
 """
 
 
@@ -72,7 +74,7 @@ def _operation(
     parts = [
         f"<h2 id='{name}'><code>{method.upper()} {escape(path)}</code></h2>",
         f"<p>{escape(operation['summary'])}. ",
-        f"{escape(operation.get('description', ''))}</p><div class=wide><table>",
+        f"{escape(operation.get('description', ''))}</p><table>",
     ]
     for reference in operation["parameters"]:
         key = reference["$ref"].rpartition("/")[2]
@@ -89,5 +91,5 @@ def _operation(
             f"<tr><td>{escape(status)}<td>{escape(types)}"
             f"<td>{escape(found['description'])}"
         )
-    parts.append("</table></div>")
+    parts.append("</table>")
     return parts

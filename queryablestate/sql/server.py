@@ -17,6 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Final, Self, final
 
 from nameservice import (
+    QUERY_PROXY,
     ConfigurationError,
     ForkGuard,
     LocalProtocolError,
@@ -79,6 +80,7 @@ class SQLServer:
         self._thread = threading.Thread(target=self._run, name="sql", daemon=True)
         self._stop = asyncio.Event()
         self._started: threading.Event = threading.Event()
+        self._proxies = ha.get_leader_retriever(QUERY_PROXY)
         self._failure: BaseException | None = None
         self._is_closed = False
         self._address = ""
@@ -100,6 +102,7 @@ class SQLServer:
         if self._failure is not None:
             self._thread.join()
             raise self._failure
+        self._proxies.start()
 
     @property
     def address(self) -> str:
@@ -111,6 +114,7 @@ class SQLServer:
         if self._guard.is_inherited or self._is_closed:
             return
         self._is_closed = True
+        self._proxies.close()
         if self._thread.ident is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
@@ -148,8 +152,11 @@ class SQLServer:
         if not self._thread.is_alive():
             raise LocalProtocolError("this SQLServer is not running")
 
+        is_led = self._proxies.leader is not None
+        problem = None if is_led else "no proxy leads: no state can be asked"
+
         async def look() -> Observation:
-            return Observation(role="sql", figures=self._figures(), problem=None)
+            return Observation(role="sql", figures=self._figures(), problem=problem)
 
         try:
             return asyncio.run_coroutine_threadsafe(look(), self._loop).result(

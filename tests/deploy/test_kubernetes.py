@@ -15,7 +15,7 @@ from tests.lodestar.running import Running, run
 
 
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "kubernetes"
-VERBS = ("server", "proxy", "node", "gateway")
+VERBS = ("server", "proxy", "node", "gateway", "sql")
 DRAIN_SECONDS = "LODESTAR_NODE_DRAIN_TIMEOUT"
 
 
@@ -81,7 +81,7 @@ class Machine:
     @staticmethod
     def _at(home: Path, text: str) -> str:
         text = re.sub(r"tcp://\*:\d+", "tcp://127.0.0.1:0", text)
-        text = re.sub(r"^\*:\d+$", "127.0.0.1:0", text)
+        text = re.sub(r"^(\*|0\.0\.0\.0):\d+$", "127.0.0.1:0", text)
         return re.sub(r"(?<![\w.>-])/(keys|config|data|secret)/", rf"{home}/\1/", text)
 
 
@@ -102,8 +102,10 @@ def test_they_make_a_cluster_with_keys(tmp_path: Path) -> None:
             Running("proxy", **machine.settings_of("proxy", url)) as proxy,
             Running("node", **machine.settings_of("node", url)) as node,
             Running("gateway", **machine.settings_of("gateway", url)) as gateway,
+            Running("sql", **machine.settings_of("sql", url)) as sql,
         ):
-            running = (node, proxy, gateway)
+            # Each is ready while those run that it asks.
+            running = (sql, gateway, node, proxy)
             for process in running:
                 process.out.until("serving ")
             for process in (*running, server):

@@ -30,7 +30,17 @@ FIRED = (DEPLOY / "prometheus" / "lodestar.test.yml").read_text(encoding="utf-8"
 DASHBOARD: dict[str, Any] = json.loads(
     (DEPLOY / "grafana" / "lodestar.json").read_text(encoding="utf-8")
 )
-LABELS = {"instance", "job", "job_id", "state", "kind", "le", "code", "reason"}
+LABELS = {
+    "instance",
+    "job",
+    "job_id",
+    "state",
+    "kind",
+    "le",
+    "code",
+    "reason",
+    "status",
+}
 
 
 def metrics() -> set[str]:

@@ -16,7 +16,7 @@ from tests.lodestar.running import Running
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 PROGRAM = "/opt/lodestar/bin/lodestar"
-VERBS = ("server", "proxy", "node", "gateway")
+VERBS = ("server", "proxy", "node", "gateway", "sql")
 
 
 def values_of(verb: str, name: str) -> list[str]:
@@ -57,8 +57,9 @@ def test_they_serve_and_end(tmp_path: Path) -> None:
             Running(*commands["proxy"][1:], **settings["proxy"]) as proxy,
             Running(*commands["node"][1:], **settings["node"]) as node,
             Running(*commands["gateway"][1:], **settings["gateway"]) as gateway,
+            Running(*commands["sql"][1:], **settings["sql"]) as sql,
         ):
-            running = (gateway, node, proxy)
+            running = (sql, gateway, node, proxy)
             for process in running:
                 process.out.until("serving ")
             for process in (*running, server):

@@ -32,7 +32,7 @@ from queryablestate.sql.server import SQLServer
 from tests.lodestar.publishing import Publisher
 from tests.queryablestate.sql.conftest import DELAYS, SCHEMAS, Served, first_rows
 from tests.queryablestate.sql.protocol.test_conversation import message, startup
-from tests.recording import WAIT_SECONDS
+from tests.recording import WAIT_SECONDS, wait_until
 
 
 psycopg: Any = pytest.importorskip("psycopg")
@@ -264,6 +264,7 @@ class TestLimits:
         with connect(served.server, options="-c statement_timeout=300ms") as connection:
             refused = refusal_of(connection, LONG)
             assert refused.sqlstate == "57014"
+            connection.execute("SET statement_timeout = '60s'")
             assert connection.execute("SELECT count(*) FROM delays").fetchone() == (5,)
 
     def test_a_statement_is_cancelled(self, served: Served) -> None:
@@ -461,6 +462,24 @@ class TestLife:
             server.start()
         with pytest.raises(LocalProtocolError):
             server.observe()
+
+    @pytest.mark.proves("F1")
+    def test_it_is_ready_while_a_proxy_leads(self) -> None:
+        """Without one it could answer nothing; with the next one it can."""
+        with (
+            LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as names,
+            open_ha_services(HAConfig(url=names.url)) as ha,
+            SQLServer(ha, SQLConfig(bind="127.0.0.1:0", worker_count=1)) as server,
+        ):
+
+            def is_ready() -> bool:
+                return server.observe().problem is None
+
+            assert server.observe().problem == "no proxy leads: no state can be asked"
+            for _ in range(2):
+                with QueryStateProxyServer(ha):
+                    wait_until(is_ready)
+                wait_until(lambda: not is_ready())
 
     def test_an_address_that_is_taken_is_told(self, served: Served) -> None:
         """When it starts."""

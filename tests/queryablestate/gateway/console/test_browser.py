@@ -156,6 +156,7 @@ class TestLooks:
                 expect(cell(page, 0)).to_have_text(str(delay))
                 # As it was written: a double would end in 808.
                 expect(cell(page, 1)).to_have_text(str(MOST))
+                assert [line_count(cell(page, place)) for place in (0, 1)] == [1, 1]
                 expect(page.locator("[data-batch]")).to_have_text(str(batch_id))
             expect(page.locator("[data-log] li")).to_have_count(2)
             expect(page.locator("[data-chart] circle")).to_have_count(3)
@@ -163,6 +164,15 @@ class TestLooks:
             assert label is not None
             assert "3 values, from " in label
             assert f" to {width + 5}, " in label
+
+
+def line_count(shown: Locator) -> int:
+    """Return how many lines the text of an element takes: a number is one."""
+    found = shown.evaluate(
+        "one => { const range = document.createRange();"
+        " range.selectNodeContents(one); return range.getClientRects().length; }"
+    )
+    return int(found)
 
 
 def cell(page: Page, place: int) -> Locator:
