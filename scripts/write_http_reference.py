@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from queryablestate.gateway.openapi import PARAMETERS, PATHS, Operation
+from queryablestate.gateway.operations import PARAMETERS, PATHS, Operation
 from queryablestate.gateway.problems import PROBLEMS
 
 

@@ -211,6 +211,8 @@ PURE_ROOM_FILES = frozenset(
         "queryablestate/gateway/events.py",
         "queryablestate/gateway/headers.py",
         "queryablestate/gateway/openapi.py",
+        "queryablestate/gateway/operations.py",
+        "queryablestate/gateway/schemas.py",
         "queryablestate/gateway/openapi_page.py",
         "queryablestate/gateway/problems.py",
         "queryablestate/gateway/representations.py",

@@ -160,6 +160,8 @@ class KeyWatch:
         """
         Yield what there is now, then each change, as events.
 
+        What there is after a problem is told, too, also if nothing has changed.
+
         Args:
             last: What the watcher has seen before: it is not told that again, and
                 nothing that is older.
@@ -171,6 +173,7 @@ class KeyWatch:
         told_value = None if last is None else last.value
         floor: Floor | None = None if last is None else last.floor
         told_problem: Problem | None = None
+        is_in_doubt = False  # whether a problem was told, and no value since
         began_ns = self._clock.now_ns()
         while True:
             changed = self._changed  # before looking: what comes now is seen below
@@ -179,12 +182,14 @@ class KeyWatch:
                 floor = None  # that batch is lost: the name service forgot its store
             if seen is not None and (floor is None or seen.event_id.floor >= floor):
                 floor = None
-                if seen.event_id.value != told_value:
-                    told_value = seen.event_id.value
+                is_well_again = is_in_doubt and self._problem is None
+                if seen.event_id.value != told_value or is_well_again:
+                    told_value, is_in_doubt = seen.event_id.value, False
                     yield seen.event
                     continue
             problem = self._problem
             if problem is not None and problem is not told_problem:
+                is_in_doubt = True
                 yield event_bytes("problem", problem.document())
             told_problem = problem
             if self._is_over:
@@ -242,8 +247,11 @@ class KeyWatch:
             min_generation=generation,
         )
         information = await self._information(entry)
+        had_problem = self._problem is not None
         self._problem = None
         self._tell(information, entry)
+        if had_problem:
+            self._announce()
         return entry
 
     async def _information(self, entry: StateEntry) -> StateInformation:

@@ -14,8 +14,9 @@ import schemathesis
 from hypothesis import HealthCheck
 from schemathesis import checks
 
-from queryablestate.gateway.openapi import PATHS, openapi_document
+from queryablestate.gateway.openapi import openapi_document
 from queryablestate.gateway.openapi_page import openapi_page
+from queryablestate.gateway.operations import PATHS
 from queryablestate.gateway.problems import PROBLEMS
 from scripts.write_http_reference import PAGE, http_reference
 from tests.queryablestate.gateway.conftest import Served

@@ -5,13 +5,18 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from haservices import HAConfig, HAServices, open_ha_services
 from leaderserver import LeaderServer, ServerConfig
-from queryablestate import QueryableStateClient, StateOperations
+from queryablestate import (
+    QueryableStateClient,
+    QueryStateProxyServer,
+    StateOperations,
+)
 from queryablestate.gateway import GatewayConfig, GatewayServer
 from queryablestate.local_cluster import LocalStateCluster
 from tests.lodestar.publishing import Publisher
@@ -312,6 +317,34 @@ class TestFailover:
                 event = watching.next()
             assert delay(event) == 1
             watching.close()
+
+    def test_a_node_that_comes_back(self, tmp_path: Path) -> None:
+        """What there is then is told, though no batch has come meanwhile."""
+        node = ("node", "--node-id", "node-1", "--data-dir", str(tmp_path / "node-1"))
+        with (
+            LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
+            open_ha_services(server.url) as ha,
+            QueryStateProxyServer(ha),
+            GatewayServer(ha, CONFIG) as gateway,
+        ):
+            with Running(*node, "--url", server.url) as first:
+                first.out.until("serving ")
+                publisher = published(ha)
+                watching = Asker(gateway.url).watch(WATCH)
+                assert delay(watching.next()) == 0
+                first.process.kill()
+                assert watching.next().name == "problem"
+            with Running(*node, "--url", server.url) as second, watching:
+                second.out.until("serving ")
+                event = watching.next()
+                while event.name == "problem":  # it may have another one meanwhile
+                    event = watching.next()
+                assert delay(event) == 0
+                write(publisher, "N1", 1)
+                event = watching.next()
+                while event.name == "problem":
+                    event = watching.next()
+                assert delay(event) == 1
 
     def test_a_gateway_that_is_killed(self, tmp_path: object) -> None:
         """Its watchers go on at another one: no change is lost, none goes back."""

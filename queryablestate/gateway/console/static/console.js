@@ -119,6 +119,8 @@ function watchKey(root) {
   let missing;
   let toldAt = 0;
   let isMissing = false;
+  let isSilent = false;
+  let shownDigest = null;
   part("happened").hidden = false;
 
   function add(name, text) {
@@ -238,14 +240,18 @@ function watchKey(root) {
   function came(event, isAbsent) {
     const found = parsed(event.data);
     const isFirst = changeCount === 0;
+    // GENERATION.BATCH.DIGEST; what is read after a problem may be what is shown.
+    const digest = event.lastEventId.split(".")[2];
+    const isShown = !isFirst && digest === shownDigest;
+    shownDigest = digest;
     changeCount += 1;
     trouble();
-    show(found, isAbsent, isFirst);
+    if (!isShown) show(found, isAbsent, isFirst);
     const batch = found.batch_id === null ? "before the first batch" : `batch ${found.batch_id.text}`;
     if (isFirst) {
       note(`Watching, from ${batch} on`);
       say("Live.");
-    } else {
+    } else if (!isShown) {
       const row = root.dataset.kind === "value" && !isAbsent
         ? columns.map((name) => `${name} ${cellOf(found.value[name])}`).join(", ") : "";
       tell(isAbsent ? `Nothing is there any more, ${batch}` : `Changed, ${batch}${row ? `: ${row}` : ""}`);
@@ -269,12 +275,21 @@ function watchKey(root) {
         "The value that is shown is the last one that could be read; it is asked for again by itself.");
       say(`Unavailable: ${problem.title}.`);
     });
+    key.addEventListener("open", () => {
+      if (!isSilent) return;
+      isSilent = false;
+      isLost = false;
+      trouble();
+      note("The gateway answers again");
+      say("Live again.");
+    });
     key.addEventListener("error", () => {
       isLost = true;
       if (key.readyState === EventSource.CLOSED) {
         trouble("This key is watched no more.", "Read the page again: it says why, and what to do.");
         say("Not live.");
       } else {
+        isSilent = true;
         trouble("The gateway does not answer.", "The page comes back by itself when it does.");
         say("Not live: looking for the gateway.");
       }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -70,6 +70,7 @@ class Stage:
     config: HAConfig
     url: str
     leading: Running
+    nodes: Sequence[Running]
     publisher: Publisher
     server: LeaderServer
 
@@ -79,8 +80,23 @@ class Stage:
 
 
 @contextlib.contextmanager
-def staged(directory: Path) -> Iterator[Stage]:
-    """Yield a cluster with two proxies, of which the first one leads."""
+def node_process(url: str, directory: Path) -> Iterator[Running]:
+    """Yield a node that is a process, once it serves."""
+    options = ("--node-id", "node-1", "--data-dir", str(directory / "node-1"))
+    with Running("node", "--url", url, *options) as node:
+        node.out.until("serving ")
+        yield node
+
+
+@contextlib.contextmanager
+def staged(directory: Path, *, is_node_a_process: bool = False) -> Iterator[Stage]:
+    """
+    Yield a cluster with two proxies, of which the first one leads.
+
+    Args:
+        directory: Where rows go.
+        is_node_a_process: Whether there is one node, which can be killed; else two.
+    """
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(
             LeaderServer(
@@ -95,7 +111,10 @@ def staged(directory: Path) -> Iterator[Stage]:
         leading.err.until("leadership.confirmed")
         waiting = stack.enter_context(Running("proxy", *at, LODESTAR_LEASE_SECONDS="1"))
         waiting.err.until("proxy.started")
-        for number in (1, 2):
+        nodes = []
+        if is_node_a_process:
+            nodes.append(stack.enter_context(node_process(server.url, directory)))
+        for number in () if is_node_a_process else (1, 2):
             name = f"node-{number}"
             node_config = NodeConfig(data_dir=directory / name, node_id=name)
             node = stack.enter_context(StateNode(ha, node_config))
@@ -103,7 +122,7 @@ def staged(directory: Path) -> Iterator[Stage]:
         gateway = stack.enter_context(GatewayServer(ha, GatewayConfig()))
         config = HAConfig(url=server.url)
         publisher = Publisher(config, "flights", {"aircraft": SCHEMA})
-        stage = Stage(config, gateway.url, leading, publisher, server)
+        stage = Stage(config, gateway.url, leading, nodes, publisher, server)
         stage.write(0)
         yield stage
 
@@ -280,6 +299,29 @@ class TestFailures:
             page.goto(f"{stage.url}/console/leaders")
             rows = page.locator("details", has_text="QUERY_PROXY").locator("tbody tr")
             expect(rows).to_have_count(2)
+
+    def test_a_node_is_killed(self, browser: Browser, tmp_path: Path) -> None:
+        """The page says which one is away, and goes on when it is back."""
+        with (
+            staged(tmp_path, is_node_a_process=True) as stage,
+            opened(browser, width=360, scheme="light") as page,
+        ):
+            page.goto(stage.url + KEY)
+            expect(page.locator("[data-notes]")).to_contain_text("Watching")
+            stage.write(1)
+            expect(cell(page, 0)).to_have_text("1")
+            stage.nodes[0].process.kill()
+            trouble = page.locator("[data-trouble]")
+            expect(trouble).to_contain_text("node node-1 is away", timeout=WAIT_MS)
+            expect(cell(page, 0)).to_have_text("1")  # what it has shown stays
+            with opened(browser, width=1_280, scheme="dark") as other:
+                other.goto(f"{stage.url}/console/nodes")
+                expect(other.get_by_text("node-1 is away")).to_be_visible()
+            with node_process(stage.server.url, tmp_path):
+                expect(trouble).to_be_hidden(timeout=WAIT_MS)
+                batch_id = stage.write(2)
+                expect(cell(page, 0)).to_have_text("2", timeout=WAIT_MS)
+                expect(page.locator("[data-batch]")).to_have_text(str(batch_id))
 
     def test_the_gateway_ends(self, browser: Browser, tmp_path: Path) -> None:
         """The page keeps what it shows, says so, and comes back with the gateway."""
