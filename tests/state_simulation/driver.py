@@ -235,6 +235,7 @@ class Run:
         self._paused: list[Callable[[], None]] | None = None
         self._born_epoch: int | None = None
         self._partition_count = world.rng.choice((1, 2, 3))
+        self._given_up: set[str] = set()
         self._began_ns = world.timeline.now_ns
         world.counts["runs"] += 1
         self._plan_batch()
@@ -283,9 +284,10 @@ class Run:
             self._query.plan.job_id, self._query_id, self._run_id
         )
         if isinstance(error, StagedDataMissingError) and not is_superseded:
+            # Two nodes that were away for different tasks leave none that has it all.
             world.checker.require(
                 "S2 rows of a batch are missing only if a disk was lost, or too old",
-                world.has_lost_disks or is_old,
+                world.has_lost_disks or is_old or len(self._given_up) > 1,
                 self._run_id,
                 error,
             )
@@ -473,6 +475,7 @@ class Run:
             return
         plan = self._query.plan
         winners = tuple(stage for stage in stages if stage.row_count)
+        self._given_up = {one for stage in winners for one in stage.given_up}
         self._call(
             lambda request_id, left_ns: CommitBatch(
                 request_id=request_id,
