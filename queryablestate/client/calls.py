@@ -92,6 +92,12 @@ class ProxyConnection:
         return shell is not None and shell.is_volatile
 
     @property
+    def frame_size_bytes_max(self) -> int | None:
+        """Return how large a request the proxy takes; None before the first answer."""
+        shell = self._shell
+        return None if shell is None else shell.frame_size_bytes_max
+
+    @property
     def leader_address(self) -> str | None:
         """Return where the last answer came from, or *first_address*, or None."""
         return self._leader_address

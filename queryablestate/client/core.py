@@ -213,6 +213,11 @@ class QueryCore:
         return self._session.key_count_max
 
     @property
+    def frame_size_bytes_max(self) -> int:
+        """Return how large a request the proxy takes; 1 before the first session."""
+        return self._session.frame_size_bytes_max
+
+    @property
     def request_count(self) -> int:
         """Return how many requests wait."""
         return len(self.requests)

@@ -100,6 +100,11 @@ class QueryDriver(ABC):
         return self._core.key_count_max
 
     @property
+    def frame_size_bytes_max(self) -> int:
+        """Return how large a request the proxy takes; 1 before the first session."""
+        return self._core.frame_size_bytes_max
+
+    @property
     def address(self) -> str | None:
         """Return where the proxy is that is connected to, or None."""
         link = self._link

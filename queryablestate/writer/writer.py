@@ -31,6 +31,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, final
 
 from nameservice import (
+    ConfigurationError,
     LocalProtocolError,
     MayHaveHappenedError,
     RemoteProtocolError,
@@ -52,6 +53,8 @@ from queryablestate.wire.clients import (
     TicketDrawn,
     WriterRun,
 )
+from queryablestate.wire.codec import encode
+from queryablestate.wire.records import StageRecord
 from queryablestate.wire.schema_digest import DeclarationWantedError
 from queryablestate.writer.batches import WriteOrigin, WritePlan, WriteRun
 from queryablestate.writer.own_runs import OWN_RUNS
@@ -77,6 +80,12 @@ __all__ = ["StateWriter"]
 
 _ANSWER_GRACE_SECONDS: Final = 5.0
 """How long the proxy's own answer that time is up may take to get here."""
+
+# Of what a request for a commit is reckoned to hold: not less than it does.
+_STAGE_ID_SIZE_BYTES: Final = 16
+_SESSION_SIZE_BYTES: Final = 64
+_DIGEST_SIZE_BYTES: Final = 64
+_CHUNK_COUNT_RECKONED: Final = 255
 
 
 @final
@@ -299,6 +308,35 @@ class StateWriter:
         bound = declared(plan.states, ask)
         return _to_run(plan, query_id, run_id, bound.run)
 
+    def check_task_count(self, run: WriteRun, task_count: int) -> None:
+        """
+        Return if what that many tasks stage can be committed in one request (rule B3).
+
+        Each of them is reckoned to bring rows to every node: then nothing is staged in
+        vain.  A batch whose tasks do not may be larger, and is refused all the same.
+
+        Args:
+            run: As it was begun.
+            task_count: How many tasks there will be.
+
+        Raises:
+            ConfigurationError: If not; says what to change.
+        """
+        size_bytes_max = self._proxy.frame_size_bytes_max
+        if size_bytes_max is None or task_count < 1:
+            return
+        one, two = (_commit_size_bytes(run, count) for count in (1, 2))
+        size_bytes = one + (task_count - 1) * (two - one)
+        if size_bytes > size_bytes_max:
+            node_count = len(run.plan.nodes)
+            raise ConfigurationError(
+                f"a batch of {task_count:,} tasks on {node_count:,} nodes takes a "
+                f"'commit' request of up to {size_bytes:,} bytes, and the proxy takes "
+                f"{size_bytes_max:,}: write with at most "
+                f"{1 + (size_bytes_max - one) // (two - one):,} tasks "
+                "(DataFrame.coalesce), or raise its frame_size_bytes_max"
+            )
+
     def commit(
         self,
         origin: WriteOrigin,
@@ -432,6 +470,33 @@ class StateWriter:
             job_id, (), max_parallelism=1, timeout_seconds=timeout_seconds
         )
         return drawn.ticket
+
+
+def _commit_size_bytes(run: WriteRun, task_count: int) -> int:
+    """Return how large the request for a commit is, if each node gets from each."""
+    counts = {node.node_id: _CHUNK_COUNT_RECKONED for node in run.plan.nodes}
+    stage = StageRecord(
+        stage_id=bytes(_STAGE_ID_SIZE_BYTES), chunk_counts=counts, row_count=1 << 40
+    )
+    origin = run.origin
+    request = CommitBatch(
+        request_id=1 << 40,
+        session=bytes(_SESSION_SIZE_BYTES),
+        job_id=origin.job_id,
+        query_id=origin.query_id,
+        run_id=origin.run_id,
+        writer_epoch=origin.writer_epoch,
+        batch_id=1 << 40,
+        assignment_version=origin.assignment_version,
+        state_numbers=origin.state_numbers,
+        is_complete=True,
+        on_new_query=origin.on_new_query,
+        stages=(stage,) * task_count,
+        digests=(bytes(_DIGEST_SIZE_BYTES),) * len(origin.state_numbers),
+        timeout_ms=1 << 40,
+        born_epoch=origin.writer_epoch,
+    )
+    return len(encode(request))
 
 
 def _bound(drawn: TicketDrawn) -> BoundRun:

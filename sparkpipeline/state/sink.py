@@ -252,6 +252,7 @@ class _Publisher:
             on_new_query=self.options.on_new_query,
             timeout_seconds=timeout_seconds,
         )
+        writer.check_task_count(run, _partition_count(batch))
         messages = self._stage(batch, run, batch_id)
         committed = writer.commit(
             run.origin,
@@ -377,6 +378,13 @@ def stage_task(
         yield pa.RecordBatch.from_pydict({"message": [message.to_bytes()]})
 
     return stage
+
+
+def _partition_count(batch: DataFrame) -> int:
+    """Return how many tasks will stage a micro-batch; nothing is computed for it."""
+    # `DataFrame.rdd` says the same, and plans how to serialize rows for Python first.
+    count: int = batch._jdf.queryExecution().toRdd().getNumPartitions()  # noqa: SLF001
+    return count
 
 
 def _column(name: str) -> Column:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from haservices import open_ha_services
-from nameservice import LocalProtocolError, RemoteProtocolError
+from nameservice import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from queryablestate import (
     CheckpointRewoundError,
     CommitTimeoutError,
@@ -212,6 +213,42 @@ class TestPlanAndBind:
         assert [one.state_name for one in draw.states] == ["aircraft", "delays"]
         assert draw.states[0].schema is not None
         assert parse_schema(draw.states[0].schema) == SCHEMA
+
+    @pytest.mark.proves("B3")
+    def test_tasks_that_no_commit_could_name_are_refused_beforehand(
+        self, writer: StateWriter
+    ) -> None:
+        """B3: by their number and the limit; what is not refused does fit."""
+        run = bound(writer, str(uuid.uuid4()))
+        writer.check_task_count(run, 1_000)
+        with pytest.raises(ConfigurationError, match="frame_size_bytes_max") as refused:
+            writer.check_task_count(run, 1_000_000)
+        text = str(refused.value)
+        assert "1,000,000 tasks on 2 nodes" in text
+        assert "takes 1,000,000:" in text  # as the scripted proxy says
+        found = re.search(r"at most ([\d,]+) tasks", text)
+        assert found is not None
+        most = int(found[1].replace(",", ""))
+        writer.check_task_count(run, most)
+        with pytest.raises(ConfigurationError):
+            writer.check_task_count(run, most + 1)
+        stages = [
+            StageMessage(
+                origin=run.origin,
+                batch_id=0,
+                stage=StageRecord(
+                    stage_id=number.to_bytes(16, "big"),
+                    chunk_counts={node.node_id: 255 for node in run.plan.nodes},
+                    row_count=1 << 31,
+                ),
+                digests=(bytes(32),) * 2,
+            )
+            for number in range(most)
+        ]
+        answered = writer.commit(
+            run.origin, 0, stages, is_complete=False, timeout_seconds=TIMEOUT_SECONDS
+        )
+        assert answered.batch_id == 0
 
     def test_a_batch_costs_one_message_and_a_run_one_schema(
         self, writer: StateWriter, proxy: ScriptedProxy

@@ -382,6 +382,25 @@ class TestMistakes:
             run_to_end(writer, tmp_path / "checkpoint")
         assert cluster.batch_id(job_id, "large") is None
 
+    @pytest.mark.proves("B3")
+    def test_more_tasks_than_a_commit_can_name_are_told(
+        self, cluster: StateCluster, feed: Feed, job_id: str, tmp_path: Path
+    ) -> None:
+        """B3: before one of them runs; the error says how many there may be."""
+        feed.add(row("a", 1))
+        writer = publish_state(
+            feed.frame().repartition(1_000_000),
+            cluster.config,
+            job_id=job_id,
+            state_name="scattered",
+            key="tailnum",
+            columns="n",
+            output_mode="update",
+        )
+        with pytest.raises(ConfigurationError, match="a batch of 1,000,000 tasks on"):
+            run_to_end(writer, tmp_path / "checkpoint")
+        assert cluster.batch_id(job_id, "scattered") is None
+
     def test_it_is_for_micro_batches(
         self, cluster: StateCluster, spark: SparkSession
     ) -> None:
