@@ -142,6 +142,7 @@ class TestPsycopg:
             ("DROP TABLE delays", "25006"),
             ("COPY delays TO STDOUT", "0A000"),
             ("WITH x AS (DELETE FROM delays RETURNING *) SELECT * FROM x", "25006"),
+            ("CREATE VIEW late AS SELECT * FROM delays", "25006"),
             ("SELECT * FROM read_csv('/etc/passwd')", "0A000"),
             ("SELECT * FROM read_text('/etc/passwd')", "0A000"),
             ("SELECT * FROM '/etc/passwd'", "42P01"),
