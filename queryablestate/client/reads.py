@@ -9,6 +9,7 @@ that it is about.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, final
 
@@ -100,21 +101,18 @@ class KeyReads:
 
     def _check_open_counts(self) -> None:
         """Assert that every key of every read waits in exactly one place."""
-        counts: dict[KeysRead, int] = {}
-        for read, places in self._all_parts():
-            count = len(read.keys) if places is None else len(places)
-            counts[read] = counts.get(read, 0) + count
+        counts: Counter[KeysRead] = Counter()
+        for flight in self.flights.values():
+            counts.update(flight.reads)
+        for traffic in self.routes.traffic.values():
+            for read, places in traffic.waiting:
+                counts[read] += len(read.keys if places is None else places)
+        for lane in self._lanes():
+            if lane.reads:
+                counts.update(lane.reads)
         for request in self._outbox.requests:
             if isinstance(request, KeysRead):
-                assert request.open_count == counts.get(request, 0) > 0
-
-    def _all_parts(self) -> Iterator[Part]:
-        for flight in self.flights.values():
-            yield from flight.parts()
-        for traffic in self.routes.traffic.values():
-            yield from traffic.waiting
-        for lane in self._lanes():
-            yield from lane.parts()
+                assert request.open_count == counts[request] > 0
 
     def _lanes(self) -> Iterator[Lane]:
         for traffic in self.routes.traffic.values():

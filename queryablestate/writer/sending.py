@@ -1,5 +1,5 @@
 """
-`NodeSending`: what a writer has for one node, and what became of it; no I/O of its own.
+`NodeSending`: what a stage has for one node, and what became of it; pure.
 
 **Unreachable.**  A node is unreachable from when a connection to it was lost, or first
 tried, until one is there.  That alone proves nothing: it may be starting again.  Only
@@ -9,6 +9,7 @@ if the proxy leader knows no address of it either, it is *away*.
 from __future__ import annotations
 
 from collections import deque
+from enum import Enum
 from typing import TYPE_CHECKING, Final, final
 
 from attrs import define, field, frozen
@@ -18,13 +19,9 @@ from nameservice import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from nameservice import NameServiceError
-    from queryablestate.connect.node_link import NodeLink
 
 
-__all__ = ["OPEN_TIMEOUT_NS", "REOPEN_PAUSE_NS", "NodeSending", "SentChunk"]
-
-OPEN_TIMEOUT_NS: Final = 5 * NS_PER_SECOND
-"""A machine that is gone refuses no connection; its node may be elsewhere by now."""
+__all__ = ["REOPEN_PAUSE_NS", "LinkState", "NodeSending", "SentChunk", "StageLimits"]
 
 REOPEN_PAUSE_NS: Final = NS_PER_SECOND // 20
 _REOPEN_PAUSE_NS_MAX: Final = NS_PER_SECOND // 2
@@ -32,6 +29,41 @@ _REOPEN_PAUSE_NS_MAX: Final = NS_PER_SECOND // 2
 
 @final
 @frozen(kw_only=True)
+class StageLimits:
+    """
+    How a stage is sent.
+
+    Attributes:
+        chunk_size_bytes_max: Rows of one chunk, as they travel.
+        window_count: Chunks that one node may have unanswered.
+        waiting_count_max: Chunks that wait for a window, over all nodes, before
+            `Stager.add` waits for room.
+        timeout_seconds: Silence of a node, while it owes an answer, after which the
+            stage has failed.
+        give_up_seconds: How long a node may be away before the stage goes on without
+            it, if others get its rows.
+        open_timeout_seconds: How long a connection may take.  A machine that is gone
+            refuses none; its node may be elsewhere by now.
+    """
+
+    chunk_size_bytes_max: int = 4 * 1024 * 1024
+    window_count: int = 4
+    waiting_count_max: int = 8
+    timeout_seconds: float = 60.0
+    give_up_seconds: float = 2.0
+    open_timeout_seconds: float = 5.0
+
+
+class LinkState(Enum):
+    """Whether a connection to a node is there."""
+
+    NONE = "none"
+    OPENING = "opening"
+    OPEN = "open"
+
+
+@final
+@frozen
 class SentChunk:
     """A chunk of rows, and its number among those of one node."""
 
@@ -54,6 +86,7 @@ class NodeSending:
         waiting: Those that were not sent.
         unanswered: Those that were, by request.
         link: The connection to it.
+        is_looked_for: Whether the proxy leader is being asked where it is.
         due_ns: Nothing is to be sent before.
         pause_ns: How long the next pause is.
         problem: What went wrong last.
@@ -71,7 +104,8 @@ class NodeSending:
     chunk_count: int = 0
     waiting: deque[SentChunk] = field(factory=deque)
     unanswered: dict[int, SentChunk] = field(factory=dict)
-    link: NodeLink | None = None
+    link: LinkState = LinkState.NONE
+    is_looked_for: bool = False
     due_ns: int = 0
     pause_ns: int = REOPEN_PAUSE_NS
     problem: NameServiceError | None = None
@@ -106,17 +140,10 @@ class NodeSending:
         since_ns = self.unreachable_since_ns
         return 0 if since_ns is None else now_ns - since_ns
 
-    def is_stuck(self, now_ns: int) -> bool:
-        """Return whether its connection should have been made long ago."""
-        return (
-            self.link is not None
-            and not self.link.is_open
-            and now_ns - self.opening_since_ns >= OPEN_TIMEOUT_NS
-        )
-
     def give_up(self) -> None:
         """Forget everything that was for it."""
         self.is_given_up = True
+        self.link = LinkState.NONE
         self.chunk_count = 0
         self.waiting.clear()
         self.unanswered.clear()

@@ -18,53 +18,31 @@ Where a batch is planned that knows neither query nor run, the first step is two
 Every step may be repeated, and nothing is visible before the last one is decided.  A
 batch that is decided already need not be staged again: `WriteRun.is_decided` tells.
 
-**Births.**  Before its first batch a run draws the epoch that it is born with.  That is
-a message of its own: whatever is sent again, because no answer has come, shows the same
-epoch, and is refused if a younger run was bound meanwhile.
-
-**Schemas** travel with the first batch of a run, and as digests from then on.  A leader
-that does not know a digest or an epoch says so, and is told anew.
+`queryablestate.writer.core` decides what is asked for, and in which order.  Here is
+only what it is asked by: the way to the proxy, and the clock.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+import threading
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeVar, final
+
+from attrs import evolve
 
 from nameservice import (
-    ConfigurationError,
-    LocalProtocolError,
-    MayHaveHappenedError,
-    RemoteProtocolError,
+    NS_PER_SECOND,
+    NameServiceError,
     SystemClock,
+    get_logger,
     seconds_to_ns,
 )
-from nameservice.clock import NS_PER_MS
-from queryablestate.errors import (
-    CommitTimeoutError,
-    DeadlineExceededError,
-)
-from queryablestate.wire.batch_digest import sum_of_digests
-from queryablestate.wire.clients import (
-    BatchCommitted,
-    BindRun,
-    CommitBatch,
-    RunBound,
-    StateDeclaration,
-    TicketDrawn,
-    WriterRun,
-)
-from queryablestate.wire.codec import encode
-from queryablestate.wire.records import StageRecord
-from queryablestate.wire.schema_digest import DeclarationWantedError
-from queryablestate.writer.batches import WriteOrigin, WritePlan, WriteRun
+from queryablestate.schema.schema import schema_json
+from queryablestate.wire.clients import StateDeclaration
+from queryablestate.writer.commit_size import check_task_count
+from queryablestate.writer.conversations import AskProxy, Heard, Pause
+from queryablestate.writer.core import WriterCore
 from queryablestate.writer.own_runs import OWN_RUNS
-from queryablestate.writer.tickets import (
-    TicketDrawer,
-    as_registered,
-    declarations_of,
-    declared,
-    expect,
-)
 
 
 if TYPE_CHECKING:
@@ -72,20 +50,19 @@ if TYPE_CHECKING:
 
     from queryablestate.client.calls import ProxyConnection
     from queryablestate.schema.schema import StateSchema
-    from queryablestate.wire.clients import BoundRun
-    from queryablestate.writer.batches import StageMessage
+    from queryablestate.wire.clients import BatchCommitted, ClientRequest, ToClient
+    from queryablestate.writer.batches import (
+        StageMessage,
+        WriteOrigin,
+        WritePlan,
+        WriteRun,
+    )
+    from queryablestate.writer.conversations import Conversation
 
 
-__all__ = ["StateWriter"]
+__all__ = ["StateWriter", "declarations_of"]
 
-_ANSWER_GRACE_SECONDS: Final = 5.0
-"""How long the proxy's own answer that time is up may take to get here."""
-
-# Of what a request for a commit is reckoned to hold: not less than it does.
-_STAGE_ID_SIZE_BYTES: Final = 16
-_SESSION_SIZE_BYTES: Final = 64
-_DIGEST_SIZE_BYTES: Final = 64
-_CHUNK_COUNT_RECKONED: Final = 255
+T = TypeVar("T")
 
 
 @final
@@ -100,7 +77,7 @@ class StateWriter:
     def __init__(self, proxy: ProxyConnection) -> None:
         self._proxy = proxy
         self._clock = SystemClock()
-        self._tickets = TicketDrawer(proxy)
+        self._core = WriterCore(proxy.name_service, OWN_RUNS)
 
     def begin(
         self,
@@ -134,51 +111,19 @@ class StateWriter:
             QueryableStateError: What else the proxy refuses it with.
             NameServiceError: If the proxy could not be asked.
         """
-        declarations = declarations_of(states)
-        own_run = (self._proxy.name_service, job_id, query_id, run_id)
-
-        def be_born(timeout_seconds: float) -> int:
-            ticket = self.draw_epoch(job_id, timeout_seconds=timeout_seconds)
-            return OWN_RUNS.born_epoch(own_run, ticket)
-
-        def ask(states: tuple[StateDeclaration, ...], left: float) -> TicketDrawn:
-            born_epoch = OWN_RUNS.epoch_of(own_run) or be_born(left)
-            return self._tickets.ask(
+        run = self._converse(
+            self._core.begin(
                 job_id,
-                states,
+                declarations_of(states),
+                query_id=query_id,
+                run_id=run_id,
                 max_parallelism=max_parallelism,
-                run=WriterRun(
-                    query_id=query_id,
-                    run_id=run_id,
-                    on_new_query=on_new_query,
-                    born_epoch=born_epoch,
-                ),
-                timeout_seconds=left,
+                on_new_query=on_new_query,
+                timeout_ns=seconds_to_ns(timeout_seconds),
+                now_ns=self._clock.now_ns(),
             )
-
-        def draw(timeout_seconds: float) -> TicketDrawn:
-            is_declared = OWN_RUNS.has_declared(own_run, declarations)
-            states = as_registered(declarations) if is_declared else declarations
-            try:
-                drawn = ask(states, timeout_seconds)
-            except DeclarationWantedError:
-                # A state was dropped, or the store is another one.
-                be_born(timeout_seconds)
-                drawn = ask(declarations, timeout_seconds)
-            OWN_RUNS.declared(own_run, declarations)
-            return drawn
-
-        drawn = self._tickets.draw_for_nodes(
-            job_id, draw, waits_for_nodes=True, timeout_seconds=timeout_seconds
         )
-        plan = self._to_plan(
-            job_id,
-            declarations,
-            drawn,
-            max_parallelism=max_parallelism,
-            on_new_query=on_new_query,
-        )
-        return _to_run(plan, query_id, run_id, _bound(drawn))
+        return evolve(run, plan=self._located(run.plan))
 
     def plan(
         self,
@@ -208,50 +153,18 @@ class StateWriter:
             QueryableStateError: What else the proxy refuses it with.
             NameServiceError: If the proxy could not be asked.
         """
-        declarations = declarations_of(states)
-
-        def draw(timeout_seconds: float) -> TicketDrawn:
-            return self._tickets.draw(
+        plan = self._converse(
+            self._core.plan(
                 job_id,
-                declarations,
+                declarations_of(states),
                 max_parallelism=max_parallelism,
-                timeout_seconds=timeout_seconds,
+                on_new_query=on_new_query,
+                waits_for_nodes=waits_for_nodes,
+                timeout_ns=seconds_to_ns(timeout_seconds),
+                now_ns=self._clock.now_ns(),
             )
-
-        drawn = self._tickets.draw_for_nodes(
-            job_id,
-            draw,
-            waits_for_nodes=waits_for_nodes,
-            timeout_seconds=timeout_seconds,
         )
-        return self._to_plan(
-            job_id,
-            declarations,
-            drawn,
-            max_parallelism=max_parallelism,
-            on_new_query=on_new_query,
-        )
-
-    def _to_plan(
-        self,
-        job_id: str,
-        declarations: tuple[StateDeclaration, ...],
-        drawn: TicketDrawn,
-        *,
-        max_parallelism: int,
-        on_new_query: str,
-    ) -> WritePlan:
-        return WritePlan(
-            job_id=job_id,
-            states=declarations,
-            max_parallelism=max_parallelism,
-            on_new_query=on_new_query,
-            ticket=drawn.ticket,
-            assignment_version=drawn.assignment_version,
-            nodes=drawn.nodes,
-            owners=drawn.owners,
-            proxy_address=self._proxy.leader_address,
-        )
+        return self._located(plan)
 
     def bind(
         self,
@@ -280,33 +193,16 @@ class StateWriter:
             SchemaMismatchError: If a state is registered otherwise.
             NameServiceError: If the proxy could not be asked.
         """
-        born_epoch = None
-        if not is_for_now:
-            born_epoch = OWN_RUNS.born_epoch(
-                (self._proxy.name_service, plan.job_id, query_id, run_id), plan.ticket
+        return self._converse(
+            self._core.bind(
+                plan,
+                query_id=query_id,
+                run_id=run_id,
+                is_for_now=is_for_now,
+                timeout_ns=seconds_to_ns(timeout_seconds),
+                now_ns=self._clock.now_ns(),
             )
-
-        def ask(states: tuple[StateDeclaration, ...]) -> RunBound:
-            return expect(
-                RunBound,
-                self._proxy.call(
-                    lambda request_id, session: BindRun(
-                        request_id=request_id,
-                        session=session,
-                        job_id=plan.job_id,
-                        ticket=plan.ticket,
-                        query_id=query_id,
-                        run_id=run_id,
-                        states=states,
-                        on_new_query=plan.on_new_query,
-                        born_epoch=born_epoch,
-                    ),
-                    timeout_seconds=timeout_seconds,
-                ),
-            )
-
-        bound = declared(plan.states, ask)
-        return _to_run(plan, query_id, run_id, bound.run)
+        )
 
     def check_task_count(self, run: WriteRun, task_count: int) -> None:
         """
@@ -322,20 +218,7 @@ class StateWriter:
         Raises:
             ConfigurationError: If not; says what to change.
         """
-        size_bytes_max = self._proxy.frame_size_bytes_max
-        if size_bytes_max is None or task_count < 1:
-            return
-        one, two = (_commit_size_bytes(run, count) for count in (1, 2))
-        size_bytes = one + (task_count - 1) * (two - one)
-        if size_bytes > size_bytes_max:
-            node_count = len(run.plan.nodes)
-            raise ConfigurationError(
-                f"a batch of {task_count:,} tasks on {node_count:,} nodes takes a "
-                f"'commit' request of up to {size_bytes:,} bytes, and the proxy takes "
-                f"{size_bytes_max:,}: write with at most "
-                f"{1 + (size_bytes_max - one) // (two - one):,} tasks "
-                "(DataFrame.coalesce), or raise its frame_size_bytes_max"
-            )
+        check_task_count(run, task_count, self._proxy.frame_size_bytes_max)
 
     def commit(
         self,
@@ -370,54 +253,23 @@ class StateWriter:
             CheckpointRewoundError: If a later batch is decided already, or this one
                 with other rows.
             StagedDataMissingError: If a node does not have what was staged.
+            UnknownStateError: If a state was dropped since the batch was begun.
             QueryableStateError: What else the proxy refuses it with.
             LocalProtocolError: If a message is of another run, or of another batch.
             NameServiceError: If the proxy could not be asked.
         """
-        for message in messages:
-            _check_origin(message, origin, batch_id)
-        deadline_ns = self._clock.now_ns() + seconds_to_ns(timeout_seconds)
-
-        def build(request_id: int, session: bytes) -> CommitBatch:
-            left_ns = deadline_ns - self._clock.now_ns()
-            return CommitBatch(
-                request_id=request_id,
-                session=session,
-                job_id=origin.job_id,
-                query_id=origin.query_id,
-                run_id=origin.run_id,
-                writer_epoch=origin.writer_epoch,
-                batch_id=batch_id,
-                assignment_version=origin.assignment_version,
-                state_numbers=origin.state_numbers,
+        return self._converse(
+            self._core.commit(
+                origin,
+                batch_id,
+                messages,
                 is_complete=is_complete,
-                on_new_query=origin.on_new_query,
-                stages=tuple(
-                    message.stage for message in messages if message.stage.row_count
-                ),
-                digests=_digests(messages) if is_digested else (),
-                timeout_ms=max(1, left_ns // NS_PER_MS),
-                # The run was born with its first batch, or before this ticket of it.
-                born_epoch=(
-                    None if born_epoch is None else min(born_epoch, origin.writer_epoch)
-                ),
+                born_epoch=born_epoch,
+                is_digested=is_digested,
+                timeout_ns=seconds_to_ns(timeout_seconds),
+                now_ns=self._clock.now_ns(),
             )
-
-        try:
-            answer = self._proxy.call(
-                build, timeout_seconds=timeout_seconds + _ANSWER_GRACE_SECONDS
-            )
-        except (DeadlineExceededError, MayHaveHappenedError) as error:
-            # Whether it is decided is not known.  Spark runs the batch again either
-            # way, and a decided one is not applied twice.
-            staged = messages[0].batch_id if messages else 0
-            raise CommitTimeoutError(
-                staged if batch_id is None else batch_id,
-                timeout_seconds,
-                (),
-                is_decided=False,
-            ) from error
-        return expect(BatchCommitted, answer)
+        )
 
     def find_node(
         self, plan: WritePlan, node_id: str, *, timeout_seconds: float
@@ -428,17 +280,14 @@ class StateWriter:
         Raises:
             NameServiceError: If the proxy could not be asked.
         """
-        # A caller that may write may draw a ticket; only operators may list nodes.
-        drawn = self._tickets.draw(
-            plan.job_id,
-            plan.states,
-            max_parallelism=plan.max_parallelism,
-            timeout_seconds=timeout_seconds,
+        return self._converse(
+            self._core.find_node(
+                plan,
+                node_id,
+                timeout_ns=seconds_to_ns(timeout_seconds),
+                now_ns=self._clock.now_ns(),
+            )
         )
-        for node in drawn.nodes:
-            if node.node_id == node_id:
-                return node.address
-        return None
 
     def renew_grant(self, run: WriteRun, *, timeout_seconds: float) -> bytes:
         """
@@ -449,14 +298,13 @@ class StateWriter:
             StaleWriterError: If a newer run of the query is known.
             NameServiceError: If the proxy could not be asked.
         """
-        bound = self.bind(
-            run.plan,
-            query_id=run.origin.query_id,
-            run_id=run.origin.run_id,
-            is_for_now=True,
-            timeout_seconds=timeout_seconds,
+        return self._converse(
+            self._core.renew_grant(
+                run,
+                timeout_ns=seconds_to_ns(timeout_seconds),
+                now_ns=self._clock.now_ns(),
+            )
         )
-        return bound.grant
 
     def draw_epoch(self, job_id: str, *, timeout_seconds: float) -> int:
         """
@@ -466,81 +314,68 @@ class StateWriter:
             AccessDeniedError: If the caller may write no state at all.
             NameServiceError: If the proxy could not be asked.
         """
-        drawn = self._tickets.draw(
-            job_id, (), max_parallelism=1, timeout_seconds=timeout_seconds
+        return self._converse(
+            self._core.draw_epoch(
+                job_id,
+                timeout_ns=seconds_to_ns(timeout_seconds),
+                now_ns=self._clock.now_ns(),
+            )
         )
-        return drawn.ticket
+
+    # -- parts -----------------------------------------------------------------------
+
+    def _located(self, plan: WritePlan) -> WritePlan:
+        """Return *plan* with where to ask first."""
+        return evolve(plan, proxy_address=self._proxy.leader_address)
+
+    def _converse(self, conversation: Conversation[T]) -> T:
+        """Do what *conversation* says, turn by turn; return what it returns."""
+        try:
+            turn = next(conversation)
+            while True:
+                answer = self._perform(turn)
+                turn = conversation.send(Heard(self._clock.now_ns(), answer))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _perform(self, turn: AskProxy | Pause) -> ToClient | NameServiceError | None:
+        """Do one turn; return what was answered, if anything was asked."""
+        left_seconds = self._left_seconds(turn)
+        if isinstance(turn, Pause):
+            threading.Event().wait(left_seconds)
+            return None
+
+        def build(request_id: int, session: bytes) -> ClientRequest:
+            return turn.build(request_id, session, self._clock.now_ns())
+
+        try:
+            answer = self._proxy.call(build, timeout_seconds=left_seconds)
+        except NameServiceError as error:
+            return error
+        if self._proxy.is_volatile:
+            _warn_of_volatile(self._proxy.name_service)
+        return answer
+
+    def _left_seconds(self, turn: AskProxy | Pause) -> float:
+        until_ns = turn.until_ns if isinstance(turn, Pause) else turn.deadline_ns
+        return max(0, until_ns - self._clock.now_ns()) / NS_PER_SECOND
 
 
-def _commit_size_bytes(run: WriteRun, task_count: int) -> int:
-    """Return how large the request for a commit is, if each node gets from each."""
-    counts = {node.node_id: _CHUNK_COUNT_RECKONED for node in run.plan.nodes}
-    stage = StageRecord(
-        stage_id=bytes(_STAGE_ID_SIZE_BYTES), chunk_counts=counts, row_count=1 << 40
-    )
-    origin = run.origin
-    request = CommitBatch(
-        request_id=1 << 40,
-        session=bytes(_SESSION_SIZE_BYTES),
-        job_id=origin.job_id,
-        query_id=origin.query_id,
-        run_id=origin.run_id,
-        writer_epoch=origin.writer_epoch,
-        batch_id=1 << 40,
-        assignment_version=origin.assignment_version,
-        state_numbers=origin.state_numbers,
-        is_complete=True,
-        on_new_query=origin.on_new_query,
-        stages=(stage,) * task_count,
-        digests=(bytes(_DIGEST_SIZE_BYTES),) * len(origin.state_numbers),
-        timeout_ms=1 << 40,
-        born_epoch=origin.writer_epoch,
-    )
-    return len(encode(request))
-
-
-def _bound(drawn: TicketDrawn) -> BoundRun:
-    if drawn.run is None:
-        raise RemoteProtocolError("unexpected", "the proxy has bound no run")
-    return drawn.run
-
-
-def _to_run(plan: WritePlan, query_id: str, run_id: str, bound: BoundRun) -> WriteRun:
-    origin = WriteOrigin(
-        job_id=plan.job_id,
-        query_id=query_id,
-        run_id=run_id,
-        writer_epoch=bound.writer_epoch,
-        assignment_version=plan.assignment_version,
-        state_numbers=tuple(state.state_number for state in bound.states),
-        on_new_query=plan.on_new_query,
-    )
-    return WriteRun(
-        plan=plan, origin=origin, batch_id_last=bound.batch_id, grant=bound.grant
+def declarations_of(states: Mapping[str, StateSchema]) -> tuple[StateDeclaration, ...]:
+    """Return what a writer says of its states, schemas included."""
+    return tuple(
+        StateDeclaration(state_name=name, schema=schema_json(schema))
+        for name, schema in states.items()
     )
 
 
-def _digests(messages: Sequence[StageMessage]) -> tuple[bytes, ...]:
-    """Return the digest of the batch for each state; none if a task does not tell."""
-    if not messages or not all(message.digests for message in messages):
-        return ()
-    by_state = zip(*(message.digests for message in messages), strict=True)
-    return tuple(map(sum_of_digests, by_state))
-
-
-def _check_origin(
-    message: StageMessage, origin: WriteOrigin, batch_id: int | None
-) -> None:
-    """
-    Refuse a stage that was not written for this batch.
-
-    Raises:
-        LocalProtocolError: Says whose it is.
-    """
-    if message.origin != origin or batch_id not in {None, message.batch_id}:
-        raise LocalProtocolError(
-            f"a stage of batch {message.batch_id} by run {message.origin.run_id} "
-            f"(writer epoch {message.origin.writer_epoch}) cannot be committed with "
-            f"batch {batch_id} of run {origin.run_id} (writer epoch "
-            f"{origin.writer_epoch})"
-        )
+@lru_cache(maxsize=16)
+def _warn_of_volatile(name_service: str) -> None:
+    """Tell the log, once in a process, that state may have to be taken over again."""
+    get_logger(component="state-writer").warning(
+        "name_service.volatile",
+        name_service=name_service,
+        reason="state that is published is unavailable after a restart of the name "
+        "service, until 'lodestar adopt': give the LeaderServer a data directory",
+    )

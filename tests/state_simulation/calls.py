@@ -1,14 +1,20 @@
-"""A request of a writer, repeated until it is answered, as `ProxyConnection` does."""
+"""
+How a writer talks to the proxy that leads.
+
+A `Call` is a request that is repeated until it is answered, as `ProxyConnection` does.
+A `Talk` has a conversation of the shipped `WriterCore`, turn by turn.
+"""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, final
 
 from nameservice import NameServiceError
 from queryablestate import DeadlineExceededError
 from queryablestate.wire.questions import Refusal
 from queryablestate.wire.refusals import NOT_LEADER, error_of
+from queryablestate.writer.conversations import Heard, Pause
 from tests.simulation.timeline import MS
 
 
@@ -18,18 +24,25 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from queryablestate.control.events import LinkId
+    from queryablestate.wire.clients import ToClient
+    from queryablestate.writer.conversations import AskProxy, Conversation
     from tests.state_simulation.proxy import WriterRequest
     from tests.state_simulation.world import World
 
 
-__all__ = ["Call"]
+__all__ = ["Call", "Talk"]
 
 _PATIENCE_NS: Final = 400 * MS
 _PAUSE_NS: Final = 60 * MS
+_SESSION: Final = b"session"
 _AGAIN_CODES: Final = frozenset({NOT_LEADER, "did-not-happen", "may-have-happened"})
 
 _Build: TypeAlias = "Callable[[int, int], WriterRequest]"
 _Done: TypeAlias = "Callable[[Struct | NameServiceError], None]"
+
+
+def _at_once(action: Callable[[], None]) -> None:
+    action()
 
 
 @final
@@ -120,3 +133,68 @@ class Call:
     def _finish(self, result: Struct | NameServiceError) -> None:
         self._is_over = True
         self._on_done(result)
+
+
+@final
+class Talk:
+    """
+    Has a conversation with the proxy that leads.
+
+    Args:
+        world: Where it happens.
+        link: The connection of the process that asks.
+        conversation: What is said.
+        on_done: Is told what it returns, or why it failed.
+        is_alive: Whether the process still runs.
+        then: Has the process do something, once it is not stopped any more.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        link: LinkId,
+        conversation: Conversation[Any],
+        on_done: Callable[[Any], None],
+        *,
+        is_alive: Callable[[], bool],
+        then: Callable[[Callable[[], None]], None] = _at_once,
+    ) -> None:
+        self._world = world
+        self._link = link
+        self._conversation = conversation
+        self._on_done = on_done
+        self._is_alive = is_alive
+        self._then = then
+        self._go_on(partial(next, conversation))
+
+    def _go_on(self, resume: Callable[[], AskProxy | Pause]) -> None:
+        try:
+            turn = resume()
+        except StopIteration as end:
+            self._on_done(end.value)
+            return
+        except NameServiceError as error:
+            self._on_done(error)
+            return
+        timeline = self._world.timeline
+        if isinstance(turn, Pause):
+            heard = partial(self._then, partial(self._heard, None))
+            timeline.at(max(turn.until_ns, timeline.now_ns), heard)
+            return
+        build = turn.build
+        Call(
+            self._world,
+            self._link,
+            lambda request_id, _: cast(
+                "WriterRequest", build(request_id, _SESSION, timeline.now_ns)
+            ),
+            lambda answer: self._then(partial(self._heard, answer)),
+            timeout_ns=turn.deadline_ns - timeline.now_ns,
+            is_alive=self._is_alive,
+        )
+
+    def _heard(self, answer: Struct | NameServiceError | None) -> None:
+        if self._is_alive():
+            told = cast("ToClient | NameServiceError | None", answer)
+            heard = Heard(self._world.timeline.now_ns, told)
+            self._go_on(partial(self._conversation.send, heard))

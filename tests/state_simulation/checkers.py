@@ -15,7 +15,13 @@ from queryablestate.client.floors import PRESENT
 from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_of
 from queryablestate.wire.records import BatchDecided, SnapshotRestored
 from tests.simulation.checkers import ViolationError
-from tests.state_simulation.content import count_of, live_at, moments, rows_of
+from tests.state_simulation.content import (
+    count_of,
+    live_at,
+    moments,
+    rows_of,
+    winners,
+)
 from tests.state_simulation.model import JobModel
 from tests.state_simulation.move_checks import MoveChecker
 
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from queryablestate.wire.clients import StateDescription
     from queryablestate.wire.questions import Reading
     from queryablestate.wire.records import Entry
+    from queryablestate.writer.batches import WriteOrigin
     from tests.state_simulation.content import Contents, Row
     from tests.state_simulation.disk import Disk
     from tests.state_simulation.model import StateModel
@@ -136,6 +143,7 @@ class RunBooks:
     run_id: str
     on_new_query: str
     is_complete: bool
+    is_for_now: bool
 
 
 @frozen(kw_only=True)
@@ -263,7 +271,11 @@ class Checker:
                 for written in entry.states
             }
             self._check_stages(job, entry, expected)
-            self.moves.decided(job_id, entry, expected, registered)
+            brought = {
+                number: winners(rows, job.states[number].plan)
+                for number, rows in expected.items()
+            }
+            self.moves.decided(job_id, entry, brought, registered)
         job.decided(entry)
 
     def _check_run(self, job_id: str, entry: BatchDecided) -> None:
@@ -275,6 +287,9 @@ class Checker:
             "though epoch is bound:",
             bound_max,
         )
+        books = self.runs.get((entry.query_id, entry.writer_epoch))
+        if books is not None:  # one that bound for now is the newest from here on
+            self._newest_run(job_id, entry.query_id, entry.writer_epoch, books)
 
     def _check_state(self, state: StateModel, entry: BatchDecided) -> None:
         (written,) = (s for s in entry.states if s.state_number == state.number)
@@ -315,7 +330,9 @@ class Checker:
         self.require(
             "W6 a state is replaced when that is asked for",
             written.is_replaced
-            == (run.is_complete or (is_taken_over and run.on_new_query == "replace")),
+            == (run.is_complete or (is_taken_over and run.on_new_query == "replace"))
+            # Nothing is replaced of a state that another query has only declared.
+            or (last is None and run.on_new_query == "replace"),
             entry,
         )
 
@@ -364,6 +381,13 @@ class Checker:
         self, job_id: str, query_id: str, writer_epoch: int, books: RunBooks
     ) -> None:
         """Take note that a run was told that it may write."""
+        self.runs[query_id, writer_epoch] = books
+        if not books.is_for_now:
+            self._newest_run(job_id, query_id, writer_epoch, books)
+
+    def _newest_run(
+        self, job_id: str, query_id: str, writer_epoch: int, books: RunBooks
+    ) -> None:
         key = (job_id, query_id)
         known = self._runs_of.setdefault(key, [])
         self.require(
@@ -383,11 +407,30 @@ class Checker:
             self._bound_max.get(key),
         )
         self._bound_max[key] = writer_epoch
-        self.runs[query_id, writer_epoch] = books
 
     def is_superseded(self, job_id: str, query_id: str, run_id: str) -> bool:
         """Return whether another run of the query was bound after that one."""
         return run_id in self._runs_of.get((job_id, query_id), [])[:-1]
+
+    def has_decided_after(self, job_id: str, query_id: str, batch_id: int) -> bool:
+        """Return whether a later batch of the query was decided for some state."""
+        return any(
+            self._written.get((number, query_id), -1) > batch_id
+            for number in self.job(job_id).states
+        )
+
+    def is_newest(self, job_id: str, origin: WriteOrigin, batch_id: int) -> bool:
+        """Return whether one of the states was written last by that batch."""
+        states = self.job(job_id).states
+        newest = [
+            states[number].versions[-1]
+            for number in origin.state_numbers
+            if states[number].versions
+        ]
+        return any(
+            (one.query_id, one.batch_id) == (origin.query_id, batch_id)
+            for one in newest
+        )
 
     def batch_acknowledged(
         self,

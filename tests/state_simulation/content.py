@@ -35,6 +35,7 @@ __all__ = [
     "schema_of",
     "storage_key",
     "stored_value",
+    "winners",
 ]
 
 _KEY_COUNT: Final = 10
@@ -196,13 +197,23 @@ def after_batch(
             assert row.value is not None
             contents[row.key] = (*contents.get(row.key, ()), row.value)
         return contents
-    winners: dict[bytes, tuple[bytes, bool, bytes]] = {}
-    for row in rows:
-        rank = (row.order or b"", row.value is not None, row.value or b"")
-        winners[row.key] = max(rank, winners.get(row.key, rank))
-    for key, (_, is_put, value) in winners.items():
-        if is_put:
-            contents[key] = (value,)
+    for row in winners(rows, state):
+        if row.value is None:
+            contents.pop(row.key, None)
         else:
-            contents.pop(key, None)
+            contents[row.key] = (row.value,)
     return contents
+
+
+def winners(rows: Sequence[Row], state: StatePlan) -> Sequence[Row]:
+    """Return *rows* without those that others of the same key outdo."""
+    if state.kind == "list":
+        return rows
+    found: dict[bytes, Row] = {}
+    for row in rows:
+        found[row.key] = max(row, found.get(row.key, row), key=_rank)
+    return tuple(found.values())
+
+
+def _rank(row: Row) -> tuple[bytes, bool, bytes]:
+    return row.order or b"", row.value is not None, row.value or b""

@@ -10,9 +10,10 @@ all the same: then it is a zombie.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, final
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, final
 
-from attrs import Factory, define
+from attrs import Factory, define, frozen
 
 from nameservice import LocalProtocolError, NameServiceError
 from queryablestate import (
@@ -23,45 +24,34 @@ from queryablestate import (
     StateOwnedError,
 )
 from queryablestate.schema.schema import schema_json
-from queryablestate.wire.clients import (
-    BatchCommitted,
-    BindRun,
-    CommitBatch,
-    DrawTicket,
-    RunBound,
-    StateDeclaration,
-    TicketDrawn,
-    WriterRun,
-)
-from queryablestate.wire.records import StageRecord
-from queryablestate.wire.schema_digest import DeclarationWantedError
+from queryablestate.wire.clients import BatchCommitted, StateDeclaration
+from queryablestate.writer.batches import StageMessage, WriteOrigin, WritePlan, WriteRun
+from queryablestate.writer.core import WriterCore
+from queryablestate.writer.own_runs import OwnRuns
 from tests.simulation.timeline import MS
-from tests.state_simulation.calls import Call
-from tests.state_simulation.content import rows_of, schema_of
+from tests.state_simulation.calls import Talk
+from tests.state_simulation.content import schema_of
 from tests.state_simulation.scenario import (
     COMMIT_TIMEOUT_NS,
     MAX_PARALLELISM,
     RETENTION_NS,
     Profile,
 )
-from tests.state_simulation.tasks import Batch, Execution
+from tests.state_simulation.tasks import Execution, Part
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from msgspec import Struct
-
-    from queryablestate.wire.clients import BoundRun
+    from queryablestate.writer.conversations import Conversation
     from tests.state_simulation.scenario import QueryPlan, StatePlan
     from tests.state_simulation.world import World
 
 
 __all__ = ["Checkpoint", "Query", "Run"]
 
-_SESSION: Final = b"session"
 _ATTEMPT_COUNT_MAX: Final = 4
-_ON_NEW_QUERY: Final = ("refuse", "replace", "continue")
+_OTHER_ROWS: Final = 0.2
 
 
 def _declaration(state: StatePlan) -> StateDeclaration:
@@ -109,7 +99,9 @@ class Query:
         is_over: Whether it is not started any more.
     """
 
-    def __init__(self, world: World, plan: QueryPlan) -> None:
+    def __init__(
+        self, world: World, plan: QueryPlan, on_new_query: str = "refuse"
+    ) -> None:
         self._world = world
         self.plan = plan
         self._number = 0
@@ -121,7 +113,7 @@ class Query:
         self.run: Run | None = None
         self.committed_count = 0
         self.is_over = False
-        self._begin_anew("refuse")
+        self._begin_anew(on_new_query)
 
     def _begin_anew(self, on_new_query: str) -> None:
         if self.query_id:
@@ -215,28 +207,56 @@ class Query:
 
 
 @final
+@frozen(kw_only=True)
+class _Batch:
+    """
+    A batch that is being written.
+
+    Attributes:
+        batch_id: Its number as Spark has it; a batch job has none of its own.
+        plan: By which its tasks bind, where they do.
+        run: By which they need not.
+        is_another: Whether the source gives other rows, if it gave them before.
+    """
+
+    batch_id: int
+    plan: WritePlan
+    run: WriteRun | None
+    is_another: bool
+
+
+@final
 class Run:
     """
     One run of a query.
 
     Attributes:
         is_alive: Whether its driver goes on.
+        plan: What its query writes.
+        core: The shipped core of its process.
+        rng: What its tasks draw from.
     """
 
     def __init__(self, world: World, query: Query) -> None:
         self._world = world
         self._query = query
-        self._query_id = query.query_id
+        self.plan = query.plan
+        self.query_id = query.query_id
         self._checkpoint = query.checkpoint
         self._on_new_query = query.on_new_query
-        self._run_id = f"{query.query_id}-run-{world.next_number()}"
+        self.run_id = f"{query.query_id}-run-{world.next_number()}"
         self._link = world.network.new_link()
         self.is_alive = True
         self._paused: list[Callable[[], None]] | None = None
+        self.core = WriterCore("simulated", OwnRuns())
+        self.rng = Random(f"{world.seed}/tasks of {self.run_id}")
+        self._declarations = tuple(map(_declaration, query.plan.states))
         self._born_epoch: int | None = None
         self._partition_count = world.rng.choice((1, 2, 3))
         self._given_up: set[str] = set()
         self._began_ns = world.timeline.now_ns
+        self._batch_id = 0
+        self._is_another = False
         world.counts["runs"] += 1
         self._plan_batch()
 
@@ -267,7 +287,7 @@ class Run:
             action()
 
     def _ended(self, error: NameServiceError | None) -> None:
-        self._world.trace(self._run_id, "ends:", error)
+        self._world.trace(self.run_id, "ends:", error)
         if error is not None:
             self._world.counts[f"runs ended by {type(error).__name__}"] += 1
             self._check_failure(error)
@@ -281,229 +301,173 @@ class Run:
         is_old = age_ns >= RETENTION_NS // 2
         # What an older run has staged of a batch is gone when a newer one commits it.
         is_superseded = world.checker.is_superseded(
-            self._query.plan.job_id, self._query_id, self._run_id
+            self.plan.job_id, self.query_id, self.run_id
         )
         if isinstance(error, StagedDataMissingError) and not is_superseded:
             # Two nodes that were away for different tasks leave none that has it all.
             world.checker.require(
                 "S2 rows of a batch are missing only if a disk was lost, or too old",
                 world.has_lost_disks or is_old or len(self._given_up) > 1,
-                self._run_id,
+                self.run_id,
+                error,
+            )
+        if isinstance(error, CheckpointRewoundError):
+            world.checker.require(
+                "W4 a batch that comes again with the same rows is no other batch",
+                self._is_another
+                or world.checker.has_decided_after(
+                    self.plan.job_id, self.query_id, self._batch_id
+                ),
+                self.run_id,
                 error,
             )
         world.checker.require(
             "S2 no batch fails because of a move",
             world.scenario.profile is not Profile.MOVES
-            or self._query.plan.job_id not in world.moves.present,
-            self._run_id,
+            or self.plan.job_id not in world.moves.present,
+            self.run_id,
             error,
         )
 
-    def _call(
-        self,
-        build: Callable[[int, int], DrawTicket | BindRun | CommitBatch],
-        on_done: Callable[[Struct | NameServiceError], None],
+    def _talk(
+        self, conversation: Conversation[Any], on_done: Callable[[Any], None]
     ) -> None:
-        Call(
+        """Have a conversation; end the run if it fails."""
+
+        def done(result: object) -> None:
+            if isinstance(result, NameServiceError):
+                self._ended(result)
+            else:
+                on_done(result)
+
+        Talk(
             self._world,
             self._link,
-            build,
-            lambda result: self._then(partial(on_done, result)),
-            timeout_ns=COMMIT_TIMEOUT_NS,
+            conversation,
+            done,
             is_alive=lambda: self.is_alive,
+            then=self._then,
         )
 
     # -- a batch, step by step -------------------------------------------------------
 
     def _plan_batch(self) -> None:
-        """Write down what the next batch holds, and draw a ticket for it."""
-        self._began_ns = self._world.timeline.now_ns
-        batch_id = self._checkpoint.next_batch()
+        """Write down what the next batch holds, and begin it as the sinks do."""
+        world = self._world
+        self._began_ns = world.timeline.now_ns
+        batch_id = self._batch_id = self._checkpoint.next_batch()
         self._checkpoint.offsets.add(batch_id)
-        if self._query.plan.tasks_bind or self._born_epoch is not None:
-            self._draw(batch_id)
+        self._is_another = (
+            world.scenario.profile is Profile.STORM
+            and not world.network.is_calm
+            and not self.plan.is_batch_job
+            and self.rng.random() < _OTHER_ROWS
+        )
+        if not self.plan.tasks_bind:  # as `sparkpipeline.state.sink`
+            self._talk(
+                self.core.begin(
+                    self.plan.job_id,
+                    self._declarations,
+                    query_id=self.query_id,
+                    run_id=self.run_id,
+                    max_parallelism=MAX_PARALLELISM,
+                    on_new_query=self._on_new_query,
+                    timeout_ns=COMMIT_TIMEOUT_NS,
+                    now_ns=world.timeline.now_ns,
+                ),
+                partial(self._begun, batch_id),
+            )
+        elif self._born_epoch is None:  # as `sparkpipeline.state.data_source`
+            self._talk(
+                self.core.draw_epoch(
+                    self.plan.job_id,
+                    timeout_ns=COMMIT_TIMEOUT_NS,
+                    now_ns=world.timeline.now_ns,
+                ),
+                partial(self._born, batch_id),
+            )
         else:
-            self._call(partial(self._ticket, (), None), partial(self._born, batch_id))
+            self._plan_unbound(batch_id)
 
-    def _born(self, batch_id: int, drawn: Struct | NameServiceError) -> None:
+    def _born(self, batch_id: int, epoch: int) -> None:
         """Begin with the epoch that this run has for life."""
-        if isinstance(drawn, NameServiceError):
-            self._ended(drawn)
-            return
-        assert isinstance(drawn, TicketDrawn)
-        self._born_epoch = drawn.ticket
-        self._draw(batch_id)
+        self._born_epoch = epoch
+        self._plan_unbound(batch_id)
 
-    def _draw(self, batch_id: int) -> None:
-        """Draw a ticket; show it by the same message, unless tasks are to."""
-        run = None
-        if not self._query.plan.tasks_bind:
-            assert self._born_epoch is not None
-            run = WriterRun(
-                query_id=self._query_id,
-                run_id=self._run_id,
+    def _plan_unbound(self, batch_id: int) -> None:
+        self._talk(
+            self.core.plan(
+                self.plan.job_id,
+                self._declarations,
+                max_parallelism=MAX_PARALLELISM,
                 on_new_query=self._on_new_query,
-                born_epoch=self._born_epoch,
-            )
-        self._declare(
-            lambda states: partial(self._ticket, states, run),
-            partial(self._drawn, batch_id),
-        )
-
-    def _ticket(
-        self,
-        states: tuple[StateDeclaration, ...],
-        run: WriterRun | None,
-        request_id: int,
-        left_ns: int,
-    ) -> DrawTicket:
-        del left_ns
-        return DrawTicket(
-            request_id=request_id,
-            session=_SESSION,
-            job_id=self._query.plan.job_id,
-            max_parallelism=MAX_PARALLELISM,
-            states=states,
-            run=run,
-        )
-
-    def _declare(
-        self,
-        build_with: Callable[
-            [tuple[StateDeclaration, ...]], Callable[[int, int], DrawTicket | BindRun]
-        ],
-        on_done: Callable[[Struct | NameServiceError], None],
-    ) -> None:
-        """Ask without the schemas, which were declared, and with them if need be."""
-        states = tuple(map(_declaration, self._query.plan.states))
-
-        def done(result: Struct | NameServiceError) -> None:
-            if isinstance(result, DeclarationWantedError):
-                self._world.counts["schemas that a leader asked for"] += 1
-                self._call(build_with(states), on_done)
-            else:
-                on_done(result)
-
-        known = tuple(state.as_registered() for state in states)
-        self._call(build_with(known), done)
-
-    def _drawn(self, batch_id: int, drawn: Struct | NameServiceError) -> None:
-        if isinstance(drawn, NameServiceError):
-            self._ended(drawn)
-            return
-        assert isinstance(drawn, TicketDrawn)
-        away = {i for i, node in enumerate(drawn.nodes) if node.address is None}
-        if any(away.issuperset(holders) for holders in drawn.owners):
-            # `StateWriter.plan` draws again while some rows can be brought to none.
-            self._world.timeline.after(150 * MS, partial(self._then, self._plan_batch))
-            return
-        if drawn.run is None:
-            self._bind(drawn, partial(self._bound, batch_id, drawn))
-        else:
-            self._go_on(batch_id, drawn, drawn.run)
-
-    def _bind(
-        self,
-        drawn: TicketDrawn,
-        on_done: Callable[[Struct | NameServiceError], None],
-    ) -> None:
-        if self._born_epoch is None:
-            self._born_epoch = drawn.ticket
-
-        def build(
-            states: tuple[StateDeclaration, ...], request_id: int, left_ns: int
-        ) -> BindRun:
-            del left_ns
-            return BindRun(
-                request_id=request_id,
-                session=_SESSION,
-                job_id=self._query.plan.job_id,
-                ticket=drawn.ticket,
-                query_id=self._query_id,
-                run_id=self._run_id,
-                states=states,
-                on_new_query=self._on_new_query,
-                born_epoch=self._born_epoch,
-            )
-
-        self._declare(lambda states: partial(build, states), on_done)
-
-    def _bound(
-        self, batch_id: int, drawn: TicketDrawn, bound: Struct | NameServiceError
-    ) -> None:
-        if isinstance(bound, NameServiceError):
-            self._ended(bound)
-            return
-        assert isinstance(bound, RunBound)
-        self._go_on(batch_id, drawn, bound.run)
-
-    def _go_on(self, batch_id: int, drawn: TicketDrawn, bound: BoundRun) -> None:
-        """Have tasks stage the batch."""
-        plan = self._query.plan
-        staged_id = batch_id
-        if plan.is_batch_job:
-            staged_id = 0 if bound.batch_id is None else bound.batch_id + 1
-        batch = Batch(
-            job_id=plan.job_id,
-            query_id=self._query_id,
-            batch_id=staged_id,
-            plan=drawn,
-            bound=bound,
-            states=plan.states,
-            rows=tuple(
-                tuple(rows_of(self._world.seed, self._query_id, staged_id, state))
-                for state in plan.states
+                waits_for_nodes=False,
+                timeout_ns=COMMIT_TIMEOUT_NS,
+                now_ns=self._world.timeline.now_ns,
             ),
-            partition_count=self._partition_count,
+            lambda plan: self._stage(batch_id, plan, None),
         )
-        is_decided = bound.batch_id is not None and staged_id <= bound.batch_id
-        partitions = () if is_decided else range(self._partition_count)
+
+    def _begun(self, batch_id: int, run: WriteRun) -> None:
+        self._stage(batch_id, run.plan, run)
+
+    def _stage(self, batch_id: int, plan: WritePlan, run: WriteRun | None) -> None:
+        """Have tasks stage the batch."""
+        batch = _Batch(
+            batch_id=batch_id, plan=plan, run=run, is_another=self._is_another
+        )
         _Tasks(
             self._world,
+            self,
             batch,
-            partitions,
+            self._partition_count,
             on_done=lambda result: self._then(partial(self._staged, batch, result)),
-            is_alive=lambda: self.is_alive,
-            bind=partial(self._bind, drawn) if plan.tasks_bind else None,
         )
 
     def _staged(
-        self, batch: Batch, stages: tuple[StageRecord, ...] | NameServiceError
+        self, batch: _Batch, messages: tuple[StageMessage, ...] | NameServiceError
     ) -> None:
-        if isinstance(stages, NameServiceError):
-            self._ended(stages)
+        if isinstance(messages, NameServiceError):
+            self._ended(messages)
             return
-        plan = self._query.plan
-        winners = tuple(stage for stage in stages if stage.row_count)
-        self._given_up = {one for stage in winners for one in stage.given_up}
-        self._call(
-            lambda request_id, left_ns: CommitBatch(
-                request_id=request_id,
-                session=_SESSION,
-                job_id=self._query.plan.job_id,
-                query_id=self._query_id,
-                run_id=self._run_id,
-                writer_epoch=batch.bound.writer_epoch,
-                batch_id=None if plan.is_batch_job else batch.batch_id,
-                assignment_version=batch.plan.assignment_version,
-                state_numbers=tuple(s.state_number for s in batch.bound.states),
+        plan = self.plan
+        origin: WriteOrigin = messages[0].origin
+        self._given_up = {one for each in messages for one in each.stage.given_up}
+        # A batch job of Spark's writers binds under an id of its own, and never again.
+        born_epoch = None if plan.is_batch_job else self._born_epoch
+        self._talk(
+            self.core.commit(
+                origin,
+                None if plan.is_batch_job else batch.batch_id,
+                messages,
                 is_complete=plan.is_complete,
-                on_new_query=self._on_new_query,
-                stages=winners,
-                timeout_ms=max(1, left_ns // MS),
+                born_epoch=born_epoch,
+                is_digested=True,
+                timeout_ns=COMMIT_TIMEOUT_NS,
+                now_ns=self._world.timeline.now_ns,
             ),
-            partial(self._committed, batch),
+            partial(self._committed, messages),
         )
 
-    def _committed(self, batch: Batch, answer: Struct | NameServiceError) -> None:
-        if isinstance(answer, NameServiceError):
-            self._ended(answer)
-            return
-        assert isinstance(answer, BatchCommitted)
+    def _committed(
+        self, messages: tuple[StageMessage, ...], answer: BatchCommitted
+    ) -> None:
         world, query = self._world, self._query
         world.checker.require(
-            "W4 a batch keeps its number", answer.batch_id == batch.batch_id, answer
+            "W4 a batch keeps its number",
+            answer.batch_id == messages[0].batch_id,
+            answer,
         )
+        world.checker.require(
+            "W4 a batch with other rows is not taken for the one that was decided",
+            not self._is_another
+            or not world.checker.is_newest(
+                self.plan.job_id, messages[0].origin, answer.batch_id
+            ),
+            self.run_id,
+            answer,
+        )
+        world.counts["batches with other rows taken"] += self._is_another
         world.counts["batches committed"] += 1
         query.committed_count += 1
         if world.fails(0.03):
@@ -511,13 +475,19 @@ class Run:
             return
         checkpoint = self._checkpoint
         checkpoint.commits.add(max(checkpoint.offsets))
-        if query.query_id == self._query_id:
+        if query.query_id == self.query_id:
             query.backups = [*query.backups, checkpoint.copy()][-8:]
         if query.plan.is_batch_job:
             self._ended(None)
             return
         delay_ns = world.rng.choice((MS, 30 * MS, 120 * MS))
         world.timeline.after(delay_ns, partial(self._then, self._plan_batch))
+
+    def has_other_rows(self, run: WriteRun, batch_id: int) -> bool:
+        """Return whether the source gives other rows of a batch than the first time."""
+        # What was never decided is nothing to compare with.
+        self._is_another &= run.is_decided(batch_id)
+        return self._is_another
 
 
 @final
@@ -527,105 +497,123 @@ class _Tasks:
     def __init__(
         self,
         world: World,
-        batch: Batch,
-        partitions: range | tuple[()],
+        driver: Run,
+        batch: _Batch,
+        partition_count: int,
         *,
-        on_done: Callable[[tuple[StageRecord, ...] | NameServiceError], None],
-        is_alive: Callable[[], bool],
-        bind: Callable[[Callable[[Struct | NameServiceError], None]], None] | None,
+        on_done: Callable[[tuple[StageMessage, ...] | NameServiceError], None],
     ) -> None:
         self._world = world
+        self._driver = driver
         self._batch = batch
         self._on_done = on_done
-        self._is_driver_alive = is_alive
-        self._bind = bind
-        self._stages: dict[int, StageRecord] = {}
-        self._count = len(partitions)
-        self._attempts = dict.fromkeys(partitions, 0)
+        self._messages: dict[int, StageMessage] = {}
+        self._count = partition_count
+        self._attempts = dict.fromkeys(range(partition_count), 0)
         self._is_over = False
         # Executors outlive their driver by a moment, and late tasks their batch.
         self._orphans_until_ns: int | None = None
-        if not self._count:
-            on_done(())
-        for partition in partitions:
+        for partition in range(partition_count):
             self._run(partition)
 
     def _may_run(self) -> bool:
-        if self._is_driver_alive():
+        if self._driver.is_alive:
             return True
         now_ns = self._world.timeline.now_ns
         if self._orphans_until_ns is None:
-            self._orphans_until_ns = now_ns + self._world.rng.randrange(900 * MS)
+            self._orphans_until_ns = now_ns + self._driver.rng.randrange(900 * MS)
         return now_ns < self._orphans_until_ns
 
     def _run(self, partition: int) -> None:
-        if self._bind is None:
-            self._execute(partition)
-        else:
-            self._bind(partial(self._bound, partition))
+        """Run a task: it binds first, unless the driver has done so."""
+        world, driver = self._world, self._driver
+        if self._batch.run is not None:
+            self._execute(partition, self._batch.run)
+            return
+        link = world.network.new_link()
+        Talk(
+            world,
+            link,
+            driver.core.bind(
+                self._batch.plan,
+                query_id=driver.query_id,
+                run_id=driver.run_id,
+                is_for_now=not driver.plan.is_batch_job,
+                timeout_ns=COMMIT_TIMEOUT_NS,
+                now_ns=world.timeline.now_ns,
+            ),
+            partial(self._bound, partition),
+            is_alive=self._may_run,
+        )
 
-    def _bound(self, partition: int, result: Struct | NameServiceError) -> None:
+    def _bound(self, partition: int, result: WriteRun | NameServiceError) -> None:
         if isinstance(result, NameServiceError):
             self._fail(result)
         else:
-            assert isinstance(result, RunBound)
-            self._world.checker.require(
-                "W1 a run has one epoch",
-                result.run.writer_epoch == self._batch.bound.writer_epoch,
-                result,
-            )
-            self._execute(partition)
+            self._execute(partition, result)
 
-    def _execute(self, partition: int) -> None:
+    def _execute(self, partition: int, run: WriteRun) -> None:
         self._attempts[partition] += 1
         world = self._world
         fails_after = None
         if world.fails(world.scenario.task_failure):
             world.counts["fault: tasks failed"] += 1
             fails_after = world.rng.randrange(3)
-        Execution(
-            world,
-            self._batch,
-            partition,
-            fails_after=fails_after,
-            on_done=partial(self._executed, partition),
-            is_alive=self._may_run,
-        )
+        self._begin(partition, run, fails_after)
         if world.fails(world.scenario.task_failure):
             # Taken for lost, and run again beside itself: both may end well.
             world.counts["fault: tasks run twice"] += 1
-            world.timeline.after(
-                world.rng.randrange(20 * MS), partial(self._beside, partition)
-            )
+            delay_ns = world.rng.randrange(20 * MS)
+            world.timeline.after(delay_ns, partial(self._beside, partition, run))
 
-    def _beside(self, partition: int) -> None:
-        if partition not in self._stages and not self._is_over and self._may_run():
-            Execution(
-                self._world,
-                self._batch,
-                partition,
-                fails_after=None,
-                on_done=partial(self._executed, partition),
-                is_alive=self._may_run,
-            )
+    def _beside(self, partition: int, run: WriteRun) -> None:
+        if partition not in self._messages and not self._is_over and self._may_run():
+            self._begin(partition, run, None)
 
-    def _executed(self, partition: int, result: StageRecord | NameServiceError) -> None:
-        if self._is_over or partition in self._stages:
+    def _begin(self, partition: int, run: WriteRun, fails_after: int | None) -> None:
+        driver = self._driver
+        batch_id = self._batch.batch_id
+        if driver.plan.is_batch_job:
+            batch_id = run.batch_id_next
+        part = Part(
+            run=run,
+            batch_id=batch_id,
+            states=driver.plan.states,
+            partition=partition,
+            partition_count=self._count,
+            is_another=driver.has_other_rows(run, batch_id),
+        )
+        Execution(
+            self._world,
+            driver.rng,
+            driver.core,
+            part,
+            fails_after=fails_after,
+            on_done=partial(self._executed, partition, run),
+            is_alive=self._may_run,
+        )
+
+    def _executed(
+        self, partition: int, run: WriteRun, result: StageMessage | NameServiceError
+    ) -> None:
+        if self._is_over or partition in self._messages:
             return
-        if isinstance(result, StageRecord):
-            self._stages[partition] = result
-            if len(self._stages) == self._count:
+        if isinstance(result, StageMessage):
+            self._messages[partition] = result
+            if len(self._messages) == self._count:
                 self._is_over = True
                 self._on_done(
-                    tuple(self._stages[number] for number in sorted(self._stages))
+                    tuple(self._messages[number] for number in sorted(self._messages))
                 )
         elif (
             isinstance(result, StaleWriterError)
             or self._attempts[partition] >= _ATTEMPT_COUNT_MAX
         ):
             self._fail(result)
-        else:
+        elif self._batch.run is None:
             self._run(partition)
+        else:
+            self._execute(partition, run)
 
     def _fail(self, error: NameServiceError) -> None:
         if not self._is_over:

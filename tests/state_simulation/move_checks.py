@@ -256,7 +256,7 @@ class MoveChecker:
         Args:
             job_id: Of which job.
             entry: The decision.
-            expected: All rows of the batch, by state number.
+            expected: What the batch brings to nodes, by state number.
             registered: The data directory of each node as the control plane has it.
         """
         record = self.present[job_id]

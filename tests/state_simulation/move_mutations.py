@@ -31,6 +31,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store.copies",
         before="cursor.set_range(kept_key(job_id, applied + 1))",
         after="cursor.set_range(kept_key(job_id, applied + 2))",
+        seed=15,
     ),
     Mutation(
         name="entries-not-kept",
@@ -38,6 +39,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store.copies",
         before="if mark is None or needed is None or entry.sequence <= needed:",
         after="if mark is None or needed is None or entry.sequence > needed:",
+        seed=15,
     ),
     Mutation(
         name="kept-entries-not-released",
@@ -45,6 +47,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store.copies",
         before="            if needed is not None and entry.sequence > needed:",
         after="            if needed is None or entry.sequence > needed:",
+        seed=9,
     ),
     Mutation(
         name="half-fetch-kept",
@@ -61,7 +64,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store.copies",
         before="lost = union(state.lost, intersection(copied.lost, groups))",
         after="lost = state.lost",
-        seed=67,
+        seed=92,
     ),
     Mutation(
         name="rows-given-away-kept",
@@ -69,7 +72,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store.holdings",
         before="return self._remove_some(job_id, difference(ALL_GROUPS, kept))",
         after="return True",
-        seed=5,
+        seed=9,
     ),
     Mutation(
         name="unfinished-copy-promoted",
@@ -77,6 +80,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.assignment.reassignment",
         before="if key_group in self.standings[copy.node_index].copied",
         after="if self.standings[copy.node_index].is_present",
+        seed=4,
     ),
     Mutation(
         name="surplus-dropped-early",
@@ -91,7 +95,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.assignment.reassignment",
         before="                if left and left != owners:",
         after="                if left and left is None:",
-        seed=35,
+        seed=47,
     ),
     Mutation(
         name="unsettled-leader-moves",
@@ -122,7 +126,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.commit_rows",
         before="                if counts:\n",
         after="                if counts is None:\n",
-        seed=9,
+        seed=13,
     ),
     Mutation(
         name="given-up-ignored",
@@ -130,7 +134,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.commit_rows",
         before=".union(*(stage.given_up for stage in stages))",
         after="",
-        seed=163,
+        seed=169,
     ),
     Mutation(
         name="collected-rows-repeated",

@@ -14,6 +14,7 @@ from tests.state_simulation.move_mutations import MOVE_MUTATIONS
 from tests.state_simulation.read_mutations import READ_MUTATIONS
 from tests.state_simulation.snapshot_mutations import SNAPSHOT_MUTATIONS
 from tests.state_simulation.store_mutations import STORE_MUTATIONS
+from tests.state_simulation.writer_mutations import WRITER_MUTATIONS
 
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ MUTATIONS: Final = (
         module="queryablestate.node.reads",
         before="if found.view.lost:",
         after="if found.view is None:",
-        seed=67,
+        seed=90,
     ),
     Mutation(
         name="older-run-bound",
@@ -78,6 +79,7 @@ MUTATIONS: Final = (
         module="queryablestate.control.job.writer_runs",
         before="if born_epoch <= born_epoch_max or writer_epoch <= writer_epoch_max:",
         after="if born_epoch < 0:",
+        seed=1,
     ),
     Mutation(
         name="fresh-tickets-count",
@@ -86,7 +88,7 @@ MUTATIONS: Final = (
         before="epoch = request.ticket if request.born_epoch is None "
         "else request.born_epoch",
         after="epoch = request.ticket",
-        seed=4,
+        seed=5,
     ),
     Mutation(
         name="superseded-run-commits",
@@ -104,6 +106,7 @@ MUTATIONS: Final = (
         module="queryablestate.control.job.batch_order",
         before="is_repeated = all(last.batch_id == request.batch_id for last in found)",
         after="is_repeated = False",
+        seed=1,
     ),
     Mutation(
         name="older-batch-decided",
@@ -197,7 +200,7 @@ MUTATIONS: Final = (
         module="queryablestate.control.stored_control",
         before="    values = with_large(values)\n",
         after="    with_large(values)\n",
-        seed=12,
+        seed=25,
     ),
     Mutation(
         name="large-write-left-undone",
@@ -213,10 +216,12 @@ MUTATIONS: Final = (
         module="queryablestate.control.large_writes",
         before="    parts = {\n",
         after="    return DividedWrite(commits=groups)\n    parts = {\n",
+        seed=5,
     ),
     *MOVE_MUTATIONS,
     *READ_MUTATIONS,
     *STORE_MUTATIONS,
+    *WRITER_MUTATIONS,
     *SNAPSHOT_MUTATIONS,
 )
 

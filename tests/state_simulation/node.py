@@ -121,6 +121,7 @@ __all__ = ["Node"]
 _NS_PER_US: Final = 1_000
 _ANSWER_SIZE_BYTES_MAX: Final = 1 << 20
 _COMMANDED: Final = (ResetJobRows, HoldKeyGroups, CollectRows, EndProcess, ApplyEntry)
+_PREFIXES: Final = tuple(map(group_start, range(MAX_PARALLELISM)))
 _SWEEP_COUNT: Final = 3
 _HALF_OPEN_NS: Final = 1_500 * MS
 _LIMITS: Final = NodeLimits(
@@ -278,8 +279,8 @@ class Node:
             return ()
         return [
             group
-            for group in range(MAX_PARALLELISM)
-            if group_start(group) in admitted.prefixes
+            for group, prefix in enumerate(_PREFIXES)
+            if prefix in admitted.prefixes
         ]
 
     # -- the proxy -------------------------------------------------------------------
@@ -568,7 +569,7 @@ class Node:
             for effect in effects:
                 self._perform(effect)
         self._is_stepping = False
-        self._world.look_at_nodes()
+        self._world.look_at_nodes(self)
         self._arm()
 
     def _check_epoch(self, event: NodeEvent, effects: Sequence[NodeEffect]) -> None:

@@ -496,6 +496,7 @@ class Proxy:
             run_id=asked.run_id,
             on_new_query=asked.on_new_query,
             is_complete=self._world.plan_of(asked.query_id).is_complete,
+            is_for_now=isinstance(asked, BindRun) and asked.born_epoch is None,
         )
         self._world.checker.run_bound(job_id, asked.query_id, bound.writer_epoch, books)
 

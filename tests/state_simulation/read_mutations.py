@@ -16,7 +16,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.floors",
         before="        if seen < floor:\n",
         after="        if seen[0] < floor[0]:\n",
-        seed=32,
+        seed=54,
     ),
     Mutation(
         name="client-goes-back-by-a-generation",
@@ -25,6 +25,7 @@ READ_MUTATIONS: Final = (
         before="        if seen < floor:\n",
         after="        if seen[0] == floor[0] and seen < floor:\n",
         seed=166,
+        is_rare=True,
     ),
     Mutation(
         name="pages-may-go-back",
@@ -32,7 +33,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.page_reads",
         before="        if floor is not None:\n            if told",
         after="        if floor is not None and read is None:\n            if told",
-        seed=32,
+        seed=74,
     ),
     Mutation(
         name="copies-not-awaited",
@@ -43,7 +44,7 @@ READ_MUTATIONS: Final = (
         "    owners = {owners[0] for owners in job.assignment.owners}\n"
         "    for node_id in (job.assignment.node_ids[index] for index in owners):\n"
         "        node = control",
-        seed=62,
+        seed=70,
     ),
     Mutation(
         name="batch-of-any-generation",
@@ -51,7 +52,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.floors",
         before="return None if generation == PRESENT else generation, batch_id",
         after="return None, batch_id",
-        seed=196,
+        seed=218,
     ),
     Mutation(
         name="decided-when-asked",
@@ -126,7 +127,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.control.direct_readers",
         before="        if self._is_ready(held, now_ns):\n",
         after="        if held is not None:\n",
-        seed=10_018,
+        seed=10_165,
     ),
     Mutation(
         name="direct-lease-forgotten",
@@ -135,5 +136,6 @@ READ_MUTATIONS: Final = (
         before="        if now_ns >= registration.direct_until_ns:\n",
         after="        if now_ns >= registration.lease_until_ns:\n",
         seed=20_018,
+        is_rare=True,
     ),
 )

@@ -52,6 +52,8 @@ __all__ = ["Reader"]
 
 _DEADLINE_NS: Final = 500 * MS
 _STRICT_DEADLINE_NS: Final = 6_000 * MS
+_RESTING: Final = 4
+"""How much more seldom it asks when all is over but what nodes have left to do."""
 _PAGE_ROW_COUNTS: Final = (2, 5, 100)
 
 
@@ -108,7 +110,8 @@ class Reader:
 
     def _again(self) -> None:
         """Ask something else in a while."""
-        delay_ns = 1 + round(self._rng.expovariate(1.0) * self._pause_ns)
+        mean_ns = self._pause_ns * (_RESTING if self._world.is_resting else 1)
+        delay_ns = 1 + round(self._rng.expovariate(1.0) * mean_ns)
         self._world.timeline.after(delay_ns, self._ask)
 
     # -- questions -------------------------------------------------------------------

@@ -18,7 +18,7 @@ STORE_MUTATIONS: Final = (
         after="        with self._environment.writing() as transaction:\n"
         "            move_position(transaction, self._meta, job_id, entry.sequence)\n"
         "        self._environment.write(write)\n",
-        seed=9,
+        seed=12,
     ),
     Mutation(
         name="slots-known-before-they-are-there",
@@ -26,7 +26,7 @@ STORE_MUTATIONS: Final = (
         module="queryablestate.store.environment",
         before="            self.slots += opened\n",
         after="                self.slots += opened\n",
-        seed=18,
+        seed=50,
     ),
     Mutation(
         name="expired-rows-answered",

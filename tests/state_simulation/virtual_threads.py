@@ -29,8 +29,11 @@ class VirtualThread:
 
     def __init__(self, action: Callable[[], None]) -> None:
         self._action = action
-        self._turn = threading.Semaphore(0)
-        self._back = threading.Semaphore(0)
+        # Each is held until it is somebody's turn: bare locks hand over fastest.
+        self._turn = threading.Lock()
+        self._back = threading.Lock()
+        self._turn.acquire()
+        self._back.acquire()
         self._failure: BaseException | None = None
         self.is_over = False
         threading.Thread(target=self._run, daemon=True).start()

@@ -23,6 +23,7 @@ from queryablestate.control.job.entry_parts import decode_entry
 from queryablestate.store import copy_reader as store_copy_reader
 from queryablestate.wire.operation_messages import DrainNode, ListRescalings
 from queryablestate.wire.refusals import refusal_of
+from queryablestate.writer import core as writer_core
 from tests.simulation.timeline import MS, Timeline
 from tests.state_simulation.answer_checks import AnswerChecker
 from tests.state_simulation.calls import Call
@@ -85,6 +86,7 @@ _PAGE_DELAY_NS_MAX: Final = 300 * MS
 # Constants of the shipped code that are too large for runs of this size.
 _KEPT: Final = (chains, "ENTRY_KEPT_COUNT")
 _BLOCK: Final = (store_copy_reader, "_BLOCK_ROW_COUNT")
+_GRACE: Final = (writer_core, "_ANSWER_GRACE_NS")
 
 
 @final
@@ -196,6 +198,7 @@ class World:
         self.store_doubt = 0.0
         self.write_began_ns = 0
         self.is_over = False
+        self.is_resting = False
         self.directory = Path()
         self.hosts: list[Host] = []
         self.queries: list[Query] = []
@@ -207,7 +210,7 @@ class World:
                 for state in plan.states
             }
         )
-        self._numbers = itertools.count(1)
+        self.numbers = itertools.count(1)
         self._proxies: list[Proxy] = []
         self._known_leader: Proxy | None = None
         self._jobs: dict[int, str] = {}
@@ -223,9 +226,11 @@ class World:
         root = "/dev/shm" if Path("/dev/shm").is_dir() else None
         self.directory = Path(tempfile.mkdtemp(prefix="state-simulation-", dir=root))
         kept_count, block_count = getattr(*_KEPT), getattr(*_BLOCK)
+        grace_ns = getattr(*_GRACE)
         # Few enough for a run to be long: what is not kept any more must not be needed.
         setattr(*_KEPT, self.scenario.entry_kept_count)
         setattr(*_BLOCK, 2)  # a copy has more than one page
+        setattr(*_GRACE, 200 * MS)
         try:
             with capture_logs() as lines, ExitStack() as resources:
                 self.snapshots.install(resources)
@@ -234,6 +239,7 @@ class World:
         finally:
             setattr(*_KEPT, kept_count)
             setattr(*_BLOCK, block_count)
+            setattr(*_GRACE, grace_ns)
             for host in self.hosts:
                 if host.node is not None:
                     host.node.snapshots.forget()
@@ -272,6 +278,14 @@ class World:
         self.snapshots.check()
         self.counts.update(self.network.counts)
         self.counts.update(self.moves.counts)
+
+    def write(self, plan: QueryPlan, on_new_query: str) -> None:
+        """Have another query write from now on, unless all have stopped."""
+        if self.is_resting:
+            return
+        query = Query(self, plan, on_new_query)
+        self.queries.append(query)
+        query.start()
 
     def _calm_down(self) -> None:
         self.trace("world", "faults stop")
@@ -399,6 +413,7 @@ class World:
             if query.run is not None:
                 query.run.kill()
             query.is_over = True
+        self.is_resting = True
         self.timeline.run_until(self.timeline.now_ns + 10 * _STEP_NS)
         rule = "W3 everything decided is applied once faults have stopped"
         self._await(rule, self._unapplied)
@@ -760,13 +775,13 @@ class World:
                 return node.address
         return None
 
-    def look_at_nodes(self) -> None:
-        """Look at all nodes together: who answers now."""
+    def look_at_nodes(self, stepped: Node | None = None) -> None:
+        """Look at all nodes together: who answers now, after *stepped* has stepped."""
         nodes = (host.node for host in self.hosts if host.node is not None)
         leader = self.leader
         core = None if leader is None else leader.core
         locations = () if core is None else core.locations.values()
-        self.answers.look(nodes, self.names.epoch, locations)
+        self.answers.look(nodes, self.names.epoch, locations, stepped)
 
     # -- small things ------------------------------------------------------------------
 
@@ -777,7 +792,7 @@ class World:
 
     def next_number(self) -> int:
         """Return a number that was not given out before."""
-        return next(self._numbers)
+        return next(self.numbers)
 
     def fails(self, probability: float) -> bool:
         """Return whether something goes wrong that may go wrong now."""

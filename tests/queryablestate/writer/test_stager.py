@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 from attrs import evolve
 
-from nameservice import NS_PER_SECOND, ConfigurationError, LocalProtocolError
+from nameservice import ConfigurationError, LocalProtocolError
 from queryablestate import (
     AccessDeniedError,
     StaleWriterError,
@@ -18,8 +18,6 @@ from queryablestate import (
 )
 from queryablestate.wire.clients import NodeAddress, StateDeclaration
 from queryablestate.wire.node_messages import ChunkRefused, ChunkStaged, StageChunk
-from queryablestate.writer import sending as writer_nodes
-from queryablestate.writer import stager as writer_stager
 from queryablestate.writer.batches import StageMessage, WriteOrigin, WritePlan, WriteRun
 from queryablestate.writer.connections import WriterConnections
 from queryablestate.writer.rows import StateRows
@@ -381,18 +379,16 @@ class TestTrouble:
         assert set(indexes) | set(answered) == set(range(count))
 
     def test_a_machine_that_says_nothing_is_not_waited_for(
-        self, connections: WriterConnections, monkeypatch: pytest.MonkeyPatch
+        self, connections: WriterConnections
     ) -> None:
         """One that is gone refuses no connection; its node may be elsewhere by now."""
-        for module in (writer_nodes, writer_stager):
-            monkeypatch.setattr(module, "OPEN_TIMEOUT_NS", NS_PER_SECOND // 10)
         with socket.create_server(("127.0.0.1", 0)) as mute, staging_node() as node:
             run = write_run([f"tcp://127.0.0.1:{mute.getsockname()[1]}"], [(0,)] * 4)
             with Stager(
                 run,
                 0,
                 connections=connections,
-                limits=LIMITS,
+                limits=evolve(LIMITS, open_timeout_seconds=0.1),
                 find_node=lambda _: node.address,
             ) as stager:
                 stager.add(1, some_rows(10), is_list=False)
@@ -463,7 +459,7 @@ class TestCopies:
                 stager._work(lambda: bool(mortal.chunks))
                 life.close()
                 stager.add(1, some_rows(100), is_list=False)
-                stager._work(lambda: stager._nodes[0].is_given_up)
+                stager._work(lambda: stager._core._nodes[0].is_given_up)
                 stager.add(2, some_rows(50), is_list=False)
                 message = stager.finish()
         assert message.stage.given_up == ("n0",)

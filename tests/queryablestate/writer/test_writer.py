@@ -18,6 +18,7 @@ from queryablestate import (
     CommitTimeoutError,
     StaleWriterError,
     StateUnavailableError,
+    UnknownStateError,
 )
 from queryablestate.client.calls import ProxyConnection
 from queryablestate.schema.schema import (
@@ -565,6 +566,32 @@ class TestCommit:
                 timeout_seconds=TIMEOUT_SECONDS,
             )
 
+    @pytest.mark.proves("W1", "W5")
+    @pytest.mark.parametrize(
+        ("changed", "error"),
+        [
+            ({"state_numbers": (7, 9)}, UnknownStateError),
+            ({"writer_epoch": 9}, StaleWriterError),
+        ],
+    )
+    def test_what_changes_while_tasks_bind_is_told(
+        self,
+        writer: StateWriter,
+        changed: dict[str, object],
+        error: type[Exception],
+    ) -> None:
+        """A state is dropped (W5), or a newer run is bound (W1), between two tasks."""
+        origin = bound_by_a_task(writer).origin
+        other = message(msgspec.structs.replace(origin, **changed), 4)
+        with pytest.raises(error):
+            writer.commit(
+                origin,
+                4,
+                [message(origin, 4), other],
+                is_complete=False,
+                timeout_seconds=TIMEOUT_SECONDS,
+            )
+
     @pytest.mark.proves("W4")
     def test_a_refusal_is_the_error_that_it_is(
         self, writer: StateWriter, proxy: ScriptedProxy
@@ -587,7 +614,7 @@ class TestCommit:
         """A proxy that does not answer is a commit timeout, not a hang (W3)."""
         origin = bound(writer).origin
         proxy.is_silent = True
-        monkeypatch.setattr("queryablestate.writer.writer._ANSWER_GRACE_SECONDS", 0.1)
+        monkeypatch.setattr("queryablestate.writer.core._ANSWER_GRACE_NS", 100_000_000)
         with pytest.raises(CommitTimeoutError) as caught:
             writer.commit(origin, 4, [], is_complete=False, timeout_seconds=0.2)
         assert (caught.value.batch_id, caught.value.is_decided) == (4, False)
