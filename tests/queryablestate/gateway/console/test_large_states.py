@@ -1,4 +1,4 @@
-"""The console over a state with a million keys, some of them odd, in a browser."""
+"""The console in a browser over a million keys, some of them odd, and over 50 nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from queryablestate.gateway import GatewayConfig, GatewayServer
 from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
-from tests.queryablestate.gateway.console.browsing import WAIT_MS, chromium, opened
+from tests.queryablestate.gateway.console.browsing import (
+    WAIT_MS,
+    ColorScheme,
+    chromium,
+    opened,
+)
 
 
 pytestmark = [
@@ -26,6 +31,7 @@ pytestmark = [
 ]
 
 COUNT: Final = 1_000_000
+LOOKS: Final[tuple[tuple[int, ColorScheme], ...]] = ((1_280, "light"), (360, "dark"))
 ODD: Final = (
     "<img src=x onerror='window.isHacked = true'>",
     '"><script>window.isHacked = true</script>',
@@ -79,6 +85,25 @@ def test_it_is_browsed_like_any_other(tmp_path: Path) -> None:
 
         for name in ODD:
             check_odd(page, gateway.url, name)
+
+
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_fifty_nodes_are_on_a_page(width: int, scheme: ColorScheme) -> None:
+    """All of them, with their key groups, and no wider than the window."""
+    with (
+        open_ha_services(f"embedded:fifty-{width}") as ha,
+        LocalStateCluster(ha, nodes=50),
+        GatewayServer(ha, GatewayConfig()) as gateway,
+        chromium() as browser,
+        opened(browser, width=width, scheme=scheme) as page,
+    ):
+        Publisher(ha, "large", {"names": SCHEMA}).write({"names": [("n", 1, None)]})
+        page.goto(f"{gateway.url}/console/nodes")
+        expect(page.locator(".tiles > *")).to_have_count(50)
+        expect(page.locator("tbody tr")).to_have_count(50)
+        assert page.evaluate(
+            "document.documentElement.scrollWidth <= window.innerWidth"
+        )
 
 
 def check_odd(page: Page, url: str, name: str) -> None:
