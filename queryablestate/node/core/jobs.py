@@ -85,6 +85,7 @@ class JobTable:
         self._registration_id = registration_id
         self._entries_waiting_max = entries_waiting_max
         self._retry_ns = retry_ns
+        self._has_left_since = False
         self._jobs = {
             job_id: NodeJob(
                 job_id=job_id,
@@ -191,7 +192,7 @@ class JobTable:
             job.is_incomplete = False
             job.is_void = job.is_unsettled
             if job.job_id not in named:
-                job.leave()
+                self._leave(job)
         for assignment in named.values():
             self.assign(assignment)
 
@@ -200,7 +201,7 @@ class JobTable:
         job = self._job(assignment.job_id)
         job.served = served_job(assignment)
         if not has_part(assignment):
-            job.leave()
+            self._leave(job)
             return
         job.has_part = True
         job.is_missed_coming = True
@@ -217,11 +218,19 @@ class JobTable:
         )
 
     def missed_came(self) -> bool:
-        """Take note that nothing more was missed; return whether that is news."""
+        """
+        Note that nothing more was missed.
+
+        Returns:
+            Whether that is news: something was awaited until now, or is not any more,
+            since the node has left its job.
+        """
         coming = [job for job in self._jobs.values() if job.is_missed_coming]
         for job in coming:
             job.is_missed_coming = False
-        return bool(coming)
+        is_news = self._has_left_since or bool(coming)
+        self._has_left_since = False
+        return is_news
 
     def forget(self, job_id: str) -> None:
         """Know nothing any more of a job; what the store is at counts for nothing."""
@@ -313,6 +322,11 @@ class JobTable:
         return bool(due)
 
     # -- parts ---------------------------------------------------------------------
+
+    def _leave(self, job: NodeJob) -> None:
+        """Wait for nothing of a job that the node has no part in any more."""
+        self._has_left_since |= job.has_part
+        job.leave()
 
     def _job(self, job_id: str) -> NodeJob:
         job = self._jobs.get(job_id)

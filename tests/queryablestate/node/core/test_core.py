@@ -1141,6 +1141,20 @@ class TestAnswering:
         node.applied(batch(8))
         assert isinstance(node.admit(question(version=2)), ServedJob)
 
+    @pytest.mark.proves("Q3", "S3")
+    def test_a_question_by_an_assignment_that_is_over(self, node: Node) -> None:
+        """Q3, S3: it does not wait for what only that assignment needed."""
+        node.serve(assignment(sequence=8))
+        one = question()
+        assert node.admit(one) is Wait.CATCHING_UP
+        asked_at_ns = node.now_ns
+        assert node.defer(one, Wait.CATCHING_UP) == ()
+        job = assignment(version=2, key_groups=())
+        assert node.tell(AssignJob(leader_epoch=EPOCH, job=job))[-1] == heartbeat(2)
+        effects = node.tell(HeartbeatAcknowledged(leader_epoch=EPOCH, number=2))
+        assert effects[0] == AskAgain(asked=asked(one, asked_at_ns))
+        assert code(node.admit(one)) == STALE_ROUTE
+
     @pytest.mark.proves("W7")
     def test_a_reset_is_waited_for(self, node: Node) -> None:
         """W7: from rows that are to be thrown away nothing is answered."""

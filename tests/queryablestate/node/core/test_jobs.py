@@ -484,6 +484,8 @@ class TestLeaving:
         else:
             jobs.table.assign_all([])
         assert jobs.table.unapplied() == ()
+        # That is news, once: what has waited for it is to be looked at.
+        assert jobs.table.missed_came()
         assert not jobs.table.missed_came()
 
     def test_its_failure_is_forgotten(self, jobs: Jobs) -> None:
