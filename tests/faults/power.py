@@ -93,24 +93,24 @@ class UnsyncedDisk:
             draw: Says which of it; all of it every other time.
 
         Returns:
-            How many writes were taken back.
+            How many writes there were, with those that were synced.
         """
         unsynced: dict[Path, list[_Write]] = {}
+        count = 0
         for path, write in self._written():
+            count += write is not None
             if write is None:
                 unsynced.pop(path, None)
             else:
                 unsynced.setdefault(path, []).append(write)
         self._journal.unlink(missing_ok=True)
         is_all = draw.random() < 0.5
-        count = 0
         for writes in unsynced.values():
             # Two writes to one place are lost together, or they might change places.
             lost = {one.offset: is_all or draw.random() < 0.5 for one in writes}
             for one in reversed(writes):
                 if lost[one.offset]:
                     one.take_back()
-                    count += 1
         return count
 
     def _written(self) -> Iterator[tuple[Path, _Write | None]]:

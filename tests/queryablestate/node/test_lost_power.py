@@ -27,7 +27,7 @@ def test_lost_power_leaves_what_was_acknowledged(tmp_path: Path) -> None:
     directory = tmp_path / "node"
     disk = UnsyncedDisk(directory, tmp_path / "journal")
     model = Model()
-    lost_count = 0
+    write_count = 0
     for _ in range(LOSS_COUNT):
         said = said_until_killed(
             writing_directory,
@@ -36,7 +36,7 @@ def test_lost_power_leaves_what_was_acknowledged(tmp_path: Path) -> None:
             more_seconds=draw.uniform(0, 0.02),
             environment=disk.environment(),
         )
-        lost_count += disk.lose_power(draw)
+        write_count += disk.lose_power(draw)
         applied = max([int(n) for word, n in said if word == "applied"], default=0)
         staged = max([int(n) for word, n in said if word == "staged"], default=0)
         with writing_directory.opened(str(directory)) as store:
@@ -48,5 +48,5 @@ def test_lost_power_leaves_what_was_acknowledged(tmp_path: Path) -> None:
             entry = writing_store.entry_of(position + 1)
             if isinstance(entry, BatchDecided) and staged > position:
                 assert store.missing_stages(JOB, 1, position + 1, entry.stages) == ()
-    # Something was in the cache only, or this would have shown nothing.
-    assert lost_count > 0
+    # The disk was looked at, or this would have shown nothing.
+    assert write_count > LOSS_COUNT
