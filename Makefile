@@ -82,9 +82,11 @@ simulate: setup
 	$(if $(SEED),,LODESTAR_HYPOTHESIS_PROFILE=random $(pytest) \
 		--hypothesis-seed=$(HYPOTHESIS_SEED) $(stateful))
 
-# All drills with real processes and real faults; REPORT=FILE also writes the figures.
+# All drills with real processes and real faults; REPORT=FILE also writes the figures,
+# SOAK_SECONDS=N makes the soak shorter.
 drills: setup
-	$(pytest) --timeout 1800 tests/drills $(if $(REPORT),--report $(REPORT))
+	$(pytest) --timeout 1800 tests/drills $(if $(REPORT),--report $(REPORT)) \
+		$(if $(SOAK_SECONDS),--soak-seconds $(SOAK_SECONDS))
 
 # Write the golden traces anew; commit a changed one only if you can say why.
 traces: setup

@@ -2,6 +2,7 @@
 Drills: real processes and real faults, each with a report of what it found.
 
 The reports are printed after the tests; ``--report FILE`` also writes them as JSON.
+``--soak-seconds N`` makes the soak shorter.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -22,14 +23,33 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 
+SOAK_SECONDS: Final = 1200.0
+
 _reports = pytest.StashKey[list[Report]]()
 _numbers = itertools.count(1)
 _before = pytest.StashKey[dict[str, object]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Offer ``--report``, wherever this directory is named on the command line."""
+    """Offer what drills take, wherever this directory is on the command line."""
     parser.addoption("--report", metavar="FILE", help="write the drills' figures here")
+    parser.addoption(
+        "--soak-seconds",
+        metavar="N",
+        type=float,
+        default=SOAK_SECONDS,
+        help="how long the soak takes (default: %(default)s)",
+    )
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Give the soak as much time as it takes, and as much again for what is killed."""
+    seconds = config.getoption("--soak-seconds", default=SOAK_SECONDS)
+    for item in items:
+        if "soak_seconds" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(2 * seconds + 900))
 
 
 @pytest.fixture
@@ -82,6 +102,12 @@ def pytest_terminal_summary(
             "drills": [made.to_json() for made in reports],
         }
         Path(path).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def soak_seconds(request: pytest.FixtureRequest) -> float:
+    """How long the soak takes."""
+    return float(request.config.getoption("--soak-seconds", default=SOAK_SECONDS))
 
 
 @pytest.fixture

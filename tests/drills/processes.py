@@ -191,14 +191,14 @@ class Process:
         assert exit_code == 0, self._log()
         self._wait_for_end()
 
-    def end(self) -> None:
+    def end(self, timeout_seconds: float = _END_TIMEOUT_SECONDS) -> None:
         """Have it leave cleanly by closing its input, and wait until it has."""
         assert self._process.stdin is not None
         assert not self._is_paused
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
-            self._process.wait(_END_TIMEOUT_SECONDS)
+            self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"it did not leave; {self._log()}") from None

@@ -74,6 +74,7 @@ class PeerSettings:
         job_id: What is asked, or written without a right.
         deadline_seconds: Of each question.
         pause_seconds: Between two questions of who behaves.
+        is_direct: Whether nodes are asked without the proxy.
     """
 
     services: dict[str, Any]
@@ -82,6 +83,12 @@ class PeerSettings:
     job_id: str = BULK
     deadline_seconds: float = 10.0
     pause_seconds: float = 0.02
+    is_direct: bool = True
+
+    @property
+    def name(self) -> str:
+        """Return who it is among those who behave."""
+        return f"{self.job_id} {'direct' if self.is_direct else 'by proxy'}"
 
 
 def bulk_schema() -> StateSchema:
@@ -111,7 +118,7 @@ def _say(line: Mapping[str, object]) -> None:
 
 def read(settings: PeerSettings, is_over: threading.Event) -> None:
     """Ask for rows of one key group, or for a list, and tell what came of it."""
-    drawn = random.Random(settings.job_id)
+    drawn = random.Random(settings.name)
     groups = sorted(keys_by_group().items())
     log_groups = {key: group for group, keys in groups for key in keys}
     with _client(settings) as client:
@@ -151,7 +158,7 @@ def read(settings: PeerSettings, is_over: threading.Event) -> None:
             answered_us = time.time_ns() // 1_000
             _say(
                 {
-                    "client": settings.job_id,
+                    "client": settings.name,
                     "state_name": LOG if manner == "get_list" else ROWS,
                     "node_id": group,
                     "question": manner,
@@ -173,6 +180,7 @@ def _client(settings: PeerSettings) -> QueryableStateClient:
         HAConfig(**settings.services),
         settings.token,
         deadline_seconds=settings.deadline_seconds,
+        direct=settings.is_direct,
     )
 
 
@@ -217,10 +225,14 @@ def count(settings: PeerSettings, is_over: threading.Event) -> None:
 
 
 def scan(settings: PeerSettings, is_over: threading.Event) -> None:
-    """Read all rows."""
-    _in_threads(
-        settings, is_over, lambda client: sum(1 for _ in client.scan(BULK, BULK))
-    )
+    """Read all rows, or as many as there is time for at the end."""
+
+    def read_all(client: QueryableStateClient) -> None:
+        for _ in client.scan(BULK, BULK):
+            if is_over.is_set():
+                return
+
+    _in_threads(settings, is_over, read_all)
 
 
 def park(settings: PeerSettings, is_over: threading.Event) -> None:

@@ -1,10 +1,11 @@
 """
 Twenty minutes of everything at once: three jobs, greedy callers, kills and stops.
 
-``LODESTAR_SOAK_SECONDS`` makes it shorter.  It has three parts.  At *rest* three jobs
-are written and read, and nothing else happens.  Then greedy callers of every kind come,
-and stay; *rounds* kill and stop each process in turn, with a quiet moment before each.
-At the *end* nothing is killed any more, and what processes hold must not grow.
+``--soak-seconds N`` makes it shorter.  It has three parts.  At *rest* three jobs are
+written, and read by two readers each, of which one asks nodes and the other the proxy;
+nothing else happens.  Then greedy callers of every kind come, and stay; *rounds* kill
+and stop each process in turn, drivers among them, with a quiet moment before each.  At
+the *end* nothing is killed any more, and what processes hold must not grow.
 """
 
 from __future__ import annotations
@@ -49,13 +50,14 @@ if TYPE_CHECKING:
     from tests.drills.reporting import Report
 
 
-SOAK_SECONDS: Final = float(os.environ.get("LODESTAR_SOAK_SECONDS", "1200"))
 REST_SHARE: Final = 0.12
 END_SHARE: Final = 0.28
 QUIET_SECONDS: Final = 5.0
 STOPPED_SECONDS: Final = 5.0
 SAMPLE_SECONDS: Final = 0.5
 RECOVERY_SECONDS: Final = 120.0
+# In which a greedy caller is answered what it has asked last, on a busy machine.
+ANSWERED_SECONDS: Final = 60.0
 DRIVER_PAUSE_SECONDS: Final = 0.25
 
 P99_FACTOR_MAX: Final = 3.0
@@ -68,6 +70,15 @@ JOBS: Final = ("job-1", "job-2", "job-3")
 OPERATOR: Final = "operator"
 GOOD: Final = "good"
 GREEDY_CALLER: Final = "greedy"
+# What shows that a greedy caller has asked what it is there to ask.
+COMES_OF_IT: Final = {
+    "asks for 10,000 keys at once": "answered",
+    "counts": "answered",
+    "scans": "answered",
+    "waits for batches to come": "DeadlineExceededError",
+    "writes and reads 10 MB values": "answered",
+    "writes without rights": "AccessDeniedError",
+}
 ERRORS_ALLOWED: Final = (
     "DeadlineExceededError",
     "NoLeaderError",
@@ -146,7 +157,15 @@ def proxy_tables() -> str:
     )
 
 
-def peer(config: HAConfig, directory: Path, token: str, kind: str, job: str) -> Process:
+def peer(
+    config: HAConfig,
+    directory: Path,
+    token: str,
+    kind: str,
+    job: str,
+    *,
+    is_direct: bool = True,
+) -> Process:
     """Start one that asks."""
     settings = PeerSettings(
         services={
@@ -156,8 +175,9 @@ def peer(config: HAConfig, directory: Path, token: str, kind: str, job: str) -> 
         token=token,
         kind=kind,
         job_id=job,
+        is_direct=is_direct,
     )
-    name = f"{kind}-{job}".replace(" ", "-").replace(",", "")
+    name = f"{kind}-{settings.name}".replace(" ", "-").replace(",", "")
     command = ["-m", "tests.drills.soak_peers", json.dumps(asdict(settings))]
     return Process([sys.executable, *command], log_file=directory / f"{name}.log")
 
@@ -204,6 +224,9 @@ class Soak:
         self.outages: list[Outage] = []
         self.recovered_seconds: list[float] = []
         self._disturbances: Sequence[tuple[str, Callable[[], None]]] = (
+            ("SIGKILL of a driver", self._kill_driver),
+            ("SIGSTOP of a driver", self._stop_driver),
+            ("SIGKILL of the waiting proxy", self._kill_waiting_proxy),
             ("SIGKILL of a node", self._kill_node),
             ("SIGSTOP of a node", self._stop_node),
             ("SIGKILL of the leading proxy", self._kill_proxy),
@@ -256,10 +279,7 @@ class Soak:
         node.start()
 
     def _stop_node(self) -> None:
-        process = self._processes.nodes[self._node_id()].process
-        process.pause()
-        threading.Event().wait(STOPPED_SECONDS)
-        process.resume()
+        _stop(self._processes.nodes[self._node_id()].process)
 
     def _kill_proxy(self) -> None:
         leader = self._processes.leader()
@@ -267,19 +287,38 @@ class Soak:
         leader.start()
 
     def _stop_proxy(self) -> None:
-        process = self._processes.leader().process
-        process.pause()
-        threading.Event().wait(STOPPED_SECONDS)
-        process.resume()
+        _stop(self._processes.leader().process)
 
     def _kill_server(self) -> None:
         self._processes.server.restart()
 
     def _stop_server(self) -> None:
-        process = self._processes.server.process
-        process.pause()
-        threading.Event().wait(STOPPED_SECONDS)
-        process.resume()
+        _stop(self._processes.server.process)
+
+    def _driver(self) -> Driver:
+        jobs = sorted(self._drivers)
+        return self._drivers[jobs[self._round // len(self._disturbances) % len(jobs)]]
+
+    def _kill_driver(self) -> None:
+        driver = self._driver()
+        driver.kill()
+        driver.start()
+
+    def _stop_driver(self) -> None:
+        _stop(self._driver().process)
+
+    def _kill_waiting_proxy(self) -> None:
+        leader = self._processes.leader()
+        (waiting,) = (one for one in self._processes.proxies if one is not leader)
+        waiting.kill()
+        waiting.start()
+
+
+def _stop(process: Process) -> None:
+    """Stop a process for a while."""
+    process.pause()
+    threading.Event().wait(STOPPED_SECONDS)
+    process.resume()
 
 
 def _is_answered_since(lines: Sequence[str], since_ns: int) -> bool:
@@ -291,9 +330,10 @@ def _is_answered_since(lines: Sequence[str], since_ns: int) -> bool:
 
 @pytest.mark.proves("B1", "B2", "B4", "C1", "Q1", "Q3", "S4", "W1", "W3", "W4")
 @pytest.mark.drill
-@pytest.mark.timeout(SOAK_SECONDS + 900)
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at what Linux tells")
-def test_nothing_is_wrong_lost_or_growing(tmp_path: Path, report: Report) -> None:
+def test_nothing_is_wrong_lost_or_growing(
+    tmp_path: Path, report: Report, soak_seconds: float
+) -> None:
     """No wrong answer, no lost batch, no leak: three jobs, greedy callers, kills."""
     token_file = tmp_path / "operator.token"
     token_file.touch(mode=0o600)
@@ -328,8 +368,11 @@ def test_nothing_is_wrong_lost_or_growing(tmp_path: Path, report: Report) -> Non
         for driver in drivers.values():
             driver.wait_for("acknowledged")
         readers = [
-            resources.enter_context(peer(config, tmp_path, GOOD, READER, job))
+            resources.enter_context(
+                peer(config, tmp_path, GOOD, READER, job, is_direct=is_direct)
+            )
             for job in JOBS
+            for is_direct in (True, False)
         ]
         operations = resources.enter_context(StateOperations(config, OPERATOR))
         soak = Soak(processes, drivers, readers, operations)
@@ -341,8 +384,8 @@ def test_nothing_is_wrong_lost_or_growing(tmp_path: Path, report: Report) -> Non
 
         pause = threading.Event()  # is never set: it waits
         began_ns = now_ns()
-        until = time.monotonic() + (1 - END_SHARE) * SOAK_SECONDS
-        pause.wait(REST_SHARE * SOAK_SECONDS)
+        until = time.monotonic() + (1 - END_SHARE) * soak_seconds
+        pause.wait(REST_SHARE * soak_seconds)
         rest = (began_ns, now_ns())
         at_rest = dict(sampler.samples[-1][1])
         greedy = {
@@ -359,15 +402,15 @@ def test_nothing_is_wrong_lost_or_growing(tmp_path: Path, report: Report) -> Non
             quiet.append((quiet_ns, now_ns()))
             soak.disturb()
         # What was restarted last fills what it keeps.
-        pause.wait(min(60.0, 0.2 * END_SHARE * SOAK_SECONDS))
+        pause.wait(min(60.0, 0.2 * END_SHARE * soak_seconds))
         end_ns = now_ns()
-        pause.wait(0.8 * END_SHARE * SOAK_SECONDS)
+        pause.wait(0.8 * END_SHARE * soak_seconds)
         quiet.append((end_ns, now_ns()))
         grown = sampler.growth(end_ns)
 
         tallies = {}
         for kind, process in greedy.items():
-            process.end()
+            process.end(ANSWERED_SECONDS)
             tallies[kind] = json.loads(process.lines[-1])
         for reader in readers:
             reader.end()
@@ -383,7 +426,7 @@ def test_nothing_is_wrong_lost_or_growing(tmp_path: Path, report: Report) -> Non
     )
     batch_count = sum(driver.batch_id_last + 1 for driver in drivers.values())
     report.say(
-        f"{SOAK_SECONDS:.0f} s, load {load_before:.1f} before: {dict(soak.done)}; "
+        f"{soak_seconds:.0f} s, load {load_before:.1f} before: {dict(soak.done)}; "
         f"{batch_count:,} batches of {len(JOBS)} jobs, none lost, none applied twice; "
         f"commits that were tried again: {dict(failed)}",
         batches=batch_count,
@@ -398,16 +441,21 @@ def test_nothing_is_wrong_lost_or_growing(tmp_path: Path, report: Report) -> Non
         soak.recovered_seconds,
     )
     answers = answers_of(readers)
-    rest_seconds = p99_seconds(answers, [rest])
-    quiet_seconds = p99_seconds(answers, quiet)
-    factor = quiet_seconds / rest_seconds
-    report.say(
-        f"p99 of well-behaved readers: {1e3 * rest_seconds:.1f} ms at rest, "
-        f"{1e3 * quiet_seconds:.1f} ms beside greedy ones with nothing killed: "
-        f"{factor:.1f} times (bound: {P99_FACTOR_MAX:.0f})",
-        p99_rest_seconds=rest_seconds,
-        p99_greedy_seconds=quiet_seconds,
-    )
+    factors = []
+    for way in ("direct", "by proxy"):
+        by_way = [one for one in answers if one.client.endswith(way)]
+        rest_seconds = p99_seconds(by_way, [rest])
+        quiet_seconds = p99_seconds(by_way, quiet)
+        factors.append(quiet_seconds / rest_seconds)
+        report.say(
+            f"p99 of well-behaved readers, {way}: {1e3 * rest_seconds:.1f} ms at rest, "
+            f"{1e3 * quiet_seconds:.1f} ms beside greedy ones with nothing killed: "
+            f"{factors[-1]:.1f} times (bound: {P99_FACTOR_MAX:.0f})",
+            **{
+                f"p99_rest_seconds ({way})": rest_seconds,
+                f"p99_greedy_seconds ({way})": quiet_seconds,
+            },
+        )
     last = sampler.samples[-1][1]
     report.say(
         "memory at rest, at the end, and growth from the first to the last third of "
@@ -427,7 +475,7 @@ def test_nothing_is_wrong_lost_or_growing(tmp_path: Path, report: Report) -> Non
         files_growth={name: one[1] for name, one in grown.items()},
     )
     for job_id, driver in drivers.items():
-        own = [one for one in answers if one.client == job_id]
+        own = [one for one in answers if one.client.startswith(f"{job_id} ")]
         report.check_answers(
             judge(
                 own,
@@ -437,8 +485,10 @@ def test_nothing_is_wrong_lost_or_growing(tmp_path: Path, report: Report) -> Non
             )
         )
     assert "taken" not in tallies["writes without rights"]
+    for kind, told in COMES_OF_IT.items():
+        assert tallies[kind].get(told), (kind, tallies[kind])
     assert not tallies["writes and reads 10 MB values"].get("torn")
     assert max(memory for memory, _ in grown.values()) < GROWTH_SIZE_BYTES_MAX
     assert max(files for _, files in grown.values()) < FILES_GROWTH_MAX
     if load_before < (os.cpu_count() or 1) / 4:  # else it is others that one waits for
-        assert factor <= P99_FACTOR_MAX
+        assert max(factors) <= P99_FACTOR_MAX
