@@ -221,6 +221,15 @@ class Scenario:
     fault_weights: tuple[int, ...]
     takes_snapshots: bool
 
+    @property
+    def has_slow_changes(self) -> bool:
+        """Return whether a change of the control plane may take a second."""
+        count_max = self.commit_limits.operation_count_max
+        return self.leader_store_ns >= _SLOW_NS and count_max <= _FEW_OPERATIONS
+
+
+_SLOW_NS: Final = 40 * MS
+_FEW_OPERATIONS: Final = 5
 
 _UPSERT: Final = StatePlan(state_name="upsert", kind="value", has_deletes=True)
 _APPEND: Final = StatePlan(state_name="append", kind="list")
