@@ -8,6 +8,9 @@ over loopback TCP, values of 100 characters.
     client in this process and to an endpoint of starlette that answers as many bytes
     and does nothing, served by uvicorn with the same parser.  Rounds alternate.  Bad: a
     median above twice the sum of the other two.
+*   The same over 64 connections at once, with Debian's ``wrk``, next to the endpoint
+    that does nothing.  Bad: an answer that is no 200.  Where ``wrk`` is missing, this
+    part says so.
 *   1,000 watchers of one key, and of a key each: how long after a batch has become
     visible until each has its event.  Bad: above a second for the last one.
 """
@@ -17,7 +20,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import random
+import re
 import selectors
+import shutil
 import socket
 import subprocess
 import sys
@@ -37,6 +42,9 @@ if TYPE_CHECKING:
 _KEY_COUNT: Final = 10_000
 _ROUND_COUNT: Final = 10
 _ASKED_PER_ROUND: Final = 200
+_CONNECTION_COUNT: Final = 64
+_LOAD_SECONDS: Final = 5
+_LOAD_ROUND_COUNT: Final = 3
 _WATCHER_COUNT: Final = 1_000
 _BATCH_COUNT: Final = 5
 _VALUE: Final = "v" * 100
@@ -73,6 +81,7 @@ def run() -> None:
         limits = ("--watch-count-per-caller-max", str(2 * _WATCHER_COUNT))
         with _serving(*gateway, *limits) as url, _serving("-c", _BARE) as bare:
             figures = _single(cluster.url, url, bare, keys)
+            figures += _many_at_once(url, bare, keys[0])
             figures += _watchers("one key", cluster, url, keys[:1] * _WATCHER_COUNT)
             figures += _watchers("a key each", cluster, url, keys[:_WATCHER_COUNT])
     report("gateway", figures)
@@ -108,6 +117,43 @@ def _single(cluster_url: str, url: str, bare: str, keys: Sequence[str]) -> list[
     found = [figure(names[name], "us", values) for name, values in times.items()]
     share = found[2].median / (found[0].median + found[1].median)
     return [*found, figure("its share of the other two", "x", [share])]
+
+
+def _many_at_once(url: str, bare: str, key: str) -> list[Figure]:
+    """Return how many requests are answered in a second, by turns."""
+    if shutil.which("wrk") is None:
+        print("many at once: not measured, wrk is not installed (Debian: wrk)")
+        return []
+    endpoints = {
+        "starlette endpoint that does nothing": f"{bare}/keys/{key}",
+        "GET of a key at the gateway": f"{url}{_PATH}/{key}",
+    }
+    rates: dict[str, list[float]] = {name: [] for name in endpoints}
+    for _ in range(_LOAD_ROUND_COUNT):
+        for name, endpoint in endpoints.items():
+            rates[name].append(_load(endpoint))
+    return [
+        figure(f"{name}, {_CONNECTION_COUNT} connections", "requests/s", values)
+        for name, values in rates.items()
+    ]
+
+
+def _load(endpoint: str) -> float:
+    """Return how many requests ``wrk`` has answered in a second."""
+    done = subprocess.run(
+        [
+            *("wrk", "--threads", "1", "--connections", str(_CONNECTION_COUNT)),
+            *("--duration", f"{_LOAD_SECONDS}s", endpoint),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=10 * _LOAD_SECONDS,
+    )
+    assert "Non-2xx" not in done.stdout, done.stdout
+    rate = re.search(r"Requests/sec:\s+([0-9.]+)", done.stdout)
+    assert rate is not None, done.stdout
+    return float(rate[1])
 
 
 def _watchers(

@@ -203,8 +203,11 @@ class TestE5Sessions:
         self, harness: Harness
     ) -> None:
         """E5: with "clear" a suspension is told: the same id and epoch come back."""
+        # A confirmation that the cut keeps waiting keeps the news waiting, too: the
+        # session has to outlast both.
+        settings = SUSPENDING | {"session_timeout_seconds": 15.0}
         leader = Candidate(
-            harness.open(cuttable=True, **SUSPENDING, on_suspended="clear"), "a:1"
+            harness.open(cuttable=True, **settings, on_suspended="clear"), "a:1"
         )
         session = leader.wait_for_confirm()
         follower = Candidate(harness.open(), "b:1")
