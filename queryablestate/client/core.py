@@ -50,6 +50,7 @@ when `next_deadline_ns` is reached.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final, assert_never, final
 
 from attrs import evolve, field, frozen, validators
@@ -105,6 +106,8 @@ from queryablestate.wire.refusals import (
 
 __all__ = ["QueryConfig", "QueryCore", "reading_config"]
 
+_CALL_FLIGHT_COUNT_MAX: Final = 500
+"""Half of what a proxy keeps for a client that does not read: it drops no answer."""
 _CLOSED: Final = "this client is closed: make a new one"
 _OVERLOADED: Final = "did-not-happen"
 _TRANSIENT: Final = frozenset({_OVERLOADED, "may-have-happened"})
@@ -249,8 +252,9 @@ class QueryCore:
         if self._keys.is_busy:
             due_ns = min(due_ns, self._keys.due_ns())
         due_ns = min(due_ns, self._pages.due_ns())
-        for call in self._calls:
-            due_ns = min(due_ns, call.hold_until_ns)
+        if len(self._call_flights) < _CALL_FLIGHT_COUNT_MAX:
+            for call in self._calls:
+                due_ns = min(due_ns, call.hold_until_ns)
         return due_ns
 
     def check_invariants(self) -> None:
@@ -552,7 +556,9 @@ class QueryCore:
         secret = self._session.secret
         assert secret is not None
         now_ns = self._outbox.now_ns
-        for call in [c for c in self._calls if c.hold_until_ns <= now_ns]:
+        room = _CALL_FLIGHT_COUNT_MAX - len(self._call_flights)
+        ready = (call for call in self._calls if call.hold_until_ns <= now_ns)
+        for call in list(islice(ready, max(room, 0))):
             del self._calls[call]
             number = self._outbox.next_number()
             message = call.build(number, secret)

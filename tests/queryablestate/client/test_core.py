@@ -1678,6 +1678,23 @@ class TestCalls:
         talk.say(JobsListed(request_id=number_of(again), job_ids=()))
         assert talk.done == [call]
 
+    @pytest.mark.proves("B1")
+    def test_no_more_are_under_way_than_a_proxy_keeps_answers_for(self) -> None:
+        """B1: it drops what a client leaves unread: 3 of 1,000 were never answered."""
+        talk = Conversation()
+        calls = [talk.call(self.jobs) for _ in range(1_200)]
+        under_way = list(talk.begin(*calls))
+        assert len(under_way) == 500
+        due_ns = talk.core.next_deadline_ns()
+        assert due_ns is not None
+        assert due_ns > talk.now_ns, "what waits for room is not looked at all the time"
+        while under_way:
+            sent = under_way.pop(0)
+            reply = JobsListed(request_id=number_of(sent), job_ids=())
+            under_way += talk.say(reply)
+            assert len(under_way) <= 500
+        assert talk.done == calls
+
     def test_a_refusal_is_its_error(self) -> None:
         """What the proxy refuses is raised."""
         talk = Conversation()
