@@ -22,6 +22,7 @@ _NAMES = (
     "state_move",
     "large_batch",
     "sql",
+    "standby",
 )
 
 
