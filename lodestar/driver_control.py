@@ -64,18 +64,18 @@ class DriverWatch:
         self._start_count = 0
 
     def started(self) -> None:
-        """Take note that a driver was started."""
+        """Record that a driver was started."""
         with self._lock:
             self._state, self._epoch = _STARTING, 0
             self._start_count += 1
 
     def ended(self) -> None:
-        """Take note that it has ended."""
+        """Record that it has ended."""
         with self._lock:
             self._state, self._epoch = _ENDED, 0
 
     def told(self, line: bytes) -> None:
-        """Take note of what it says; what is not understood changes nothing."""
+        """Record what it says; what is not understood changes nothing."""
         try:
             told = json.loads(line)
             state, epoch = str(told["state"]), int(told["epoch"] or 0)

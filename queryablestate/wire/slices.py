@@ -3,8 +3,8 @@ Large payloads, made in slices; pure.
 
 What copies many megabytes in one call holds the interpreter's lock as long as that
 takes, and every other thread of the process waits: 15 MB take three to four
-milliseconds.  Here each call copies a slice of a fraction of a millisecond, and whoever
-drives the steps may let others go first in between.
+milliseconds.  Here each call copies a slice of a fraction of a millisecond, and what
+drives the steps may yield to others in between.
 """
 
 from __future__ import annotations

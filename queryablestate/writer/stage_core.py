@@ -444,7 +444,7 @@ class StageCore:
         self._effects.append(OpenLink(node.index, node.address))
 
     def _drop_link(self, node: NodeSending) -> None:
-        """Take note that no connection is there; what was not answered goes again."""
+        """Record that there is no connection; what was not answered is sent again."""
         node.link = LinkState.NONE
         node.waiting.extendleft(reversed(node.unanswered.values()))
         node.unanswered.clear()

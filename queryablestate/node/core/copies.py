@@ -248,7 +248,7 @@ class JobCopies:
             fetch.sequence = event.sequence
 
     def finished(self, event: CopyFinished, *, now_ns: int) -> int:
-        """Take note of how a `FinishCopy` ended; return how many are complete now."""
+        """Record how a `FinishCopy` ended; return how many are complete now."""
         if self._finishing_id != event.fetch_id:
             return 0
         self._finishing_id = None
