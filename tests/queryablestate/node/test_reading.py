@@ -173,11 +173,12 @@ class TestSlices:
         """B2: whatever has been asked for before."""
         reads.hold()
         for _ in range(5):
-            reads.begin("greedy", pauses=20)
+            reads.begin("greedy", pauses=10_000)
         reads.begin("modest", pauses=1)
         reads.go.set()
-        told = [reads.next()[0] for _ in range(2)]
-        assert told == [1, 7]
+        # The one that held the thread used its share up, and may be told last.
+        told = {reads.next()[0] for _ in range(2)}
+        assert told == {1, 7}
         assert reads.slices.index(7) <= 1
 
     def test_a_snapshot_is_kept_between_slices(
