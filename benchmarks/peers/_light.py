@@ -26,6 +26,7 @@ from leaderserver import codec
 from leaderserver.client.core.core import ClientConfig, ClientCore
 from leaderserver.client.core.events import (
     AnnounceSession,
+    BroadcastsReached,
     ClientEvent,
     DeliverToRetriever,
     LinkClosed,
@@ -138,7 +139,7 @@ class _Session:
     def _publisher_event(self, event: ConnectionEvent) -> None:
         if isinstance(event, HandshakeSucceeded) and self._is_open:
             # What was published before now was not heard: the core asks.
-            self.step(LinkOpened())
+            self.step(BroadcastsReached())
 
     def step(self, event: ClientEvent) -> None:
         """Take one step, and do what it says."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never, fina
 from leaderserver.client.core.core import ClientCore
 from leaderserver.client.core.events import (
     AnnounceSession,
+    BroadcastsReached,
     CallAsked,
     ClientEffect,
     ClientEvent,
@@ -416,6 +417,10 @@ class LeaderClient:
         """Record that messages can flow."""
         self._step(LinkOpened())
         self._wake_store_watchers(None)  # a notice may have gone with the connection
+
+    def broadcasts_reached(self) -> None:
+        """Record that broadcasts are heard from now on."""
+        self._step(BroadcastsReached())
 
     def closed(self) -> None:
         """Record that the connection closed."""

@@ -340,7 +340,7 @@ class SocketLink:
                 if self._is_open:
                     # What was published before now was not heard.  The core sends a
                     # heartbeat, whose answer tells what changed meanwhile.
-                    self._client.opened()
+                    self._client.broadcasts_reached()
             case ConnectFailed() | ConnectionOpened():
                 self._republish_due_ns = None
             case HandshakeFailed(is_final=True):

@@ -62,6 +62,7 @@ from leaderserver.server.core.state_budget import StateBudget
 from leaderserver.server.core.state_cost import NO_ROOM
 from leaderserver.server.core.subscriptions import Subscriptions
 from leaderserver.server.core.turn import Turn
+from leaderserver.server.decision_news import DecisionNews
 from leaderserver.server.election_steps import ElectionSteps
 from leaderserver.server.operators import Operators
 from leaderserver.server.store_requests import StoreRequests
@@ -78,6 +79,7 @@ class Requests:
 
     Args:
         core: The election, to be read.
+        news: Tells who asked too early.
         steps: How it goes on.
         clients: Where clients are reached.
         subscriptions: Who hears of which component.
@@ -91,6 +93,7 @@ class Requests:
         self,
         core: ElectionCore,
         *,
+        news: DecisionNews,
         steps: ElectionSteps,
         clients: ClientTable,
         subscriptions: Subscriptions,
@@ -100,6 +103,7 @@ class Requests:
         operators: Operators,
     ) -> None:
         self._core = core
+        self._news = news
         self._steps = steps
         self._clients = clients
         self._subscriptions = subscriptions
@@ -342,6 +346,8 @@ class Requests:
                 turn,
             )
             return
+        if self._core.is_undecided:
+            self._news.wait(client, turn)
         publication = self._core.publication(body.component_id)
         if (
             body.epoch_seen

@@ -20,6 +20,7 @@ Its parts, of which each knows only those below it:
 
 ===============  =====================================================================
 `Batches`        what waits until the requests that arrived with it are taken
+`DecisionNews`   who is told, once, that the server is decided
 `Requests`       what sessions ask for: rights, limits, registrations, subscriptions
 `Operators`      what operators ask for, and what they are shown
 `ElectionSteps`  the election goes on; its effects become messages, epochs are recorded
@@ -62,6 +63,7 @@ from leaderserver.server.core.state_cost import state_cost_bytes
 from leaderserver.server.core.storage_queue import StorageQueue
 from leaderserver.server.core.subscriptions import Subscriptions
 from leaderserver.server.core.turn import Outgoing, Send, Turn
+from leaderserver.server.decision_news import DecisionNews
 from leaderserver.server.election_steps import ElectionSteps
 from leaderserver.server.greeting import Greeting
 from leaderserver.server.operators import Operators
@@ -175,8 +177,10 @@ class LeaderService:
             queue=self._storage_queue,
             now_ns=now_ns,
         )
+        self._news = DecisionNews(self._core, self._clients)
         self._requests = Requests(
             self._core,
+            news=self._news,
             steps=self._steps,
             clients=self._clients,
             subscriptions=self._subscriptions,
@@ -207,6 +211,8 @@ class LeaderService:
     def next_deadline_ns(self) -> int | None:
         """Return when `advance` must be called, or None if it need not be."""
         waits_since_ns = self._batches.first_arrived_ns
+        if waits_since_ns is None:
+            waits_since_ns = self._news.due_ns
         if waits_since_ns is not None:
             return waits_since_ns
         return self._core.next_deadline_ns()
@@ -226,6 +232,7 @@ class LeaderService:
         turn = Turn(now_ns=now_ns)
         self._steps.step(TimePassed(), turn)
         self._batches.take_next(turn)
+        self._news.tell_some(turn)
         return turn.outgoing
 
     def connection_closed(

@@ -53,6 +53,7 @@ from leaderserver.client.core.contact import ServerContact
 from leaderserver.client.core.contenders import ClientContenders
 from leaderserver.client.core.events import (
     AnnounceSession,
+    BroadcastsReached,
     CallAsked,
     ClientEffect,
     ClientEvent,
@@ -194,6 +195,7 @@ class ClientCore:
         self._nonce = b""
         self._hello_ns: int | None = None
         self._hello_due_ns = now_ns
+        self._hello_retry_ns = 0
         self._is_link_open = False
         self._session: _ClientSession | None = None
         self._contact = ServerContact(
@@ -209,6 +211,7 @@ class ClientCore:
         self._watch = ServerWatch()
         self._heartbeat_due_ns = now_ns
         self._settling_until_ns = now_ns
+        self._settling_interval_ns = 0
         self._is_closing = False
         self._renew_nonce()
 
@@ -222,12 +225,10 @@ class ClientCore:
     @property
     def heartbeat_interval_ns(self) -> int:
         """Return how often heartbeats are sent now."""
-        if (
-            len(self._contenders)
-            or self._outbox.now_ns < self._settling_until_ns
-            or self._outbox.exchanges.has_parked
-        ):
+        if len(self._contenders):
             return self._outbox.lease_ns // RETRY_DIVISOR
+        if self._outbox.now_ns < self._settling_until_ns:
+            return self._settling_interval_ns
         return self._outbox.session_timeout_ns // 3
 
     def holder(self, contender_id: str) -> HolderCore:
@@ -261,6 +262,10 @@ class ClientCore:
                 self._link_opened()
             case LinkClosed():
                 self._link_closed()
+            case BroadcastsReached():
+                if now_ns >= self._settling_until_ns:
+                    self._settle()
+                self._heartbeat_due_ns = now_ns
             case MessageReceived(message=message):
                 self._take(message)
             case SendFailed(number=number, error=error):
@@ -321,10 +326,12 @@ class ClientCore:
         self._nonce = digest.digest()
         self._hello_ns = None
         self._hello_due_ns = self._outbox.now_ns
+        self._hello_retry_ns = self._outbox.lease_ns // RETRY_DIVISOR
 
     def _link_opened(self) -> None:
         self._is_link_open = True
         self._hello_due_ns = self._outbox.now_ns
+        self._hello_retry_ns = self._outbox.lease_ns // RETRY_DIVISOR
         self._heartbeat_due_ns = self._outbox.now_ns
         self._outbox.exchanges.hurry(now_ns=self._outbox.now_ns)
 
@@ -469,8 +476,12 @@ class ClientCore:
 
         A subscription takes its time to reach the server's broadcast socket, and what
         is published meanwhile is not heard; the answers to these heartbeats tell.
+        Each comes after twice the time of the one before.  What was missed is noticed
+        after twice the time that the subscription took, and thousands of clients that
+        come back at once leave the server time to answer.
         """
         interval_ns = self._outbox.lease_ns // RETRY_DIVISOR
+        self._settling_interval_ns = interval_ns
         self._settling_until_ns = self._outbox.now_ns + 2 * self._outbox.lease_ns
         self._heartbeat_due_ns = min(
             self._heartbeat_due_ns, self._outbox.now_ns + interval_ns
@@ -486,6 +497,7 @@ class ClientCore:
             session.sent.popleft()
         session.sent.append((number, now_ns))
         self._heartbeat_due_ns = now_ns + self.heartbeat_interval_ns
+        self._settling_interval_ns *= 2
 
     def _take_acknowledgement(self, number: int, body: AcknowledgedHeartbeat) -> None:
         session = self._session
@@ -541,7 +553,12 @@ class ClientCore:
             client=config.client,
         )
         self._outbox.emit(SendMessage(message=hello))
-        self._hello_due_ns = now_ns + self._outbox.lease_ns // RETRY_DIVISOR
+        self._hello_due_ns = now_ns + self._hello_retry_ns
+        if not len(self._contenders):
+            # What claims nothing can wait: thousands may greet a server at once.
+            self._hello_retry_ns = min(
+                2 * self._hello_retry_ns, 2 * self._outbox.lease_ns
+            )
 
     def _send(self, session: _ClientSession, body: RequestBody) -> int:
         self._number += 1

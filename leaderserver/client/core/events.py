@@ -21,6 +21,7 @@ from retrieval.core import RetrieverEvent
 
 __all__ = [
     "AnnounceSession",
+    "BroadcastsReached",
     "CallAsked",
     "ClientEffect",
     "ClientEvent",
@@ -65,6 +66,11 @@ class LinkOpened:
 @frozen(kw_only=True)
 class LinkClosed:
     """The connection of the request channel closed."""
+
+
+@frozen(kw_only=True)
+class BroadcastsReached:
+    """Broadcasts are heard from now on; what came before was not."""
 
 
 @frozen(kw_only=True)
@@ -169,6 +175,7 @@ ClientEvent: TypeAlias = (
     TimeWentBy
     | LinkOpened
     | LinkClosed
+    | BroadcastsReached
     | MessageReceived
     | SendFailed
     | ContenderAdded

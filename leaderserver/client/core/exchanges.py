@@ -243,11 +243,6 @@ class Exchanges:
                     exchange.batch_count_max = BATCH_COUNT_MAX
                 self.set_due(exchange, now_ns)
 
-    @property
-    def has_parked(self) -> bool:
-        """Return whether something waits for the server to be decided."""
-        return bool(self._parked)
-
     def park(self, exchange: Exchange) -> None:
         """Send *exchange* when it is due, or earlier, as soon as `unpark` is called."""
         self._parked[exchange.key] = None

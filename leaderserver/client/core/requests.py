@@ -175,6 +175,10 @@ class ClientRequests:
             self._outbox.complete(exchange, error=error)
         elif isinstance(body, SnapshotReply) and purpose is Purpose.SUBSCRIBE:
             if body.is_undecided:
+                # The server tells when it is decided; it may be asked once in a while,
+                # in case that was lost.
+                later_ns = self._outbox.now_ns + 2 * self._outbox.lease_ns
+                self._outbox.exchanges.set_due(exchange, later_ns)
                 self._outbox.exchanges.park(exchange)
             self._subscriptions.take_snapshot(
                 name, body, has_contact=self._contact.is_connected

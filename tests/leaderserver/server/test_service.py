@@ -694,6 +694,65 @@ class TestAfterAStart:
         assert granted.message.affirmation.epoch == EPOCH + 1
 
     @pytest.mark.proves("E9")
+    def test_who_asked_too_early_is_told_once(self) -> None:
+        """Listeners need not ask again and again: its newest heartbeat is answered."""
+        conversation = Conversation(undecided_ns=200)
+        alice = Talker(conversation, "alice")
+        bob = Talker(conversation, "bob")
+        carol = Talker(conversation, "carol")
+        for talker in (alice, bob, carol):
+            talker.hello()
+            talker.heartbeat()
+        alice.answer(subscribe())
+        alice.answer(subscribe("c/other"))
+        bob.answer(subscribe())
+        bob.say(CloseSessionRequest())
+        decided = Reply(
+            number=1,
+            body=AcknowledgedHeartbeat(
+                affirmations=[], is_undecided=False, revisions={}
+            ),
+        )
+        assert conversation.advance(199) == []
+        assert conversation.advance(100) == [Send(peer="alice", message=decided)]
+        assert alice.answer(subscribe()) == SnapshotReply(
+            revision=0, is_undecided=False, publication=None
+        )
+        assert conversation.advance(100) == []
+
+    @pytest.mark.proves("E9")
+    @pytest.mark.proves("E4")
+    def test_who_contends_is_told_by_heartbeats(self) -> None:
+        """An answer without affirmations would end what its session holds (E4)."""
+        conversation = Conversation(undecided_ns=200)
+        alice = Talker(conversation, "alice")
+        alice.hello()
+        alice.heartbeat()
+        alice.say(register("x"))
+        alice.answer(subscribe())
+        conversation.advance(150)
+        alice.heartbeat()
+        (granted,) = conversation.advance(50)
+        assert isinstance(granted, Send)
+        assert isinstance(granted.message, Granted)
+
+    @pytest.mark.proves("E9")
+    def test_many_are_told_part_by_part(self) -> None:
+        """What arrives meanwhile is taken in between: a heartbeat must not wait."""
+        conversation = Conversation(undecided_ns=200, session_count_max=250)
+        talkers = [Talker(conversation, f"t{n}") for n in range(250)]
+        for talker in talkers:
+            talker.hello()
+            talker.heartbeat()
+            talker.answer(subscribe())
+        service = conversation.service
+        counts = []
+        conversation.advance(199)
+        while (due_ns := service.next_deadline_ns()) is not None and due_ns <= 200:
+            counts.append(len(service.advance(now_ns=200)))
+        assert counts == [100, 100, 50]
+
+    @pytest.mark.proves("E9")
     def test_a_claim_is_reinstated(self) -> None:
         """The incumbent has its epoch and its id back, and is published (E9)."""
         conversation = Conversation(undecided_ns=200)

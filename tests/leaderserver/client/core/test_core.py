@@ -19,6 +19,7 @@ from election.holder import DeliverGrant, DeliverRevoke
 from leaderserver.client.core.core import ClientConfig, ClientCore
 from leaderserver.client.core.events import (
     AnnounceSession,
+    BroadcastsReached,
     CallAsked,
     ClientEffect,
     ClientEvent,
@@ -386,16 +387,27 @@ def lead(client: Client) -> None:
 
 class TestOpening:
     def test_a_greeting_is_repeated_unchanged(self) -> None:
-        """Every fifth of the lease until it is answered: one nonce, one session."""
+        """After a fifth of the lease, then ever later: one nonce, one session."""
         client = Client()
         (sent,) = client.step(TimeWentBy())
         assert isinstance(sent, SendMessage)
         assert isinstance(sent.message, Hello)
         assert (sent.message.session_timeout_ns, sent.message.lease_ns) == (1_000, 100)
         assert sent.message.client == "alice"
-        assert client.wait(60) == [(20, sent), (40, sent), (60, sent)]
+        assert client.wait(800) == [
+            (at_ns, sent) for at_ns in (20, 60, 140, 300, 500, 700)
+        ]
         assert client.step(LinkOpened()) == [sent]
+        assert client.wait(820) == [(820, sent)]
         assert client.core.session_id is None
+
+    @pytest.mark.proves("E9")
+    def test_what_is_claimed_is_put_in_time(self) -> None:
+        """A greeting with a contender is repeated every fifth of the lease (E9)."""
+        client = Client()
+        client.add_contender()
+        client.step(LinkOpened())
+        assert [at_ns for at_ns, _ in client.wait(100)] == [20, 40, 60, 80, 100]
 
     def test_a_welcome_opens_the_session(self, client: Client) -> None:
         """Then everything else is asked, the first heartbeat before all."""
@@ -496,14 +508,33 @@ class TestHeartbeats:
 
     @pytest.mark.proves("N1")
     def test_they_are_rare_without(self, opened: Client) -> None:
-        """Every third of the session timeout, but for the first two leases (N1)."""
+        """
+        Every third of the session timeout, but for the first two leases (N1).
+
+        In these each comes after twice the time of the one before: what was missed
+        is noticed soon, and all clients of a server may have come back at once.
+        """
         opened.acknowledge()
-        settling = times(opened.wait(200), HeartbeatRequest)
-        assert settling == list(range(20, 201, 20))
+        settling = times(opened.wait(300), HeartbeatRequest)
+        assert settling == [20, 60, 140, 300]
         opened.acknowledge()
-        assert times(opened.wait(800), HeartbeatRequest) == [533]
+        assert times(opened.wait(800), HeartbeatRequest) == [633]
         opened.acknowledge()
-        assert times(opened.wait(1_000), HeartbeatRequest) == [866]
+        assert times(opened.wait(1_000), HeartbeatRequest) == [966]
+
+    @pytest.mark.proves("N1")
+    def test_broadcasts_that_are_reached_hurry_them(self, opened: Client) -> None:
+        """What was published before was missed: one answer tells of it (N1)."""
+        opened.acknowledge()
+        opened.wait(30)
+        assert opened.step(BroadcastsReached()) == [opened.beat(3, 1)]
+        opened.wait(300)
+        opened.acknowledge()
+        sent = times(
+            [(300, effect) for effect in opened.step(BroadcastsReached())],
+            HeartbeatRequest,
+        )
+        assert sent + times(opened.wait(400), HeartbeatRequest) == [300, 320, 360]
 
     @pytest.mark.proves("N1")
     def test_a_new_retriever_hurries_them(self, opened: Client) -> None:
@@ -511,7 +542,7 @@ class TestHeartbeats:
         opened.wait(200)
         opened.acknowledge()
         assert opened.add_retriever()[0] == JoinTopic(component_id=JOB)
-        assert times(opened.wait(240), HeartbeatRequest) == [220, 240]
+        assert times(opened.wait(280), HeartbeatRequest) == [220, 240, 280]
 
     @pytest.mark.proves("E4")
     def test_an_answer_to_what_was_never_sent_is_none(self, leading: Client) -> None:
@@ -1040,10 +1071,14 @@ class TestRetrieval:
 
     @pytest.mark.proves("E9")
     def test_an_undecided_server_is_asked_again(self, opened: Client) -> None:
-        """Until it knows who leads (E9)."""
+        """As soon as it says that it knows who leads, and else once in a while (E9)."""
         opened.add_retriever()
         assert opened.answer(snapshot(0, None, is_undecided=True)) == []
-        assert times(opened.wait(20), SubscribeRequest) == [20]
+        assert times(opened.wait(200), SubscribeRequest) == [200]
+        assert opened.answer(snapshot(0, None, is_undecided=True)) == []
+        assert opened.acknowledge(number=1, is_undecided=True) == []
+        (asked,) = opened.acknowledge(number=1)
+        assert times([(opened.now_ns, asked)], SubscribeRequest) == [200]
 
     def test_a_refused_subscription_is_told(self, opened: Client) -> None:
         """And asked again later, if that may help (N3)."""
