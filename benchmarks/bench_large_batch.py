@@ -47,10 +47,10 @@ class _Payload:
     """A second frame that is in memory already."""
 
     def __init__(self, rows: StagedRows) -> None:
-        self.bytes = encode_payload(rows)
+        self.buffer = memoryview(encode_payload(rows))
 
     def __len__(self) -> int:
-        return len(self.bytes)
+        return len(self.buffer)
 
 
 class _Job:

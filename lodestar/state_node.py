@@ -35,6 +35,7 @@ from lodestar.metrics import add_metrics_option, metrics_of
 from lodestar.output import printable, write
 from lodestar.signals import stop_signals
 from nameservice import NS_PER_SECOND, NameServiceError, SystemClock, seconds_to_ns
+from nameservice.allocation import return_large_buffers
 from queryablestate.node.config import NodeConfig
 from queryablestate.node.node import StateNode
 
@@ -238,6 +239,7 @@ def switching_often() -> Iterator[None]:
 
 def _node(arguments: Namespace) -> ExitCode:
     config = node_config(arguments)
+    return_large_buffers()
     news: queue.SimpleQueue[_End] = queue.SimpleQueue()
     with (
         stop_signals(news.put),

@@ -20,6 +20,7 @@ from lodestar.metrics import add_metrics_option, metrics_of
 from lodestar.output import write
 from lodestar.signals import stop_signals
 from nameservice import ConfigurationError, NameServiceError, get_logger
+from nameservice.allocation import return_large_buffers
 from queryablestate.proxy.config import ProxyConfig
 from queryablestate.proxy.config_file import ProxyConfigFile
 from queryablestate.proxy.config_toml import print_config
@@ -101,6 +102,7 @@ def _proxy(arguments: Namespace) -> ExitCode:
         write(print_config(config).rstrip("\n"))
         return ExitCode.DONE
 
+    return_large_buffers()
     ended: queue.SimpleQueue[Signals | None] = queue.SimpleQueue()
     with (
         stop_signals(ended.put, takes_hangup=file is not None),

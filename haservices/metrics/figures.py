@@ -213,6 +213,7 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
         ),
         "direct_tickets": Figure("Tickets that clients have shown, and may use."),
         "direct_pages_waiting": Figure("Pages and counts that clients wait for."),
+        "direct_unsent_bytes": Figure("Answers that clients have yet to read."),
         "chunks_waiting": Figure("Chunks of rows that wait for the disk."),
         "chunks_waiting_bytes": Figure("Their size."),
         "chunks_staged_total": Figure("Chunks of rows staged."),

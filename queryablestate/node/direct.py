@@ -4,8 +4,10 @@
 Keys that the loop finds in a moment are answered at once, as for the proxy.  Pages of
 scans and counts are read by the thread that reads at length, where askers take turns
 (`DirectReads`, rule B2).  Everything else that takes longer, or would have to wait, is
-refused: the client asks the proxy.  What the ticket and the lease say is looked at when
-the rows are there already (rule Q4), as in `queryablestate.node.answering`.
+refused: the client asks the proxy.  So is what is large, and what is asked while too
+much waits to be read (`UnreadAnswers`, rule B1).  What the ticket and the lease say is
+looked at when the rows are there already (rule Q4), as in
+`queryablestate.node.answering`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from queryablestate.node.core.direct_tickets import ShownTickets
 from queryablestate.node.core.jobs import ServedJob
 from queryablestate.node.direct_reads import DirectReads, PageAsked
 from queryablestate.node.reads import answer_of, is_long, is_too_early, problem_of
+from queryablestate.node.unread_answers import UnreadAnswers
 from queryablestate.wire.codec import encode
 from queryablestate.wire.direct import ASK_PROXY, NOT_DIRECTLY, TICKET_REFUSED
 from queryablestate.wire.questions import (
@@ -33,7 +36,6 @@ from queryablestate.wire.questions import (
     WalkRows,
 )
 from queryablestate.wire.refusals import error_label
-from zmqtransport.in_flight import BytesInFlight
 
 
 if TYPE_CHECKING:
@@ -50,11 +52,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectAnswerer"]
 
-_IN_FLIGHT_SIZE_BYTES_MAX: Final = 2 << 20
-"""Of answers to one connection: who does not read gets no more (rule B1)."""
-
-_PAGES_SIZE_BYTES_MAX: Final = 64 << 20
-"""Of answers to all connections: beyond it no page is read for any of them."""
+_ANSWER_SIZE_BYTES_MAX: Final = 2 << 20
+"""Of one answer: what is larger goes by the connection that is there for it."""
 
 
 @final
@@ -76,7 +75,7 @@ class DirectAnswerer:
 
     Args:
         store: What reads the rows.
-        answer_size_bytes_max: Of the second frame of an answer.
+        answer_size_bytes_max: Of the second frame of an answer; 2 MiB at most.
         clock: What durations are measured by.
         wall_clock_us: What ages and expiries are measured by.
         is_current: Says whether the node may answer under that ticket now; see
@@ -105,17 +104,17 @@ class DirectAnswerer:
     ) -> None:
         self._store = store
         self._wall_clock_us = wall_clock_us
-        self._answer_size_bytes_max = answer_size_bytes_max
+        self._answer_size_bytes_max = min(answer_size_bytes_max, _ANSWER_SIZE_BYTES_MAX)
         self._clock = clock
         self._is_current = is_current
         self._admit = admit
         self._send = send
         self._latencies = latencies
         self._tickets = ShownTickets()
-        self._in_flight = BytesInFlight()
+        self._unread = UnreadAnswers(clock)
         self._pages = DirectReads(
             store,
-            answer_size_bytes_max=answer_size_bytes_max,
+            answer_size_bytes_max=self._answer_size_bytes_max,
             wall_clock_us=wall_clock_us,
         )
         self.answered_count = 0
@@ -129,6 +128,7 @@ class DirectAnswerer:
             "direct_refused_total": self.refused_count,
             "direct_tickets": len(self._tickets),
             "direct_pages_waiting": len(self._pages),
+            "direct_unsent_bytes": self._unread.total_bytes(),
         }
 
     def keep_secret(self, secret: bytes) -> None:
@@ -143,7 +143,7 @@ class DirectAnswerer:
     def forget(self, peer: Peer) -> None:
         """Forget a client whose connection is over; read nothing more for it (B2)."""
         self._tickets.forget(peer.number)
-        self._in_flight.forget(peer.connection)
+        self._unread.forget(peer.connection)
         self._pages.forget(peer)
 
     def ask(self, peer: Peer, message: AskNode, keys: bytes) -> None:
@@ -164,7 +164,7 @@ class DirectAnswerer:
             min_generation=message.min_generation,
         )
         asked = _Asked(peer, message, ticket, question, asked_at_ns)
-        if self._is_congested(peer):
+        if self._unread.is_too_much(peer.connection):
             self._refuse(peer, message, ASK_PROXY)
             return
         if isinstance(message.operation, ScanRows | WalkRows | CountKeys):
@@ -192,13 +192,6 @@ class DirectAnswerer:
     def _read_page(self, asked: _Asked) -> None:
         """Have a page, or a count, read in its turn, if the node may answer at all."""
         peer, message, question = asked.peer, asked.message, asked.question
-        in_flight = self._in_flight
-        if (
-            in_flight.total_bytes > _PAGES_SIZE_BYTES_MAX
-            and in_flight.look_at_all() > _PAGES_SIZE_BYTES_MAX
-        ):
-            self._refuse(peer, message, ASK_PROXY)
-            return
         try:
             view = self._store.state(question.state_number)
         except NameServiceError:
@@ -210,7 +203,7 @@ class DirectAnswerer:
             return
 
         def done(found: Found) -> None:
-            if self._is_congested(peer):
+            if self._unread.is_too_much(peer.connection):
                 self._refuse(peer, message, ASK_PROXY)
             else:
                 self._finish(asked, found, self._wall_clock_us())
@@ -258,22 +251,14 @@ class DirectAnswerer:
         frames = (encode(told), bytes(found.payload))
         if not self._send(peer.routing_id, frames):
             return  # its queue is full: it asks the proxy when that is late
-        self._in_flight.add(peer.connection, sum(map(len, frames)))
+        self._unread.add(peer.connection, sum(map(len, frames)))
         self.answered_count += 1
         elapsed_ns = self._clock.now_ns() - asked.asked_at_ns
         self._latencies.add(KINDS[type(question.operation)], elapsed_ns)
-
-    def _is_congested(self, peer: Peer) -> bool:
-        """Return whether too much waits to be read over that connection."""
-        connection = peer.connection
-        return (
-            self._in_flight.of(connection) > _IN_FLIGHT_SIZE_BYTES_MAX
-            and self._in_flight.look(connection) > _IN_FLIGHT_SIZE_BYTES_MAX
-        )
 
     def _refuse(self, peer: Peer, message: AskNode, code: str) -> None:
         self.refused_count += 1
         self.errors[f"errors_{error_label(code)}"] += 1
         frame = encode(Refusal(request_id=message.request_id, code=code))
         if self._send(peer.routing_id, (frame,)):
-            self._in_flight.add(peer.connection, len(frame))
+            self._unread.add(peer.connection, len(frame))

@@ -165,6 +165,7 @@ class ReadingThread:
                 # Not before: an answer may be gone as soon as it is told.
                 if tell is not None:
                     tell()
+                del tell  # and the answer with it: the next read may be long in coming
         finally:
             for one in self._reads.values():
                 if one.steps is not None:
@@ -207,6 +208,8 @@ class ReadingThread:
             size_bytes = one.read.size_of(done.value)
             tell = partial(one.read.done, done.value)
         except NameServiceError as error:
+            # Its frames hold what was read, and this one holds it: a circle.
+            error.__traceback__ = None
             tell = partial(one.read.failed, error, one.work)
         except Exception as error:  # noqa: BLE001 (one read, not the thread)
             self._log.error("loop.failed", where="reading", exc_info=error)

@@ -155,6 +155,7 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
     """
     operation = question.operation
     number = question.state_number
+    rows_max = size_bytes_max - _ARRAY_HEADER_SIZE_BYTES
     match operation:
         case GetValues():
             keys = decode_keys(keys_payload)
@@ -199,12 +200,12 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
                 has.valid_until_us,
             )
         case ScanRows(start=begin, stop=end, limit=limit):
-            part = Page(begin, end, limit, size_bytes_max - _ARRAY_HEADER_SIZE_BYTES)
+            part = Page(begin, end, limit, rows_max, rows_max)
             page = yield from reader.scan(number, key_groups, part, now_us, work)
             found = yield from _page(work, page, size_bytes_max)
         case WalkRows(key_groups=runs, start=begin, limit=limit):
             _check_runs(runs)
-            part = Page(begin, None, limit, size_bytes_max - _ARRAY_HEADER_SIZE_BYTES)
+            part = Page(begin, None, limit, rows_max, rows_max)
             page = yield from reader.walk(number, row_ranges(runs), part, now_us, work)
             found = yield from _page(work, page, size_bytes_max)
             found.runs = runs
@@ -296,9 +297,10 @@ def _found(
     advice: Advice,
 ) -> Steps[Found]:
     values = read_values.values
+    has_missing = None in values
     payload = yield from _encoded(work, values, size_bytes_max, advice)
     return Found(
-        read_values.view, keys, payload, None in values, read_values.valid_until_us
+        read_values.view, keys, payload, has_missing, read_values.valid_until_us
     )
 
 
@@ -330,7 +332,8 @@ def _encoded(
     payload: bytes | bytearray
     if work.size_bytes > _ENCODED_AT_ONCE_SIZE_BYTES:
         yield
-        payload = yield from encode_in_slices(values)
+        # Of several keys one may be named twice; their answer is a mebibyte at most.
+        payload = yield from encode_in_slices(values, is_consumed=len(values) == 1)
     else:
         payload = encode_payload(values)
     if len(payload) > size_bytes_max:

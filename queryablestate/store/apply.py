@@ -258,18 +258,14 @@ class EntryApplier:
                 transaction.cursor(database), state, entry.sequence
             )
         prefix = batch_prefix(job_id, entry.writer_epoch, entry.batch_id)
-        for payload in self._staging.payloads(transaction, prefix, entry.stages):
-            rows = decode_rows(payload)
+        payloads = self._staging.payloads(transaction, prefix, entry.stages)
+        for rows in map(decode_rows, payloads):
             writer = writers.get(rows.state_number)
-            if writer is None:
-                continue
-            if holding is not None:
-                some = selected_rows(rows, here)
-                if some is None:
-                    continue
-                rows = some
-            row_count += len(rows.keys)
-            writer.add(rows)
+            some = rows if holding is None else selected_rows(rows, here)
+            if writer is not None and some is not None:
+                row_count += len(some.keys)
+                writer.add(some)
+            del rows, some  # not to be held beside those of the next chunk
         for writer in writers.values():
             writer.finish()
         self._staging.drop(transaction, _superseded_by(job_id, entry))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 import lmdb
 from attrs import frozen
 
+from nameservice import LocalProtocolError
 from queryablestate.schema.key_groups import GROUP_SIZE_BYTES
 from queryablestate.store.bounded_answer import (
     ROW_OVERHEAD_SIZE_BYTES,
@@ -170,12 +171,14 @@ class Page:
         limit: How many rows at most, at least 1.
         size_bytes_max: Of the page, `PAGE_SIZE_BYTES_MAX` at most: it ends before the
             row that is too much, unless that is its first.
+        row_size_bytes_max: Of its first row, too: what is larger is no page.
     """
 
     start: bytes
     stop: bytes | None
     limit: int
     size_bytes_max: int = PAGE_SIZE_BYTES_MAX
+    row_size_bytes_max: int = ANSWER_SIZE_BYTES_MAX
 
 
 @final
@@ -192,6 +195,7 @@ class _PageRows:
         self._rows: list[bytes] = []
         self._part_count_max = 2 * page.limit
         self._size_left = min(PAGE_SIZE_BYTES_MAX, page.size_bytes_max)
+        self._row_size_bytes_max = page.row_size_bytes_max
         self.looks_left = page.limit * _LOOKS_PER_ROW_MAX
         self.is_pause_due = False
 
@@ -211,6 +215,12 @@ class _PageRows:
         self._size_left -= size_bytes
         if self._size_left < 0 and self._rows:
             return False
+        if size_bytes > self._row_size_bytes_max:
+            raise LocalProtocolError(
+                f"the answer takes {size_bytes:,} bytes, and "
+                f"{self._row_size_bytes_max:,} are sent at most: "
+                f"{Advice.LARGER_ANSWERS.value}"
+            )
         self._work.size_bytes += size_bytes + _ROW_OBJECTS_SIZE_BYTES
         self._rows += encoded_key, value
         return True

@@ -73,7 +73,7 @@ class StagingArea:
         self,
         transaction: Transaction[bytes],
         chunk: StageChunk,
-        payload: bytes,
+        payload: bytes | memoryview,
         now_us: int,
         job_size_bytes_max: int | None = None,
     ) -> None:

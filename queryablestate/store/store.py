@@ -286,7 +286,7 @@ class StateStore:
 
     def stage(
         self,
-        chunks: Sequence[tuple[StageChunk, bytes]],
+        chunks: Sequence[tuple[StageChunk, bytes | memoryview]],
         now_us: int,
         job_size_bytes_max: int | None = None,
     ) -> None:

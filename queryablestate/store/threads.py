@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 from attrs import frozen
 
@@ -34,22 +34,20 @@ if TYPE_CHECKING:
 
 __all__ = ["StageTask", "StoreWriter"]
 
-_GROUP_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
+# LMDB holds in memory what a transaction writes, and keeps the pages of the largest.
+_GROUP_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
 _GROUP_COUNT_MAX: Final = 1_000
 # About one part in a hundred of a processor, and a round of a million rows in minutes.
 _SWEEP_ROW_COUNT: Final = 2_000
 _SWEEP_PAUSE_SECONDS: Final = 0.25
 
 
-_Bytes: TypeAlias = bytes
-
-
 class ChunkPayload(Protocol):
     """The second frame of a chunk."""
 
     @property
-    def bytes(self) -> _Bytes:
-        """Return what it holds; a copy."""
+    def buffer(self) -> memoryview:
+        """Return what it holds, not copied."""
 
     def __len__(self) -> int:
         """Return how many bytes that is."""
@@ -72,7 +70,7 @@ class StageTask:
     rows: ChunkPayload
 
 
-def _check(chunk: StageChunk, payload: bytes) -> None:
+def _check(chunk: StageChunk, payload: memoryview) -> None:
     check_chunk(chunk, decode_rows(payload))
 
 
@@ -158,6 +156,7 @@ class StoreWriter:
                 tasks = self._tasks.take()
             try:
                 self._do(tasks)
+                del tasks  # and their rows, before the next ones are waited for
                 if not self._tasks and time.monotonic() >= self._sweep_due:
                     self._sweep()
                     self._sweep_due = time.monotonic() + _SWEEP_PAUSE_SECONDS
@@ -177,10 +176,10 @@ class StoreWriter:
     ) -> Sequence[tuple[StageTask, NameServiceError | None]]:
         """Stage chunks together, or one by one if one of them spoils it."""
         errors: dict[int, NameServiceError | None] = {}
-        sound: list[tuple[StageChunk, bytes]] = []
+        sound: list[tuple[StageChunk, memoryview]] = []
         indexes: list[int] = []
         for index, task in enumerate(tasks):
-            payload = task.rows.bytes
+            payload = task.rows.buffer
             check = partial(_check, task.chunk, payload)
             errors[index] = self._attempt(check)
             if errors[index] is None:

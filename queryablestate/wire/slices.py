@@ -40,19 +40,30 @@ def copy_in_slices(part: memoryview) -> Generator[None, None, bytearray]:
     return copy
 
 
-def encode_in_slices(values: Sequence[Value]) -> Generator[None, None, bytearray]:
-    """Return what `encode_payload` returns for *values*."""
+def encode_in_slices(
+    values: Sequence[Value], *, is_consumed: bool = False
+) -> Generator[None, None, bytearray]:
+    """
+    Return what `encode_payload` returns for *values*.
+
+    Args:
+        values: What is encoded.
+        is_consumed: Drop each part of a list when it is encoded, so that not all of
+            them are held beside the payload; no list may be in *values* twice.
+    """
     payload = bytearray()
-    yield from _add_array(payload, values)
+    yield from _add_array(payload, values, is_consumed=is_consumed)
     return payload
 
 
 def _add_array(
-    payload: bytearray, values: Sequence[Value]
+    payload: bytearray, values: Sequence[Value], *, is_consumed: bool
 ) -> Generator[None, None, None]:
     payload += _array_header(len(values))
     for first in range(0, len(values), _GROUP_COUNT):
         group = values[first : first + _GROUP_COUNT]
+        if is_consumed and isinstance(values, list):
+            values[first : first + _GROUP_COUNT] = [None] * len(group)
         if _is_small(group):
             # Thousands of short parts are encoded at once, as the rest of an array.
             payload += encode_payload(group)[len(_array_header(len(group))) :]
@@ -64,7 +75,7 @@ def _add_array(
             elif isinstance(value, bytes | bytearray):
                 yield from _add(payload, value)
             else:
-                yield from _add_array(payload, value)
+                yield from _add_array(payload, value, is_consumed=is_consumed)
 
 
 def _is_small(group: Sequence[Value]) -> bool:

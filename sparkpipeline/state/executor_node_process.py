@@ -32,6 +32,7 @@ from attrs import asdict, frozen
 
 from haservices import HAConfig, open_ha_services
 from nameservice import ConfigurationError, NameServiceError, configure_logging
+from nameservice.allocation import return_large_buffers
 from queryablestate.node.config import NodeConfig
 from queryablestate.node.node import StateNode
 
@@ -186,6 +187,7 @@ def _serve(order: NodeOrder, slot: Path) -> int:
     os.dup2(log, _STDERR)
     os.close(log)
     configure_logging()
+    return_large_buffers()
     # Any thread may be running when a signal comes: it is only noted, in a pipe.
     stop_reader, stop_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(stop_writer, warn_on_full_buffer=False)

@@ -107,7 +107,9 @@ class Disk:
 
     # -- what a node writes --------------------------------------------------------
 
-    def stage(self, chunk: StageChunk, payload: bytes, *, now_us: int) -> None:
+    def stage(
+        self, chunk: StageChunk, payload: bytes | memoryview, *, now_us: int
+    ) -> None:
         """Keep a chunk."""
         commit_count = self.interruption.commit_count
         try:

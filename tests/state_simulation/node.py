@@ -735,7 +735,7 @@ class Node:
             self.disk.interruption.fail_at(self._world.interruption_step())
 
     def _stage(self, effect: StageRows) -> Callable[[], None]:
-        chunk, payload = effect.chunk, effect.rows.bytes
+        chunk, payload = effect.chunk, effect.rows.buffer
         message: Struct = ChunkStaged(request_id=chunk.request_id)
         try:
             check_chunk(chunk, decode_rows(payload))

@@ -41,15 +41,12 @@ __all__ = [
 ]
 
 
-_Bytes: TypeAlias = bytes
-
-
 class ChunkRows(Protocol):
     """The second frame of a chunk: passed on unopened."""
 
     @property
-    def bytes(self) -> _Bytes:
-        """Return what it holds; a copy."""
+    def buffer(self) -> memoryview:
+        """Return what it holds, not copied."""
 
     def __len__(self) -> int:
         """Return how many bytes that is."""

@@ -193,7 +193,7 @@ class TestWriter:
         stage = store.stage
 
         def picky(
-            chunks: Sequence[tuple[StageChunk, bytes]],
+            chunks: Sequence[tuple[StageChunk, bytes | memoryview]],
             now_us: int,
             job_size_bytes_max: int | None = None,
         ) -> None:

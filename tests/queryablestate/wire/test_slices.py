@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pytest
 from hypothesis import given
@@ -63,6 +63,27 @@ def test_what_is_made_in_slices_is_what_is_made_at_once(values: list[Value]) -> 
 def test_headers_are_those_of_messagepack(values: Sequence[Value]) -> None:
     """At each length at which a header is another one."""
     assert made(encode_in_slices(values))[0] == encode_payload(values)
+
+
+@pytest.mark.proves("B1")
+def test_what_is_encoded_is_held_no_more() -> None:
+    """B1: a list of many parts is not held beside its payload."""
+    parts: list[bytes | bytearray | None] = [b"x" * 40 for _ in range(10_000)]
+    expected = encode_payload([parts])
+    left: list[int] = []
+    listed = cast("list[bytes | bytearray]", parts)
+    steps = encode_in_slices([listed], is_consumed=True)
+    payload, is_over = bytearray(), False
+    while not is_over:
+        try:
+            next(steps)
+        except StopIteration as end:
+            payload, is_over = end.value, True
+        left.append(sum(one is not None for one in parts))
+    assert payload == expected
+    assert left[0] < len(parts)
+    assert left == sorted(left, reverse=True)
+    assert left[-1] == 0
 
 
 @pytest.mark.proves("B1", "B2")
