@@ -67,16 +67,38 @@ for _number in (signal.SIGINT, signal.SIGHUP):
 # Markers of files that take long, the longest first.
 _LONG = ("spark", "shells")
 
+# Tests that start Spark drivers of their own, with JVMs that take all processors.
+_DRIVERS = (
+    "tests/sparkpipeline/standby/test_deployments.py",
+    "tests/sparkpipeline/standby/test_takeover.py",
+    "tests/sparkpipeline/state/test_executor_nodes.py::test_every_executor",
+    "tests/sparkpipeline/state/test_sink_faults.py::TestDrivers",
+    "tests/test_examples.py",
+)
+
+# Tests that compute for long, and share nothing with each other.
+_ALONE = (
+    "tests/haservices/zookeeper/test_mutations.py",
+    "tests/simulation/",
+    "tests/state_simulation/",
+    "tests/zookeeper_simulation/",
+)
+
 
 @final
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
     """
     Keeps the tests of a file on one worker: they share fixtures, such as a cluster.
 
-    All tests of ``sparkpipeline`` share one worker, since they share one JVM.
+    All tests of ``sparkpipeline`` share one worker, since they share one JVM, but for
+    those with drivers of their own: they are on another one, one after the other.
     """
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(_DRIVERS):
+            return "drivers"
+        if nodeid.startswith(_ALONE):
+            return nodeid
         path = nodeid.partition("::")[0]
         folder = "tests/sparkpipeline"
         return folder if path.startswith(folder) else path
@@ -96,13 +118,16 @@ def pytest_collection_modifyitems(
     """
     Begin with what takes long where several workers run: Spark, then processes.
 
-    A worker that takes a file of minutes last is waited for by all the others.
+    A worker that takes a file of minutes last is waited for by all the others.  After
+    them come simulations, which compute, and what is short comes last.
     """
     if not hasattr(config, "workerinput"):
         return
     ranks: dict[Path, int] = {}
     for item in items:
         rank = next((r for r, m in enumerate(_LONG) if item.get_closest_marker(m)), 9)
+        if item.nodeid.startswith(_ALONE):
+            rank = min(rank, len(_LONG))
         ranks[item.path] = min(rank, ranks.get(item.path, rank))
     items.sort(key=lambda item: ranks[item.path])
 

@@ -161,9 +161,8 @@ class TestRules:
     def test_every_marker_is_where_it_counts(self) -> None:
         """None is at a helper, or is given what is no text."""
         for path in sorted((ROOT / "tests").rglob("*.py")):
-            source = path.read_text(encoding="utf-8")
             marks = [
-                rules for mark, rules in marks_in(ast.parse(source)) if mark == "proves"
+                rules for mark, rules in marks_in(tree_of(path)) if mark == "proves"
             ]
             assert all(marks), path
             name = path.relative_to(ROOT).as_posix()
