@@ -7,12 +7,14 @@ shapes of the same.  No rule is proven at night alone (tests/test_rules.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 
 import pytest
 from hypothesis import settings
 
+
+T = TypeVar("T")
 
 # By profile (tests/conftest.py), at the most.  Others run as many as are asked for.
 _EXAMPLES_MAX: Final = {"fast": 20, "test": 50}
@@ -38,3 +40,16 @@ def nightly_after(count: int, values: Iterable[object]) -> list[Any]:
         value if index < count else pytest.param(value, marks=pytest.mark.nightly)
         for index, value in enumerate(values)
     ]
+
+
+def nightly_repeats(values: Iterable[T], key: Callable[[T], object]) -> list[Any]:
+    """Return *values* to parametrize with, all but the first of each *key* at night."""
+    seen: set[object] = set()
+    chosen: list[Any] = []
+    for value in values:
+        is_repeated = key(value) in seen
+        seen.add(key(value))
+        chosen.append(
+            pytest.param(value, marks=pytest.mark.nightly) if is_repeated else value
+        )
+    return chosen

@@ -51,6 +51,11 @@ class Mutation:
     is_rare: bool = False
     seed: int = 0
 
+    @property
+    def rules(self) -> str:
+        """Return the names of what it breaks: ``E5, E9``."""
+        return self.rule.partition(":")[0]
+
 
 MUTATIONS: Final = (
     Mutation(
@@ -88,6 +93,7 @@ MUTATIONS: Final = (
         module="leaderserver.server.service",
         before="if message.number <= client.number:",
         after="if message.number < 0:",
+        seed=3,
     ),
     Mutation(
         name="grant-before-record",
@@ -95,6 +101,7 @@ MUTATIONS: Final = (
         module="leaderserver.server.election_steps",
         before="elif not self._held.keep(effect):",
         after="else:",
+        seed=1,
     ),
     Mutation(
         name="affirmed-before-record",
@@ -102,6 +109,7 @@ MUTATIONS: Final = (
         module="leaderserver.server.core.held_effects",
         before="if hold is None or hold.epoch != affirmation.epoch:",
         after="if True:",
+        seed=1,
     ),
     Mutation(
         name="writes-out-of-order",
@@ -109,6 +117,7 @@ MUTATIONS: Final = (
         module="leaderserver.server.core.storage_queue",
         before="job = lane.waiting.popleft()",
         after="job = lane.waiting.pop()",
+        seed=6,
     ),
     Mutation(
         name="uncertain-refused",
@@ -116,7 +125,7 @@ MUTATIONS: Final = (
         module="leaderserver.server.store_tasks",
         before="return UncertainReply(detail=str(outcome))",
         after="return FailedReply(reason=Failure.STORAGE, detail=str(outcome))",
-        seed=67,
+        seed=123,
     ),
     Mutation(
         name="stall-unexcused",
@@ -124,6 +133,7 @@ MUTATIONS: Final = (
         module="election.patience",
         before="excused_ns += now_ns - due_ns",
         after="excused_ns += 0",
+        seed=8,
     ),
     Mutation(
         name="stalls-postpone-without-end",
@@ -131,6 +141,7 @@ MUTATIONS: Final = (
         module="election.patience",
         before="self.patient_ns + wait_ns + min(excused_ns, grace_ns)",
         after="self.patient_ns + wait_ns + 20 * excused_ns",
+        seed=4,
     ),
     Mutation(
         name="stalls-overlooked",
@@ -154,6 +165,7 @@ MUTATIONS: Final = (
         module="election.leaderships",
         before="self.is_undecided = config.undecided_ns > 0",
         after="self.is_undecided = False",
+        seed=3,
     ),
     Mutation(
         name="old-claim-reinstated",
@@ -188,6 +200,7 @@ MUTATIONS: Final = (
         module="retrieval.core",
         before="if self._newest is None or publication.rank > self._newest.rank:",
         after="if self._newest is None or publication.rank != self._newest.rank:",
+        seed=2,
     ),
     Mutation(
         name="gaps-unnoticed",
@@ -195,6 +208,7 @@ MUTATIONS: Final = (
         module="leaderserver.client.core.subscriptions",
         before="if subscription is not None and revision > subscription.revision:",
         after="if subscription is not None and revision < 0:",
+        seed=3,
     ),
     Mutation(
         name="older-leader-by-broadcast-untold",
@@ -289,6 +303,7 @@ MUTATIONS: Final = (
         module="election.leaderships",
         before="if session.may_be_granted(now):",
         after="if session is not None:",
+        seed=2,
     ),
     Mutation(
         name="earlier-leases-forgotten",
@@ -322,6 +337,7 @@ MUTATIONS: Final = (
         module="leaderserver.server.requests",
         before="is_heard = client.principal.may_contend(body.component_id)",
         after="is_heard = True",
+        seed=4,
     ),
     Mutation(
         name="batches-overtaken",

@@ -72,7 +72,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store.holdings",
         before="return self._remove_some(job_id, difference(ALL_GROUPS, kept))",
         after="return True",
-        seed=9,
+        seed=15,
     ),
     Mutation(
         name="unfinished-copy-promoted",
@@ -134,7 +134,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.commit_rows",
         before=".union(*(stage.given_up for stage in stages))",
         after="",
-        seed=169,
+        seed=174,
     ),
     Mutation(
         name="collected-rows-repeated",

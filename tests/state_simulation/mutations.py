@@ -71,7 +71,7 @@ MUTATIONS: Final = (
         module="queryablestate.node.reads",
         before="if found.view.lost:",
         after="if found.view is None:",
-        seed=90,
+        seed=92,
     ),
     Mutation(
         name="older-run-bound",

@@ -16,7 +16,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.floors",
         before="        if seen < floor:\n",
         after="        if seen[0] < floor[0]:\n",
-        seed=54,
+        seed=59,
     ),
     Mutation(
         name="client-goes-back-by-a-generation",
@@ -33,7 +33,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.page_reads",
         before="        if floor is not None:\n            if told",
         after="        if floor is not None and read is None:\n            if told",
-        seed=74,
+        seed=97,
     ),
     Mutation(
         name="copies-not-awaited",
@@ -44,7 +44,7 @@ READ_MUTATIONS: Final = (
         "    owners = {owners[0] for owners in job.assignment.owners}\n"
         "    for node_id in (job.assignment.node_ids[index] for index in owners):\n"
         "        node = control",
-        seed=70,
+        seed=73,
     ),
     Mutation(
         name="batch-of-any-generation",

@@ -57,7 +57,7 @@ SNAPSHOT_MUTATIONS: Final = (
         module="queryablestate.control.restore_control",
         before="        if restore.awaited:\n            return []\n",
         after="        if len(restore.awaited) > 1:\n            return []\n",
-        seed=54,
+        seed=55,
     ),
     Mutation(
         name="loaded-rows-visible",

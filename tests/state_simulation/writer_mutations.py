@@ -39,7 +39,7 @@ WRITER_MUTATIONS: Final = (
         module="queryablestate.writer.stage_core",
         before="        node.waiting.extendleft(reversed(node.unanswered.values()))\n",
         after="",
-        seed=8,
+        seed=12,
     ),
     Mutation(
         name="chunk-turned-away-forgotten",
@@ -55,7 +55,7 @@ WRITER_MUTATIONS: Final = (
         module="queryablestate.writer.stage_core",
         before="node.index in holders and lacking.issuperset(holders)",
         after="node.index in holders and not holders",
-        seed=4,
+        seed=7,
     ),
     Mutation(
         name="digest-not-shown",
@@ -72,7 +72,7 @@ WRITER_MUTATIONS: Final = (
         before="self._sums.get(state_number, 0) + total\n",
         after="self._sums.get(state_number, 0)"
         " + (0 if self._is_repetition else total)\n",
-        seed=2,
+        seed=3,
     ),
     Mutation(
         name="first-task-alone-digested",
@@ -80,7 +80,7 @@ WRITER_MUTATIONS: Final = (
         module="queryablestate.wire.batch_digest",
         before='        total += int.from_bytes(digest[_SHAPE_SIZE_BYTES:], "big")',
         after='        total = int.from_bytes(digest[_SHAPE_SIZE_BYTES:], "big")',
-        seed=2,
+        seed=3,
     ),
     Mutation(
         name="batch-job-writes-again-under-its-number",

@@ -16,6 +16,7 @@ ZOOKEEPER_MUTATIONS: Final = (
         module="haservices.zookeeper.renewals",
         before="self._renewed_ns + self._timeout_ns * _RENEWED_PERCENT // 100,",
         after="sent_ns + self._timeout_ns,",
+        seed=4,
     ),
     Mutation(
         name="ping-not-awaited",
@@ -44,6 +45,7 @@ ZOOKEEPER_MUTATIONS: Final = (
         module="haservices.zookeeper.renewals",
         before="_RENEWED_PERCENT: Final = 90",
         after="_RENEWED_PERCENT: Final = 130",
+        seed=4,
     ),
     Mutation(
         name="nothing-proven",
