@@ -10,6 +10,7 @@ import pytest
 
 from haservices.testing.zookeeper_server import ZooKeeperServer
 from tests.lodestar.running import Ask, Running, call
+from tests.tiers import nightly_after
 
 
 @pytest.fixture(scope="session")
@@ -41,9 +42,9 @@ def ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return functools.partial(call, capsys)
 
 
-@pytest.fixture(params=["leaderserver", "zookeeper"])
+@pytest.fixture(params=nightly_after(1, ["leaderserver", "zookeeper"]))
 def url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of one name service after the other."""
+    """Return the URL of one name service after the other: see `on_both`."""
     name = {"leaderserver": "leader_server_url", "zookeeper": "zookeeper_url"}
     value = request.getfixturevalue(name[request.param])
     assert isinstance(value, str)

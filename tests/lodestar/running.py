@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import queue
@@ -75,13 +77,32 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> Result:
 Ask = Callable[..., Result]
 
 
+def ask_here(*arguments: str) -> Result:
+    """Run a verb to its end in this process, without settings of the user's own."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        for name in os.environ:
+            if name.startswith("LODESTAR_"):
+                patch.delenv(name)
+        code = main(arguments)
+    return Result(exit_code=code, out=out.getvalue(), err=err.getvalue())
+
+
+# For a test that needs both name services by day: the command line knows neither.
+on_both = pytest.mark.parametrize("url", ["leaderserver", "zookeeper"], indirect=True)
+
+
 def contenders_of(job: str, at: tuple[str, ...], *, count: int) -> list[dict[str, Any]]:
     """Return the contenders for *job*, once there are *count* of them."""
     deadline = time.monotonic() + WAIT_SECONDS
     found: list[dict[str, Any]] = []
     while time.monotonic() < deadline:
-        # Each question is a process of its own: this is not a busy loop.
-        found = json.loads(run("contenders", job, "--json", *at).out)
+        # Each question connects anew: this is not a busy loop.
+        found = json.loads(ask_here("contenders", job, "--json", *at).out)
         if len(found) == count:
             return found
     raise AssertionError(f"there never were {count} contenders for {job}: {found}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lodestar.running import Running, contenders_of, run
+from tests.lodestar.running import Running, ask_here, contenders_of, on_both, run
 from tests.recording import wait_until
 
 
@@ -72,7 +72,7 @@ class TestHealth:
         flag.unlink()
         with elect(at, flag) as one:
             one.err.until("not contending for flights until the health check passes")
-            assert run("contenders", "flights", *at).exit_code == 3
+            assert ask_here("contenders", "flights", *at).exit_code == 3
             flag.touch()
             leading_epoch(one)
             assert one.end().exit_code == 0
@@ -88,6 +88,7 @@ class TestHealth:
         assert (result.exit_code, result.out) == (1, "")
         assert "did not come to lead flights in time" in result.err
 
+    @on_both
     def test_who_is_ill_resigns_and_contends_again_when_well(
         self, at: tuple[str, ...], flag: Path
     ) -> None:
@@ -119,7 +120,7 @@ class TestHealth:
             leading_epoch(one)
             flag.unlink()
             one.err.until("the health check fails")
-            assert run("contenders", "flights", *at).exit_code == 3
+            assert ask_here("contenders", "flights", *at).exit_code == 3
             assert one.end().exit_code == 0
 
     def test_a_few_failures_are_borne(
@@ -137,7 +138,7 @@ class TestHealth:
             epoch = leading_epoch(one)
             seen = len(count.read_text().split())
             wait_until(lambda: len(count.read_text().split()) > seen + 12)
-            result = run("leader", "flights", "--field", "epoch", *at)
+            result = ask_here("leader", "flights", "--field", "epoch", *at)
             assert int(result.out) == epoch
             assert one.end().exit_code == 0
 

@@ -9,7 +9,14 @@ import pytest
 
 from haservices import HAConfig, open_ha_services
 from haservices.testing.tcp_proxy import TCPProxy
-from tests.lodestar.running import WAIT_SECONDS, Running, contenders_of, run
+from tests.lodestar.running import (
+    WAIT_SECONDS,
+    Running,
+    ask_here,
+    contenders_of,
+    on_both,
+    run,
+)
 
 
 pytestmark = pytest.mark.shells
@@ -43,6 +50,7 @@ def leading_epoch(elected: Running) -> int:
 class TestCommand:
     """What the command is given, and what becomes of its end (N7)."""
 
+    @on_both
     def test_it_runs_under_the_epoch_that_everybody_sees(
         self, at: tuple[str, ...]
     ) -> None:
@@ -50,9 +58,9 @@ class TestCommand:
         script = "echo $LODESTAR_EPOCH $LODESTAR_LEADER_SESSION_ID; exec sleep 600"
         with Running("elect", "flights", "a:1", *at, "--", "sh", "-c", script) as one:
             epoch, session_id = one.out.next().split()
-            result = run("leader", "flights", "--field", "epoch", *at)
+            result = ask_here("leader", "flights", "--field", "epoch", *at)
             assert result.out.strip() == epoch
-            result = run("leader", "flights", "--field", "session", *at)
+            result = ask_here("leader", "flights", "--field", "session", *at)
             assert result.out.strip() == session_id
             one.end()
 
@@ -65,7 +73,7 @@ class TestCommand:
         """N7: a command that ends by itself says how elect ends, and resigns."""
         result = run("elect", "flights", "a:1", *at, "--", "sh", "-c", script)
         assert result.exit_code == exit_code, result.err
-        assert run("contenders", "flights", *at).exit_code == 3
+        assert ask_here("contenders", "flights", *at).exit_code == 3
 
     def test_arguments_reach_it_as_they_are(self, at: tuple[str, ...]) -> None:
         """N7: what follows the first ``--`` is the command's alone."""
@@ -114,7 +122,7 @@ class TestStopped:
             leading_epoch(one)
             result = one.end(number)
         assert (result.exit_code, result.out) == (0, "asked\ndone")
-        assert run("contenders", "flights", *at).exit_code == 3
+        assert ask_here("contenders", "flights", *at).exit_code == 3
 
     @pytest.mark.proves("N7")
     def test_a_command_that_will_not_end_is_killed_after_its_grace(
@@ -144,11 +152,12 @@ class TestStopped:
 class TestLost:
     """A leadership that is over is the command's end (N7)."""
 
+    @on_both
     def test_a_revoked_leader_ends_its_command(self, at: tuple[str, ...]) -> None:
         """N7: TERM, then our exit code 1 and a line that says why."""
         with Running("elect", "flights", "a:1", *at, "--", "sh", "-c", POLITE) as one:
             epoch = leading_epoch(one)
-            assert run("revoke", "flights", *at).exit_code == 0
+            assert ask_here("revoke", "flights", *at).exit_code == 0
             result = one.result()
         assert (result.exit_code, result.out) == (1, "asked\ndone")
         assert f"lost leadership of flights, epoch {epoch}" in result.err
@@ -160,7 +169,7 @@ class TestLost:
             *("--", "sh", "-c", POLITE),
         ) as one:
             first = leading_epoch(one)
-            assert run("revoke", "flights", *at).exit_code == 0
+            assert ask_here("revoke", "flights", *at).exit_code == 0
             assert leading_epoch(one) > first
             assert one.end().exit_code == 0
 
@@ -178,7 +187,7 @@ class TestLost:
                 *("elect", "flights", "b:1", *at, "--", "sh", "-c", successor)
             ) as two:
                 contenders_of("flights", at, count=2)
-                assert run("revoke", "flights", *at).exit_code == 0
+                assert ask_here("revoke", "flights", *at).exit_code == 0
                 assert leading_epoch(two) > first
                 assert two.result().exit_code == 0
             assert one.result().exit_code == 1
@@ -232,6 +241,7 @@ class TestKilled:
             assert one.result().exit_code == -signal.SIGKILL
 
 
+@on_both
 @pytest.mark.proves("N7")
 def test_services_of_a_program_and_the_command_line_meet(
     at: tuple[str, ...], cluster_id: str

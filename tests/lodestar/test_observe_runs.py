@@ -18,6 +18,7 @@ from tests.lodestar.running import (
     Running,
     contenders_of,
     environment,
+    on_both,
     run,
 )
 
@@ -37,19 +38,20 @@ class TestNobody:
     """Where there is no leader, that is an answer (N6)."""
 
     @pytest.mark.proves("N6")
-    def test_asking_creates_nothing(self, at: tuple[str, ...]) -> None:
+    @on_both
+    def test_asking_creates_nothing(self, ask: Ask, at: tuple[str, ...]) -> None:
         """N6, R6: after every question there is still no job and no contender."""
-        assert run("leader", "flights", *at).exit_code == 3
+        assert ask("leader", "flights", *at).exit_code == 3
         assert run("contenders", "flights", *at).exit_code == 3
-        assert run("sessions", *at).exit_code == 0
-        assert run("status", *at).exit_code == 0
+        assert ask("sessions", *at).exit_code == 0
+        assert ask("status", *at).exit_code == 0
         with Running("watch", "flights", *at) as watch:
             watch.out.until("flights has no leader")
             watch.end()
-        result = run("leaders", *at)
+        result = ask("leaders", *at)
         assert (result.exit_code, result.err) == (0, "")
         assert result.out == "there are no contenders\n"
-        assert json.loads(run("leaders", "--json", *at).out) == []
+        assert json.loads(ask("leaders", "--json", *at).out) == []
 
     @pytest.mark.proves("N5")
     def test_no_leader_is_not_found(self, ask: Ask, at: tuple[str, ...]) -> None:
@@ -74,6 +76,7 @@ class TestLeader:
     """Somebody leads, and everybody can see it (N6)."""
 
     @pytest.mark.proves("N6")
+    @on_both
     def test_it_is_told_in_every_form(self, ask: Ask, at: tuple[str, ...]) -> None:
         """N6: the same leader as text, as JSON, as one field, and in the list."""
         with Running("elect", "flights", "10.0.0.7:8000", *at, *LEAD) as elected:
@@ -150,6 +153,7 @@ class TestLeader:
 
 class TestWatch:
     @pytest.mark.proves("N6")
+    @on_both
     def test_each_change_is_a_line(self, at: tuple[str, ...]) -> None:
         """N6: who leads now, then every change, as it comes; SIGTERM ends it with 0."""
         with Running("watch", "flights", *at) as watch:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.lodestar.running import Ask, Running, contenders_of, run
+from tests.lodestar.running import Ask, Running, contenders_of, on_both, run
 
 
 pytestmark = pytest.mark.shells
@@ -20,7 +20,8 @@ def at(url: str, cluster_id: str) -> tuple[str, ...]:
 
 class TestStatus:
     @pytest.mark.proves("N6")
-    def test_figures_by_name(self, at: tuple[str, ...]) -> None:
+    @on_both
+    def test_figures_by_name(self, ask: Ask, at: tuple[str, ...]) -> None:
         """N6: the figures of the name service, as text and as JSON."""
         result = run("status", *at)
         assert (result.exit_code, result.err) == (0, "")
@@ -28,17 +29,17 @@ class TestStatus:
         assert names == sorted(names)
         assert names
         # A figure may appear with what it counts, such as the question before.
-        document = json.loads(run("status", "--json", *at).out)
+        document = json.loads(ask("status", "--json", *at).out)
         assert set(names) <= set(document)
 
 
 class TestSessions:
     @pytest.mark.proves("N6")
-    def test_who_leads_what(self, at: tuple[str, ...]) -> None:
+    def test_who_leads_what(self, ask: Ask, at: tuple[str, ...]) -> None:
         """N6: the session that leads is listed with what it leads."""
         with Running("elect", "flights", "a:1", *at, *LEAD) as elected:
             elected.out.next()
-            sessions = json.loads(run("sessions", "--json", *at).out)
+            sessions = json.loads(ask("sessions", "--json", *at).out)
             leading = [each for each in sessions if each["leads_jobs"] == ["flights"]]
             assert len(leading) == 1
             assert leading[0]["jobs"] == ["flights"]
@@ -49,7 +50,8 @@ class TestSessions:
 
 class TestRevoke:
     @pytest.mark.proves("N6")
-    def test_the_next_in_line_leads(self, at: tuple[str, ...]) -> None:
+    @on_both
+    def test_the_next_in_line_leads(self, ask: Ask, at: tuple[str, ...]) -> None:
         """N6: revoke ends a leadership; the one revoked ends its command."""
         with Running("elect", "flights", "a:1", *at, *LEAD) as first:
             first_epoch = int(first.out.next().split()[1])
@@ -60,7 +62,7 @@ class TestRevoke:
                 assert json.loads(result.out)["epoch"] == first_epoch
                 assert first.result().exit_code == 1
                 assert int(second.out.next().split()[1]) > first_epoch
-                result = run("leader", "flights", "--wait", "30", *at)
+                result = ask("leader", "flights", "--wait", "30", *at)
                 assert "b:1" in result.out
                 second.end()
 
@@ -92,6 +94,7 @@ class TestRevoke:
 
 class TestTransfer:
     @pytest.mark.proves("N6")
+    @on_both
     def test_the_contender_that_is_named_leads(self, at: tuple[str, ...]) -> None:
         """N6: the holder ends its command, the one named leads; exit code 0."""
         with Running("elect", "flights", "a:1", *at, *LEAD) as first:
@@ -137,6 +140,7 @@ class TestTransfer:
 
 class TestExpire:
     @pytest.mark.proves("N6")
+    @on_both
     def test_what_the_session_led_goes_to_the_next(self, at: tuple[str, ...]) -> None:
         """N6: expire ends a session as silence would."""
         with Running("elect", "flights", "a:1", *at, *LEAD) as first:

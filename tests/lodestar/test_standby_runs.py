@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.serving import metrics_url, status_of
-from tests.lodestar.running import Running, run
+from tests.lodestar.running import Running, on_both, run
 from tests.recording import wait_until
 
 
@@ -49,6 +49,7 @@ def at(url: str, cluster_id: str) -> tuple[str, ...]:
 
 @pytest.mark.proves("H1")
 class TestStandby:
+    @on_both
     def test_a_driver_finds_job_and_name_service(
         self, at: tuple[str, ...], url: str, cluster_id: str
     ) -> None:
