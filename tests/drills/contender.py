@@ -269,7 +269,7 @@ class ContenderProcess:
     def _leave_child(self, job_id: str) -> None:
         """Have a child that does nothing, and outlives us by much."""
         context = multiprocessing.get_context("fork")
-        child = context.Process(target=signal.sigtimedwait, args=(set(), 60.0))
+        child = context.Process(target=outlive, args=(60.0,))
         child.daemon = True
         child.start()
         assert child.pid is not None
@@ -290,6 +290,12 @@ class ContenderProcess:
             "contenders": election.contenders,
             "close": election.close,
         }
+
+
+def outlive(seconds: float) -> None:
+    """Do nothing for so long, and do not keep those waiting who read our output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    signal.sigtimedwait(set(), seconds)
 
 
 def outcome(use: Callable[[], object]) -> str:

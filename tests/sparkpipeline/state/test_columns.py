@@ -58,11 +58,12 @@ from tests.queryablestate.typed_values import (
     value_types,
     values_of,
 )
+from tests.tiers import nightly_after
 
 
 Rows = Sequence[tuple[Any, ...]]
 
-ROW_COUNT = 20_000
+ROW_COUNT = 5_000
 MAX_PARALLELISMS = (2, 128, 200, 32_768)
 
 
@@ -308,12 +309,15 @@ def group_column(names: Sequence[str], max_parallelism: int) -> Column:
 class TestWithSpark:
     """What Spark itself says of the same values."""
 
-    def test_the_key_group_is_that_of_spark(self, spark: SparkSession) -> None:
-        """20,000 values of every type that a key may have, with four moduli."""
+    @pytest.mark.parametrize("row_count", nightly_after(1, [4_000, 20_000]))
+    def test_the_key_group_is_that_of_spark(
+        self, spark: SparkSession, row_count: int
+    ) -> None:
+        """Thousands of values of every type that a key may have, with four moduli."""
         types = (*SCALARS, *NESTED_KEYS)
         # More types than letters.
         fields = tuple(Field(f"c{i}", one) for i, one in enumerate(types))
-        rows = random_rows(1, types, ROW_COUNT)
+        rows = random_rows(1, types, row_count)
         found = frame(spark, fields, rows).select(
             *(
                 group_column([field.name], MAX_PARALLELISMS[index % 4]).alias(
@@ -342,7 +346,7 @@ class TestWithSpark:
             ArrayType(AtomicType.DOUBLE),
         )
         fields = fields_of(*types)
-        rows = random_rows(max_parallelism, types, ROW_COUNT // 4)
+        rows = random_rows(max_parallelism, types, ROW_COUNT)
         codec = KeyCodec(fields, max_parallelism=max_parallelism)
         found = frame(spark, fields, rows).select(
             group_column(names_of(fields), max_parallelism).alias("key_group")
