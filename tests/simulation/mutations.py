@@ -125,7 +125,7 @@ MUTATIONS: Final = (
         module="leaderserver.server.store_tasks",
         before="return UncertainReply(detail=str(outcome))",
         after="return FailedReply(reason=Failure.STORAGE, detail=str(outcome))",
-        seed=123,
+        seed=259,
     ),
     Mutation(
         name="stall-unexcused",
@@ -345,7 +345,7 @@ MUTATIONS: Final = (
         module="leaderserver.server.service",
         before="client.batch_count and isinstance(message.body, Ordered)",
         after="client.batch_count < 0",
-        seed=146,
+        seed=223,
     ),
     Mutation(
         name="decided-early",
