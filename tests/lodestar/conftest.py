@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from haservices.testing.zookeeper_server import ZooKeeperServer
-from tests.lodestar.running import Ask, Running, call
+from tests.lodestar.running import LONG_LEASES, Ask, Running, call
 from tests.tiers import nightly_after
 
 
@@ -17,8 +17,7 @@ from tests.tiers import nightly_after
 def leader_server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the URL of a ``lodestar server`` that serves all tests."""
     options = (
-        *("--bind", "tcp://127.0.0.1:0", "--lease-seconds-max", "3"),
-        *("--lease-seconds-unrecorded-max", "3"),
+        *("--bind", "tcp://127.0.0.1:0", *LONG_LEASES),
         *("--data-dir", str(tmp_path_factory.mktemp("server") / "data")),
     )
     with Running("server", *options) as server:

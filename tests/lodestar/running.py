@@ -28,6 +28,16 @@ ROOT = Path(__file__).parent.parent.parent
 # Generous: it bounds how long a broken test takes, not how fast the code must be.
 WAIT_SECONDS = 60.0
 
+# Of a long lease: on a machine that is busy with other tests a leader may be out of
+# contact for a while, and `elect` ends its command then, as it should.
+LEASE_SECONDS = "3"
+
+# What a server has to be told, so that its clients get that lease.
+LONG_LEASES = (
+    *("--lease-seconds-max", LEASE_SECONDS),
+    *("--lease-seconds-unrecorded-max", LEASE_SECONDS),
+)
+
 
 def environment(**settings: str) -> dict[str, str]:
     """Return an environment with *settings*, and none of the user's own."""
@@ -36,9 +46,7 @@ def environment(**settings: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith("LODESTAR_")
     }
-    # A long lease: on a machine that is busy with other tests a leader may be out of
-    # contact for a while, and `elect` ends its command then, as it should.
-    ours = {"PYTHONPATH": str(ROOT), "LODESTAR_LEASE_SECONDS": "3"}
+    ours = {"PYTHONPATH": str(ROOT), "LODESTAR_LEASE_SECONDS": LEASE_SECONDS}
     return inherited | ours | settings
 
 

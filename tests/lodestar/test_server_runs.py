@@ -10,7 +10,7 @@ import pytest
 
 from haservices import open_ha_services
 from lodestar.exit_codes import ExitCode
-from tests.lodestar.running import Running, run
+from tests.lodestar.running import LONG_LEASES, Running, run
 from zmqtransport import CurveKeyPair, load_public_key, write_key_pair
 
 
@@ -204,7 +204,7 @@ class TestRestart:
         epochs: list[int] = []
         for _ in range(2):
             data_dir = ("--data-dir", str(tmp_path / "data"))
-            with Running("server", *ANY_PORT, *data_dir) as server:
+            with Running("server", *ANY_PORT, *LONG_LEASES, *data_dir) as server:
                 url = server.out.next().removeprefix("serving ")
                 with Running(
                     *("elect", "flights", "a:1", "--url", url),
@@ -250,7 +250,7 @@ class TestCurve:
     def test_everybody_may_do_what_the_allow_list_says(self, keys: Path) -> None:
         """N4, N5: who is refused gets exit code 4, in time, and a line."""
         with Running(
-            *("server", *ANY_PORT),
+            *("server", *ANY_PORT, *LONG_LEASES),
             *("--curve-public-key-file", str(keys / "server.key")),
             *("--curve-secret-key-file", str(keys / "server.key_secret")),
             *("--allow-list", str(keys / "allow.toml")),

@@ -9,7 +9,7 @@ import pytest
 
 from queryablestate.proxy.config import ProxyConfig
 from queryablestate.proxy.config_toml import parse_proxy_config
-from tests.lodestar.running import Running, run
+from tests.lodestar.running import LONG_LEASES, Running, run
 
 
 pytestmark = pytest.mark.shells
@@ -49,7 +49,8 @@ class TestServing:
 
     def test_a_name_service_that_forgets_is_refused(self) -> None:
         """W7: state would be unavailable when that is restarted; unless accepted."""
-        with Running("server", "--bind", "tcp://127.0.0.1:0") as server:
+        options = ("--bind", "tcp://127.0.0.1:0", *LONG_LEASES)
+        with Running("server", *options) as server:
             url = server.out.next().removeprefix("serving ")
             result = run("proxy", "--url", url)
             assert (result.exit_code, result.out) == (2, "")

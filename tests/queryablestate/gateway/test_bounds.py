@@ -190,12 +190,13 @@ class TestSlowClients:
 class TestManyClients:
     """F4: what is too much is refused, or pushes out what is idle."""
 
-    def test_more_connections_than_there_is_room_for(
-        self, gateway: GatewayServer
-    ) -> None:
+    def test_more_connections_than_there_is_room_for(self, ha: HAServices) -> None:
         """The oldest one without a request goes; one that asks is answered."""
-        asker = Asker(gateway.url)
+        # None of them goes because it is silent.
+        config = evolve(QUICK, request_seconds=WAIT_SECONDS)
         with contextlib.ExitStack() as stack:
+            gateway = stack.enter_context(GatewayServer(ha, config))
+            asker = Asker(gateway.url)
             first = stack.enter_context(connected(asker))
             for _ in range(30):
                 stack.enter_context(connected(asker))
