@@ -4,7 +4,8 @@
 It has a thread of its own, because what it guards against is worst while the server's
 thread does nothing: libzmq's thread goes on reading.  It looks at the process's memory
 a hundred times a second, which costs next to nothing, and at the connections only when
-that has grown; then it looks more often for a while.  What must go, `Inflow` says.
+that has grown by more than new connections take (`MemoryGrowth`); then it looks more
+often for a while.  What must go, `Inflow` says.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
+from leaderserver.server.core.memory_growth import MemoryGrowth
 from nameservice import NS_PER_SECOND, get_logger
 from zmqtransport import ConnectionId, tcp_progress
 
@@ -31,7 +33,6 @@ __all__ = ["InflowGuard"]
 _INTERVAL_SECONDS: Final = 0.01
 _INTERVAL_SECONDS_GROWING: Final = 0.001
 _GROWING_NS: Final = NS_PER_SECOND
-_GROWTH_BYTES: Final = 2 * 1024 * 1024
 _STALL_NS: Final = NS_PER_SECOND // 10
 _URGENT_PERCENT: Final = 85
 _RESIDENT: Final = "/proc/self/statm"
@@ -111,7 +112,7 @@ class InflowGuard:
         self._turned_ns = now_ns
 
     def _run(self) -> None:
-        calm_bytes = self._resident_bytes()
+        growth = MemoryGrowth(self._resident_bytes(), self._inflow.connection_count)
         grown_ns = self._clock.now_ns() - _GROWING_NS
         while not self._has_ended.wait(
             _INTERVAL_SECONDS_GROWING
@@ -119,12 +120,12 @@ class InflowGuard:
             else _INTERVAL_SECONDS
         ):
             resident_bytes = self._resident_bytes()
-            calm_bytes = min(calm_bytes, resident_bytes)
+            connection_count = self._inflow.connection_count
             is_urgent = self._is_urgent(resident_bytes)
-            if is_urgent or resident_bytes > calm_bytes + _GROWTH_BYTES:
+            if growth.is_unexplained(resident_bytes, connection_count) or is_urgent:
                 self._look(is_urgent=is_urgent)
                 grown_ns = self._clock.now_ns()
-                calm_bytes = resident_bytes
+                growth.looked(resident_bytes, connection_count)
 
     def _is_urgent(self, resident_bytes: int) -> bool:
         urgent_bytes = self._urgent_bytes

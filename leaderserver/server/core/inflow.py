@@ -79,6 +79,11 @@ class Inflow:
         """Return the connections that are open."""
         return tuple(self._given)
 
+    @property
+    def connection_count(self) -> int:
+        """Return how many connections are open."""
+        return len(self._given)
+
     def limit(self, *, bytes_per_connection_max: int, bytes_max: int) -> None:
         """Set how much may wait from now on; see the class."""
         self._bytes_per_connection_max = bytes_per_connection_max
