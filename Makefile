@@ -25,6 +25,11 @@ stateful = $(shell find tests -name 'test_*stateful.py')
 changed = $(shell git diff --name-only --diff-filter=d $(BASE) -- '*.py'; \
 	git ls-files --others --exclude-standard -- '*.py')
 
+# The JVMs of the tests live too briefly for an optimizing compiler, and their classes are
+# those of the lock: to verify each again costs a Spark driver a seventh of its start.
+java_options := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
+	-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote
+
 # Where this is set, each of the hundreds of processes of the tests compiles everything.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -59,15 +64,14 @@ check-fast: style
 	$(pytest) -q -n $(WORKERS) --dist loadfile \
 		-m "not shells and not spark and not drill and not nightly" $(pure)
 
-# All tests but the drills and those of the night.  Most of them wait, so WORKERS=4 run at once; the JVMs
-# live too briefly for an optimizing compiler.
-test: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+# All tests but the drills and those of the night.  Most of them wait, so WORKERS=4 run at once.
+test: export JDK_JAVA_OPTIONS ?= $(java_options)
 test: setup
 	$(pytest) -n $(WORKERS) --dist loadfile -m "not drill and not nightly" tests
 
 # Repetitions of what `make test` proves: all histories, seeds, rounds, backends and demos;
 # then the drills.
-nightly: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+nightly: export JDK_JAVA_OPTIONS ?= $(java_options)
 nightly: setup
 	$(pytest) -n $(WORKERS) --dist loadfile --timeout 1800 -m nightly tests
 	LODESTAR_HYPOTHESIS_PROFILE=night $(pytest) -n $(WORKERS) --dist loadfile $(stateful)
@@ -123,7 +127,7 @@ wheel: setup
 	scripts/check_wheel
 
 # Run the tests that fit with the oldest release of each dependency that we allow.
-compat: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+compat: export JDK_JAVA_OPTIONS ?= $(java_options)
 compat: setup
 	scripts/check_compat
 
