@@ -1,5 +1,5 @@
 """
-At least 100,000 bad messages against one proxy and one node, over real sockets.
+At least 20,000 bad messages against one proxy and one node; at night 100,000.
 
 A good client reads all the while, and strangers send everything that is wrong: bytes
 that are no message, messages of another version, of other types and sizes, damaged and
@@ -76,13 +76,14 @@ from tests.queryablestate.control_plane import VALUE
 from tests.queryablestate.proxy_peers import ScriptedPeer
 from tests.queryablestate.proxy_stage import JOB, STATE, ProxyStage
 from tests.recording import wait_until
+from tests.tiers import nightly_after
 from zmqtransport import CurveKeyPair, ZMQContext, write_key_pair
 
 
 pytestmark = pytest.mark.shells
 
 SEED: Final = 20_261_121
-PROXY_COUNT: Final = 100_000
+PROXY_COUNTS: Final = (20_000, 100_000)
 NODE_COUNT: Final = 10_000
 BURST_COUNT: Final = 2_000
 LAST_REQUEST_ID: Final = 1_234_567
@@ -540,8 +541,11 @@ def fuzzer_of(stage: ProxyStage, peers: list[ScriptedPeer], evil: bytes) -> Fuzz
 
 class TestFuzz:
     @pytest.mark.timeout(300)
-    def test_bad_messages_have_no_effect(self, tmp_path: Path) -> None:
-        """100,000 and more change nothing and end nothing (N3, C1)."""
+    @pytest.mark.parametrize("proxy_count", nightly_after(1, PROXY_COUNTS))
+    def test_bad_messages_have_no_effect(
+        self, tmp_path: Path, proxy_count: int
+    ) -> None:
+        """Many thousands change nothing and end nothing (N3, C1)."""
         config = ProxyConfig(
             access=ACCESS, frame_size_bytes_max=65_536, session_count_max=100
         )
@@ -562,7 +566,7 @@ class TestFuzz:
             with GoodReader(stage, "reader") as reader:
                 fuzzer = fuzzer_of(stage, [operator], evil.session)
                 began = time.monotonic()
-                shower(stage.proxy.address, PROXY_COUNT, fuzzer.to_proxy)
+                shower(stage.proxy.address, proxy_count, fuzzer.to_proxy)
                 shower_node(node, fuzzer)
                 duration_seconds = time.monotonic() - began
             check(stage, before)
@@ -574,7 +578,7 @@ class TestFuzz:
         dropped = sum(
             int(value) for name, value in figures.items() if name.startswith("frames_")
         )
-        assert dropped > PROXY_COUNT // 2
+        assert dropped > proxy_count // 2
         for name in ("malformed", "oversized", "wrong_version", "wrong_magic"):
             assert figures[f"frames_{name}_total"]
             assert node_figures[f"frames_{name}_total"]
@@ -589,7 +593,7 @@ class TestFuzz:
         assert memory < MEMORY_BYTES_MAX
         delays = sorted(reader.delays)
         print(
-            f"{PROXY_COUNT + NODE_COUNT:,} messages in {duration_seconds:.1f} s; "
+            f"{proxy_count + NODE_COUNT:,} messages in {duration_seconds:.1f} s; "
             f"{len(delays):,} reads meanwhile, median "
             f"{delays[len(delays) // 2] * 1e3:.1f} ms, slowest {delays[-1] * 1e3:.0f} "
             f"ms; {memory / 1e6:.0f} MB more"
