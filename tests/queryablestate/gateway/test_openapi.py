@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from html.parser import HTMLParser
@@ -10,9 +11,7 @@ from typing import Any
 import hypothesis
 import jsonschema_rs
 import pytest
-import schemathesis
 from hypothesis import HealthCheck
-from schemathesis import checks
 
 from queryablestate.gateway.openapi import openapi_document
 from queryablestate.gateway.openapi_page import openapi_page
@@ -29,20 +28,26 @@ _WATCHES = {"watchKey", "watchLeader"}
 
 # Not among them: that what fits the document is accepted.  Which keys a state can have
 # is for its schema to say.
-CHECKS = [
-    checks.not_a_server_error,
-    checks.status_code_conformance,
-    checks.content_type_conformance,
-    checks.response_headers_conformance,
-    checks.response_schema_conformance,
-    checks.unsupported_method,
-]
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "unsupported_method",
+)
+
+
+@pytest.fixture(scope="module")
+def schemathesis() -> Any:
+    """Return the library; each worker of a run collects this file, and one needs it."""
+    return importlib.import_module("schemathesis")
 
 
 class TestDocument:
     """F2: /openapi.json."""
 
-    def test_it_is_openapi(self) -> None:
+    def test_it_is_openapi(self, schemathesis: Any) -> None:
         """By the schema of OpenAPI 3.1; a document with a mistake is none."""
         schemathesis.openapi.from_dict(openapi_document()).validate()
         wrong = openapi_document()
@@ -125,21 +130,32 @@ class TestPage:
         assert "&lt;script&gt;&amp;" in text
 
 
-def operations() -> list[Any]:
-    """Return every operation of the document but watches, which do not end."""
+@pytest.fixture(scope="module")
+def operations(schemathesis: Any) -> dict[str, Any]:
+    """Return every operation of the document by its id."""
     schema = schemathesis.openapi.from_dict(openapi_document())
-    found: list[Any] = [one.ok() for one in schema.get_all_operations()]  # type: ignore[union-attr]
-    return [one for one in found if one.definition.raw["operationId"] not in _WATCHES]
+    found = [one.ok() for one in schema.get_all_operations()]
+    return {one.definition.raw["operationId"]: one for one in found}
+
+
+def operation_ids() -> list[str]:
+    """Return the ids of all operations but watches, which do not end."""
+    return [
+        operation["operationId"]
+        for methods in DOCUMENT["paths"].values()
+        for operation in methods.values()
+        if operation["operationId"] not in _WATCHES
+    ]
 
 
 @pytest.mark.shells
-@pytest.mark.parametrize(
-    "operation", operations(), ids=lambda one: one.definition.raw["operationId"]
-)
+@pytest.mark.parametrize("operation_id", operation_ids())
 def test_the_gateway_does_what_the_document_says(
-    served: Served, operation: Any
+    schemathesis: Any, operations: dict[str, Any], served: Served, operation_id: str
 ) -> None:
     """F2: made-up requests get a status, a type and a schema that it names."""
+    operation = operations[operation_id]
+    checks = [getattr(schemathesis.checks, name) for name in CHECKS]
 
     @hypothesis.given(case=operation.as_strategy())
     @hypothesis.settings(
@@ -156,6 +172,6 @@ def test_the_gateway_does_what_the_document_says(
         # A batch would be waited for, and what is to be quick may be late.
         for name in ("min_batch_id", "min_generation", "deadline"):
             (case.query or {}).pop(name, None)
-        case.call_and_validate(base_url=served.gateway.url, checks=CHECKS)
+        case.call_and_validate(base_url=served.gateway.url, checks=checks)
 
     ask()
