@@ -13,7 +13,7 @@ from haservices import open_ha_services
 from lodestar.gateway import gateway_config
 from nameservice import REST_ENDPOINT
 from queryablestate.gateway import GatewayConfig
-from tests.lodestar.running import WAIT_SECONDS, Running, run
+from tests.lodestar.running import WAIT_SECONDS, Running, ask_here
 
 
 pytestmark = pytest.mark.shells
@@ -45,7 +45,7 @@ class TestServing:
             word, url = gateway.out.next().split(" ")
             assert word == "serving"
             assert url.startswith("http://127.0.0.1:")
-            leader = run("leader", REST_ENDPOINT, "--wait", "30", "--json", *at)
+            leader = ask_here("leader", REST_ENDPOINT, "--wait", "30", "--json", *at)
             assert json.loads(leader.out)["address"] == url
             assert b"openapi" in fetch(f"{url}/openapi.json")
             result = gateway.end(number)
@@ -106,7 +106,7 @@ class TestServing:
         self, at: tuple[str, ...], options: list[str], saying: str
     ) -> None:
         """Exit code 2, and what to change."""
-        result = run("gateway", *options, *at)
+        result = ask_here("gateway", *options, *at)
         assert (result.exit_code, result.out) == (2, "")
         assert saying in result.err.splitlines()[-1]
         assert "Traceback" not in result.err
@@ -136,7 +136,7 @@ def test_a_gateway_is_an_address_among_others(leader_server_url: str) -> None:
             gateway.out.next().removeprefix("serving "): gateway
             for gateway in (one, two)
         }
-        leader = run("leader", REST_ENDPOINT, "--wait", "30", "--json", *at)
+        leader = ask_here("leader", REST_ENDPOINT, "--wait", "30", "--json", *at)
         first = json.loads(leader.out)["address"]
         other = urls.pop(first)
         assert other.end().exit_code == 0

@@ -10,7 +10,7 @@ import pytest
 
 from haservices import open_ha_services
 from lodestar.exit_codes import ExitCode
-from tests.lodestar.running import LONG_LEASES, Running, run
+from tests.lodestar.running import LONG_LEASES, Running, ask_here, run
 from zmqtransport import CurveKeyPair, load_public_key, write_key_pair
 
 
@@ -33,7 +33,7 @@ class TestServing:
             word, url = line.split(" ")
             assert word == "serving"
             assert url.startswith("leaderserver://127.0.0.1:")
-            assert run("leaders", "--url", url).exit_code == 0
+            assert ask_here("leaders", "--url", url).exit_code == 0
             result = server.end(number)
         assert result.exit_code == 0
         assert result.out == ""
@@ -45,7 +45,7 @@ class TestServing:
             url = server.out.next().split(" ")[1]
             server.process.send_signal(signal.SIGHUP)
             assert server.err.until("server.nothing_to_reload")
-            assert run("leaders", "--url", url).exit_code == 0
+            assert ask_here("leaders", "--url", url).exit_code == 0
             result = server.end(signal.SIGTERM)
         assert result.exit_code == 0
 
@@ -57,17 +57,17 @@ class TestServing:
         with Running("server", *ANY_PORT, "--limits", str(limits)) as server:
             url = server.out.next().split(" ")[1]
             with open_ha_services(url):
-                assert "as many sessions" in run("leaders", "--url", url).err
+                assert "as many sessions" in ask_here("leaders", "--url", url).err
                 limits.write_text("sessions_max = 5\nsession_max = 6\n")
                 server.process.send_signal(signal.SIGHUP)
                 assert "session_max is no limit" in server.err.until(
                     "server.reload_failed"
                 )
-                assert "as many sessions" in run("leaders", "--url", url).err
+                assert "as many sessions" in ask_here("leaders", "--url", url).err
                 limits.write_text("sessions_max = 5\nlease_seconds_max = 0.7\n")
                 server.process.send_signal(signal.SIGHUP)
                 assert "lease_seconds_max" in server.err.until("server.restart_needed")
-                assert run("leaders", "--url", url).exit_code == 0
+                assert ask_here("leaders", "--url", url).exit_code == 0
             result = server.end(signal.SIGTERM)
         assert result.exit_code == 0
 
@@ -99,13 +99,13 @@ class TestServing:
             knows_both = f"--curve-server-key-file={known}"
             knows_old = f"--curve-server-key-file={tmp_path / 'old.key'}"
             (tmp_path / "old.key").write_text(keys["server"].read_text())
-            assert run(*client, knows_both).exit_code == 0
+            assert ask_here(*client, knows_both).exit_code == 0
             Path(f"{keys['server-2']}_secret").replace(f"{keys['server']}_secret")
             keys["server-2"].replace(keys["server"])
             server.process.send_signal(signal.SIGHUP)
             assert server.err.until("server.key_replaced")
-            assert run(*client, knows_both).exit_code == 0
-            refused = run(*client, knows_old)
+            assert ask_here(*client, knows_both).exit_code == 0
+            refused = ask_here(*client, knows_old)
             assert refused.exit_code == ExitCode.NOT_ALLOWED
             assert "put its present one into" in refused.err
             server.end()
@@ -118,7 +118,7 @@ class TestServing:
         with Running("server", *ANY_PORT, *options) as server:
             url = server.out.next().split(" ")[1]
             with open_ha_services(url):
-                assert run("leaders", "--url", url).exit_code == 0
+                assert ask_here("leaders", "--url", url).exit_code == 0
             server.end()
         limits.write_text("sessions_max = 0\n")
         result = run("server", *ANY_PORT, "--limits", str(limits))
@@ -182,7 +182,7 @@ class TestServing:
         self, options: list[str], saying: str
     ) -> None:
         """N4, N5: bad settings are exit code 2 and a line that says what to change."""
-        result = run("server", *options)
+        result = ask_here("server", *options)
         assert result.exit_code == 2
         assert result.out == ""
         assert len(result.err.splitlines()) == 1, result.err
@@ -193,7 +193,7 @@ class TestServing:
         with Running("server", "--bind", "tcp://0.0.0.0:0", "--insecure") as server:
             port = server.out.next().rpartition(":")[2]
             url = f"leaderserver://127.0.0.1:{port}"
-            assert run("leaders", "--url", url).exit_code == 0
+            assert ask_here("leaders", "--url", url).exit_code == 0
             assert server.end().exit_code == 0
 
 
@@ -225,7 +225,7 @@ class TestCurve:
         lines: list[str] = []
         roles = {"operator": "admin", "reader": "observe", "collector": "contend:f*"}
         for name in ("server", "stranger", *roles):
-            result = run("keygen", name, "--dir", str(tmp_path), "--json")
+            result = ask_here("keygen", name, "--dir", str(tmp_path), "--json")
             assert result.exit_code == 0
             if name in roles:
                 public_key = json.loads(result.out)["public_key"]
@@ -265,12 +265,14 @@ class TestCurve:
                 *("--", "sh", "-c", "echo leading; exec sleep 600"),
             ) as elected:
                 elected.out.until("leading")
-                result = run("leader", "flights", "--field", "address", *url, *reader)
+                result = ask_here(
+                    "leader", "flights", "--field", "address", *url, *reader
+                )
                 assert (result.exit_code, result.out) == (0, "a:1\n")
                 for refused in (
-                    run("revoke", "flights", *url, *reader),
-                    run("leaders", *url, *self.options(keys, "stranger")),
-                    run("leaders", *url),
+                    ask_here("revoke", "flights", *url, *reader),
+                    ask_here("leaders", *url, *self.options(keys, "stranger")),
+                    ask_here("leaders", *url),
                     run(
                         *("elect", "orders", "a:1", *url, *collector, "--", "true"),
                     ),
@@ -281,13 +283,13 @@ class TestCurve:
                     assert "Traceback" not in refused.err
                     assert "refused" in refused.err.splitlines()[-1]
                 assert elected.process.poll() is None
-                result = run("revoke", "flights", *url, *operator)
+                result = ask_here("revoke", "flights", *url, *operator)
                 assert result.exit_code == 0, result.err
                 assert elected.result().exit_code == 1
 
             wrong_server_key = list(operator)
             wrong_server_key[-1] = str(keys / "stranger.key")
-            result = run("leaders", *url, *wrong_server_key)
+            result = ask_here("leaders", *url, *wrong_server_key)
             assert result.exit_code in (4, 5)
             assert len(result.err.splitlines()) == 1
             server.end()
@@ -297,7 +299,7 @@ class TestCurve:
         secret_file = keys / "operator.key_secret"
         os.chmod(secret_file, 0o644)  # noqa: PTH101 - as a user would
         url = ("--url", "leaderserver://127.0.0.1:1")
-        result = run("leaders", *url, *self.options(keys, "operator"))
+        result = ask_here("leaders", *url, *self.options(keys, "operator"))
         assert result.exit_code == 2
         assert str(secret_file) in result.err
         assert len(result.err.splitlines()) == 1

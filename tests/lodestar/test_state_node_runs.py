@@ -11,7 +11,7 @@ from lodestar.__main__ import make_parser
 from lodestar.state_node import node_config, switching_often
 from queryablestate.node.config import NodeConfig
 from queryablestate.proxy.access import token_sha256
-from tests.lodestar.running import Running, run
+from tests.lodestar.running import Running, ask_here, run
 
 
 ANY_URL = ("--url", "leaderserver://127.0.0.1:1")
@@ -189,7 +189,7 @@ class TestServing:
         self, at: tuple[str, ...], options: list[str], saying: str
     ) -> None:
         """N5: bad settings are exit code 2 and a line that says what to change."""
-        result = run("node", *options, *at)
+        result = ask_here("node", *options, *at)
         assert (result.exit_code, result.out) == (2, "")
         assert saying in result.err
         assert len(result.err.splitlines()) == 1, result.err

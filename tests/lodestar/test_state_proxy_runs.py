@@ -9,7 +9,7 @@ import pytest
 
 from queryablestate.proxy.config import ProxyConfig
 from queryablestate.proxy.config_toml import parse_proxy_config
-from tests.lodestar.running import LONG_LEASES, Running, run
+from tests.lodestar.running import LONG_LEASES, Running, ask_here, run
 
 
 pytestmark = pytest.mark.shells
@@ -40,7 +40,7 @@ class TestServing:
             word, address = proxy.out.next().split(" ")
             assert word == "serving"
             assert address.startswith("tcp://127.0.0.1:")
-            leader = run("leader", "QUERY_PROXY", "--wait", "30", "--json", *at)
+            leader = ask_here("leader", "QUERY_PROXY", "--wait", "30", "--json", *at)
             assert json.loads(leader.out)["address"] == address
             result = proxy.end(number)
         assert (result.exit_code, result.out) == (0, "")
@@ -68,7 +68,7 @@ class TestServing:
                 for proxy in (first, second)
             }
             assert len(proxies) == 2
-            leader = run("leader", "QUERY_PROXY", "--wait", "30", "--json", *at)
+            leader = ask_here("leader", "QUERY_PROXY", "--wait", "30", "--json", *at)
             leading = proxies.pop(json.loads(leader.out)["address"])
             ((address, waiting),) = proxies.items()
             assert leading.end().exit_code == 0
@@ -91,7 +91,7 @@ class TestServing:
         self, at: tuple[str, ...], options: list[str], saying: str
     ) -> None:
         """N5: bad settings are exit code 2 and a line that says what to change."""
-        result = run("proxy", *at, *options)
+        result = ask_here("proxy", *at, *options)
         assert (result.exit_code, result.out) == (2, "")
         assert saying in result.err
         assert len(result.err.splitlines()) == 1, result.err
