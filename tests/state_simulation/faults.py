@@ -45,6 +45,7 @@ class Faults:
         # Of their own: what else goes wrong in a run is not changed by them.
         self._stalls = Random(f"{world.seed}/stalls")
         self._cuts = Random(f"{world.seed}/cuts")
+        self._takeovers = Random(f"{world.seed}/takeovers of states")
         moves = MoveFaults(world, self._rng, self._within)
         self._leader_changed_at_ns = self._taken_away_at_ns = -_SETTLED_NS
         self._actions: dict[str, Callable[[], bool]] = {
@@ -83,6 +84,8 @@ class Faults:
         self._strike_later()
         if self._world.scenario.cuts_off:
             self._cut_off_later()
+        if self._world.scenario.takes_over:
+            self._take_over_later()
 
     def _strike_later(self) -> None:
         interval_ns = self._world.scenario.fault_interval_ns
@@ -118,7 +121,10 @@ class Faults:
         self._stall_later()
 
     def _cut_off_later(self) -> None:
-        delay_ns = self._cuts.randrange(SESSION_TIMEOUT_NS, 2 * SESSION_TIMEOUT_NS)
+        least_ns = SESSION_TIMEOUT_NS
+        if self._world.scenario.takes_over:
+            least_ns //= 10  # all are there again sooner: little else goes wrong
+        delay_ns = self._cuts.randrange(least_ns, 2 * least_ns)
         self._world.timeline.after(delay_ns, self._cut_off)
 
     def _cut_off(self) -> None:
@@ -131,6 +137,21 @@ class Faults:
             world.counts["fault: node cut off"] += 1
             world.trace("world", f"fault: {node.node_id} is cut off")
         self._cut_off_later()
+
+    def _take_over_later(self) -> None:
+        delay_ns = self._takeovers.randrange(20 * MS, 300 * MS)
+        self._world.timeline.after(delay_ns, self._take_over)
+
+    def _take_over(self) -> None:
+        """Have another query take over what one writes that has written something."""
+        world = self._world
+        if world.network.is_calm:
+            return
+        query = self._takeovers.choice(world.queries)
+        if query.checkpoint.commits:
+            query.replace(self._takeovers.choice(("replace", "continue")))
+            world.counts["fault: state taken over"] += 1
+        self._take_over_later()
 
     def _may(self, name: str) -> bool:
         """Return whether that may happen now: see `Profile.ONE_AWAY`."""

@@ -18,6 +18,14 @@ MOVE_MUTATIONS: Final = (
         after="prefixes=_prefixes((*job.key_groups, *job.copies)),",
     ),
     Mutation(
+        name="answers-by-a-newer-assignment",
+        rule="S3: a node that was not told yet answers nothing by what is new",
+        module="queryablestate.node.core.core",
+        before="if served.assignment_version != question.assignment_version:",
+        after="if served.assignment_version > question.assignment_version:",
+        seed=4,
+    ),
+    Mutation(
         name="copy-complete-before-replay",
         rule="S1: a copy is in sync only when it has all that was decided",
         module="queryablestate.store.copies",

@@ -24,8 +24,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.floors",
         before="        if seen < floor:\n",
         after="        if seen[0] == floor[0] and seen < floor:\n",
-        seed=166,
-        is_rare=True,
+        seed=30_005,
     ),
     Mutation(
         name="pages-may-go-back",
@@ -135,7 +134,6 @@ READ_MUTATIONS: Final = (
         module="queryablestate.node.core.core",
         before="        if now_ns >= registration.direct_until_ns:\n",
         after="        if now_ns >= registration.lease_until_ns:\n",
-        seed=20_018,
-        is_rare=True,
+        seed=30_023,
     ),
 )

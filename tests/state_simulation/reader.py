@@ -90,15 +90,24 @@ class Reader:
     """
     The threads of one client, each with one question at a time.
 
+    Args:
+        world: Where it happens.
+        name: For the books.
+        pause_ns: The mean time between an answer and the next question.
+        only_group: The only key group that it asks for, or None for all.
+
     Attributes:
         name: For the books.
     """
 
-    def __init__(self, world: World, name: str, *, pause_ns: int) -> None:
+    def __init__(
+        self, world: World, name: str, *, pause_ns: int, only_group: int | None = None
+    ) -> None:
         self._world = world
         self.name = name
         self._rng = Random(f"{world.seed}/questions of {name}")
         self._pause_ns = pause_ns
+        self._only_group = only_group
         self._is_strict = world.scenario.profile is not Profile.STORM
         self._client = Client(world, name, on_told=self._told, on_done=self._done)
         for _ in range(self._rng.choice((1, 2, 3))):
@@ -129,7 +138,7 @@ class Reader:
             world.timeline.now_ns + deadline_ns,
             least,
         )
-        if rng.random() < 0.3:
+        if self._only_group is None and rng.random() < 0.3:
             wish.is_scan = kind != "list" and rng.random() < 0.6
             self._ask_route(wish)
             return
@@ -151,8 +160,10 @@ class Reader:
         """Return what to ask, and for which keys."""
         rng = self._rng
         keys = KEYS
-        if rng.random() < 0.7:
-            group = rng.randrange(MAX_PARALLELISM)
+        if self._only_group is not None or rng.random() < 0.7:
+            group = self._only_group
+            if group is None:
+                group = rng.randrange(MAX_PARALLELISM)
             keys = tuple(key for key in KEYS if group_of(storage_key(key)) == group)
         if rng.random() < 0.3:
             keys = (rng.choice(keys),)

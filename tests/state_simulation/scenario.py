@@ -38,6 +38,13 @@ From this seed on nodes are cut off from the proxy again and again and do not no
 Readers go on asking them, while others have their key groups and batches are committed
 there: what direct answers must be kept from.
 """
+_TAKE_OVER_FIRST: Final = 30_000
+"""
+From this seed on states are taken over by other queries again and again, too.
+
+Little else goes wrong: batches are committed quickly, and readers are answered.  So it
+is generations that go on while copies are behind, and batches while a node is cut off.
+"""
 COMMIT_TIMEOUT_NS: Final = 2_500 * MS
 RETENTION_NS: Final = 5_000 * MS
 
@@ -188,6 +195,7 @@ class Scenario:
         caches: Whether the proxies keep answers.
         is_direct: Whether readers ask nodes without the proxy, where there is no cache.
         cuts_off: Whether nodes are cut off, beside all other faults.
+        takes_over: Whether other queries take states over all the time, likewise.
         session_count_max: Sessions that a proxy keeps: fewer than clients, or enough.
         entry_kept_count: Entries that the control plane keeps though all have them.
         fault_interval_ns: The mean time between two faults.
@@ -214,6 +222,7 @@ class Scenario:
     caches: bool
     is_direct: bool
     cuts_off: bool
+    takes_over: bool
     session_count_max: int
     entry_kept_count: int
     fault_interval_ns: int
@@ -364,6 +373,7 @@ def make_scenario(seed: int) -> Scenario:
         caches=rng.random() < 0.5,
         is_direct=False,
         cuts_off=False,
+        takes_over=False,
         entry_kept_count=rng.choice((1, 4, 100)),
         fault_interval_ns=round(rng.uniform(80, 900)) * MS,
         faults_end_ns=round(rng.uniform(4_000, 9_000)) * MS,
@@ -374,7 +384,10 @@ def make_scenario(seed: int) -> Scenario:
     )
     is_direct, caches = _ways(seed, caches=scenario.caches)
     scenario = evolve(scenario, is_direct=is_direct, caches=caches)
-    return scenario if seed < _CUT_OFF_FIRST else _with_cuts(scenario)
+    if seed < _CUT_OFF_FIRST:
+        return scenario
+    cut_off = _with_cuts(scenario)
+    return cut_off if seed < _TAKE_OVER_FIRST else _with_takeovers(cut_off)
 
 
 def _with_cuts(scenario: Scenario) -> Scenario:
@@ -388,4 +401,27 @@ def _with_cuts(scenario: Scenario) -> Scenario:
         reader_count=2,
         store_ns=MS,
         leader_store_ns=MS,
+    )
+
+
+def _with_takeovers(scenario: Scenario) -> Scenario:
+    """Return *scenario* where states are taken over, and little else happens."""
+    names = ("slow disk", "kill driver", "drop state")
+    return evolve(
+        scenario,
+        profile=Profile.STORM,
+        takes_over=True,
+        network=NetworkPlan(latency_ns=MS // 2, loss=0.0, duplication=0.05, late=0.0),
+        store_ns=Random(f"{scenario.seed}/takeovers").choice((MS, 20 * MS)),
+        store_doubt=0.0,
+        task_failure=0.0,
+        commit_limits=COMMIT_LIMITS,
+        session_count_max=100,
+        takes_snapshots=False,
+        fault_interval_ns=400 * MS,
+        faults_end_ns=6_000 * MS,
+        fault_weights=tuple(
+            (20, 1, 1)[names.index(name)] if name in names else 0
+            for name in FAULT_NAMES
+        ),
     )

@@ -21,6 +21,33 @@ STORE_MUTATIONS: Final = (
         seed=12,
     ),
     Mutation(
+        name="late-abort-kept",
+        rule="W2: of what fails in the middle nothing is kept",
+        module="queryablestate.store.environment",
+        before="            self.environment.begin(write=True) as transaction,\n"
+        "        ):\n"
+        "            yield transaction\n",
+        after="            self.environment.begin(write=True) as transaction,\n"
+        "        ):\n"
+        "            late = None\n"
+        "            try:\n"
+        "                yield transaction\n"
+        "            except lmdb.Error as error:\n"
+        "                late = error\n"
+        "        if late is not None:\n"
+        "            raise self.storage_error('write to', late)\n",
+        seed=1,
+    ),
+    Mutation(
+        name="failed-stage-acknowledged",
+        rule="W2: rows are on disk before they are acknowledged",
+        module="queryablestate.store.staging",
+        before="        cursor.putmulti(\n",
+        after="        import contextlib\n"
+        "        with contextlib.suppress(Exception): cursor.putmulti(\n",
+        seed=9,
+    ),
+    Mutation(
         name="slots-known-before-they-are-there",
         rule="W3: a write that fails leaves everything as it was",
         module="queryablestate.store.environment",

@@ -262,7 +262,13 @@ class World:
             self.queries.append(query)
             self.timeline.after(40 * MS, query.start)
         for number in range(scenario.reader_count):
-            reader = Reader(self, f"reader-{number}", pause_ns=25 * MS)
+            group = None
+            if scenario.takes_over and number:
+                # It asks no other nodes, so none of them tells it of a newer route.
+                group = scenario.seed % MAX_PARALLELISM
+            reader = Reader(
+                self, f"reader-{number}", pause_ns=25 * MS, only_group=group
+            )
             self.readers.append(reader)
         self.timeline.run_until(300 * MS)
         Faults(self).begin()
