@@ -13,7 +13,7 @@ from haservices import open_ha_services
 from lodestar.gateway import gateway_config
 from nameservice import REST_ENDPOINT
 from queryablestate.gateway import GatewayConfig
-from tests.lodestar.running import WAIT_SECONDS, Running, ask_here
+from tests.lodestar.running import WAIT_SECONDS, Running, ask_here, run
 
 
 pytestmark = pytest.mark.shells
@@ -110,6 +110,13 @@ class TestServing:
         assert (result.exit_code, result.out) == (2, "")
         assert saying in result.err.splitlines()[-1]
         assert "Traceback" not in result.err
+
+    @pytest.mark.proves("N5")
+    def test_bad_settings_end_the_process(self, at: tuple[str, ...]) -> None:
+        """N5: with the exit code that the verb returns, and that one line."""
+        result = run("gateway", "--bind", "tcp://127.0.0.1:0", *at)
+        assert (result.exit_code, result.out) == (2, "")
+        assert len(result.err.splitlines()) == 1, result.err
 
     def test_options_come_from_the_environment(self, at: tuple[str, ...]) -> None:
         """As those of every server do, for containers."""
