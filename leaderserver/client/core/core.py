@@ -207,6 +207,7 @@ class ClientCore:
             self._contenders,
             self._subscriptions,
             self._contact,
+            on_snapshot=self._settle,
         )
         self._watch = ServerWatch()
         self._heartbeat_due_ns = now_ns
@@ -227,9 +228,11 @@ class ClientCore:
         """Return how often heartbeats are sent now."""
         if len(self._contenders):
             return self._outbox.lease_ns // RETRY_DIVISOR
-        if self._outbox.now_ns < self._settling_until_ns:
-            return self._settling_interval_ns
-        return self._outbox.session_timeout_ns // 3
+        interval_ns = self._outbox.session_timeout_ns // 3
+        is_new = self._session is not None and not self._session.acknowledged
+        if is_new or self._outbox.now_ns < self._settling_until_ns:
+            return min(self._settling_interval_ns, interval_ns)
+        return interval_ns
 
     def holder(self, contender_id: str) -> HolderCore:
         """Return what a contender believes; it must be there."""
@@ -282,7 +285,6 @@ class ClientCore:
                     self._contenders.hold(contender, RevokeDelivered())
             case RetrieverAdded():
                 self._subscriptions.add(event, has_contact=self.has_contact)
-                self._settle()
             case RetrieverRemoved(retriever_id=retriever_id):
                 self._subscriptions.remove(retriever_id)
             case CallAsked():
@@ -326,12 +328,12 @@ class ClientCore:
         self._nonce = digest.digest()
         self._hello_ns = None
         self._hello_due_ns = self._outbox.now_ns
-        self._hello_retry_ns = self._outbox.lease_ns // RETRY_DIVISOR
+        self._hello_retry_ns = self._outbox.lease_ns
 
     def _link_opened(self) -> None:
         self._is_link_open = True
         self._hello_due_ns = self._outbox.now_ns
-        self._hello_retry_ns = self._outbox.lease_ns // RETRY_DIVISOR
+        self._hello_retry_ns = self._outbox.lease_ns
         self._heartbeat_due_ns = self._outbox.now_ns
         self._outbox.exchanges.hurry(now_ns=self._outbox.now_ns)
 
@@ -419,8 +421,9 @@ class ClientCore:
                 silence_ns=outbox.now_ns - self._contact.last_ns,
             )
         )
-        self._settle()
         self._heartbeat_due_ns = outbox.now_ns
+        # The first heartbeat may be lost: until one is answered, more follow soon.
+        self._settling_interval_ns = outbox.lease_ns // RETRY_DIVISOR
         self._contenders.session_begins()
         self._subscriptions.session_begins()
         outbox.exchanges.hurry(now_ns=outbox.now_ns)
@@ -468,14 +471,17 @@ class ClientCore:
             # Heartbeats come more often from now on.
             self._contact.contending_begins()
             self._heartbeat_due_ns = self._outbox.now_ns
+            greet_ns = self._outbox.now_ns + self._outbox.lease_ns // RETRY_DIVISOR
+            self._hello_due_ns = min(self._hello_due_ns, greet_ns)
         self._contenders.add(event)
 
     def _settle(self) -> None:
         """
-        Send heartbeats more often for a moment: something new is listened for.
+        Send heartbeats more often for a moment: who leads was just told.
 
         A subscription takes its time to reach the server's broadcast socket, and what
         is published meanwhile is not heard; the answers to these heartbeats tell.
+        What was published before the answer to the subscription is in that answer.
         Each comes after twice the time of the one before.  What was missed is noticed
         after twice the time that the subscription took, and thousands of clients that
         come back at once leave the server time to answer.
@@ -504,7 +510,10 @@ class ClientCore:
         sent_ns = None if session is None else session.sent_ns(number)
         if session is None or sent_ns is None:
             return
+        is_first = not session.acknowledged
         session.acknowledged = max(session.acknowledged, number)
+        if is_first and not len(self._contenders):
+            self._heartbeat_due_ns = self._outbox.now_ns + self.heartbeat_interval_ns
         self._contact.answered(sent_ns)
         for record in body.affirmations:
             self._contenders.affirm(record, number=number, sent_ns=sent_ns)
@@ -553,12 +562,12 @@ class ClientCore:
             client=config.client,
         )
         self._outbox.emit(SendMessage(message=hello))
-        self._hello_due_ns = now_ns + self._hello_retry_ns
-        if not len(self._contenders):
+        if len(self._contenders):
+            self._hello_due_ns = now_ns + self._outbox.lease_ns // RETRY_DIVISOR
+        else:
             # What claims nothing can wait: thousands may greet a server at once.
-            self._hello_retry_ns = min(
-                2 * self._hello_retry_ns, 2 * self._outbox.lease_ns
-            )
+            self._hello_due_ns = now_ns + self._hello_retry_ns
+            self._hello_retry_ns = 2 * self._outbox.lease_ns
 
     def _send(self, session: _ClientSession, body: RequestBody) -> int:
         self._number += 1

@@ -75,6 +75,9 @@ class ClientOutbox:
         # What leadership hangs on is asked for again within two leases at the latest,
         # however long there was no answer.
         is_urgent = stream_of(key[0]) is Stream.LEAVING or key[0] is Purpose.REGISTER
+        # What is lost goes with its connection, mostly, and is asked anew with the next
+        # one.  A server that thousands of listeners have come back to is only slow.
+        is_patient = key[0] in (Purpose.SUBSCRIBE, Purpose.UNSUBSCRIBE)
         self.exchanges.begin(
             Exchange(
                 key=key,
@@ -82,7 +85,7 @@ class ClientOutbox:
                 call_id=call_id,
                 began_ns=self.now_ns,
                 deadline_ns=deadline_ns,
-                retry_ns=self.lease_ns // RETRY_DIVISOR,
+                retry_ns=self.lease_ns // (1 if is_patient else RETRY_DIVISOR),
                 # An answer that takes long must not be asked for ever more often.
                 retry_ns_max=2 * self.lease_ns
                 if is_urgent

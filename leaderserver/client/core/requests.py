@@ -43,7 +43,11 @@ _BATCH_SIZE_BYTES_MAX: Final = 60_000
 
 @final
 class ClientRequests:
-    """Sends what is due, and settles what is answered."""
+    """
+    Sends what is due, and settles what is answered.
+
+    *on_snapshot* is called when a subscription is answered by a server that is decided.
+    """
 
     def __init__(
         self,
@@ -52,12 +56,15 @@ class ClientRequests:
         contenders: ClientContenders,
         subscriptions: ClientSubscriptions,
         contact: ServerContact,
+        *,
+        on_snapshot: Callable[[], None],
     ) -> None:
         self._target = target
         self._outbox = outbox
         self._contenders = contenders
         self._subscriptions = subscriptions
         self._contact = contact
+        self._on_snapshot = on_snapshot
 
     def send_due(self, send: Callable[[RequestBody], int]) -> None:
         """Give to *send*, which returns the number of the message, what is due."""
@@ -180,6 +187,8 @@ class ClientRequests:
                 later_ns = self._outbox.now_ns + 2 * self._outbox.lease_ns
                 self._outbox.exchanges.set_due(exchange, later_ns)
                 self._outbox.exchanges.park(exchange)
+            else:
+                self._on_snapshot()
             self._subscriptions.take_snapshot(
                 name, body, has_contact=self._contact.is_connected
             )
