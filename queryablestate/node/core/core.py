@@ -186,6 +186,8 @@ class NodeCore:
         self._untouched: frozenset[str] = frozenset()
         # While the store forgets jobs: those that it does not.
         self._kept_jobs: frozenset[str] | None = None
+        # Jobs of which a command was let pass since: the next answer says it again.
+        self._passed_over: set[str] = set()
         self._is_left_looked_for = False
         self._deadline_ns = self._drop_stages_due_ns
 
@@ -433,8 +435,14 @@ class NodeCore:
             self._registration.want()
         return effects
 
-    def _is_being_forgotten(self, command: ToNode) -> bool:
-        """Return whether a command is about a job that the store may be forgetting."""
+    def _passes_over(self, command: ToNode) -> bool:
+        """
+        Return whether a command is about a job that the store may be forgetting.
+
+        Nothing that is said of that job is followed from then until the node has
+        registered anew, though the store be done before: an entry without the
+        assignment before it would be applied to key groups that are not held.
+        """
         kept = self._kept_jobs
         match command:
             case AssignJob(job=job):
@@ -445,7 +453,9 @@ class NodeCore:
                 pass
             case _:
                 return False
-        return kept is not None and job_id not in kept
+        if kept is not None and job_id not in kept:
+            self._passed_over.add(job_id)
+        return job_id in self._passed_over
 
     def _advance_copies(self, now_ns: int) -> list[NodeEffect]:
         registration = self._registration
@@ -535,7 +545,7 @@ class NodeCore:
                 return [EndProcess(reason=reason)]
             case _ if registration.is_asking:
                 return []  # the answer will say it again
-            case _ if self._is_being_forgotten(command):
+            case _ if self._passes_over(command):
                 registration.want()
                 return []  # likewise
             case KeepPlan(plan=plan):
@@ -580,6 +590,7 @@ class NodeCore:
             self._gate.forget(job_id)
             effects += self._copies.forget_job(job_id)
             effects.append(ForgetJobRows(job_id=job_id))
+        self._passed_over.clear()
         self._untouched = frozenset(message.untouched)
         self._jobs.assign_all(message.jobs)
         for job in message.jobs:

@@ -538,6 +538,32 @@ class TestForgetting:
         node.register(told)
         assert ApplyEntry(job_id="job", entry=batch(8)) in node.tell(apply)
 
+    @pytest.mark.proves("W3", "S2")
+    def test_nothing_is_applied_without_the_assignment_before_it(
+        self, node: Node
+    ) -> None:
+        """W3: the store would pass over rows that it was not told to hold."""
+        node.connect()
+        node.register()
+        for _ in range(LIMITS.drop_stages_ns // MS // 2_000 - 1):
+            node.wait(2_000)
+            node.acknowledge()
+        node.wait(1_999)
+        # It has asked a moment ago, and asks again only after a pause.
+        ask = asking(JobPosition(job_id="job", sequence=7))
+        assert ask in node.step(KeptChanged(kept=()))
+        node.register()
+        assert ForgetLeftJobs(kept=()) in node.wait(1)
+        told = assignment(job_id="new", sequence=0)
+        assert node.tell(AssignJob(leader_epoch=EPOCH, job=told)) == ()
+        assert node.step(LeftJobsForgotten(job_ids=())) == ()
+        entries = (batch(1),)
+        apply = ApplyEntries(leader_epoch=EPOCH, job_id="new", entries=entries)
+        assert node.tell(apply) == ()
+        assert ask in node.wait(LIMITS.pause_ns_max // MS)
+        node.register(told)
+        assert ApplyEntry(job_id="new", entry=batch(1)) in node.tell(apply)
+
     @pytest.mark.proves("W7")
     def test_what_it_has_more_of_is_no_job_that_it_has_left(self, node: Node) -> None:
         """W7: it is not decided yet what those rows are."""
