@@ -264,20 +264,17 @@ class NodeReads:
             read_id, read, index = found
             if index is not None:
                 self._pending.part_replied(read, index)
-                outgoing += self._copies_failed(read_id, read, now_ns)
+                outgoing += self._copies_failed(
+                    read_id, read, now_ns, is_settled=is_settled
+                )
                 continue
             self._pending.primary_replied(read_id, read)
             outgoing += self._move(read_id, read, now_ns)
+            read.node_asked_at_ns = None  # it may come back while others are asked
             if read.attempt is not None:
                 continue
             self._pending.close(read_id)
-            if is_settled:
-                outgoing.append(self._answer_for(read, None))
-            else:  # a client that asks again waits for nodes that are late
-                asked = read.asked
-                outgoing.append(
-                    refused(asked.client, asked.ask.request_id, STALE_ROUTE)
-                )
+            outgoing.append(self._answer_for(read, None, is_settled=is_settled))
         return outgoing
 
     def client_left(self, client: LinkId) -> list[Outgoing]:
@@ -402,7 +399,7 @@ class NodeReads:
         return self._told(read_id, read, answer, values, waited_ns, now_ns=now_ns)
 
     def _copies_failed(
-        self, read_id: int, read: PendingRead, now_ns: int
+        self, read_id: int, read: PendingRead, now_ns: int, *, is_settled: bool = True
     ) -> list[Outgoing]:
         """Go on without the others that were asked: one of them does not answer."""
         outgoing = self.questions.cancel(self._pending.drop_copies(read))
@@ -419,7 +416,10 @@ class NodeReads:
                     self.questions.ask_primary(read_id, read, node, now_ns),
                 ]
         outgoing += self.questions.cancel(self._pending.close(read_id))
-        return [*outgoing, self._refusal_of(read, read.refusal)]
+        return [
+            *outgoing,
+            self._refusal_of(read, read.refusal, is_settled=is_settled),
+        ]
 
     def _told(
         self,
@@ -458,18 +458,29 @@ class NodeReads:
             outgoing += self.questions.cancel(waiting)
         return outgoing
 
-    def _refusal_of(self, read: PendingRead, refusal: Refusal | None) -> Outgoing:
+    def _refusal_of(
+        self, read: PendingRead, refusal: Refusal | None, *, is_settled: bool = True
+    ) -> Outgoing:
         """Return what comes of a read; *refusal* is its primary's, or None."""
         if refusal is None or (refusal.code == _UNAVAILABLE and names_nothing(refusal)):
             # Not what is asked is unavailable, but the node: it does not serve now.
-            return self._answer_for(read, refusal)
+            return self._answer_for(read, refusal, is_settled=is_settled)
         return passed_on(read.asked, refusal)
 
-    def _answer_for(self, read: PendingRead, refusal: Refusal | None) -> Outgoing:
+    def _answer_for(
+        self, read: PendingRead, refusal: Refusal | None, *, is_settled: bool = True
+    ) -> Outgoing:
         """Return what comes of a question that its node does not answer."""
         client, ask = read.asked.client, read.asked.ask
         location = self.questions.present(read)
-        if location is None or not location.sole_key_groups[ask.node_index]:
+        is_sole = location is not None and location.sole_key_groups[ask.node_index]
+        is_back = (
+            refusal is None
+            and location is not None
+            and (location.links[ask.node_index] is not None)
+        )
+        if location is None or not is_sole or not is_settled or is_back:
+            # A client that asks again waits for nodes that are late, or asks this one.
             return refused(client, ask.request_id, STALE_ROUTE)
         if refusal is not None:
             return passed_on(read.asked, refusal)

@@ -85,7 +85,8 @@ class PendingRead:
             something.
         is_watched: Whether others are to be asked when it is late.
         node: The primary while it has yet to answer, else None.
-        node_asked_at_ns: When the primary was asked, or None if it was not.
+        node_asked_at_ns: When the primary was asked, or None if it was not, or has gone
+            since.
         attempt: What others were asked and have yet to answer, or None.
         attempt_count: How often others were asked.
         is_hedged: Whether a second one was asked since the first was late.

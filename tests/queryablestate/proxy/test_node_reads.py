@@ -42,6 +42,8 @@ CLIENT: Final = LinkId(1)
 A: Final = LinkId(10)
 B: Final = LinkId(11)
 C: Final = LinkId(12)
+AGAIN: Final = LinkId(13)
+SOLE: Final = ((0, 1), (), ())
 MS: Final = NS_PER_MS
 LATE: Final = 20 * MS
 encode: Final = msgspec.msgpack.encode
@@ -412,6 +414,45 @@ class TestGone:
         stage.locations[5] = location(links=(None, B, C), copy_links=(None, B, C))
         assert stage.router.nodes.node_left(A, now_ns=LATE) == []
         assert told(stage.answered(B, answer(2))) == [[b"value"]]
+
+    def test_it_is_asked_again_when_it_is_back(self) -> None:
+        """S4: the copy that was asked meanwhile may go, too, one after the other."""
+        stage = Stage()
+        stage.ask()
+        stage.locations[5] = location(links=(AGAIN, B, C), copy_links=(AGAIN, B, C))
+        assert [
+            node for node, _ in questions(stage.router.nodes.node_left(A, now_ns=MS))
+        ] == [B]
+        stage.locations[5] = location(
+            links=(AGAIN, None, None),
+            copy_links=(AGAIN, None, None),
+            sole_key_groups=SOLE,
+        )
+        again = questions(stage.router.nodes.node_left(B, now_ns=2 * MS))
+        assert [node for node, _ in again] == [AGAIN]
+        assert told(stage.answered(AGAIN, answer(1))) == [[b"value"]]
+
+    def test_what_only_it_has_is_asked_again_when_it_is_back(self) -> None:
+        """Q4: a connection that was replaced is no failure."""
+        stage = Stage()
+        stage.ask()
+        stage.locations[5] = location(
+            links=(AGAIN, None, None),
+            copy_links=(AGAIN, None, None),
+            sole_key_groups=SOLE,
+        )
+        assert told(stage.router.nodes.node_left(A, now_ns=MS)) == [STALE_ROUTE]
+
+    def test_while_settling_none_is_away(self) -> None:
+        """S2: neither a primary that has not come yet, nor a copy that has gone."""
+        stage = Stage()
+        stage.locations[5] = location(links=(None, B, C), copy_links=(None, B, C))
+        stage.ask()
+        stage.locations[5] = location(
+            links=(None,) * 3, copy_links=(None,) * 3, sole_key_groups=SOLE
+        )
+        outgoing = stage.router.nodes.node_left(B, now_ns=MS, is_settled=False)
+        assert told(outgoing) == [STALE_ROUTE]
 
     def test_the_primary_outlives_a_hedge(self) -> None:
         """S4: likewise, when the copy goes."""

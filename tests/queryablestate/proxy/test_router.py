@@ -350,6 +350,7 @@ class TestAbsentNodes:
         reads = Reads()
         reads.ask(ask(request_id=1, node_index=0))
         reads.ask(ask(request_id=2, node_index=1))
+        reads.locations[5] = location(links=(None, NODE_B))
         refused = refusal(reads.router.nodes.node_left(NODE_A, now_ns=0))
         assert (refused.request_id, refused.code) == (1, "state-unavailable")
         assert reads.router.nodes.node_left(NODE_A, now_ns=0) == []
