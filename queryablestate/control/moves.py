@@ -237,6 +237,7 @@ class Moves:
             if job_id in node.lost_jobs:
                 # No other node has what it had, and it may be given more.
                 node.lost_jobs.discard(job_id)
+                self._control.routes.locate(job)
                 self._control.touch(job_id)
         self._take_time(job, is_new=False)
         return []
@@ -318,10 +319,10 @@ class Moves:
         former = job.assignment
         assert former is not None
         job.adopt(change)
-        control.routes.locate(job)
         self._queued.discard(job_id)
         for node in lost:
             node.lost_jobs.discard(job_id)
+        control.routes.locate(job)
         self._now_ns = now_ns
         control.direct.reassigned(job_id, former, now_ns=now_ns)
         assert job.assignment is not None

@@ -10,7 +10,7 @@ from queryablestate.control.assignment.assignment import key_groups_of
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
@@ -37,8 +37,8 @@ class KvStateLocation:
         batch_id: The last batch decided in it, or None before the first.
         assignment_version: The assignment that the links are of.
         node_ids: The nodes of that assignment, in its order.
-        links: The connection to each of them, None while it is away, or has another
-            data directory than it was assigned with while others have what it had.
+        links: The connection to each of them, None while it is away, or has lost what
+            it had while others have that, or may come back with it.
         key_groups: For each node the key groups it is asked for: of which it has the
             primary copy.
         sole_key_groups: For each node those of them that no other could answer for
@@ -100,15 +100,25 @@ class RouteTable:
             for node, store_id in zip(present, assignment.store_ids, strict=True)
         )
         sole = self._sole_key_groups_of(job_id, assignment, are_usable)
-        links = tuple(
-            None if node is None or not (usable or alone) else node.link
-            for node, usable, alone in zip(present, are_usable, sole, strict=True)
-        )
         copy_links = tuple(
             node.link
             if node is not None and usable and job_id not in node.lost_jobs
             else None
             for node, usable in zip(present, are_usable, strict=True)
+        )
+        losers = {
+            index
+            for index, node in enumerate(present)
+            if node is not None and copy_links[index] is None
+        }
+        asked_losers = (
+            _asked_losers(assignment, losers, copy_links) if losers else set()
+        )
+        links = tuple(
+            node.link
+            if node is not None and (index not in losers or index in asked_losers)
+            else None
+            for index, node in enumerate(present)
         )
         rolled_back = self._nodes.kept.rolled_back(job_id)
         if rolled_back is not None:
@@ -158,3 +168,24 @@ class RouteTable:
             sole = tuple(tuple(key_groups) for key_groups in found)
             self._sole[job_id] = (assignment.version, are_usable, sole)
         return sole
+
+
+def _asked_losers(
+    assignment: AssignmentRecord,
+    losers: set[int],
+    copy_links: Sequence[LinkId | None],
+) -> set[int]:
+    """
+    Return which nodes are asked though they have lost what they had.
+
+    They say that it is lost (rule W7), which must be true: it is not as long as another
+    has it that is away.  A new leader waits for that one, and has it answer then.
+    """
+    alone: set[int] = set()
+    awaiting: set[int] = set()
+    for primary, *others in assignment.owners:
+        if any(copy_links[index] is not None for index in others):
+            continue
+        is_lost = losers.issuperset(others)
+        (alone if is_lost else awaiting).add(primary)
+    return (alone - awaiting).intersection(losers)

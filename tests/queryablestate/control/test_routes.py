@@ -158,6 +158,27 @@ class TestReplicas:
         plane.control.routes.locate(plane.control.job(APP))
         assert None not in plane.control.routes.locations[1].links
 
+    @pytest.mark.proves("S2", "S4", "W7")
+    @pytest.mark.parametrize("store_id", ["another", None])
+    def test_nothing_is_called_lost_that_another_may_bring_back(
+        self, store_id: str | None
+    ) -> None:
+        """W7: who has lost its copy is not asked while who has not is away."""
+        plane = MovingPlane()
+        plane.assign(assignment(2, "ab", "ab ab a b"))
+        plane.leave("a")
+        plane.leave("b")
+        plane.come("a", store_id=store_id)
+        node = plane.control.nodes.present("a")
+        assert node is not None
+        node.lost_jobs.add(APP)
+        plane.control.routes.locate(plane.control.job(APP))
+        assert plane.control.routes.locations[1].links == (None, None)
+        # Both have: there is nothing to be waited for.
+        plane.come("b", store_id="another")
+        plane.control.routes.locate(plane.control.job(APP))
+        assert None not in plane.control.routes.locations[1].links
+
 
 def _copy_links(plane: MovingPlane) -> list[LinkId | None]:
     """Return who may be asked for in-sync copies, as of now."""
