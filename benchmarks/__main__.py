@@ -16,6 +16,7 @@ _NAMES = (
     "faces",
     "capacity",
     "state_reads",
+    "state_readers",
     "gateway",
     "greedy_reads",
     "state_publish",

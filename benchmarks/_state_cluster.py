@@ -56,6 +56,7 @@ class StateCluster:
         node_count: How many to begin with.
         proxy_toml: The configuration file of the proxy, if it is to have one.
         has_node_logs: Whether nodes write down what they copy, for `copied`.
+        reader_count: How many reader processes each node has.
 
     Attributes:
         url: Of the name service.
@@ -64,11 +65,17 @@ class StateCluster:
     """
 
     def __init__(
-        self, *, node_count: int, proxy_toml: str = "", has_node_logs: bool = False
+        self,
+        *,
+        node_count: int,
+        proxy_toml: str = "",
+        has_node_logs: bool = False,
+        reader_count: int = 0,
     ) -> None:
         self._node_count = node_count
         self._proxy_toml = proxy_toml
         self._has_node_logs = has_node_logs
+        self._reader_count = reader_count
         self._resources = ExitStack()
         self.url = ""
         self._directory = Path()
@@ -122,6 +129,8 @@ class StateCluster:
             node_id,
             "--data-dir",
             str(self._directory / node_id),
+            "--readers",
+            str(self._reader_count),
             "--drain-timeout",
             "0",  # all of them end: there is no node to take anything over
             log=log,

@@ -236,6 +236,13 @@ def seconds_or_zero(text: str) -> float:
     return value
 
 
+def count_or_zero(text: str) -> int:
+    """Return *text* as a whole number from 0, or tell argparse why not."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
+
+
 def positive_count(text: str) -> int:
     """Return *text* as a whole number from 1, or tell argparse why not."""
     if not (text.isascii() and text.isdigit()) or int(text) < 1:

@@ -25,6 +25,7 @@ from lodestar.arguments import (
     add_log_option,
     add_name_service_options,
     add_setting,
+    count_or_zero,
     load_config,
     positive_count,
     seconds_or_zero,
@@ -133,6 +134,14 @@ def add_verbs(verbs: Verbs) -> None:
         metavar="N",
         type=positive_count,
         help=f"how big the data may grow (default: {_default('size_bytes_max'):,})",
+    )
+    _add(
+        parser,
+        "readers",
+        metavar="N",
+        type=count_or_zero,
+        help="further processes that answer clients from its rows, at the ports after "
+        "that of --bind (default: 0, the node answers by itself)",
     )
     _add(
         parser,

@@ -214,6 +214,15 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
         "direct_tickets": Figure("Tickets that clients have shown, and may use."),
         "direct_pages_waiting": Figure("Pages and counts that clients wait for."),
         "direct_unsent_bytes": Figure("Answers that clients have yet to read."),
+        "readers": Figure("Reader processes that the node is to have."),
+        "readers_running": Figure("Those that run, and answer."),
+        "reader_restarts_total": Figure("Reader processes that have ended."),
+        "reader_page_writes_total": Figure(
+            "How often reader processes were told what they may answer."
+        ),
+        "reader_jobs_left_out": Figure(
+            "Jobs that reader processes do not answer for: there are too many."
+        ),
         "chunks_waiting": Figure("Chunks of rows that wait for the disk."),
         "chunks_waiting_bytes": Figure("Their size."),
         "chunks_staged_total": Figure("Chunks of rows staged."),

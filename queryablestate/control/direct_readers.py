@@ -113,6 +113,7 @@ class DirectReaders:
         leader_epoch: int,
         life_ns: int,
         now_ns: int,
+        turn: int = 0,
     ) -> DirectAccess | None:
         """
         Return a ticket for one state, or None if no node could be asked by it.
@@ -125,11 +126,15 @@ class DirectReaders:
             leader_epoch: Of this leadership.
             life_ns: How long the ticket is worth something.
             now_ns: The time.
+            turn: Of several processes of a node, which is asked; the same number for
+                the same client, and other ones for others.
         """
         if location.problem is not None or location.batch_id is None or not secret:
             return None
         addresses = tuple(
-            None if link is None else self._address(node_id, is_secure=bool(public_key))
+            None
+            if link is None
+            else self._address(node_id, turn, is_secure=bool(public_key))
             for node_id, link in zip(location.node_ids, location.links, strict=True)
         )
         if not any(addresses):
@@ -151,13 +156,15 @@ class DirectReaders:
             addresses=addresses,
         )
 
-    def _address(self, node_id: str, *, is_secure: bool) -> str | None:
+    def _address(self, node_id: str, turn: int, *, is_secure: bool) -> str | None:
         """Return where a node is asked, if it is as secure there as at the proxy."""
         node = self._nodes.present(node_id)
         if node is None:
             return None
-        has_key = parse_address(node.address).server_public_key is not None
-        return node.address if has_key == is_secure else None
+        readers = node.reader_addresses or (node.address,)
+        address = readers[turn % len(readers)]
+        has_key = parse_address(address).server_public_key is not None
+        return address if has_key == is_secure else None
 
     # -- queries -------------------------------------------------------------------
 

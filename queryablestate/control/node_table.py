@@ -80,6 +80,8 @@ class PresentNode:
         heard_at_ns: When it was last heard from.
         chunk_size_bytes_max: How large a chunk of rows it takes, or None if it has not
             said so.
+        reader_addresses: Where clients ask it without the proxy, each at one of these;
+            none: at *address*.
         sequences: How far it is, for each job that it has said so of.
         lost: The states whose rows it has lost, likewise.
         probes: Entries of which it was asked whether it lacks rows: job and sequence,
@@ -98,6 +100,7 @@ class PresentNode:
     address: str
     heard_at_ns: int
     chunk_size_bytes_max: int | None = None
+    reader_addresses: tuple[str, ...] = ()
     sequences: dict[str, int] = field(factory=dict)
     lost: dict[str, tuple[int, ...]] = field(factory=dict)
     probes: dict[int, tuple[str, int]] = field(factory=dict)
@@ -225,6 +228,7 @@ class NodeTable:
             address=message.address,
             heard_at_ns=now_ns,
             chunk_size_bytes_max=message.chunk_size_bytes_max,
+            reader_addresses=message.reader_addresses,
             sequences={
                 position.job_id: position.sequence for position in message.positions
             },

@@ -172,6 +172,7 @@ class ControlView:
         public_key: str | None,
         life_ns: int,
         now_ns: int,
+        turn: int = 0,
     ) -> DirectAccess | None:
         """
         Return how *caller*, who may, reads a state without the proxy; None if not now.
@@ -193,6 +194,7 @@ class ControlView:
             leader_epoch=control.leader_epoch,
             life_ns=life_ns,
             now_ns=now_ns,
+            turn=turn,
         )
 
     def node_at(self, link: LinkId) -> str | None:

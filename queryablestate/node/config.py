@@ -37,6 +37,8 @@ _SECONDS_MIN: Final = 0.01
 _SECONDS_MAX: Final = 10 * 365 * 24 * 3600.0
 _SIZE_BYTES_MAX: Final = 2**46
 _HOST_PORT: Final = 1
+_PORT_MAX: Final = 65_535
+_READERS_MAX: Final = 64
 _CURVE_FILES: Final = (
     "curve_public_key_file",
     "curve_secret_key_file",
@@ -45,6 +47,7 @@ _CURVE_FILES: Final = (
 
 _CHECK_SECONDS: Final = seconds_between(_SECONDS_MIN, _SECONDS_MAX)
 _CHECK_WAIT: Final = seconds_between(0.0, _SECONDS_MAX)
+_CHECK_READERS: Final = whole_between(0, _READERS_MAX)
 _CHECK_SIZE: Final = whole_between(1 << 20, _SIZE_BYTES_MAX, unit="bytes")
 
 
@@ -102,6 +105,9 @@ class NodeConfig:
         connections_max: Connections of writers and other nodes.  The system's limit of
             open files may be lower; the node then says so, and keeps to that.
         copies_max: Other nodes that may copy rows from this one at the same time.
+        readers: Processes that answer clients beside the node's own, from the same
+            rows; 0 to 64.  Limits of memory hold for each.  They listen at the ports
+            after that of *bind*, or at any free ones.
         drain_timeout_seconds: How long `StateNode.leave` waits until others have what
             is here, and no batch needs the node any more; 0: do not ask them.
 
@@ -138,6 +144,7 @@ class NodeConfig:
     questions_waiting_max: int = field(default=10_000, validator=check_count)
     connections_max: int = field(default=10_000, validator=check_count)
     copies_max: int = field(default=8, validator=check_count)
+    readers: int = field(default=0, validator=_CHECK_READERS)
     drain_timeout_seconds: float = field(default=60.0, validator=_CHECK_WAIT)
 
     def __attrs_post_init__(self) -> None:
@@ -193,6 +200,11 @@ class NodeConfig:
         bind = self.bind_endpoint
         if not (bind.is_loopback or self.uses_curve or self.is_insecure_allowed):
             raise insecure_error("bind", bind, _CURVE_FILES)
+        if bind.port and bind.port + self.readers > _PORT_MAX:
+            raise ConfigurationError(
+                f"readers ({self.readers}) listen at the ports after that of bind "
+                f"({bind}), up to {_PORT_MAX:,}: choose a lower port, or fewer readers"
+            )
         if self.advertised_host is not None:
             endpoint = Endpoint(host=self.advertised_host, port=_HOST_PORT)
             parse_endpoint(str(endpoint)).check_connectable()

@@ -66,6 +66,7 @@ class _Asked:
     ticket: DirectTicket
     question: Question
     asked_at_ns: int
+    standing: object
 
 
 @final
@@ -83,6 +84,8 @@ class DirectAnswerer:
         admit: Says whether a question about a state of that job may be answered now.
         send: Sends frames to a client, now or not at all; returns whether it did.
         latencies: Is told how long answers took.
+        standing: Returns what stands for the node's part in a job; if that is another
+            one when rows have been read, they are not told.
 
     Attributes:
         answered_count: Answers given.
@@ -101,6 +104,7 @@ class DirectAnswerer:
         admit: Callable[[Question, str | None], Admission],
         send: Callable[[bytes, Sequence[bytes]], bool],
         latencies: Latencies,
+        standing: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._store = store
         self._wall_clock_us = wall_clock_us
@@ -110,6 +114,7 @@ class DirectAnswerer:
         self._admit = admit
         self._send = send
         self._latencies = latencies
+        self._standing = standing
         self._tickets = ShownTickets()
         self._unread = UnreadAnswers(clock)
         self._pages = DirectReads(
@@ -135,10 +140,20 @@ class DirectAnswerer:
         """Take tickets of the leader that has given *secret*, and of no other."""
         self._tickets.keep_secret(secret)
 
-    def show(self, peer: Peer, message: ShowTicket, public_key: str | None) -> None:
-        """Take a ticket; what is asked by one that is none is refused."""
+    def show(
+        self, peer: Peer, message: ShowTicket, public_key: str | None
+    ) -> int | None:
+        """
+        Take a ticket; what is asked by one that is none is refused.
+
+        Returns:
+            The state that it is for, or None if it is none.
+        """
         if not self._tickets.show(peer.number, message, public_key=public_key):
             self.refused_count += 1
+            return None
+        ticket = self._tickets.get(peer.number, message.ticket_id)
+        return None if ticket is None else ticket.state_number
 
     def forget(self, peer: Peer) -> None:
         """Forget a client whose connection is over; read nothing more for it (B2)."""
@@ -163,7 +178,8 @@ class DirectAnswerer:
             min_batch_id=message.min_batch_id,
             min_generation=message.min_generation,
         )
-        asked = _Asked(peer, message, ticket, question, asked_at_ns)
+        standing = self._standing(ticket.job_id)
+        asked = _Asked(peer, message, ticket, question, asked_at_ns, standing)
         if self._unread.is_too_much(peer.connection):
             self._refuse(peer, message, ASK_PROXY)
             return
@@ -227,7 +243,8 @@ class DirectAnswerer:
             return TICKET_REFUSED if is_current is False else ASK_PROXY
         admitted = self._admit(asked.question, job_id)
         if isinstance(admitted, ServedJob):
-            return admitted
+            is_same = self._standing(asked.ticket.job_id) == asked.standing
+            return admitted if is_same else ASK_PROXY
         return admitted.code if isinstance(admitted, Refusal) else ASK_PROXY
 
     def _finish(self, asked: _Asked, found: Found, now_us: int) -> None:

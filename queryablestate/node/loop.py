@@ -11,22 +11,26 @@ they may be answered.
 from __future__ import annotations
 
 import secrets
-import socket as stdlib_socket
 import time
 from collections import deque
 from contextlib import ExitStack
 from functools import partial
 from threading import Condition
-from typing import TYPE_CHECKING, Final, assert_never, final
+from typing import TYPE_CHECKING, Any, Final, assert_never, final
 
 from attrs import evolve
 
-from haservices import Backend
-from nameservice import LocalProtocolError, get_logger
+from nameservice import (
+    ConfigurationError,
+    LocalProtocolError,
+    SystemClock,
+    get_logger,
+)
 from nameservice.clock import NS_PER_US
 from nameservice.observation import Latencies, Observation
 from nameservice.version import package_version
 from queryablestate.connect.credentials import Credentials, credentials_of
+from queryablestate.node.advertising import advertised_address
 from queryablestate.node.answering import QuestionAnswerer
 from queryablestate.node.core.core import NodeCore
 from queryablestate.node.core.effects import (
@@ -65,6 +69,8 @@ from queryablestate.node.core.events import LeaveAsked, ProxyDisconnected, TimeP
 from queryablestate.node.core.registration import NodeIdentity
 from queryablestate.node.direct import DirectAnswerer
 from queryablestate.node.proxy_client import QueryStateProxyClient
+from queryablestate.node.readers.crew import NO_READERS, ReaderCrew, merged
+from queryablestate.node.readers.shared_page import withdraw_page
 from queryablestate.node.server import QueryableStateServer
 from queryablestate.node.store_reports import StoreReports
 from queryablestate.node.stores import NodeStore
@@ -85,14 +91,13 @@ if TYPE_CHECKING:
     import msgspec
     import zmq
 
-    from haservices import HAConfig, HAServices
+    from haservices import HAServices
     from nameservice import Clock, NameServiceError
     from queryablestate.node.config import NodeConfig
     from queryablestate.node.core.core import Admission
     from queryablestate.node.core.effects import NodeEffect
     from queryablestate.node.core.events import NodeEvent
     from queryablestate.store.threads import StageTask
-    from queryablestate.wire.address import StateAddress
     from queryablestate.wire.direct import DirectTicket
     from queryablestate.wire.questions import Question
 
@@ -137,6 +142,7 @@ class NodeLoop:
         self._has_ended = False
         self._refusal: ReportRefused | None = None
         self._resources = ExitStack()
+        self._crew: ReaderCrew | None = None
         self.loop = PollLoop(name="state-node", clock=clock)
         self.loop.at_end(self._end)  # the first one is called last
         self.loop.at_end(self._resources.close)
@@ -191,6 +197,7 @@ class NodeLoop:
             direct=self._direct,
         )
         self._resources.callback(self._server.close)
+        reader_endpoints = self._start_readers(config, registration_id)
         self._answerer = QuestionAnswerer(
             self._store,
             answer_size_bytes_max=config.answer_size_bytes_max,
@@ -210,13 +217,22 @@ class NodeLoop:
         )
         self.node_id = self._store.opened.store.node_id
         self._log = self._log.bind(node_id=self.node_id)
-        self.address = str(_advertised(self._server.address, config, ha.config))
+        self.address = str(advertised_address(self._server.address, config, ha.config))
+        reader_addresses = tuple(
+            str(
+                advertised_address(
+                    evolve(self._server.address, endpoint=endpoint), config, ha.config
+                )
+            )
+            for endpoint in reader_endpoints
+        )
         self._core = NodeCore(
             NodeIdentity(
                 node_id=self.node_id,
                 registration_id=registration_id,
                 address=self.address,
                 chunk_size_bytes_max=config.chunk_size_bytes_max,
+                reader_addresses=reader_addresses,
             ),
             config.limits,
             token=token,
@@ -235,6 +251,21 @@ class NodeLoop:
         self._resources.callback(self.client.disconnect)
         self.step(self._store.store_opened())
         self.loop.set_deadline(self._next_deadline_ns, self._advance)
+
+    def _start_readers(self, config: NodeConfig, run: str) -> Sequence[Endpoint]:
+        """Start the reader processes, if there are to be any; return where they are."""
+        withdraw_page(config.data_dir)
+        if not config.readers:
+            return ()
+        if not isinstance(self._clock, SystemClock):
+            raise ConfigurationError(
+                "reader processes go by the machine's clock: use that, or no readers"
+            )
+        release = partial(self._store.post, self._store.release_dead_readers)
+        crew = ReaderCrew(config, run=run, on_ended=release)
+        self._resources.callback(crew.close)
+        self._crew = crew
+        return crew.start(self._store.opened.store.name)
 
     # -- for every thread ----------------------------------------------------------
 
@@ -282,7 +313,7 @@ class NodeLoop:
         """Return the node's figures by name."""
         counts = self.client.counts
         errors = self._answerer.errors + self._direct.errors
-        return {
+        figures: dict[str, Any] = {
             "version": self._version,
             "node_id": self.node_id,
             "address": self.address,
@@ -297,18 +328,26 @@ class NodeLoop:
             **{f"{name}_total": n for name, n in sorted(errors.items())},
             "failures_total": self.loop.failure_count,
         }
+        crew = NO_READERS if self._crew is None else self._crew.figures()
+        for name, count in crew.items():
+            figures[name] = figures.get(name, 0) + count
+        return figures
 
     def observe(self) -> Observation:
         """Return what metrics and health are made of."""
         problem = None
         if not self._core.is_registered:
             problem = self.problem or "it is not registered with a proxy that leads"
+        latencies = self._answerer.latencies.buckets()
+        if self._crew is not None:
+            problem = problem or self._crew.problem
+            latencies = merged([*latencies, *self._crew.latencies()])
         return Observation(
             role="node",
             figures=self.figures(),
             problem=problem,
             stopped=self._core.stopped(),
-            latencies=self._answerer.latencies.buckets(),
+            latencies=latencies,
         )
 
     def step(self, event: NodeEvent) -> None:
@@ -320,7 +359,13 @@ class NodeLoop:
         try:
             while self._pending:
                 now_ns = self._clock.now_ns()
-                for effect in self._core.step(self._pending.popleft(), now_ns=now_ns):
+                effects = self._core.step(self._pending.popleft(), now_ns=now_ns)
+                if self._crew is not None:
+                    # Before anybody is told of it, or rows are others (rules D2, S3).
+                    self._crew.publish(
+                        self._core.standing(), store=self._store.opened.store.name
+                    )
+                for effect in effects:
                     self._perform(effect)
         finally:
             self._is_stepping = False
@@ -375,6 +420,8 @@ class NodeLoop:
                 self._server.refuse(writer, refused)
             case KeepCopySecret(secret=secret):
                 self._server.keep_secret(secret)
+                if self._crew is not None:
+                    self._crew.keep_secret(secret)
                 store.show(secret)
             case StageRows():
                 store.stage(effect)
@@ -472,41 +519,3 @@ def _credentials_of(config: NodeConfig) -> Credentials:
         curve_public_key_file=config.curve_public_key_file,
         curve_secret_key_file=config.curve_secret_key_file,
     )
-
-
-def _advertised(
-    listening: StateAddress, config: NodeConfig, ha_config: HAConfig
-) -> StateAddress:
-    """Return what others are told of where the node listens."""
-    endpoint = listening.endpoint
-    host = config.advertised_host
-    if host is None:
-        if not endpoint.is_wildcard:
-            return listening
-        host = _own_host(ha_config, is_ipv6=endpoint.is_ipv6)
-    return evolve(listening, endpoint=Endpoint(host=host, port=endpoint.port))
-
-
-def _own_host(ha_config: HAConfig, *, is_ipv6: bool) -> str:
-    """Return the address of this machine that the name service is reached from."""
-    loopback = "::1" if is_ipv6 else "127.0.0.1"
-    if ha_config.backend is Backend.EMBEDDED:
-        return loopback
-    for server in ha_config.server_addresses:
-        try:
-            found = stdlib_socket.getaddrinfo(
-                server.host, server.port, type=stdlib_socket.SOCK_DGRAM
-            )
-        except OSError:
-            continue
-        for family, kind, protocol, _, address in found:
-            if family == stdlib_socket.AF_INET6 and not is_ipv6:
-                continue
-            try:
-                # No datagram is sent: connecting one only chooses a route.
-                with stdlib_socket.socket(family, kind, protocol) as probe:
-                    probe.connect(address)
-                    return str(probe.getsockname()[0])
-            except OSError:
-                continue
-    return loopback

@@ -55,7 +55,7 @@ class StateNode:
     Args:
         ha: The name service; stays its owner's, and open as long as the node is.
         config: Where its rows are, where it listens, its limits.
-        clock: What leases are measured by.
+        clock: What leases are measured by; with reader processes the machine's.
     """
 
     def __init__(

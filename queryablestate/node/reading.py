@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from attrs import define, field, frozen
 
@@ -41,12 +41,18 @@ if TYPE_CHECKING:
 
     from nameservice import Clock
     from queryablestate.store.reader import StoreReader
-    from queryablestate.store.store import StateStore
 
 
-__all__ = ["LongRead", "ReadingThread"]
+__all__ = ["LongRead", "ReadStore", "ReadingThread"]
 
 _SLICE_NS: Final = 3_000_000
+
+
+class ReadStore(Protocol):
+    """What is read at length."""
+
+    def reader(self) -> StoreReader:
+        """Return a reader; one for each thread that reads."""
 
 
 @final
@@ -96,7 +102,7 @@ class ReadingThread:
         limits: How much may wait, and be under way.
     """
 
-    def __init__(self, store: StateStore, *, clock: Clock, limits: ReadLimits) -> None:
+    def __init__(self, store: ReadStore, *, clock: Clock, limits: ReadLimits) -> None:
         self._reader = store.reader()
         self._clock = clock
         self._log = get_logger(component="state-node", thread="reading")

@@ -335,6 +335,13 @@ class NodeStore:
         """
         return self.opened.store.state(state_number)
 
+    def release_dead_readers(self) -> None:
+        """Use pages again that a reader process kept which has ended."""
+        try:
+            self.opened.store.release_dead_readers()
+        except StorageError as error:
+            self._log.warning("store.unreleased", error=str(error))
+
     # -- for others ----------------------------------------------------------------
 
     def collect(

@@ -78,6 +78,7 @@ class DirectTickets:
             public_key=session.public_key,
             life_ns=seconds_to_ns(self.config.direct_ticket_seconds),
             now_ns=now_ns,
+            turn=session.number,
         )
         if direct is not None:
             self.count += 1

@@ -62,7 +62,8 @@ class NodeConnections:
             detail = f"a node is called by 1 to {NODE_ID_LENGTH_MAX} printable letters"
             return NodeRefused(reason="malformed", detail=detail)
         try:
-            parse_address(message.address)  # writers are told to go there
+            for address in (message.address, *message.reader_addresses):
+                parse_address(address)  # writers and clients are told to go there
         except ConfigurationError as error:
             return NodeRefused(reason="malformed", detail=str(error)[:1_000])
         self._callers[link] = caller

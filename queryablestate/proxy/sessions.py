@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, final
 
-from attrs import frozen
+from attrs import evolve, field, frozen
 
 
 if TYPE_CHECKING:
@@ -37,10 +37,12 @@ class ProxySession:
     Attributes:
         caller: As authenticated when the session was opened.
         public_key: The CURVE key of the connection, or None without CURVE.
+        number: How many were opened before it.
     """
 
     caller: Caller
     public_key: str | None
+    number: int = field(default=0, eq=False)
 
 
 @final
@@ -50,6 +52,7 @@ class SessionTable:
     def __init__(self, count_max: int) -> None:
         assert count_max >= 1
         self._count_max = count_max
+        self._opened_count = 0
         # Both in the order of their last use.
         self._sessions: OrderedDict[bytes, ProxySession] = OrderedDict()
         self._of_caller: dict[str, OrderedDict[bytes, None]] = {}
@@ -67,7 +70,8 @@ class SessionTable:
                 self._close(next(iter(own)))
             else:
                 self._close(next(iter(self._sessions)))
-        self._sessions[secret] = session
+        self._sessions[secret] = evolve(session, number=self._opened_count)
+        self._opened_count += 1
         self._of_caller.setdefault(name, OrderedDict())[secret] = None
 
     def find(self, secret: bytes, *, public_key: str | None) -> ProxySession | None:

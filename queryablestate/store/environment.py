@@ -182,6 +182,11 @@ class StoreEnvironment:
             finally:
                 os.close(descriptor)
 
+    @property
+    def name(self) -> str:
+        """Return the last part of the path of its directory."""
+        return self._directory.name
+
     @contextmanager
     def writing(self) -> Iterator[Transaction[bytes]]:
         """Commit what the block does, or nothing of it; for the writing thread."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, final
 
 import lmdb
 from attrs import frozen
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from lmdb import Transaction, _Database
 
-    from queryablestate.store.environment import StoreEnvironment
+    from nameservice import StorageError
     from queryablestate.store.groups import RowRanges
     from queryablestate.store.layout import Runs
     from queryablestate.store.steps import ReadWork, Steps
@@ -59,6 +59,7 @@ __all__ = [
     "PAGE_SIZE_BYTES_MAX",
     "Page",
     "Read",
+    "ReadEnvironment",
     "ScanRead",
     "StateView",
     "StoreReader",
@@ -235,6 +236,20 @@ class _PageRows:
         )
 
 
+class ReadEnvironment(Protocol):
+    """What is read from: an open data directory, for writing or not."""
+
+    environment: lmdb.Environment
+    meta: _Database
+
+    @property
+    def slots(self) -> Sequence[_Database]:
+        """Return the databases of rows."""
+
+    def storage_error(self, what: str, error: lmdb.Error | OSError) -> StorageError:
+        """Return what to raise instead of *error*."""
+
+
 @final
 class StoreReader:
     """
@@ -243,7 +258,7 @@ class StoreReader:
     Keys are storage keys; what could be none (empty, or longer than any) holds nothing.
     """
 
-    def __init__(self, environment: StoreEnvironment) -> None:
+    def __init__(self, environment: ReadEnvironment) -> None:
         self._environment = environment
         self._begin: Callable[..., Transaction[Any]] = environment.environment.begin
         self._meta = environment.meta

@@ -178,6 +178,11 @@ class StateStore:
         return self._environment.identity.node_id
 
     @property
+    def name(self) -> str:
+        """Return the last part of the path of its directory."""
+        return self._environment.name
+
+    @property
     def store_id(self) -> str:
         """Return what was drawn when the directory was made."""
         return self._environment.identity.store_id
@@ -267,6 +272,11 @@ class StateStore:
     def sizes(self) -> StoreSizes:
         """Return how large the store is; from any thread."""
         return self._room.sizes()
+
+    def release_dead_readers(self) -> None:
+        """Use pages again that processes kept which were killed while they read."""
+        with self._environment.translated("read"):
+            self._environment.environment.reader_check()
 
     def reader(self) -> StoreReader:
         """Return a reader; one for each thread that reads."""

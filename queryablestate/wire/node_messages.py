@@ -100,6 +100,8 @@ class RegisterNode(WireStruct, frozen=True, kw_only=True, tag="register"):
         kept: What it keeps of other control planes, and does not use.
         chunk_size_bytes_max: How large a chunk of rows it takes; None from one of an
             earlier version.
+        reader_addresses: Where clients ask it without the proxy, each at one of these;
+            none: at *address*.
     """
 
     token: str | None
@@ -111,6 +113,7 @@ class RegisterNode(WireStruct, frozen=True, kw_only=True, tag="register"):
     control_id: str | None = None
     kept: tuple[KeptRows, ...] = ()
     chunk_size_bytes_max: Annotated[int, Meta(ge=1)] | None = None
+    reader_addresses: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
 
 
 class WriterFence(WireStruct, frozen=True, kw_only=True):

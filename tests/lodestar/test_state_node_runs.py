@@ -49,6 +49,7 @@ class TestOptions:
                 *("--answer-size-bytes-max", "70000", "--questions-waiting-max", "3"),
                 *("--connections-max", "4", "--curve-public-key-file", "other"),
                 *("--copies-max", "5", "--drain-timeout", "0"),
+                *("--readers", "6"),
                 *ANY_URL,
             ]
         )
@@ -72,6 +73,7 @@ class TestOptions:
             questions_waiting_max=3,
             connections_max=4,
             copies_max=5,
+            readers=6,
             drain_timeout_seconds=0.0,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,10 @@ from queryablestate.proxy.access import AccessList, CallerEntry
 from queryablestate.proxy.cache import CacheRule
 from queryablestate.proxy.config import ProxyConfig
 from queryablestate.proxy.rate_limit import RateLimitRule
-from queryablestate.schema.keys import KeyCodec
-from queryablestate.wire.clients import DescribeState, StateDescribed
 from queryablestate.wire.codec import (
     decode_count,
     decode_to_client,
     decode_values,
-    encode_payload,
 )
 from queryablestate.wire.direct import (
     NOT_DIRECTLY,
@@ -41,55 +38,37 @@ from queryablestate.wire.direct import (
 from queryablestate.wire.questions import (
     CountKeys,
     GetValues,
-    Operation,
     Refusal,
     ScanRows,
     Told,
     WalkRows,
 )
 from queryablestate.wire.refusals import STALE_ROUTE
+from tests.queryablestate.direct_asking import (
+    KEYS,
+    ROWS,
+    access_of,
+    ask,
+    ask_page,
+    code_of,
+    count,
+    published,
+    read_until_direct,
+    send_page,
+    ticket_of,
+)
 from tests.queryablestate.proxy_peers import ScriptedPeer
-from tests.queryablestate.proxy_stage import JOB, SCHEMA, STATE, ProxyStage
+from tests.queryablestate.proxy_stage import JOB, STATE, ProxyStage
 from tests.recording import wait_until
 from zmqtransport import CurveKeyPair, write_key_pair
 
 
 pytestmark = [pytest.mark.shells, pytest.mark.proves("D1", "D2", "D3", "D5")]
 
-ROWS = [(f"N{n}", n) for n in range(200)]
-KEYS = [key for key, _ in ROWS]
-CODEC = KeyCodec(SCHEMA.key, max_parallelism=128)
-
-
-@contextmanager
-def published(
-    directory: Path, proxy: ProxyConfig | None = None, **settings: Any
-) -> Iterator[ProxyStage]:
-    """Yield a proxy and nodes that have a state."""
-    with ProxyStage(directory, proxy, **settings) as stage:
-        stage.publisher().write({STATE: ROWS})
-        yield stage
-
-
-def count(stage: ProxyStage, name: str = "direct_answered_total") -> int:
-    """Return what all nodes have counted."""
-    return sum(int(node.status()[name]) for node in stage.nodes)
-
 
 def limit(scope: str) -> RateLimitRule:
     """Return a rate that is not reached here."""
     return RateLimitRule(scope=scope, keys_per_second=1_000_000)
-
-
-def read_until_direct(stage: ProxyStage, client: QueryableStateClient) -> None:
-    """Ask until nodes answer themselves."""
-
-    def asks() -> bool:
-        before = count(stage)
-        assert client.get(JOB, STATE, "N7") == {"delay": 7}
-        return count(stage) > before
-
-    wait_until(asks)
 
 
 def has_asked_all(stage: ProxyStage, client: QueryableStateClient) -> bool:
@@ -359,76 +338,6 @@ class TestClients:
             read_until_direct(stage, client)
 
 
-def access_of(peer: ScriptedPeer) -> DirectAccess | None:
-    """Return what the proxy gives a peer with the route."""
-    told = peer.ask(DescribeState, job_id=JOB, state_name=STATE, wants_direct=True)
-    assert isinstance(told, StateDescribed), told
-    return told.direct
-
-
-def ticket_of(stage: ProxyStage) -> bytes:
-    """Return a ticket as a client gets it."""
-    with ScriptedPeer(stage.proxy.address) as peer:
-        peer.hello()
-        found: list[DirectAccess] = []
-
-        def given() -> bool:
-            access = access_of(peer)
-            if access is not None:
-                found.append(access)
-            return access is not None
-
-        wait_until(given)  # not before the leader is settled
-    return found[0].ticket
-
-
-def ask(
-    peer: ScriptedPeer, ticket: bytes | None, *, key: str = "N7", ticket_id: int = 1
-) -> tuple[Told | Refusal, bytes]:
-    """Show a node a ticket, if there is one, and ask it for a key."""
-    if ticket is not None:
-        peer.send(ShowTicket(ticket_id=ticket_id, ticket=ticket))
-    question = AskNode(
-        request_id=9, ticket_id=ticket_id, operation=GetValues(), deadline_ms=5_000
-    )
-    peer.send(question, encode_payload(CODEC.storage_keys([key])))
-    envelope, *payload = peer.receive_frames()
-    answer = decode_to_client(envelope)
-    assert isinstance(answer, Told | Refusal)
-    return answer, payload[0] if payload else b""
-
-
-def send_page(
-    peer: ScriptedPeer, operation: Operation, *, min_batch_id: int | None = None
-) -> None:
-    """Ask a node for what is no key, by the ticket that it was shown."""
-    question = AskNode(
-        request_id=9,
-        ticket_id=1,
-        operation=operation,
-        deadline_ms=5_000,
-        min_batch_id=min_batch_id,
-    )
-    peer.send(question, b"")
-
-
-def ask_page(
-    peer: ScriptedPeer, operation: Operation, *, min_batch_id: int | None = None
-) -> tuple[Told | Refusal, bytes]:
-    """Do so, and return what it says."""
-    send_page(peer, operation, min_batch_id=min_batch_id)
-    envelope, *payload = peer.receive_frames()
-    answer = decode_to_client(envelope)
-    assert isinstance(answer, Told | Refusal)
-    return answer, payload[0] if payload else b""
-
-
-def code_of(answer: tuple[Told | Refusal, bytes]) -> str:
-    """Return why there is no answer; empty if there is one."""
-    message, _ = answer
-    return message.code if isinstance(message, Refusal) else ""
-
-
 @pytest.mark.proves("C1")
 class TestTickets:
     """A node under what it is shown, by hand."""
@@ -594,7 +503,7 @@ class TestTickets:
 class Curve:
     """A proxy and a node with CURVE; the node's allow-list has one of two readers."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, reader_count: int) -> None:
         names = ("proxy", "node", "known", "unknown")
         pairs = {name: CurveKeyPair.generate() for name in names}
         self.pairs = pairs
@@ -639,6 +548,7 @@ class Curve:
             curve_public_key_file=files["node"].public_file,
             curve_secret_key_file=files["node"].secret_file,
             allow_list_file=allow_list,
+            readers=reader_count,
         )
         self.credentials = {
             name: Credentials(curve_secret_key_file=files[name].secret_file)
@@ -652,10 +562,10 @@ class Curve:
         publisher.write({STATE: ROWS})
 
 
-@pytest.fixture
-def curve(tmp_path: Path) -> Iterator[Curve]:
-    """Yield a cluster with CURVE and a state."""
-    cluster = Curve(tmp_path)
+@pytest.fixture(params=[0, 1])
+def curve(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Curve]:
+    """Yield a cluster with CURVE and a state; the node, or a process of it, answers."""
+    cluster = Curve(tmp_path, reader_count=request.param)
     with cluster.stage:
         cluster.publish()
         yield cluster
@@ -690,7 +600,7 @@ class TestCurve:
 
     def test_a_stolen_ticket(self, curve: Curve) -> None:
         """D2: it is worth nothing over the connection of another key."""
-        pairs, node = curve.pairs, curve.stage.nodes[0]
+        pairs = curve.pairs
         with ExitStack() as stack:
             victim, thief = (
                 stack.enter_context(
@@ -700,9 +610,16 @@ class TestCurve:
             )
             victim.hello()
             thief.hello()
-            at_node = stack.enter_context(
-                ScriptedPeer(node.address, keys=pairs["known"])
-            )
+            given: list[DirectAccess] = []
+
+            def is_given() -> bool:
+                given.extend(filter(None, [access_of(thief)]))
+                return bool(given)
+
+            wait_until(is_given)
+            (address,) = given[0].addresses
+            assert address is not None
+            at_node = stack.enter_context(ScriptedPeer(address, keys=pairs["known"]))
 
             def owns() -> bool:
                 own = access_of(thief)

@@ -87,6 +87,7 @@ from queryablestate.node.core.refusals import (
     unavailable,
 )
 from queryablestate.node.core.registration import NodeIdentity, Registration
+from queryablestate.node.core.standing import Standing
 from queryablestate.node.core.waiting import WaitingQuestions
 from queryablestate.wire.node_messages import (
     ApplyEntries,
@@ -288,6 +289,18 @@ class NodeCore:
         if now_ns >= registration.direct_until_ns:
             return None
         return registration.leader_ms_max(now_ns=now_ns) < ticket.expires_ms
+
+    def standing(self) -> Standing:
+        """Return what `admit` and `is_current` go by, for other processes."""
+        registration = self._registration
+        return Standing(
+            leader_epoch=registration.leader_epoch,
+            lease_until_ns=registration.lease_until_ns,
+            direct_until_ns=registration.direct_until_ns,
+            leader_ms=registration.leader_ms,
+            leader_ms_at_ns=registration.leader_ms_at_ns,
+            jobs=self._jobs.all_served(),
+        )
 
     # -- the machine ---------------------------------------------------------------
 

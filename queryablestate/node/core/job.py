@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     from queryablestate.wire.node_messages import JobAssignment
 
 
-__all__ = ["NodeJob", "ServedJob", "found_by", "has_part", "served_job"]
+__all__ = [
+    "NodeJob",
+    "ServedJob",
+    "found_by",
+    "has_part",
+    "served_job",
+    "served_part",
+]
 
 Task: TypeAlias = Entry | ResetJob
 
@@ -80,6 +87,19 @@ def served_job(job: JobAssignment) -> ServedJob:
         key_groups=job.key_groups,
         prefixes=_prefixes(job.key_groups),
         in_sync=frozenset(job.key_groups + job.copies),
+    )
+
+
+def served_part(
+    job_id: str, assignment_version: int, key_groups: tuple[int, ...]
+) -> ServedJob:
+    """Return what is answered for by who is asked as the primary alone."""
+    return ServedJob(
+        job_id=job_id,
+        assignment_version=assignment_version,
+        key_groups=key_groups,
+        prefixes=_prefixes(key_groups),
+        in_sync=frozenset(key_groups),
     )
 
 

@@ -162,6 +162,14 @@ class JobTable:
         job = self._jobs.get(job_id)
         return None if job is None else job.served
 
+    def all_served(self) -> Sequence[tuple[ServedJob, bool]]:
+        """Return what the node answers for, and whether it has what was missed."""
+        return [
+            (job.served, job.is_caught_up)
+            for job in self._jobs.values()
+            if job.served is not None
+        ]
+
     def is_caught_up(self, job_id: str) -> bool:
         """Return whether the store has what was missed of a job."""
         job = self._jobs.get(job_id)

@@ -62,7 +62,12 @@ if TYPE_CHECKING:
     )
 
 
-__all__ = ["HEARTBEATS_PER_SESSION_TIMEOUT", "NodeIdentity", "Registration"]
+__all__ = [
+    "HEARTBEATS_PER_SESSION_TIMEOUT",
+    "NodeIdentity",
+    "Registration",
+    "clock_max_ms",
+]
 
 HEARTBEATS_PER_SESSION_TIMEOUT: Final = 5
 
@@ -87,12 +92,14 @@ class NodeIdentity:
         registration_id: Drawn for this process.
         address: Where writers reach it.
         chunk_size_bytes_max: How large a chunk of rows it takes.
+        reader_addresses: Where its reader processes answer clients.
     """
 
     node_id: str
     registration_id: str
     address: str
     chunk_size_bytes_max: int | None = None
+    reader_addresses: tuple[str, ...] = ()
 
 
 @final
@@ -118,6 +125,8 @@ class Registration:
         heartbeat_number: The newest heartbeat, 0 before the first.
         direct_until_ns: Until when the node may answer clients without the proxy; 0
             while it may not.
+        leader_ms: The leader's clock, as it was acknowledged last.
+        leader_ms_at_ns: When that was told, at the earliest.
     """
 
     def __init__(
@@ -142,8 +151,8 @@ class Registration:
         self.heartbeat_number = 0
         self.direct_until_ns = 0
         self._direct_lease_ns = 0
-        self._leader_ms = 0
-        self._leader_ms_at_ns = 0
+        self.leader_ms = 0
+        self.leader_ms_at_ns = 0
         self._acknowledged_number = 0
         self._is_echo_due = False
         self._address: str | None = None
@@ -175,8 +184,7 @@ class Registration:
 
     def leader_ms_max(self, *, now_ns: int) -> int:
         """Return the leader's clock, as late as it can be; while it is registered."""
-        elapsed_ns = (now_ns - self._leader_ms_at_ns) * _CLOCK_RATE_PERCENT // 100
-        return self._leader_ms + -(-elapsed_ns // NS_PER_MS)
+        return clock_max_ms(self.leader_ms, since_ns=now_ns - self.leader_ms_at_ns)
 
     def next_deadline_ns(self, *, is_held: bool) -> int | None:
         """Return when `advance` must be called; *is_held* is what it will be told."""
@@ -363,6 +371,7 @@ class Registration:
                 control_id=self.control_id,
                 kept=self.kept,
                 chunk_size_bytes_max=self._identity.chunk_size_bytes_max,
+                reader_addresses=self._identity.reader_addresses,
             )
         )
 
@@ -393,7 +402,7 @@ class Registration:
         if not self._direct_lease_ns:
             return
         self._acknowledged_number = message.number
-        self._leader_ms, self._leader_ms_at_ns = message.leader_ms, sent_ns
+        self.leader_ms, self.leader_ms_at_ns = message.leader_ms, sent_ns
         lease_ns = self._direct_lease_ns * _BELIEF_PERCENT // 100
         self.direct_until_ns = max(self.direct_until_ns, sent_ns + lease_ns)
         if self._is_echo_due:
@@ -428,3 +437,9 @@ class Registration:
         return ReportStale(
             leader_epoch=leader_epoch, leader_epoch_max=self.leader_epoch_max
         )
+
+
+def clock_max_ms(told_ms: int, *, since_ns: int) -> int:
+    """Return a clock as late as it can be, *since_ns* after it was told."""
+    elapsed_ns = since_ns * _CLOCK_RATE_PERCENT // 100
+    return told_ms + -(-elapsed_ns // NS_PER_MS)

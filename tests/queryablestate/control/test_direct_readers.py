@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from queryablestate.control.core import ControlCore
 from queryablestate.control.direct_readers import direct_lease_ns
@@ -73,7 +74,9 @@ def plane() -> Plane:
     return plane
 
 
-def access(plane: Plane, **changed: str | None) -> DirectAccess | None:
+def access(
+    plane: Plane, *, turn: int = 0, **changed: str | None
+) -> DirectAccess | None:
     """Return a ticket for the state."""
     (number,) = plane.core.locations
     settings = {"caller": "dashboard", "public_key": None, **changed}
@@ -83,6 +86,7 @@ def access(plane: Plane, **changed: str | None) -> DirectAccess | None:
         now_ns=plane.now_ns,
         caller=str(settings["caller"]),
         public_key=settings["public_key"],
+        turn=turn,
     )
 
 
@@ -169,6 +173,19 @@ class TestTickets:
         found = access(plane)
         assert found is not None
         assert found.addresses == (None, "tcp://b:1")
+
+    def test_several_processes_of_a_node_take_turns(self, plane: Plane) -> None:
+        """D1: a client is sent to one of them, always the same, the next to another."""
+        register = replace(
+            node_register("a", positions={APP: 1}),
+            reader_addresses=("tcp://a:2", "tcp://a:3"),
+        )
+        plane.settle(LinkClosed(link=LINK_A))
+        plane.hear(LINK_A, register)
+        named = [access(plane, turn=turn) for turn in (0, 1, 2, 1)]
+        assert [one and one.addresses for one in named] == [
+            (f"tcp://a:{port}", "tcp://b:1") for port in (2, 3, 2, 3)
+        ]
 
     def test_no_node_is_less_secure_than_the_proxy(self, plane: Plane) -> None:
         """D3: who came by CURVE is sent to no node without."""

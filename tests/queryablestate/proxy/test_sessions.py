@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,16 @@ class TestSecrets:
         table = SessionTable(10)
         table.open(secret(1), session())
         assert table.find(secret(1), public_key="a key") is None
+
+    @pytest.mark.proves("D1")
+    def test_each_has_a_number(self) -> None:
+        """D1: by which clients are spread; one that is gone leaves none free."""
+        table = SessionTable(2)
+        for number in range(4):
+            table.open(secret(number), session())
+            found = table.find(secret(number), public_key=None)
+            assert found is not None
+            assert found.number == number
 
 
 class TestLimits:

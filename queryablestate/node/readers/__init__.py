@@ -1,0 +1,1 @@
+"""Processes that answer clients beside the node's own, from the same store."""

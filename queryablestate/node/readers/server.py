@@ -1,0 +1,249 @@
+"""
+`ReaderServer`: the port of a reader process, and what answers there.
+
+Clients show tickets and ask, as at the node's own port (`queryablestate.node.server`).
+Nothing else is taken here.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final, final
+
+from nameservice import LocalProtocolError, RemoteProtocolError, get_logger
+from nameservice.clock import NS_PER_US
+from nameservice.observation import Latencies
+from queryablestate.node.core.read_schedule import ReadLimits
+from queryablestate.node.direct import DirectAnswerer
+from queryablestate.node.reading import ReadingThread
+from queryablestate.wire.codec import (
+    FRAME_COUNT_MAX,
+    decode_at_node,
+    decode_to_copy_source,
+)
+from queryablestate.wire.direct import AskNode, ShowTicket
+from zmqtransport import (
+    Authenticator,
+    Port,
+    SendOutcome,
+    SocketLimits,
+    connection_count_possible,
+    connection_limit,
+    load_key_files,
+    new_context,
+    parse_endpoint,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import zmq
+
+    from nameservice import Clock
+    from queryablestate.node.config import NodeConfig
+    from queryablestate.node.readers.gate import ReaderGate
+    from queryablestate.store.read_only import ReadOnlyStore
+    from queryablestate.store.reader import StateView, StoreReader
+    from zmqtransport import Peer, PollLoop
+
+
+__all__ = ["ReaderServer"]
+
+_FRAME_SIZE_BYTES_MAX: Final = 1 << 20
+"""Of a question: a node answers small ones directly."""
+
+
+@final
+class ReaderServer:
+    """
+    Answers clients; all of it belongs to the thread of *loop*.
+
+    Args:
+        config: The limits, and the files of keys.
+        bind: Where it listens.
+        store: The rows.
+        gate: Says what may be answered.
+        loop: Serves the port.
+        clock: What leases are measured by.
+
+    Attributes:
+        latencies: How long answers took.
+        port_number: Where it listens.
+
+    Raises:
+        ConfigurationError: If the port or a key cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        bind: str,
+        store: ReadOnlyStore,
+        gate: ReaderGate,
+        loop: PollLoop,
+        clock: Clock,
+    ) -> None:
+        self._log = get_logger(component="state-reader")
+        self.latencies = Latencies()
+        self._resources = ExitStack()
+        try:
+            self._open(config, bind, store, gate=gate, loop=loop, clock=clock)
+        except BaseException:
+            self._resources.close()
+            raise
+
+    def _open(
+        self,
+        config: NodeConfig,
+        bind: str,
+        store: ReadOnlyStore,
+        *,
+        gate: ReaderGate,
+        loop: PollLoop,
+        clock: Clock,
+    ) -> None:
+        context = new_context()
+        self._resources.callback(context.term)
+        key_pair, allow_list = load_key_files(
+            config.curve_secret_key_file,
+            config.curve_public_key_file,
+            config.allow_list_file,
+        )
+        self._store = _DirectStore(store, loop, config, clock)
+        self._resources.callback(self._store.close)
+        self._direct = DirectAnswerer(
+            self._store,
+            answer_size_bytes_max=config.answer_size_bytes_max,
+            clock=clock,
+            wall_clock_us=lambda: time.time_ns() // NS_PER_US,
+            is_current=lambda ticket: gate.is_current(ticket, now_ns=clock.now_ns()),
+            admit=lambda question, job_id: gate.admit(
+                question, job_id, now_ns=clock.now_ns()
+            ),
+            standing=gate.standing,
+            send=self._send,
+            latencies=self.latencies,
+        )
+        authenticator = Authenticator(
+            context,
+            allow_list,
+            may_log=lambda: self._port.may_log("unauthorized"),
+        )
+        self._resources.callback(authenticator.close)
+        self._authenticator = authenticator
+        self._port = Port(
+            context,
+            parse_endpoint(bind),
+            SocketLimits(frame_size_bytes_max=_FRAME_SIZE_BYTES_MAX),
+            key_pair,
+            authenticator=authenticator,
+            connections_max=connection_limit(
+                config.connections_max,
+                (
+                    max(1, connection_count_possible() // 2),
+                    "the system's limit of open files: raise ulimit -n",
+                ),
+                log=self._log,
+            ),
+            loop=loop,
+            clock=clock,
+            component="state-reader",
+            frame_count_max=1 + FRAME_COUNT_MAX,
+            on_message=self._receive,
+            on_closed=self._closed,
+        )
+        self._resources.callback(self._port.close)
+        self.port_number = self._port.endpoint.port
+
+    def close(self) -> None:
+        """Close the port, and end the thread that reads."""
+        self._resources.close()
+
+    def keep_secret(self, secret: bytes) -> None:
+        """Take tickets of the leader that has given *secret*, and of no other."""
+        self._direct.keep_secret(secret)
+
+    def figures(self) -> dict[str, int]:
+        """Return what was done, by name."""
+        errors = sorted(self._direct.errors.items())
+        return {
+            **self._direct.figures(),
+            **self._port.figures(),
+            **{f"{name}_total": count for name, count in errors},
+        }
+
+    def _receive(self, peer: Peer, frames: list[zmq.Frame]) -> None:
+        """Take one message of a client."""
+        if self._authenticator.principal_of(frames[0]) is None:
+            self._port.drop(
+                RemoteProtocolError("unauthorized", "it is not on the allow-list")
+            )
+            return
+        try:
+            self._hear(peer, frames)
+        except RemoteProtocolError as error:
+            self._port.drop(error)
+
+    def _hear(self, peer: Peer, frames: Sequence[zmq.Frame]) -> None:
+        if len(frames) == 1 + FRAME_COUNT_MAX:
+            asked = decode_at_node(frames[1].bytes)
+            if isinstance(asked, AskNode):
+                self._direct.ask(peer, asked, frames[2].bytes)
+                return
+        elif len(frames) > 1:
+            shown = decode_to_copy_source(frames[1].bytes)
+            if isinstance(shown, ShowTicket):
+                public_key = self._authenticator.public_key_of(frames[0])
+                state_number = self._direct.show(peer, shown, public_key)
+                if state_number is not None:
+                    self._store.prepare(state_number)
+                return
+        raise RemoteProtocolError("malformed", "clients alone are answered here")
+
+    def _closed(self, peers: Sequence[Peer]) -> None:
+        for peer in peers:
+            self._direct.forget(peer)
+
+    def _send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
+        return self._port.send(peer, *frames) is SendOutcome.SENT
+
+
+@final
+class _DirectStore:
+    """The store as `DirectAnswerer` sees it."""
+
+    def __init__(
+        self, store: ReadOnlyStore, loop: PollLoop, config: NodeConfig, clock: Clock
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        self._reader = store.reader()
+        self._reading = ReadingThread(
+            store,
+            clock=clock,
+            limits=ReadLimits(waiting_count_max=config.questions_waiting_max),
+        )
+
+    def reader(self) -> StoreReader:
+        return self._reader
+
+    def reading(self) -> ReadingThread:
+        return self._reading
+
+    def state(self, state_number: int) -> StateView | None:
+        return self._store.state(state_number)
+
+    def prepare(self, state_number: int) -> None:
+        self._store.prepare(state_number)
+
+    def post(self, action: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(action)
+        except LocalProtocolError:
+            return  # the process is ending
+
+    def close(self) -> None:
+        self._reading.close()
