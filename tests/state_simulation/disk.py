@@ -201,10 +201,20 @@ class Disk:
         return found if is_there else None
 
     def has_states(self, job_id: str) -> bool:
-        """Return whether there is a state of a job, for readers to see."""
+        """
+        Return whether readers find a state of a job.
+
+        A state that has come with rows of another node has a mark, too; they do not
+        find it before this node is as far as those rows are.
+        """
         environment = self.store._environment
         with environment.reading() as transaction:
-            return bool(job_states(transaction, environment.meta, job_id))
+            numbers = list(job_states(transaction, environment.meta, job_id))
+        groups = range(MAX_PARALLELISM)
+        return any(
+            self.reader.scan(number, groups, b"", None, 1, 1).view is not None
+            for number in numbers
+        )
 
     def lost(self, number: int, key_groups: Sequence[int]) -> tuple[int, ...]:
         """Return which of these key groups have lost the rows of a state."""

@@ -194,6 +194,22 @@ class TestCopy:
         assert target.state(2) == source.state(2)
         assert values(target, 0, 1, number=2) == [b"2", b"2"]
 
+    @pytest.mark.proves("Q1", "S6")
+    def test_copies_of_a_job_that_was_forgotten_show_nothing(
+        self, source: StateStore, target: StateStore
+    ) -> None:
+        """The node has left the job, and hears of copies before it is told anew."""
+        write_all(source, b"1", target)
+        hold(target, [], [])
+        assert target.forget_left([]) == (JOB,)
+        hold(target, [], joining({1: 1}))
+        fetched(source, target, [1])
+        assert target.state(1) is None
+        assert WholeReader(target).get_values(1, [key(1)], NOW_US).view is None
+        target.reset_job(JOB, 1, [])
+        assert copied(source, target, [1]) == (1,)
+        assert target.state(1) == source.state(1)
+
     @pytest.mark.proves("Q1", "S2")
     def test_states_of_before_are_known_from_the_source(
         self, source: StateStore, target: StateStore
