@@ -386,9 +386,14 @@ class MoveChecker:
         """Take note that a node is told to begin a job with nothing."""
         record, job = self.present[effect.job_id], self._checker.job(effect.job_id)
         holds = any(node_id in _owners(record, g) for g in range(len(record.owners)))
-        # It may hear late: what was dropped before it was in sync is no loss.
+        # It may hear late: what was dropped before it was in sync is no loss. What was
+        # decided after it is to begin, and is not here yet, is applied afterwards.
+        begins = max(effect.sequence, disk.position(effect.job_id))
         sequence = max(effect.sequence, record.sequence)
-        has_rows = any(state.has_rows_at(sequence) for state in job.states.values())
+        has_rows = any(
+            state.has_rows_at(begins) and state.has_rows_at(sequence)
+            for state in job.states.values()
+        )
         # Rows of a snapshot are loaded, and become the job's with its first entry.
         has_loaded = bool(job.restored) and effect.sequence < job.sequence_first
         self._require(
