@@ -55,19 +55,23 @@ def count(stage: ProxyStage, name: str = "direct_answered_total") -> int:
 
 
 def read_until_direct(stage: ProxyStage, client: QueryableStateClient) -> None:
-    """Ask until nodes answer themselves."""
+    """Ask until nodes answer themselves; what a reader process counts is told later."""
+    before = count(stage)
 
     def asks() -> bool:
-        before = count(stage)
         assert client.get(JOB, STATE, "N7") == {"delay": 7}
         return count(stage) > before
 
     wait_until(asks)
 
 
-def access_of(peer: ScriptedPeer, state_name: str = STATE) -> DirectAccess | None:
+def access_of(
+    peer: ScriptedPeer, state_name: str = STATE, *, job_id: str = JOB
+) -> DirectAccess | None:
     """Return what the proxy gives a peer with the route."""
-    told = peer.ask(DescribeState, job_id=JOB, state_name=state_name, wants_direct=True)
+    told = peer.ask(
+        DescribeState, job_id=job_id, state_name=state_name, wants_direct=True
+    )
     assert isinstance(told, StateDescribed), told
     return told.direct
 
@@ -77,14 +81,16 @@ def ticket_of(stage: ProxyStage) -> bytes:
     return given_access(stage).ticket
 
 
-def given_access(stage: ProxyStage, state_name: str = STATE) -> DirectAccess:
+def given_access(
+    stage: ProxyStage, state_name: str = STATE, *, job_id: str = JOB
+) -> DirectAccess:
     """Return what a client gets to ask nodes itself."""
     with ScriptedPeer(stage.proxy.address) as peer:
         peer.hello()
         found: list[DirectAccess] = []
 
         def given() -> bool:
-            access = access_of(peer, state_name)
+            access = access_of(peer, state_name, job_id=job_id)
             if access is not None:
                 found.append(access)
             return access is not None
