@@ -116,6 +116,8 @@ class NamePeer:
             and returns when standard input ends; in a process of its own.
         keep: Opens as many sessions as asked for, and keeps them alive, as `listen`.
         kept: What such a session is, in words.
+        session_count_max: How many idle sessions are tried.
+        session_limit: Why not more.
         listener_count_max: How many are tried, and why not more.
     """
 
@@ -125,6 +127,8 @@ class NamePeer:
     listen: Callable[[str, int, Tally], None]
     keep: Callable[[str, int], None]
     kept: str
+    session_count_max: int = 1_000_000
+    session_limit: str = ""
     listener_count_max: int = 1_000_000
     listener_limit: str = ""
 

@@ -42,7 +42,11 @@ def ask(sizes: Sizes, is_asked: Callable[[str], bool]) -> list[Row]:
         with ExitStack() as stack:
             found = opened(stack, [(name, peer.serve)], rows, "idle sessions")
             for service in found.values():
-                _idle(sizes, name, service, rows)
+                if sizes.idle_count > peer.session_count_max:
+                    question = f"{sizes.idle_count:,} idle sessions"
+                    rows.note(question, name, peer.session_limit)
+                else:
+                    _idle(sizes, name, service, rows)
         for count in sizes.restart_counts:
             question = f"all back after a restart, {count:,} listeners"
             if count > peer.listener_count_max:

@@ -25,6 +25,7 @@ from haservices import HAConfig, HAServices, campaign, open_ha_services
 from haservices.client_services import ClientHAServices
 from nameservice import NameServiceError
 from retrieval import LeaderInformation
+from zmqtransport import connection_count_possible
 
 
 __all__ = ["LEADER_SERVER"]
@@ -35,6 +36,14 @@ _ORDINARY_COUNT_MAX: Final = 200
 """Of ordinary clients in one process; more share a thread."""
 # A connection is reckoned at 44 KiB of the server's limit; ten thousand must fit.
 _MEMORY_LIMIT_BYTES: Final = 4 << 30
+# Its own default is 10,000 of each, and our own client is one more.
+_CLIENTS_MAX: Final = 20_000
+# What it takes of the descriptors that it may have.  Further clients would wait for a
+# place in vain.
+_CLIENTS_POSSIBLE: Final = connection_count_possible() * 2 // 5 - 10
+_CLIENTS_LIMIT: Final = (
+    f"the limit of open files (ulimit -n) leaves room for {_CLIENTS_POSSIBLE:,}"
+)
 _SESSION_TIMEOUT_SECONDS: Final = 10.0
 
 
@@ -109,6 +118,7 @@ def _serve() -> Iterator[_Service]:
         *("--bind", f"tcp://127.0.0.1:{port}"),
         *("--publish-bind", f"tcp://127.0.0.1:{publish_port}"),
         *("--memory-limit-bytes", str(_MEMORY_LIMIT_BYTES), "--log-level", "warning"),
+        *("--connections-max", str(_CLIENTS_MAX), "--sessions-max", str(_CLIENTS_MAX)),
     ]
     address = f"leaderserver://127.0.0.1:{port}"
     with (
@@ -188,4 +198,8 @@ LEADER_SERVER: Final = NamePeer(
     listen=_listen,
     keep=serve_leader_server_sessions,
     kept="a connection for requests each, none for broadcasts",
+    session_count_max=_CLIENTS_POSSIBLE,
+    session_limit=_CLIENTS_LIMIT,
+    listener_count_max=_CLIENTS_POSSIBLE,
+    listener_limit=_CLIENTS_LIMIT,
 )
