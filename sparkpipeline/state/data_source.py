@@ -311,7 +311,15 @@ class _WriteTask:
     def stage(
         self, run: WriteRun, batch_id: int, batches: Iterator[pa.RecordBatch]
     ) -> StagedMessage:
-        """Stage the rows of one task."""
+        """
+        Stage the rows of one task.
+
+        Spark does not tell how many tasks there are.  But a task has a number, and as
+        many are before it: it stages nothing if these are too many (rule B3).
+        """
+        task = TaskContext.get()
+        if task is not None:
+            self.writer().check_task_count(run, task.partitionId() + 1)
         max_parallelism = self.plan.max_parallelism
         with_groups = (
             (
