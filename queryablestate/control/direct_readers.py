@@ -71,7 +71,12 @@ class _Awaited:
 @final
 @frozen(eq=False)
 class _Held:
-    """What is not to be said before nodes have applied an entry, or time has passed."""
+    """
+    What is not to be said before nodes have applied an entry, or time has passed.
+
+    Attributes:
+        until_ns: When the last ticket of ours is over; 0 if there was none.
+    """
 
     job: Job
     sequence: int
@@ -180,7 +185,7 @@ class DirectReaders:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `expire` is to be called, or None."""
-        times = [held.until_ns for held in self._held]
+        times = [self._over_ns(held) for held in self._held]
         for nodes in self._awaited.values():
             times += [one.until_ns for one in nodes.values()]
         return earliest(times)
@@ -265,7 +270,8 @@ class DirectReaders:
         Return *effect* now, or from `release` when no node answers for that state.
 
         That is when each node has applied the last entry of *job*, by which the state
-        is gone, or when the last ticket for it is over.
+        is gone, or when the last ticket for it is over: of ours, and of an earlier
+        leader.
         """
         _, until_ns = self._tickets.get(state_number, ("", 0))
         held = _Held(job, job.record.sequence, until_ns, effect)
@@ -283,7 +289,12 @@ class DirectReaders:
         return [held.effect for held in ready]
 
     def _is_ready(self, held: _Held, now_ns: int) -> bool:
-        return now_ns >= held.until_ns or not self._may_answer(held, now_ns)
+        return now_ns >= self._over_ns(held) or not self._may_answer(held, now_ns)
+
+    def _over_ns(self, held: _Held) -> int:
+        """Return when no ticket for that state is worth anything any more."""
+        earlier = [one.until_ns for one in self._awaited.get(_ANY_JOB, {}).values()]
+        return max([held.until_ns, *earlier])
 
     def _may_answer(self, held: _Held, now_ns: int) -> bool:
         """Return whether a node may answer that has not applied an entry."""

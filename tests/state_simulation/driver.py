@@ -256,6 +256,7 @@ class Run:
         self._partition_count = world.rng.choice((1, 2, 3))
         self._given_up: set[str] = set()
         self._began_ns = world.timeline.now_ns
+        self._was_there = False
         self._batch_id = 0
         self._is_another = False
         world.counts["runs"] += 1
@@ -330,7 +331,7 @@ class Run:
             "S2 no batch fails because of a move",
             world.scenario.profile is not Profile.MOVES
             or is_held_up
-            or self.plan.job_id not in world.moves.present,
+            or not self._was_there,
             self.run_id,
             error,
         )
@@ -361,6 +362,8 @@ class Run:
         """Write down what the next batch holds, and begin it as the sinks do."""
         world = self._world
         self._began_ns = world.timeline.now_ns
+        # A job without a node is refused, and may be there before its driver hears it.
+        self._was_there = self.plan.job_id in world.moves.present
         batch_id = self._batch_id = self._checkpoint.next_batch()
         self._checkpoint.offsets.add(batch_id)
         self._is_another = (

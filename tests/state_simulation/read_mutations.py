@@ -129,6 +129,15 @@ READ_MUTATIONS: Final = (
         seed=10_165,
     ),
     Mutation(
+        name="earlier-tickets-forgotten",
+        rule="D5: a drop waits for nodes that have tickets of an earlier leader",
+        module="queryablestate.control.direct_readers",
+        before="        return max([held.until_ns, *earlier])\n",
+        after="        return held.until_ns\n",
+        is_rare=True,
+        seed=201_277,
+    ),
+    Mutation(
         name="direct-lease-forgotten",
         rule="D2: a node answers clients within its direct lease only",
         module="queryablestate.node.core.core",

@@ -315,6 +315,33 @@ class TestDropping:
         plane.now_ns += 1
         assert dropped(plane.settle(TimePassed()))
 
+    def test_nodes_of_an_earlier_leader_are_waited_for(self, plane: Plane) -> None:
+        """D5: what it gave is not known, be its epoch higher or the same."""
+        plane.core = core_of(plane)
+        assert not dropped(plane.ask(drop()))
+        deadline_ns = plane.core.next_deadline_ns()
+        assert deadline_ns is not None
+        assert deadline_ns > plane.now_ns
+        plane.now_ns += LEASE_NS - 1
+        assert not dropped(plane.settle(TimePassed()))
+        plane.now_ns += 1
+        assert dropped(plane.settle(TimePassed()))
+
+    def test_a_node_of_an_earlier_leader_may_say_that_it_knows(
+        self, plane: Plane
+    ) -> None:
+        """D5: by the secret of the new one it refuses earlier tickets."""
+        plane.core = core_of(plane)
+        assert not dropped(plane.ask(drop()))
+        for link, name in ((LINK_A, "a"), (LINK_B, "b")):
+            told = [dropped(plane.hear(link, node_register(name, positions={APP: 1})))]
+            plane.hear(link, NodeHeartbeat(registration_id=f"process-{name}", number=1))
+            echo = NodeHeartbeat(
+                registration_id=f"process-{name}", number=2, acknowledged=1
+            )
+            told += [dropped(plane.hear(link, echo))]
+            assert told == [False, name == "b"]
+
     def test_former_owners_are_waited_for(self, plane: Plane) -> None:
         """D5: the last ticket of a job may be for a state that is being dropped."""
         access(plane)
