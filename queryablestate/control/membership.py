@@ -114,6 +114,8 @@ class Membership:
         node = self._control.nodes.at(link)
         if node is None or node.registration_id != registration_id:
             return None
+        if now_ns - node.heard_at_ns > self._control.silence_ns:
+            self._control.touch()  # copies may have been kept since it was silent
         node.heard_at_ns = now_ns
         return node
 

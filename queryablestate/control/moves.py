@@ -119,6 +119,7 @@ class Moves:
             StateUnavailableError: If nodes may still be coming.
             ConfigurationError: If there are fewer nodes.
         """
+        self._now_ns = now_ns
         job = self._job_with_state(request.job_id)
         self._check_settled(request.job_id, now_ns)
         self._check_counts(job, request)
@@ -221,7 +222,7 @@ class Moves:
 
     def _next(self, job_id: str, now_ns: int) -> Write | Sequence[Outcome]:
         """Work out what is next, now that nothing can come between."""
-        del now_ns
+        self._now_ns = now_ns
         job = self._control.jobs.get(job_id)
         self._queued.discard(job_id)
         if job is None:
@@ -282,6 +283,7 @@ class Moves:
             )
             standings[node_id] = NodeStanding(
                 store_id=node.store_id,
+                is_silent=self._now_ns - node.heard_at_ns > self._control.silence_ns,
                 is_draining=is_draining,
                 is_failing=job_id in node.failing,
                 is_lost=job_id in node.lost_jobs,

@@ -90,6 +90,8 @@ class ControlState:
         self.routes = RouteTable(self.nodes)
         self.leader_epoch = leader_epoch
         self.session_timeout_ns = session_timeout_ns
+        # Two heartbeats of a node that asks for no direct lease: see `Registration`.
+        self.silence_ns = session_timeout_ns * 2 // 5
         self.limits = limits
         self.copy_secret = copy_secret
         self.direct_lease_ns = direct_lease_ns if direct_reads else 0

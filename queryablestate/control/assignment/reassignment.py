@@ -14,7 +14,9 @@ of it at once:
 2.  *Finished copies are in sync.*
 3.  *The plan is made anew*, if the nodes that are to have the job are others now, or
     some are missing.
-4.  *Surplus copies go*, where all that are wanted are in sync.
+4.  *Surplus copies go*, where all that are wanted are in sync, and the node of one of
+    them at least was heard from lately: the others may be gone, which is only known
+    when their sessions are over (rule S4).
 5.  *Copies begin*, a limited number for each node at once.
 6.  *Nodes without a part are left out.*
 
@@ -53,6 +55,7 @@ class NodeStanding:
     Attributes:
         store_id: Its data directory, as known last.
         is_present: Whether it is registered now.
+        is_silent: Whether nothing was heard of it for longer than it should be.
         is_draining: Whether it is to be emptied.
         is_failing: Whether it has said that it cannot go on.
         is_lost: Whether it has lost its rows of the job since it was assigned.
@@ -62,6 +65,7 @@ class NodeStanding:
 
     store_id: str
     is_present: bool = True
+    is_silent: bool = False
     is_draining: bool = False
     is_failing: bool = False
     is_lost: bool = False
@@ -345,7 +349,10 @@ class _Draft:
                 continue
             in_sync = tuple(index for index in wanted if index in owners)
             if len(in_sync) == len(wanted):
-                self.owners[key_group] = wanted
+                is_surplus = len(wanted) < len(owners)
+                are_silent = all(self.standings[index].is_silent for index in wanted)
+                if not (is_surplus and are_silent):
+                    self.owners[key_group] = wanted
                 continue
             primary = wanted[0] if wanted[0] in owners else owners[0]
             others = tuple(index for index in in_sync if index != primary)

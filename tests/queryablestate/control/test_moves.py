@@ -65,6 +65,7 @@ from tests.queryablestate.control_plane import (
     commit,
     draw,
     drop,
+    heartbeat,
     node_register,
     refusal,
     sent,
@@ -776,6 +777,25 @@ class TestDrain:
         assert assignment(plane).node_ids == ("a", "b", "c")
         effects = plane.hear(LINK_C, copied("c", 2, 2, 3))
         assert emptied("empty") in sent(effects, LINK_B)
+
+    @pytest.mark.proves("S4")
+    def test_a_node_is_not_emptied_for_one_that_is_silent(self) -> None:
+        """S4: that one may be gone, which is not known before its session is over."""
+        plane, _ = start("ab", replica_count=2)
+        plane.now_ns = TIMEOUT_NS // 2
+        plane.hear(LINK_B, heartbeat("b", 1))
+        plane.ask(drain("b"))
+        assert owners(plane) == ["ab", "ab", "ba", "ba"]
+        plane.hear(LINK_A, heartbeat("a", 1))
+        assert owners(plane) == ["a"] * 4
+        # Or it is gone: who was to be emptied keeps what only it has.
+        plane, _ = start("ab", replica_count=2)
+        plane.now_ns = TIMEOUT_NS // 2
+        plane.hear(LINK_B, heartbeat("b", 1))
+        plane.ask(drain("b"))
+        plane.now_ns = TIMEOUT_NS
+        plane.settle(TimePassed())
+        assert owners(plane) == ["b"] * 4
 
     @pytest.mark.proves("S2")
     def test_a_node_that_a_batch_may_need_stays(self) -> None:

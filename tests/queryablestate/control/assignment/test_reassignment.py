@@ -464,6 +464,27 @@ class TestDraining:
         cluster.settle()
         assert cluster.record.node_ids == ("a", "c")
 
+    @pytest.mark.proves("S4", "S1")
+    def test_a_copy_is_not_given_up_for_silent_ones(self) -> None:
+        """S4: they may be gone, and that is not known yet."""
+        cluster = Cluster(first("ab", replica_count=2), ready("ab"))
+        cluster.settle()
+        cluster.nodes = {
+            "a": standing("a", is_silent=True),
+            "b": standing("b", is_draining=True),
+        }
+        cluster.settle()
+        assert held_by(cluster.record, "b") == (0, 1, 2, 3)
+        gone = {**cluster.nodes, "a": standing("a", is_present=False)}
+        changed = next_assignment(
+            cluster.record, gone, sequence=9, joining_count_max=16
+        )
+        assert changed is not None
+        assert changed.node_ids == ("b",)
+        cluster.nodes["a"] = standing("a")
+        cluster.settle()
+        assert cluster.record.node_ids == ("a",)
+
     def test_nobody_could_take_them(self) -> None:
         """It keeps what it has, and what was planned is planned no more."""
         cluster = Cluster(first("ab"), ready("ab"))
