@@ -293,8 +293,25 @@ class Driver:
             elif self._core.state is StandbyState.WARM:
                 self._fuse.check()
         except (Py4JError, OSError) as error:
-            self._error = _jvm_lost(error)
+            self._error = self._jvm_lost(error)
             self._step(JVMLost())
+
+    def _jvm_lost(self, error: Exception) -> LocalProtocolError:
+        """Return what the driver fails with, for it is of no use without its JVM."""
+        if self._fuse.is_overdue():
+            config = self._ha.config
+            allowed_seconds = config.session_timeout_seconds / _FUSE_DIVISOR
+            lost = LocalProtocolError(
+                f"the driver's JVM has ended itself: it or its Python did not run for "
+                f"{allowed_seconds:g} s, half of the session timeout, and after that "
+                "another driver may lead; if they were not stopped on purpose, the "
+                "machine is too busy or collecting garbage takes too long: give the "
+                "driver more, or set a longer session_timeout_seconds"
+            )
+        else:
+            lost = LocalProtocolError(f"the driver's JVM does not answer: {error}")
+        lost.__cause__ = error
+        return lost
 
     def _step(self, event: StandbyEvent | None) -> None:
         for effect in self._core.step(event, now_ns=self._clock.now_ns()):
@@ -507,9 +524,3 @@ class Driver:
         )
         self._fuse.blow()
         os._exit(HALT_EXIT_CODE)
-
-
-def _jvm_lost(error: Exception) -> LocalProtocolError:
-    lost = LocalProtocolError(f"the driver's JVM does not answer: {error}")
-    lost.__cause__ = error
-    return lost

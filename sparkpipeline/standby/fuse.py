@@ -6,11 +6,13 @@ on with those that need no Python while Python is stopped or gone.  So Python se
 JVM a deadline, and moves it forward again and again.  The JVM keeps it by itself: with
 a scheduled ``Runtime.halt``, made of method handles, for there is no class of ours in
 it.  After a pause of both processes the deadline has passed, and the JVM ends at once.
+So it does after a pause of its own, for it cannot tell one from the other.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final, final
 
 from nameservice import get_logger
@@ -47,13 +49,22 @@ class JVMFuse:
         self._unit = jvm.java.util.concurrent.TimeUnit.MILLISECONDS
         self._delay_ms = max(int(seconds * 1_000), 1)
         self._pending: Any = None
+        self._renewed_seconds: float | None = None
 
     def renew(self) -> None:
         """Put the deadline ahead."""
         before = self._pending
         self._pending = self._timers.schedule(self._halt, self._delay_ms, self._unit)
+        self._renewed_seconds = time.monotonic()
         if before is not None:
             before.cancel(False)  # noqa: FBT003 (Java's interface)
+
+    def is_overdue(self) -> bool:
+        """Return whether the deadline passed before it was put ahead again."""
+        if self._renewed_seconds is None:
+            return False
+        silent_seconds = time.monotonic() - self._renewed_seconds
+        return silent_seconds * 1_000 >= self._delay_ms
 
     def check(self) -> None:
         """Return if the JVM answers; raise what py4j does if it does not."""
@@ -64,6 +75,7 @@ class JVMFuse:
         if self._pending is not None:
             self._pending.cancel(False)  # noqa: FBT003 (Java's interface)
             self._pending = None
+            self._renewed_seconds = None
 
     def blow(self) -> None:
         """End the JVM now; return when it is gone, or hangs."""

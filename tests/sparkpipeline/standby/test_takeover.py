@@ -94,7 +94,11 @@ class TestTakeover:
     def test_a_jvm_ends_when_its_python_is_stopped(
         self, config: HAConfig, tmp_path: Path
     ) -> None:
-        """H3: queries that need no Python do not go on without its word."""
+        """
+        H3: queries that need no Python do not go on without its word.
+
+        When Python is woken, it ends, too, and says what has happened.
+        """
         with StandbyDriver(
             config, tmp_path, "one", job_id=JOB, sinks=["file"]
         ) as driver:
@@ -109,6 +113,9 @@ class TestTakeover:
             os.kill(driver.pid, signal.SIGSTOP)
             assert _has_ended(watch)
             os.close(watch)
+            os.kill(driver.pid, signal.SIGCONT)
+            assert driver.wait_until_ended() != 0
+        assert "1.5 s, half of the session timeout" in driver.log_file.read_text()
 
 
 def _parent(process: Path) -> int | None:
