@@ -295,6 +295,7 @@ class NodeCore:
         registration = self._registration
         return Standing(
             leader_epoch=registration.leader_epoch,
+            secret=self._copy_secret,
             lease_until_ns=registration.lease_until_ns,
             direct_until_ns=registration.direct_until_ns,
             leader_ms=registration.leader_ms,

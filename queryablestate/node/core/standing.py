@@ -24,6 +24,8 @@ class Standing:
 
     Attributes:
         leader_epoch: The leadership that has taken the node; 0 for none.
+        secret: What its leader has given it last, by which tickets are told.  A proxy
+            that begins anew has the same epoch, and another secret.
         lease_until_ns: Until when the node may answer.
         direct_until_ns: Until when it may answer clients without the proxy.
         leader_ms: The leader's clock, as it was told.
@@ -33,6 +35,7 @@ class Standing:
     """
 
     leader_epoch: int
+    secret: bytes
     lease_until_ns: int
     direct_until_ns: int
     leader_ms: int

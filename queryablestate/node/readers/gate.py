@@ -14,7 +14,7 @@ from queryablestate.node.core.events import Wait
 from queryablestate.node.core.job import ServedJob, served_part
 from queryablestate.node.core.refusals import stale_route, unavailable
 from queryablestate.node.core.registration import clock_max_ms
-from queryablestate.node.readers.page import key_groups_in
+from queryablestate.node.readers.page import key_groups_in, secret_digest_of
 
 
 if TYPE_CHECKING:
@@ -54,7 +54,12 @@ class ReaderGate:
         self._content: PageContent | None = None
         self._jobs: dict[str, PageJob] = {}
         self._served: dict[str, tuple[int, ServedJob]] = {}
+        self._secret_digest = b""
         self.is_over = False
+
+    def keep_secret(self, secret: bytes) -> None:
+        """Take note that tickets are told by *secret* from now on."""
+        self._secret_digest = secret_digest_of(secret)
 
     def standing(self, job_id: str) -> tuple[int, int] | None:
         """
@@ -75,6 +80,9 @@ class ReaderGate:
             return None
         if ticket.leader_epoch != content.leader_epoch:
             return False
+        # Tickets that an earlier secret let in are over as soon as the node says so.
+        if content.secret_digest != self._secret_digest:
+            return None
         if now_ns >= content.direct_until_ns:
             return None
         leader_ms = clock_max_ms(

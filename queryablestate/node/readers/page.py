@@ -30,6 +30,8 @@ A node that was killed while it wrote leaves an odd number: nobody is answered b
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import struct
 from typing import TYPE_CHECKING, Final, final
 
@@ -53,6 +55,7 @@ __all__ = [
     "PageReader",
     "PageWriter",
     "key_groups_in",
+    "secret_digest_of",
 ]
 
 PAGE_SIZE_BYTES: Final = 1 << 20
@@ -90,6 +93,7 @@ class PageContent(WireStruct, frozen=True, kw_only=True):
         run: The process that writes; drawn for it.
         store: The sub-directory with the rows.
         leader_epoch: See `Standing`, for this and those that follow.
+        secret_digest: Of `Standing.secret`; see `secret_digest_of`.
         lease_until_ns: See `Standing`.
         direct_until_ns: See `Standing`.
         leader_ms: See `Standing`.
@@ -100,6 +104,7 @@ class PageContent(WireStruct, frozen=True, kw_only=True):
     run: str
     store: str
     leader_epoch: int = 0
+    secret_digest: bytes = b""
     lease_until_ns: int = 0
     direct_until_ns: int = 0
     leader_ms: int = 0
@@ -145,6 +150,7 @@ class PageWriter:
             run=self._run,
             store=store,
             leader_epoch=standing.leader_epoch,
+            secret_digest=secret_digest_of(standing.secret),
             lease_until_ns=standing.lease_until_ns,
             direct_until_ns=standing.direct_until_ns,
             leader_ms=standing.leader_ms,
@@ -245,6 +251,12 @@ class PageReader:
         if _digest(number, size, encoded) != digest or self._words[0] != number:
             return None
         return _DECODER.decode(encoded)
+
+
+@functools.lru_cache(maxsize=4)
+def secret_digest_of(secret: bytes) -> bytes:
+    """Return what tells one secret from another, and lets no one make tickets."""
+    return hashlib.blake2b(secret, digest_size=16, person=b"reader page").digest()
 
 
 def key_groups_in(bits: bytes) -> tuple[int, ...]:

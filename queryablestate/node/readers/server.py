@@ -112,6 +112,7 @@ class ReaderServer:
             config.curve_public_key_file,
             config.allow_list_file,
         )
+        self._gate = gate
         self._store = _DirectStore(store, loop, config, clock)
         self._resources.callback(self._store.close)
         self._direct = DirectAnswerer(
@@ -164,6 +165,7 @@ class ReaderServer:
 
     def keep_secret(self, secret: bytes) -> None:
         """Take tickets of the leader that has given *secret*, and of no other."""
+        self._gate.keep_secret(secret)
         self._direct.keep_secret(secret)
 
     def figures(self) -> dict[str, int]:

@@ -20,8 +20,10 @@ pytestmark = pytest.mark.proves("D2", "Q4")
 
 MS: Final = 1_000_000
 JOB = served_part("job", 4, (1, 2))
+SECRET = bytes(range(32))
 STANDING = Standing(
     leader_epoch=3,
+    secret=SECRET,
     lease_until_ns=100 * MS,
     direct_until_ns=50 * MS,
     leader_ms=1_000,
@@ -46,6 +48,7 @@ class Gated:
         self.writer = PageWriter(self.memory, "run")
         reader = PageReader(self.memory, lambda: None)
         self.gate = ReaderGate(reader.look, run="run", store="rows-1")
+        self.gate.keep_secret(SECRET)
 
     def publish(self, **changed: Any) -> None:
         """Have the node say something else."""
@@ -143,6 +146,13 @@ class TestTickets:
         assert gated.is_current(epoch=2) is False
         gated.publish(leader_epoch=4)
         assert gated.is_current(epoch=3) is False
+
+    def test_one_of_a_leader_that_began_anew(self, gated: Gated) -> None:
+        """D5: it has the same epoch; the node says so before it tells the reader."""
+        gated.publish(secret=bytes(32))
+        assert gated.is_current() is None
+        gated.gate.keep_secret(bytes(32))
+        assert gated.is_current() is True
 
     def test_the_direct_lease(self, gated: Gated) -> None:
         """Q4: over, it is for no client; nor while no leader has taken the node."""

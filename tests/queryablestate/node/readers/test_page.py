@@ -16,8 +16,10 @@ from queryablestate.node.readers.page import (
 
 pytestmark = pytest.mark.proves("D2", "Q4")
 
+SECRET = bytes(range(32))
 STANDING = Standing(
     leader_epoch=3,
+    secret=SECRET,
     lease_until_ns=100,
     direct_until_ns=50,
     leader_ms=7,
