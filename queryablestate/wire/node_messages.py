@@ -84,9 +84,13 @@ class JobPosition(WireStruct, frozen=True, kw_only=True):
     origin: JobOrigin = JobOrigin()
 
 
-class RegisterNode(WireStruct, frozen=True, kw_only=True, tag="register"):
+class RegisterNode(
+    WireStruct, frozen=True, kw_only=True, tag="register", omit_defaults=True
+):
     """
     A node asks to be part of it; again after every new connection or leader.
+
+    What it has not is not sent: an earlier version of the proxy knows nothing of it.
 
     Attributes:
         token: The credential of a node, where the proxy has an access list.

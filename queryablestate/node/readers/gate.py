@@ -95,9 +95,10 @@ class ReaderGate:
     ) -> Admission:
         """Return whether *question* may be answered now; as `NodeCore` does."""
         content = self._now()
+        if content is None:
+            return Wait.UNKNOWN_STATE  # the node is at it, or another one
         if (
-            content is None
-            or question.leader_epoch != content.leader_epoch
+            question.leader_epoch != content.leader_epoch
             or now_ns >= content.lease_until_ns
         ):
             return unavailable(question, job_id, "the node is not confirmed")

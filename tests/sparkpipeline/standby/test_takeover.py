@@ -16,6 +16,7 @@ from leaderserver import LeaderServer, ServerConfig
 from tests.sparkpipeline.standby_drivers import StandbyDriver
 from tests.sparkpipeline.standby_totals import (
     check_database,
+    hold_path,
     make_database,
     sink_calls,
 )
@@ -76,7 +77,12 @@ class TestTakeover:
                 config, tmp_path, "three", job_id=JOB, **PATIENT
             ) as third:
                 third.wait_for("standby.warm")
+                # Not in a transaction: the successor would wait for its lock.
+                written = hold_path(tmp_path, second.name, "written")
+                written.touch()
+                second.wait_for("sink.held")
                 second.pause()
+                written.unlink()
                 third.wait_for("sink.written", 2)
                 called_count = second.count("sink.called")
                 second.resume()

@@ -127,6 +127,14 @@ class TestQuestions:
         gated.publish()
         assert gated.code() == ""
 
+    def test_while_the_node_writes(self, gated: Gated) -> None:
+        """D1: nothing is wrong with the state; the proxy is to be asked."""
+        gated.memory[0] += 1
+        assert gated.is_current() is None
+        assert gated.code() is Wait.UNKNOWN_STATE
+        gated.memory[0] -= 1
+        assert gated.code() == ""
+
     def test_a_state_that_is_not_there(self, gated: Gated) -> None:
         """The node knows whether it may be on its way; the proxy asks that one."""
         admitted = gated.gate.admit(QUESTION, None, now_ns=30 * MS)
@@ -195,7 +203,7 @@ class TestTheEnd:
         assert gated.gate.is_over
         successor.publish(STANDING, store="rows-1")
         assert gated.is_current() is None
-        assert gated.code() == "state-unavailable"
+        assert gated.code() is Wait.UNKNOWN_STATE
 
     def test_other_rows(self, gated: Gated) -> None:
         """The node serves another control plane: numbers mean something else."""
