@@ -25,7 +25,7 @@ def readers_of(process_id: int) -> Sequence[int]:
 
 
 def is_alive(process_id: int) -> bool:
-    """Return whether a process runs; one that nobody has waited for does not."""
+    """Return whether a process runs; one that was not waited for does not."""
     try:
         stat = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8")
     except OSError:

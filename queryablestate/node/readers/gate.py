@@ -58,7 +58,7 @@ class ReaderGate:
         self.is_over = False
 
     def keep_secret(self, secret: bytes) -> None:
-        """Take note that tickets are told by *secret* from now on."""
+        """Tell tickets by *secret* from now on."""
         self._secret_digest = secret_digest_of(secret)
 
     def standing(self, job_id: str) -> tuple[int, int] | None:

@@ -16,16 +16,16 @@ as such, and looked at again.  What was read whole is kept by its number, and as
 the number is the same nothing else is looked at: 8 bytes that are aligned.
 
 **Stale reads.**  A node tells of a change by a system call, after it has written the
-page; whoever asks because of it is received by another.  These order memory, so the
-question meets the new page.  `PageReader.look` is fenced on both sides, since a look
-must come before the snapshot that is begun after it, and after the rows that were read
-before it.  On x86 these are no-ops; on ARM they are not.
+page.  A question that is asked because of it is received by another system call.  These
+order memory, so the question meets the new page.  `PageReader.look` is fenced on both
+sides, since a look must come before the snapshot that is begun after it, and after the
+rows that were read before it.  On x86 these are no-ops; on ARM they are not.
 
 **Changes.**  A job's part has the number of the change that made it what it is.  If
 that is the same before and after a read, the part was the same all the while: rows of a
 job that was begun anew meanwhile are not taken for what is there now.
 
-A node that was killed while it wrote leaves an odd number: nobody is answered by that.
+A node that was killed while it wrote leaves an odd number: no client is answered then.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class PageWriter:
             self._write(content)
 
     def withdraw(self) -> None:
-        """Have nobody answer any more."""
+        """Have no reader process answer any more."""
         self._write(PageContent(run="", store=""))
 
     def _jobs_of(self, standing: Standing) -> tuple[PageJob, ...]:
