@@ -63,6 +63,8 @@ class _Flight:
     Attributes:
         read: What is asked.
         sent_ns: When it was sent.
+        traffic: What was known of the state then, or None; the state may be forgotten
+            before the answer is there, and what was seen of it counts.
         way: By which a node was asked, or None.
         link: The connection that it was asked over.
         late_ns: When the proxy is asked, too.
@@ -71,6 +73,7 @@ class _Flight:
 
     read: NodeRead
     sent_ns: int
+    traffic: StateTraffic | None
     way: NodeWay | None = None
     link: int = 0
     late_ns: int = NEVER_NS
@@ -167,7 +170,8 @@ class PageReads:
         for read in [r for r in self._waiting if r.hold_until_ns <= now_ns]:
             del self._waiting[read]
             number = self._outbox.next_number()
-            flight = self._under_way[number] = _Flight(read, now_ns)
+            traffic = self._routes.traffic.get(read.state)
+            flight = self._under_way[number] = _Flight(read, now_ns, traffic)
             direct, way = self._way_for(read)
             if direct is None or way is None:
                 self._ask_proxy(number, flight)
@@ -318,6 +322,7 @@ class PageReads:
 
     def answered(self, told: Told, payload: bytes | memoryview) -> None:
         """Take the answer to a question that is under way."""
+        known = self._under_way[told.request_id].traffic
         read = self._land(told.request_id)
         if read.is_done:
             return
@@ -330,7 +335,7 @@ class PageReads:
         except RemoteProtocolError as error:
             self._outbox.fail(read, error)
             return
-        floor = self._floor_of(read, told.reading)
+        floor = self._floor_of(read, told.reading, known)
         if floor is not None:
             if told.reading.generation == floor[0]:
                 read.least = later_of(read.least, floor)
@@ -341,9 +346,13 @@ class PageReads:
         read.reading = told.reading
         self._outbox.finish(read)
 
-    def _floor_of(self, read: NodeRead, reading: Reading) -> Floor | None:
+    def _floor_of(
+        self, read: NodeRead, reading: Reading, known: StateTraffic | None
+    ) -> Floor | None:
         """Note what a node has answered to *read*, or return how new it should be."""
         traffic = self._routes.traffic.get(read.state)
+        if traffic is None or traffic.route is None:
+            traffic = known
         if traffic is None:
             return None
         present = traffic.route

@@ -1933,6 +1933,24 @@ class TestNodeReads:
         talk.refuse(again, "stale-route")
         assert isinstance(slow.error, StaleRouteError)
 
+    @pytest.mark.proves("Q1")
+    def test_a_state_that_is_gone_is_held_against_the_floor(self) -> None:
+        """A page that was long under way may be older than what came before a drop."""
+        talk, route = self.routed(state_of())
+        slow = talk.node_read(route, 0, self.SCAN)
+        (slowly_asked,) = talk.ask(slow)
+        (ask,) = talk.ask(talk.node_read(route, 0, self.SCAN))
+        reading = Reading(generation=2, batch_id=5, age_ms=0)
+        talk.say(Told(request_id=number_of(ask), reading=reading), [])
+        (describe,) = talk.ask(talk.route_read(stale=route))
+        talk.refuse(describe, "unknown-job", "flights")
+        older = Reading(generation=2, batch_id=4, age_ms=0)
+        talk.say(Told(request_id=number_of(slowly_asked), reading=older), [])
+        assert not slow.is_done
+        (again,) = talk.wait_for_deadline()
+        talk.refuse(again, "stale-route")
+        assert isinstance(slow.error, StaleRouteError)
+
     def test_a_route_of_before_is_no_reason_to_ask_again(self) -> None:
         """An answer by a route that was replaced is taken if it is new enough."""
         talk, route = self.routed(state_of())
