@@ -687,6 +687,11 @@ class Node:
         job_ids = self.disk.forget_left(kept)
         return partial(self._step, LeftJobsForgotten(job_ids=job_ids))
 
+    @property
+    def is_writing(self) -> bool:
+        """Return whether the store has something left to do."""
+        return self._is_writing
+
     def write(self, task: Callable[[], Callable[[], None]]) -> None:
         """Have the writer's thread do *task*, and tell what it returns in the loop."""
         self._tasks.append(task)

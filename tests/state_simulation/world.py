@@ -429,13 +429,19 @@ class World:
 
     def _unapplied(self) -> list[object]:
         """Return the disks that lack something decided, and what is not finished."""
+        # What a node is to let go of may wait behind what a slow disk left to do.
+        busy = [host for host in self.hosts if host.node and host.node.is_writing]
         return [
-            disk
-            for job_id in self.moves.present
-            for disk in self.owners_of(job_id).values()
-            if disk is not None
-            and disk.position(job_id) < self.checker.job(job_id).sequence
-        ] + self._unfinished()
+            *busy,
+            *(
+                disk
+                for job_id in self.moves.present
+                for disk in self.owners_of(job_id).values()
+                if disk is not None
+                and disk.position(job_id) < self.checker.job(job_id).sequence
+            ),
+            *self._unfinished(),
+        ]
 
     def _await(self, rule: str, left: Callable[[], Sequence[object]]) -> int:
         """Wait until nothing is *left*, and return how long that took."""
