@@ -220,14 +220,9 @@ class ControlCore:
         """Return the route table: each state by its number."""
         return self._control.routes.locations
 
-    def is_settled(self, *, now_ns: int) -> bool:
-        """
-        Return whether a node that is not here will not come by itself (rule S2).
-
-        Until all known nodes have registered with this leader, or one session timeout
-        has passed, an absent node is only late.
-        """
-        return self._control.is_settled(now_ns=now_ns)
+    def takes_for_away(self, now_ns: int) -> bool:
+        """Return whether a node that is not here counts as away (rule S2)."""
+        return self._control.takes_for_away(now_ns)
 
     def rescalings(self, request: ListRescalings, *, now_ns: int) -> RescalingsListed:
         """Return how far jobs are from what is wanted; `UnknownJobError`."""

@@ -131,6 +131,7 @@ class NodeTable:
         self._registration_ids: dict[str, str] = {}
         self._present: dict[str, PresentNode] = {}
         self._by_link: dict[LinkId, PresentNode] = {}
+        self._known_first = set(self._records)
         self._awaited = set(self._records)
 
     def __iter__(self) -> Iterator[PresentNode]:
@@ -151,6 +152,11 @@ class NodeTable:
     def is_anybody_awaited(self) -> bool:
         """Return whether a node that was known from the start has yet to register."""
         return bool(self._awaited)
+
+    @property
+    def is_anybody_late(self) -> bool:
+        """Return whether a node that was known from the start is not present."""
+        return not self._known_first <= self._present.keys()
 
     def record_of(self, node_id: str) -> NodeRecord | None:
         """Return what is recorded of a known node, or None."""
@@ -211,6 +217,7 @@ class NodeTable:
         del self._records[node_id]
         self.kept.forget(node_id)
         self._registration_ids.pop(node_id, None)
+        self._known_first.discard(node_id)
         self._awaited.discard(node_id)
 
     def register(

@@ -227,7 +227,7 @@ class Snapshots:
             for node_id in _primaries(job)
             if self._control.nodes.present(node_id) is None
         ]
-        if away and not self._control.is_settled(now_ns=now_ns):
+        if away and not self._control.takes_for_away(now_ns):
             raise DidNotHappenError(
                 "this proxy leads since a moment ago, and nodes are still coming"
             )

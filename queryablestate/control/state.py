@@ -162,13 +162,22 @@ class ControlState:
 
     def is_settled(self, *, now_ns: int) -> bool:
         """
-        Return whether a node that is not here will not come by itself (rule S2).
+        Return whether assignments may be changed (rule S2).
 
-        Until all known nodes have registered with this leader, or one session timeout
-        has passed, an absent node is only late.  One that has registered, and left, is
-        away.
+        They may once all known nodes have registered with this leader, or one session
+        timeout has passed.
         """
         return now_ns >= self.settled_at_ns or not self.nodes.is_anybody_awaited
+
+    def takes_for_away(self, now_ns: int) -> bool:
+        """
+        Return whether a node that is not here counts as away (rule S2).
+
+        For one session timeout one that was known from the start is only late, though
+        it has registered and left: nodes change their connections when they hear of a
+        leader, which may be after they have found it.
+        """
+        return now_ns >= self.settled_at_ns or not self.nodes.is_anybody_late
 
 
 def has_node(job: Job, node_id: str) -> bool:

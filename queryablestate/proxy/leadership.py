@@ -209,10 +209,6 @@ class ProxyControl:
         self._store.cancel_load()
         self._discard_core()
 
-    def is_settled(self, *, now_ns: int) -> bool:
-        """Return whether a node that is not here will not come by itself."""
-        return self.core is not None and self.core.is_settled(now_ns=now_ns)
-
     def _load(self, session: LeaderSession) -> None:
         def loaded(stored: StoredControl) -> None:
             self._call(partial(self._loaded, session, stored))

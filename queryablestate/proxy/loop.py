@@ -232,7 +232,9 @@ class ProxyLoop:
             self._send_all(self._reads.stop_leading(NOT_LEADER))
         else:
             epoch = self.control.leader_epoch
-            self._reads.lead(core.locations, leader_epoch=epoch)
+            self._reads.lead(
+                core.locations, leader_epoch=epoch, takes_for_away=core.takes_for_away
+            )
             if epoch == self._epoch_last:
                 # Nodes are not told of a leader that is the same, and has started over.
                 for link in self._nodes.links:
@@ -336,12 +338,7 @@ class ProxyLoop:
                 if caller is not None:
                     now_ns = self._clock.now_ns()
                     outgoing = self._reads.ask(
-                        link,
-                        caller,
-                        message,
-                        payload,
-                        now_ns=now_ns,
-                        is_settled=self.control.is_settled(now_ns=now_ns),
+                        link, caller, message, payload, now_ns=now_ns
                     )
                     self._send_all(outgoing)
             case Answer():
@@ -533,18 +530,12 @@ class ProxyLoop:
     def _routes_changed(self) -> None:
         """Look again at what waits for nodes: they have come, or will not."""
         if self._reads.parked_count:
-            now_ns = self._clock.now_ns()
-            is_settled = self.control.is_settled(now_ns=now_ns)
-            outgoing = self._reads.look_again(now_ns=now_ns, is_settled=is_settled)
+            outgoing = self._reads.look_again(now_ns=self._clock.now_ns())
             self._send_all(self._current(outgoing))
 
     def _node_left(self, link: LinkId) -> None:
         """Ask others, or answer, what waits for a node that is gone."""
-        now_ns = self._clock.now_ns()
-        is_settled = self.control.is_settled(now_ns=now_ns)
-        outgoing = self._reads.nodes.node_left(
-            link, now_ns=now_ns, is_settled=is_settled
-        )
+        outgoing = self._reads.nodes.node_left(link, now_ns=self._clock.now_ns())
         self._send_all(self._current(outgoing))
 
     def _current(self, outgoing: Sequence[Outgoing]) -> Sequence[Outgoing]:

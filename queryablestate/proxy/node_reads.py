@@ -45,7 +45,7 @@ from queryablestate.wire.refusals import STALE_ROUTE
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from queryablestate.control.events import LinkId
     from queryablestate.control.routes import KvStateLocation
@@ -63,6 +63,12 @@ __all__ = ["NodeReads"]
 _UNAVAILABLE: Final = "state-unavailable"
 _ELSEWHERE_PERHAPS: Final = frozenset({_UNAVAILABLE, "storage", "did-not-happen"})
 """What a node says that cannot answer, where another one may."""
+
+
+def _none_is_away(now_ns: int) -> bool:
+    """Return whether nodes that are not here are away, before there is a leader."""
+    del now_ns
+    return False
 
 
 @final
@@ -85,6 +91,8 @@ class NodeReads:
         moved_count: Reads that others were asked for, since the primary was
             unresponsive, away, or had refused.
         latencies: How long it took from a question to its answer.
+        takes_for_away: Returns whether a node that is not here counts as away at a
+            time.  Every refusal for such a node asks it at that moment.
     """
 
     def __init__(
@@ -106,6 +114,7 @@ class NodeReads:
             self._pending.reads, slow_delay_ns=hedging.slow_delay_ns
         )
         self._charges = ReadCharges(limiter)
+        self.takes_for_away: Callable[[int], bool] = _none_is_away
         self.questions = NodeQuestions(
             self._pending,
             self._watch,
@@ -119,14 +128,20 @@ class NodeReads:
     # -- leadership ----------------------------------------------------------------
 
     def lead(
-        self, locations: Mapping[int, KvStateLocation], *, leader_epoch: int
+        self,
+        locations: Mapping[int, KvStateLocation],
+        *,
+        leader_epoch: int,
+        takes_for_away: Callable[[int], bool],
     ) -> None:
-        """Ask by *locations*, a view that stays up to date, from now on."""
+        """Ask by *locations* from now on; the arguments are those of `ReadRouter`."""
+        self.takes_for_away = takes_for_away
         self.questions.lead(locations, leader_epoch=leader_epoch)
 
     def stop_leading(self) -> list[ParkedQuestion]:
         """Forget everything; return what waits for answers."""
         waiting = [read.asked for read in self._pending.reads.values()]
+        self.takes_for_away = _none_is_away
         self.questions.stop_leading()
         self._pending.clear()
         self._policy.clear()
@@ -241,19 +256,10 @@ class NodeReads:
                 read.refusal = refusal
                 return outgoing
         cancelled = self.questions.cancel(self._pending.close(read_id))
-        return [self._refusal_of(read, refusal), *cancelled]
+        return [self._refusal_of(read, refusal, now_ns), *cancelled]
 
-    def node_left(
-        self, node: LinkId, *, now_ns: int, is_settled: bool = True
-    ) -> list[Outgoing]:
-        """
-        Ask others, or refuse, what waits for a node that is gone.
-
-        Args:
-            node: Its connection.
-            now_ns: The time.
-            is_settled: Whether other nodes that are not here count as away.
-        """
+    def node_left(self, node: LinkId, *, now_ns: int) -> list[Outgoing]:
+        """Ask others, or refuse, what waits for a node whose connection is over."""
         outgoing: list[Outgoing] = []
         self._policy.forget(node)
         self._charges.forget(node)
@@ -264,9 +270,7 @@ class NodeReads:
             read_id, read, index = found
             if index is not None:
                 self._pending.part_replied(read, index)
-                outgoing += self._copies_failed(
-                    read_id, read, now_ns, is_settled=is_settled
-                )
+                outgoing += self._copies_failed(read_id, read, now_ns)
                 continue
             self._pending.primary_replied(read_id, read)
             outgoing += self._move(read_id, read, now_ns)
@@ -274,7 +278,7 @@ class NodeReads:
             if read.attempt is not None:
                 continue
             self._pending.close(read_id)
-            outgoing.append(self._answer_for(read, None, is_settled=is_settled))
+            outgoing.append(self._answer_for(read, None, now_ns))
         return outgoing
 
     def client_left(self, client: LinkId) -> list[Outgoing]:
@@ -399,7 +403,7 @@ class NodeReads:
         return self._told(read_id, read, answer, values, waited_ns, now_ns=now_ns)
 
     def _copies_failed(
-        self, read_id: int, read: PendingRead, now_ns: int, *, is_settled: bool = True
+        self, read_id: int, read: PendingRead, now_ns: int
     ) -> list[Outgoing]:
         """Go on without the others that were asked: one of them does not answer."""
         outgoing = self.questions.cancel(self._pending.drop_copies(read))
@@ -416,10 +420,7 @@ class NodeReads:
                     self.questions.ask_primary(read_id, read, node, now_ns),
                 ]
         outgoing += self.questions.cancel(self._pending.close(read_id))
-        return [
-            *outgoing,
-            self._refusal_of(read, read.refusal, is_settled=is_settled),
-        ]
+        return [*outgoing, self._refusal_of(read, read.refusal, now_ns)]
 
     def _told(
         self,
@@ -459,16 +460,16 @@ class NodeReads:
         return outgoing
 
     def _refusal_of(
-        self, read: PendingRead, refusal: Refusal | None, *, is_settled: bool = True
+        self, read: PendingRead, refusal: Refusal | None, now_ns: int
     ) -> Outgoing:
         """Return what comes of a read; *refusal* is its primary's, or None."""
         if refusal is None or (refusal.code == _UNAVAILABLE and names_nothing(refusal)):
             # Not what is asked is unavailable, but the node: it does not serve now.
-            return self._answer_for(read, refusal, is_settled=is_settled)
+            return self._answer_for(read, refusal, now_ns)
         return passed_on(read.asked, refusal)
 
     def _answer_for(
-        self, read: PendingRead, refusal: Refusal | None, *, is_settled: bool = True
+        self, read: PendingRead, refusal: Refusal | None, now_ns: int
     ) -> Outgoing:
         """Return what comes of a question that its node does not answer."""
         client, ask = read.asked.client, read.asked.ask
@@ -479,7 +480,12 @@ class NodeReads:
             and location is not None
             and (location.links[ask.node_index] is not None)
         )
-        if location is None or not is_sole or not is_settled or is_back:
+        if (
+            location is None
+            or not is_sole
+            or is_back
+            or not self.takes_for_away(now_ns)
+        ):
             # A client that asks again waits for nodes that are late, or asks this one.
             return refused(client, ask.request_id, STALE_ROUTE)
         if refusal is not None:

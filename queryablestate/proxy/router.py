@@ -10,9 +10,10 @@ What is no answer, comes at once: nothing was ever committed, the node is away, 
 away meanwhile, the deadline is over, too much is outstanding.  Three questions are
 parked instead, and looked at again whenever something has changed: one that waits for
 the first batch of all (``min_batch_id``); while a new leader is *settling* (rule S2),
-one whose node is not here, since that is only late; and one whose node is away while
-others have in-sync copies of all that it answers for (rule S4), and cannot be asked for
-them yet: one of them is the primary in a moment, and then the route is stale.
+one whose node is not here, since that is only late, or changes its connection; and one
+whose node is away while others have in-sync copies of all that it answers for (rule
+S4), and cannot be asked for them yet: one of them is the primary in a moment, and then
+the route is stale.
 
 Which nodes are asked, and what becomes of it, is the matter of `NodeReads`.
 
@@ -54,7 +55,7 @@ from queryablestate.wire.refusals import STALE_ROUTE
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from queryablestate.control.events import LinkId
     from queryablestate.control.routes import KvStateLocation
@@ -144,11 +145,25 @@ class ReadRouter:
     # -- leadership ----------------------------------------------------------------
 
     def lead(
-        self, locations: Mapping[int, KvStateLocation], *, leader_epoch: int
+        self,
+        locations: Mapping[int, KvStateLocation],
+        *,
+        leader_epoch: int,
+        takes_for_away: Callable[[int], bool],
     ) -> None:
-        """Route by *locations*, a view that stays up to date, from now on."""
+        """
+        Route by *locations* from now on.
+
+        Args:
+            locations: The route table, a view that stays up to date.
+            leader_epoch: The epoch of this leadership.
+            takes_for_away: Returns whether a node that is not here counts as away at
+                that time: otherwise it may be coming, and is waited for.
+        """
         self._locations = locations
-        self.nodes.lead(locations, leader_epoch=leader_epoch)
+        self.nodes.lead(
+            locations, leader_epoch=leader_epoch, takes_for_away=takes_for_away
+        )
 
     def stop_leading(self, code: str) -> list[Outgoing]:
         """Answer nothing more: refuse all that waits with *code*."""
@@ -185,7 +200,6 @@ class ReadRouter:
         keys: bytes,
         *,
         now_ns: int,
-        is_settled: bool,
     ) -> list[Outgoing]:
         """
         Route a client's question.
@@ -196,7 +210,6 @@ class ReadRouter:
             ask: The question.
             keys: Its second frame.
             now_ns: The time.
-            is_settled: Whether a node that is not here counts as away.
         """
         location = self._locations.get(ask.state_number)
         if (
@@ -231,7 +244,7 @@ class ReadRouter:
             return [unavailable(client, ask.request_id, location, ask.node_index)]
         if location.batch_id is None:  # no node knows of it yet
             if ask.min_batch_id is not None:
-                return self._park(asked)
+                return self._park(asked, now_ns)
             return [nothing_committed(client, ask.request_id, location, ask.node_index)]
         cache_key = cache_key_of(self._cache, location, ask, keys)
         if cache_key is not None:
@@ -239,9 +252,9 @@ class ReadRouter:
             if told is not None:
                 self.nodes.latencies.add(KINDS[type(ask.operation)], 0)
                 return [told]
-        return self._route(asked, location, cache_key, charge, now_ns, is_settled)
+        return self._route(asked, location, cache_key, charge, now_ns)
 
-    def look_again(self, *, now_ns: int, is_settled: bool) -> list[Outgoing]:
+    def look_again(self, *, now_ns: int) -> list[Outgoing]:
         """Look again at what is parked: a node has come, or will not."""
         outgoing: list[Outgoing] = []
         for parked in self._parked.take_all():
@@ -262,13 +275,11 @@ class ReadRouter:
                 )
             elif location.batch_id is None:
                 # It waits for a batch, until its deadline.
-                outgoing += self._park(parked)
+                outgoing += self._park(parked, now_ns)
             else:
                 cache_key = cache_key_of(self._cache, location, ask, parked.keys)
                 charge = charge_of(parked.caller, ask, location)
-                outgoing += self._route(
-                    parked, location, cache_key, charge, now_ns, is_settled
-                )
+                outgoing += self._route(parked, location, cache_key, charge, now_ns)
         return outgoing
 
     # -- ends -------------------------------------------------------------------
@@ -292,26 +303,26 @@ class ReadRouter:
 
     # -- parts ---------------------------------------------------------------------
 
-    def _route(  # noqa: PLR0917 (called for each question: keywords cost)
+    def _route(
         self,
         asked: ParkedQuestion,
         location: KvStateLocation,
         cache_key: CacheKey | None,
         charge: Charge,
         now_ns: int,
-        is_settled: bool,  # noqa: FBT001 (likewise)
     ) -> list[Outgoing]:
         """Have a question asked; park or refuse it if no node is here to be asked."""
         outgoing = self.nodes.ask(asked, location, cache_key, charge, now_ns)
         if outgoing:
             return outgoing
         ask = asked.ask
-        if is_settled and location.sole_key_groups[ask.node_index]:
+        is_sole = bool(location.sole_key_groups[ask.node_index])
+        if is_sole and self.nodes.takes_for_away(now_ns):
             client = asked.client
             return [unavailable(client, ask.request_id, location, ask.node_index)]
-        return self._park(asked)
+        return self._park(asked, now_ns)
 
-    def _park(self, asked: ParkedQuestion) -> list[Outgoing]:
+    def _park(self, asked: ParkedQuestion, now_ns: int) -> list[Outgoing]:
         """Have a question wait; refuse what there is no room for (rule B2)."""
         outgoing = []
         for turned_away in self._parked.park(asked):
@@ -322,6 +333,12 @@ class ReadRouter:
                 or location.assignment_version != ask.assignment_version
             ):
                 outgoing.append(refused(client, ask.request_id, STALE_ROUTE))
+                continue
+            if location.batch_id is not None and not self.nodes.takes_for_away(now_ns):
+                error = DidNotHappenError(
+                    "too many questions wait for nodes already: ask again in a moment"
+                )
+                outgoing.append(failed(client, ask.request_id, error))
                 continue
             refuse = nothing_committed if location.batch_id is None else unavailable
             outgoing.append(refuse(client, ask.request_id, location, ask.node_index))

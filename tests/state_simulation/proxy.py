@@ -241,7 +241,11 @@ class Proxy:
         world.counts["large writes taken over"] += bool(stored.unfinished.commits)
         self._loaded_at_ns = world.timeline.now_ns
         self._registered.clear()
-        self._reads.lead(self.core.locations, leader_epoch=epoch)
+        self._reads.lead(
+            self.core.locations,
+            leader_epoch=epoch,
+            takes_for_away=self.core.takes_for_away,
+        )
         world.trace(self.name, f"leads, epoch {epoch}")
         world.counts["control planes loaded"] += 1
         self._arm()
@@ -336,7 +340,6 @@ class Proxy:
                 message,
                 payload,
                 now_ns=now_ns,
-                is_settled=core.is_settled(now_ns=now_ns),
             )
             self._send_reads(outgoing)
             self._arm()
@@ -419,14 +422,10 @@ class Proxy:
             self._perform(effect)
         self._world.look_at_nodes()
         if self.core is core and self._reads.parked_count:
-            is_settled = core.is_settled(now_ns=now_ns)
-            self._send_reads(
-                self._reads.look_again(now_ns=now_ns, is_settled=is_settled)
-            )
+            self._send_reads(self._reads.look_again(now_ns=now_ns))
         self._arm()
 
     def _perform(self, effect: ControlEffect) -> None:
-        core = self.core
         match effect:
             case WriteStore():
                 self._write(effect)
@@ -444,11 +443,7 @@ class Proxy:
                     self._world.timeline.after(1, partial(self.link_closed, link))
             case ForgetNode(link=link):
                 now_ns = self._world.timeline.now_ns
-                is_settled = core is not None and core.is_settled(now_ns=now_ns)
-                left = self._reads.nodes.node_left(
-                    link, now_ns=now_ns, is_settled=is_settled
-                )
-                self._send_reads(left)
+                self._send_reads(self._reads.nodes.node_left(link, now_ns=now_ns))
             case NoteAssignment():
                 pass
             case StartOver():

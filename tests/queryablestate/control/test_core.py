@@ -28,6 +28,7 @@ from queryablestate.control.events import (
 )
 from queryablestate.wire.clients import NodeSummary, StateDescription
 from queryablestate.wire.node_messages import NodeRefused
+from queryablestate.wire.operation_messages import ListRescalings
 from tests.queryablestate.control_plane import (
     APP,
     DRIVER,
@@ -239,26 +240,38 @@ class TestQuestions:
         assert plane.view.node_at(DRIVER) is None
 
     @pytest.mark.proves("S2")
-    def test_it_is_settled_when_all_known_nodes_are_there(self) -> None:
+    def test_none_is_away_before_all_known_nodes_are_there(self) -> None:
         """S2: or when one session timeout has passed."""
         plane = Plane()
-        assert plane.core.is_settled(now_ns=0)
+        assert plane.core.takes_for_away(0)
         plane.start_nodes()
         plane.next_leader()
-        assert not plane.core.is_settled(now_ns=TIMEOUT_NS - 1)
-        assert plane.core.is_settled(now_ns=TIMEOUT_NS)
+        assert not plane.core.takes_for_away(TIMEOUT_NS - 1)
+        assert plane.core.takes_for_away(TIMEOUT_NS)
         plane.start_nodes()
-        assert plane.core.is_settled(now_ns=0)
+        assert plane.core.takes_for_away(0)
 
-    @pytest.mark.proves("Q4", "S2")
-    def test_a_node_that_has_come_and_gone_is_not_awaited(self) -> None:
-        """S2, Q4: it is away, and one that asks for it is told so at once."""
+    @pytest.mark.proves("S2")
+    def test_a_node_that_has_come_and_gone_may_come_again(self) -> None:
+        """S2: nodes change their connections when they hear of another leader."""
         plane = Plane()
         plane.start_nodes()
         plane.next_leader()
         plane.start_nodes()
         plane.settle(LinkClosed(link=LINK_B))
-        assert plane.core.is_settled(now_ns=0)
+        assert not plane.core.takes_for_away(TIMEOUT_NS - 1)
+        assert plane.core.takes_for_away(TIMEOUT_NS)
+        # Other copies are promoted at once all the same (S4).
+        request = ListRescalings(request_id=1, session=b"", job_id=None)
+        assert plane.core.rescalings(request, now_ns=0).is_settled
+
+    @pytest.mark.proves("Q4")
+    def test_a_node_that_was_not_known_is_away_when_it_has_gone(self) -> None:
+        """Q4: it had no other leader; one that asks for it is told so at once."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.settle(LinkClosed(link=LINK_B))
+        assert plane.core.takes_for_away(0)
 
     def test_without_nodes_and_commits_there_is_no_deadline(self) -> None:
         """A core that waits for nothing need not be woken."""

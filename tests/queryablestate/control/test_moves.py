@@ -564,9 +564,9 @@ class TestSettling:
         plane.settle(LinkClosed(link=LINK_C))
         plane.next_leader()
         for node_id in "abc":
-            assert not plane.core.is_settled(now_ns=0)
+            assert not plane.core.takes_for_away(0)
             plane.hear(LINKS[node_id], node_register(node_id))
-        assert plane.core.is_settled(now_ns=0)
+        assert plane.core.takes_for_away(0)
         assert assignment(plane).wanted
 
 

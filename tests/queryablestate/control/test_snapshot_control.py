@@ -215,6 +215,9 @@ class TestFailing:
         assert isinstance(refusal(plane.settle(asked())), DidNotHappenError)
         plane.hear(LINK_A, node_register("a", positions={APP: 1}))
         plane.hear(LINK_B, node_register("b", positions={APP: 1}))
+        plane.settle(LinkClosed(link=LINK_B))  # it changes its connection, too
+        assert isinstance(refusal(plane.settle(asked())), DidNotHappenError)
+        plane.hear(LINK_B, node_register("b", positions={APP: 1}))
         assert (LINK_B, WriteSnapshot) in told_nodes(plane.settle(asked()))
 
     @pytest.mark.proves("S5")

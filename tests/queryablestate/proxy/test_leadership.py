@@ -296,7 +296,6 @@ class TestLeading:
         proxy.control.advance(now_ns=proxy.clock.now_ns())
         assert proxy.sent == []
         assert proxy.control.next_deadline_ns(is_anybody_parked=True) is None
-        assert not proxy.control.is_settled(now_ns=0)
 
 
 class TestLog:
@@ -694,8 +693,9 @@ class TestLooks:
         proxy.register()
         assert proxy.control.next_deadline_ns(is_anybody_parked=True) == deadline_ns
         proxy.clock.advance(deadline_ns - proxy.clock.now_ns())
-        assert proxy.control.is_settled(now_ns=deadline_ns)
-        assert not proxy.control.is_settled(now_ns=deadline_ns - 1)
+        assert proxy.control.core is not None
+        assert proxy.control.core.takes_for_away(deadline_ns)
+        assert not proxy.control.core.takes_for_away(deadline_ns - 1)
         with capture_logs():
             proxy.control.advance(now_ns=deadline_ns)
         # What is parked then waits for something else: that moment is over.

@@ -102,7 +102,12 @@ class Stage:
             hedging=LIMITS,
             **settings,
         )
-        self.router.lead(self.locations, leader_epoch=7)
+        self.is_settled = True
+        self.router.lead(
+            self.locations,
+            leader_epoch=7,
+            takes_for_away=lambda now_ns: self.is_settled,
+        )
         self.number = 0
 
     def ask(
@@ -126,14 +131,7 @@ class Stage:
             key_count=len(decode(keys)) if key_count is None else key_count,
             min_batch_id=min_batch_id,
         )
-        return self.router.ask(
-            CLIENT,
-            ANONYMOUS_CALLER,
-            question,
-            keys,
-            now_ns=now_ns,
-            is_settled=True,
-        )
+        return self.router.ask(CLIENT, ANONYMOUS_CALLER, question, keys, now_ns=now_ns)
 
     def hush(self, now_ns: int = 60 * MS) -> None:
         """Have A found unresponsive; what it was asked is answered by B."""
@@ -443,15 +441,23 @@ class TestGone:
         )
         assert told(stage.router.nodes.node_left(A, now_ns=MS)) == [STALE_ROUTE]
 
-    def test_while_settling_none_is_away(self) -> None:
-        """S2: neither a primary that has not come yet, nor a copy that has gone."""
+    @pytest.mark.parametrize("is_refused", [False, True])
+    def test_while_settling_none_is_away(self, is_refused: bool) -> None:
+        """S2: neither a primary that has not come yet, nor a copy that fails."""
         stage = Stage()
+        stage.is_settled = False
         stage.locations[5] = location(links=(None, B, C), copy_links=(None, B, C))
-        stage.ask()
+        ((_, asked),) = questions(stage.ask())
         stage.locations[5] = location(
             links=(None,) * 3, copy_links=(None,) * 3, sole_key_groups=SOLE
         )
-        outgoing = stage.router.nodes.node_left(B, now_ns=MS, is_settled=False)
+        nodes = stage.router.nodes
+        if is_refused:
+            error = StateUnavailableError("", None, (), 0.1, "it is not registered")
+            refusal = refusal_of(error, asked.question_id)
+            outgoing = nodes.refused(B, refusal, now_ns=MS)
+        else:
+            outgoing = nodes.node_left(B, now_ns=MS)
         assert told(outgoing) == [STALE_ROUTE]
 
     def test_the_primary_outlives_a_hedge(self) -> None:
