@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ from queryablestate import (
     StaleWriterError,
     StateOwnedError,
 )
+from queryablestate.writer.connections import close_writer_connections
 from rescaling import RedistributionMode
 from rescaling.operator_state import encode_snapshot
 from sparkpipeline.operators.publication import (
@@ -31,13 +32,14 @@ from sparkpipeline.operators.publication import (
     publish_batch,
 )
 from sparkpipeline.operators.publisher import OperatorStatePublisher
-from tests.recording import wait_until
+from tests.recording import WAIT_SECONDS, wait_until
 
 
 pytestmark = pytest.mark.shells
 
 SPLIT = RedistributionMode.SPLIT_DISTRIBUTE
 
+TRY_SECONDS = WAIT_SECONDS / 2
 
 EMPTY = PublishedBatch(
     query_id="query", run_id="run", batch_id=9, snapshots=[encode_snapshot({})]
@@ -54,6 +56,11 @@ def batch(
         batch_id=batch_id,
         snapshots=[encode_snapshot({"offsets": (SPLIT, list(items))})],
     )
+
+
+def delayed(logs: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the batches of which *logs* say that they have waited in vain."""
+    return [one["batch_id"] for one in logs if one["event"] == "operator_state.delayed"]
 
 
 @contextmanager
@@ -73,11 +80,54 @@ def config(request: pytest.FixtureRequest) -> Iterator[HAConfig]:
     config = HAConfig(url=f"embedded:{request.node.name}")
     with open_ha_services(config):
         yield config
+        close_writer_connections()
 
 
-def workers() -> list[threading.Thread]:
-    """Return the threads that publish."""
-    return [one for one in threading.enumerate() if one.name == "operator-state"]
+class Publishers:
+    """
+    Makes publishers for one test, and ends them.
+
+    A publisher tries a batch for an hour.  One that is left behind by a test opens
+    connections in the midst of later ones.
+
+    Args:
+        config: Where they publish.
+    """
+
+    def __init__(self, config: HAConfig) -> None:
+        self._config = config
+        self._threads_before = set(threading.enumerate())
+        self._made: list[OperatorStatePublisher] = []
+
+    def make(self, **options: Any) -> OperatorStatePublisher:
+        """Return one for the job, of which no try outlasts the wait for its end."""
+        options = {"commit_timeout_seconds": TRY_SECONDS} | options
+        publisher = OperatorStatePublisher(
+            OperatorStatePublication(config=self._config, job_id="job", **options)
+        )
+        self._made.append(publisher)
+        return publisher
+
+    def are_idle(self) -> bool:
+        """Return whether none of their threads is left."""
+        return not any(
+            one.name == "operator-state"
+            for one in set(threading.enumerate()) - self._threads_before
+        )
+
+    def close(self) -> None:
+        """Have them give up what they still try, and wait for their threads."""
+        for one in self._made:
+            one.offer(EMPTY)  # is never refused, and takes the place of what waits
+        wait_until(self.are_idle)
+
+
+@pytest.fixture
+def publishers(config: HAConfig) -> Iterator[Publishers]:
+    """Yield what makes publishers, which end with the test, also if it fails."""
+    made = Publishers(config)
+    yield made
+    made.close()
 
 
 @pytest.mark.proves("O5")
@@ -173,42 +223,32 @@ class TestPublishBatch:
 class TestPublisher:
     @pytest.mark.proves("O5")
     def test_the_newest_counts_when_there_is_somebody_again(
-        self, config: HAConfig
+        self, config: HAConfig, publishers: Publishers
     ) -> None:
         """O5: only the first batch waits, and what came last is published, once."""
-        publisher = OperatorStatePublisher(
-            OperatorStatePublication(
-                config=config,
-                job_id="job",
-                wait_seconds=0.1,
-                commit_timeout_seconds=0.5,
-            )
-        )
+        publisher = publishers.make(wait_seconds=0.1, commit_timeout_seconds=0.5)
         with capture_logs() as logs:
             offers = [publisher.offer(batch(number, number)) for number in range(3)]
             for offer in offers:
                 publisher.wait(offer)
-        assert [one["event"] for one in logs].count("operator_state.delayed") == 1
+        assert len(delayed(logs)) == 1
         with nodes(config) as client:
             wait_until(lambda: offers[-1].is_over)
             view = client.operator_state("job", "offsets")
             assert (view.batch_id, view.items) == (2, ((0, 2),))
-            # From now on batches wait again.
-            offer = publisher.offer(batch(3, 3))
-            publisher.wait(offer)
-            assert offer.is_over
+        # Once something was published a batch waits again: only that is told.
+        with capture_logs() as logs:
+            for number in (3, 4):
+                publisher.wait(publisher.offer(batch(number, number)))
+        assert delayed(logs) == [3]
 
     @pytest.mark.proves("O5")
     @pytest.mark.parametrize("is_required", [False, True])
     def test_what_never_works_fails_the_first_batch_of_a_run(
-        self, config: HAConfig, *, is_required: bool
+        self, config: HAConfig, publishers: Publishers, *, is_required: bool
     ) -> None:
         """W5, O5: at once, and not after a timeout; nothing goes on trying."""
-        publisher = OperatorStatePublisher(
-            OperatorStatePublication(
-                config=config, job_id="job", wait_seconds=60, is_required=is_required
-            )
-        )
+        publisher = publishers.make(wait_seconds=60, is_required=is_required)
         with nodes(config), ExitStack() as stack:
             other = OperatorStatePublication(config=config, job_id="job")
             publish_batch(other, batch(0, query_id="other"))
@@ -216,55 +256,47 @@ class TestPublisher:
             with pytest.raises(StateOwnedError):
                 publisher.wait(publisher.offer(batch(0)))
             # Its thread has nothing left to do.
-            wait_until(lambda: not workers())
+            wait_until(publishers.are_idle)
 
     @pytest.mark.proves("O5")
     def test_a_later_failure_of_any_kind_costs_the_query_nothing(
-        self, config: HAConfig
+        self, config: HAConfig, publishers: Publishers
     ) -> None:
         """O5: once a batch of the run is published, the query outlives the copy."""
-        publisher = OperatorStatePublisher(
-            OperatorStatePublication(config=config, job_id="job", wait_seconds=0.2)
-        )
-        with nodes(config) as client, capture_logs() as logs:
-            publisher.wait(publisher.offer(batch(0)))
+        publisher = publishers.make(wait_seconds=0.2)
+        with nodes(config) as client:
+            first = publisher.offer(batch(0))
+            wait_until(lambda: first.is_over)
             other = OperatorStatePublication(
                 config=config, job_id="job", on_new_query="replace"
             )
             publish_batch(other, batch(0, "theirs", query_id="other"))
-            publisher.wait(publisher.offer(batch(1)))
-            publisher.wait(publisher.offer(batch(2)))
+            with capture_logs() as logs:
+                refused = publisher.offer(batch(1))
+                wait_until(lambda: refused.error is not None)
+                publisher.wait(refused)
+                publisher.wait(publisher.offer(batch(2)))
             assert client.operator_state("job", "offsets").items == ((0, "theirs"),)
             publisher.offer(EMPTY)  # which is never refused: no thread is left behind
-            wait_until(lambda: not workers())
-        (delayed,) = [one for one in logs if one["event"] == "operator_state.delayed"]
-        assert delayed["batch_id"] == 1
-        assert "belongs to query other" in delayed["error"]
+            wait_until(publishers.are_idle)
+        assert delayed(logs) == [1]
+        assert "belongs to query other" in str(refused.error)
 
     @pytest.mark.proves("O5")
     def test_a_required_batch_says_why_it_is_not_published(
-        self, config: HAConfig
+        self, publishers: Publishers
     ) -> None:
         """O5: after the timeout, with the last error there was, or that of time."""
-        publisher = OperatorStatePublisher(
-            OperatorStatePublication(
-                config=config,
-                job_id="job",
-                is_required=True,
-                commit_timeout_seconds=0.3,
-            )
-        )
+        publisher = publishers.make(is_required=True, commit_timeout_seconds=0.3)
         with pytest.raises(NameServiceError):
             publisher.wait(publisher.offer(batch(0)))
 
     @pytest.mark.proves("O5")
     def test_an_operator_without_states_publishes_nothing(
-        self, config: HAConfig
+        self, publishers: Publishers
     ) -> None:
         """O5: and waits for none."""
-        publisher = OperatorStatePublisher(
-            OperatorStatePublication(config=config, job_id="job", wait_seconds=60)
-        )
+        publisher = publishers.make(wait_seconds=60)
         offer = publisher.offer(EMPTY)
         publisher.wait(offer)
         assert offer.is_over
