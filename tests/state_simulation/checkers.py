@@ -482,15 +482,23 @@ class Checker:
                 )
             state.acknowledged = max(state.acknowledged, found[0] + 1)
 
-    def drop_acknowledged(self, job_id: str, state_name: str) -> None:
-        """Take note that an operator is told that a state is gone."""
+    def drop_acknowledged(self, job_id: str, state_name: str, asked_at: int) -> None:
+        """
+        Take note that an operator is told that a state is gone.
+
+        Args:
+            job_id: Of which job.
+            state_name: Its name, which another one may have had since.
+            asked_at: The newest entry when the operator asked.
+        """
         states = [
             state
             for state in self.job(job_id).states.values()
             if state.plan.state_name == state_name and state.dropped_at is not None
         ]
         self.require("W5 what is said to be dropped is", bool(states), state_name)
-        states[-1].is_drop_acknowledged = True
+        since = [one for one in states if (one.dropped_at or 0) > asked_at]
+        (since or states[-1:])[0].is_drop_acknowledged = True
 
     # -- what readers are told ---------------------------------------------------------
 

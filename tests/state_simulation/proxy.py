@@ -149,6 +149,7 @@ class Proxy:
         self._connections: dict[LinkId, Connection] = {}
         self._replies: dict[tuple[LinkId, int], Callable[[Struct], None]] = {}
         self._asked: dict[tuple[LinkId, int], WriterRequest] = {}
+        self._asked_at: dict[tuple[LinkId, int], int] = {}  # drops, by the last entry
         self._rng = Random(f"{world.seed}/{name}")
         self._sessions = SessionTable(world.scenario.session_count_max)
         self._requests = RequestHandler(open_access())
@@ -311,6 +312,10 @@ class Proxy:
         self._world.trace(self.name, "<", link, request)
         self._replies[link, request.request_id] = reply
         self._asked[link, request.request_id] = request
+        if isinstance(request, DropState):
+            books = self._world.checker.jobs.get(request.job_id)
+            sequence = 0 if books is None else books.sequence
+            self._asked_at[link, request.request_id] = sequence
         event = WriterAsked(
             link=link, request=request, wall_clock_us=self._world.wall_clock_us
         )
@@ -480,7 +485,11 @@ class Proxy:
             case StateDropDone():
                 request = self._asked[link, message.request_id]
                 assert isinstance(request, DropState)
-                world.checker.drop_acknowledged(request.job_id, request.state_name)
+                world.checker.drop_acknowledged(
+                    request.job_id,
+                    request.state_name,
+                    self._asked_at[link, message.request_id],
+                )
             case _:
                 pass
 

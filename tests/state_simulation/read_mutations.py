@@ -135,7 +135,6 @@ READ_MUTATIONS: Final = (
         before="        return max([held.until_ns, *earlier])\n",
         after="        return held.until_ns\n",
         is_rare=True,
-        seed=201_277,
     ),
     Mutation(
         name="direct-lease-forgotten",
