@@ -32,8 +32,7 @@ def _contend(candidate: Candidate, component: str, name: str) -> threading.Event
 
     threading.Thread(target=lead, daemon=True).start()
     while not candidate.is_queued(component, name):
-        # No name service tells of a contender that only waits.
-        time.sleep(_INTERVAL_SECONDS)  # noqa: TID251
+        time.sleep(_INTERVAL_SECONDS)  # noqa: TID251 - nothing tells of one that waits
     say("queued")
     return over
 

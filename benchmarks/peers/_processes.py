@@ -88,8 +88,7 @@ def wait_until(is_ready: Callable[[], bool], server: Guarded) -> None:
         server.check()
         if time.monotonic() > deadline:
             raise AbsentError(f"a server does not serve after {_TIMEOUT_SECONDS:.0f} s")
-        # Nothing tells when a foreign server begins to serve.
-        time.sleep(_INTERVAL_SECONDS)  # noqa: TID251
+        time.sleep(_INTERVAL_SECONDS)  # noqa: TID251 - a foreign server tells nothing
 
 
 def free_ports(count: int) -> list[int]:

@@ -484,7 +484,7 @@ class Checker:
 
     def drop_acknowledged(self, job_id: str, state_name: str, asked_at: int) -> None:
         """
-        Take note that an operator is told that a state is gone.
+        Expect no more answers from a state: an operator was told that it is gone.
 
         Args:
             job_id: Of which job.
