@@ -54,6 +54,7 @@ _DEADLINE_SECONDS: Final = 240.0
 _PROMPT: Final = "\x1e"
 _COLUMNS: Final = 160
 _CTRL_C: Final = b"\x03"
+_ENDED: Final = {b"Z", b"X"}
 
 _BLOCK: Final = re.compile(
     r"^(?:<!-- (?P<comment>[^\n]*) -->\n)?^```console\n(?P<code>.*?)^```$",
@@ -261,13 +262,18 @@ class _Terminal:
         for path in Path("/proc").glob("[0-9]*"):
             pid = int(path.name)
             try:
-                if os.getsid(pid) == self.process.pid != pid:
-                    words = (path / "cmdline").read_bytes().split(b"\0")
-                    found[pid] = b" ".join(words).decode(errors="replace")
-            except (OSError, ProcessLookupError):
+                if os.getsid(pid) != self.process.pid or pid == self.process.pid:
+                    continue
+                # After the name, which may have any sign in it, comes the state.
+                state = (path / "stat").read_bytes().rpartition(b")")[2].split()[0]
+                if state in _ENDED:
+                    continue
+                # While it begins to run a program it has no command line.
+                words = (path / "cmdline").read_bytes().split(b"\0")
+            except OSError:
                 continue  # it has ended meanwhile
-        # A zombie has no command line: it has ended.
-        return {pid: command for pid, command in found.items() if command.strip()}
+            found[pid] = b" ".join(words).decode(errors="replace").strip()
+        return found
 
     def close(self) -> None:
         """End the shell and all that was started in it."""

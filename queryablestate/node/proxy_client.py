@@ -271,8 +271,7 @@ class QueryStateProxyClient:
 
     def _open_second(self) -> None:
         """Open a second connection, if there may be one and there was none yet."""
-        join = self._join()
-        if join is None or self._has_no_second:
+        if self._has_no_second or self._join() is None:
             return
         try:
             dealer = self._dealer_to(parse_address(self._address))
@@ -282,7 +281,7 @@ class QueryStateProxyClient:
             return
         self._second = SecondConnection(
             dealer,
-            join,
+            self._join,
             loop=self._loop,
             clock=self._clock,
             on_lost=lambda: self._on_event(ProxyDisconnected()),

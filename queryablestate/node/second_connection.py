@@ -8,8 +8,10 @@ first.
 
 It is opened when there is such an answer for the first time, says which node it is of
 (`JoinConnection`), and is used once the proxy has confirmed that; until then, and at a
-proxy that does not, everything goes over the first.  If it is lost when it was used,
-answers may be lost: then the first one is given up, too, and the proxy asks others.
+proxy that refuses it, everything goes over the first.  A proxy that has just begun to
+lead may pass over what it is told: it is told again with each large answer.  If the
+connection is lost when it was used, answers may be lost: then the first one is given
+up, too, and the proxy asks others.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class SecondConnection:
 
     Args:
         dealer: Connects to the proxy; owned.
-        join: Says whose connection it is.
+        join: Returns what says whose connection it is, or None while it must wait.
         loop: Serves it.
         clock: For when to look what has gone.
         on_lost: Is told that it is over, and may have taken answers with it.
@@ -65,7 +67,7 @@ class SecondConnection:
     def __init__(
         self,
         dealer: Dealer,
-        join: JoinConnection,
+        join: Callable[[], JoinConnection | None],
         *,
         loop: PollLoop,
         clock: Clock,
@@ -74,7 +76,9 @@ class SecondConnection:
         self._dealer = dealer
         self._join = join
         self._on_lost = on_lost
+        self._is_connected = False
         self._is_joined = False
+        self._is_refused = False
         self.departures = Departures(clock)
         dealer.serve(
             loop,
@@ -90,6 +94,7 @@ class SecondConnection:
     ) -> bool:
         """Send now, or return False: it may not be used yet, or takes no more."""
         if not self._is_joined:
+            self._ask()
             return False
         if send_now(self._dealer.socket, frames) is not SendOutcome.SENT:
             return False
@@ -98,16 +103,23 @@ class SecondConnection:
 
     def close(self) -> None:
         """Close it.  Idempotent."""
-        self._is_joined = False
+        self._is_connected = self._is_joined = False
         self._dealer.close()
         self.departures.over()
+
+    def _ask(self) -> None:
+        """Say whose connection it is, if that may help."""
+        join = self._join()
+        if self._is_connected and not self._is_refused and join is not None:
+            send_now(self._dealer.socket, [encode(join)])
 
     def _watch(self, event: ConnectionEvent) -> None:
         match event:
             case ConnectionOpened(connection_id=connection_id):
                 self.departures.opened(connection_id)
             case HandshakeSucceeded():
-                send_now(self._dealer.socket, [encode(self._join)])
+                self._is_connected = True
+                self._ask()
             case ConnectionClosed() | HandshakeFailed():
                 was_joined = self._is_joined
                 self.close()
@@ -121,6 +133,7 @@ class SecondConnection:
         try:
             message = decode_to_node(frames[0].bytes)
         except RemoteProtocolError:
+            self._is_refused = True
             return
         if isinstance(message, ConnectionJoined):
             self._is_joined = True

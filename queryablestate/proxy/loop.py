@@ -490,16 +490,16 @@ class ProxyLoop:
         self.control.step(NodeSpoke(link=link, message=message))
 
     def _join(self, link: LinkId, message: JoinConnection) -> None:
-        """Take what comes over *link* for what comes over that of a node (rule B2)."""
+        """
+        Take what comes over *link* for what comes over that of a node (rule B2).
+
+        It says whose the connection is, which holds while the leadership is in doubt.
+        """
         core = self.control.core
-        node = (
-            core.view.link_of(message)
-            if core is not None and self.control.leads
-            else None
-        )
+        node = None if core is None else core.view.link_of(message)
         if node is None:
             self.port.count("connections_not_joined")
-            return  # the node goes on without it
+            return  # the node goes on without it, and asks again
         self._nodes.join(link, node)
         self._send(link, ConnectionJoined())
 

@@ -172,27 +172,33 @@ class Stage:
         self._loop.call(send, target="the loop")
 
     def receive(self) -> tuple[bytes, list[bytes]]:
-        """Return what comes next: from whom, and what."""
-        sender, *frames = self.router.recv_multipart()
-        return sender, frames
+        """Return which answer comes next: from whom, and what."""
+        while True:
+            sender, *frames = self.router.recv_multipart()
+            if not isinstance(decode_to_proxy(frames[0]), JoinConnection):
+                return sender, frames
+
+    def receive_join(self) -> bytes:
+        """Receive until one asks to be joined, and return it; answers are dropped."""
+        while True:
+            sender, *frames = self.router.recv_multipart()
+            message = decode_to_proxy(frames[0])
+            if isinstance(message, JoinConnection):
+                assert message == JOIN
+                return sender
 
     def join(self) -> tuple[bytes, bytes]:
         """Have large answers go over the second connection; return both senders."""
+        self.send(SMALL)
+        first, _ = self.receive()
         self.send(LARGE)
-        senders: dict[bool, bytes] = {}
-        for _ in range(2):  # in either order
-            sender, frames = self.receive()
-            message = decode_to_proxy(frames[0])
-            senders[isinstance(message, JoinConnection)] = sender
-            if isinstance(message, JoinConnection):
-                assert message == JOIN
-        first, second = senders[False], senders[True]
+        second = self.receive_join()
         self.router.send_multipart([second, encode(ConnectionJoined())])
         for _ in range(1_000):
             self.send(LARGE)
             sender, frames = self.receive()
-            assert frames[1] == LARGE
             if sender == second:
+                assert frames[1] == LARGE
                 return first, second
         raise AssertionError("the node has not heard of it")
 
@@ -247,18 +253,21 @@ class TestSecondConnection:
     def test_without_the_consent_of_the_proxy_there_is_one(self, stage: Stage) -> None:
         """B2: a proxy of before answers nothing of use; nothing is lost by that."""
         stage.send(LARGE)
-        received = [stage.receive() for _ in range(2)]
-        (second,) = [
-            sender
-            for sender, frames in received
-            if isinstance(decode_to_proxy(frames[0]), JoinConnection)
-        ]
+        second = stage.receive_join()
         refusal = Refusal(request_id=0, code="malformed", data=("malformed", "what"))
         stage.router.send_multipart([second, encode(refusal)])
         for number in range(1, 5):
             stage.send(LARGE, number)
             sender, frames = stage.receive()
             assert (sender != second, frames[1]) == (True, LARGE)
+
+    def test_a_proxy_that_passed_it_over_is_asked_again(self, stage: Stage) -> None:
+        """B2: one that has just begun to lead; the connection may last for months."""
+        stage.send(LARGE)
+        passed_over = stage.receive_join()
+        stage.send(LARGE)
+        assert stage.receive_join() == passed_over
+        stage.join()
 
 
 SCHEMA: Final = StateSchema(
