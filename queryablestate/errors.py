@@ -294,8 +294,8 @@ class StaleWriterError(QueryableStateError):
 
     Attributes:
         query_id: The streaming query.
-        writer_epoch: The epoch of the run that was refused.
-        writer_epoch_max: The newest epoch known.
+        writer_epoch: The epoch of the run that was refused; 0 if it has none yet.
+        writer_epoch_max: The newest epoch known; 0 if none is.
     """
 
     def __init__(self, query_id: str, writer_epoch: int, writer_epoch_max: int) -> None:

@@ -97,6 +97,7 @@ class WriterCore:
     ) -> Conversation[WriteRun]:
         """Draw a ticket for a batch of a run and show it, in one message (rule W1)."""
         own_run = (self._name_service, job_id, query_id, run_id)
+        self._own_runs.begins(own_run)
 
         def draw(deadline_ns: int) -> Conversation[Heard]:
             return self._draw_bound(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from queryablestate import StaleWriterError
 from queryablestate.writer.own_runs import OwnRuns
 
 
@@ -42,3 +43,48 @@ class TestBirths:
         assert runs.born_epoch((HERE, "job", "q", "run-1"), 9) == 2
         assert runs.born_epoch((HERE, "job", "q", "run-2"), 9) == 3
         assert runs.born_epoch((HERE, "job", "q", "run-0"), 9) == 9
+
+
+@pytest.mark.proves("W1")
+class TestOrder:
+    """Which run of a query asked to begin last."""
+
+    ENDED = (HERE, "job", "q", "run-1")
+    NEWER = (HERE, "job", "q", "run-2")
+
+    def test_a_run_is_not_born_after_a_newer_one(self) -> None:
+        """W1: it asked before, and its ticket comes after."""
+        runs = OwnRuns()
+        for run in (self.ENDED, self.NEWER, self.ENDED):
+            runs.begins(run)
+        assert runs.born_epoch(self.NEWER, 5) == 5
+        with pytest.raises(StaleWriterError) as raised:
+            runs.born_epoch(self.ENDED, 6)
+        assert raised.value.writer_epoch_max == 5
+
+    def test_nor_again(self) -> None:
+        """W1: under a control plane that began anew, which knows neither."""
+        runs = OwnRuns()
+        runs.begins(self.ENDED)
+        assert runs.born_epoch(self.ENDED, 5) == 5
+        runs.begins(self.NEWER)
+        assert runs.born_epoch(self.ENDED, 6) == 5  # the leader knows which is newer
+        with pytest.raises(StaleWriterError):
+            runs.born_epoch(self.ENDED, 2)
+        assert runs.born_epoch(self.NEWER, 3) == 3
+
+    def test_another_query_is_another_matter(self) -> None:
+        """W1: and so is another job."""
+        runs = OwnRuns()
+        runs.begins(self.ENDED)
+        runs.begins((HERE, "job", "r", "run-2"))
+        runs.begins((HERE, "other", "q", "run-2"))
+        assert runs.born_epoch(self.ENDED, 5) == 5
+
+    def test_what_is_forgotten_stands_in_no_way(self) -> None:
+        """A process that runs for years begins many runs."""
+        runs = OwnRuns(count_max=1)
+        runs.begins(self.NEWER)
+        runs.begins((HERE, "job", "r", "run-1"))
+        runs.begins(self.ENDED)
+        assert runs.born_epoch(self.ENDED, 5) == 5

@@ -258,6 +258,25 @@ class TestPublisher:
             # Its thread has nothing left to do.
             wait_until(publishers.are_idle)
 
+    @pytest.mark.proves("W1", "O5")
+    def test_what_an_ended_run_still_tries_fences_no_newer_run(
+        self, config: HAConfig, publishers: Publishers
+    ) -> None:
+        """W1, O5: it had reached no proxy, and began only after the newer one."""
+        ended = publishers.make(wait_seconds=0, commit_timeout_seconds=0.5)
+        publisher = publishers.make(wait_seconds=WAIT_SECONDS)
+        left = ended.offer(batch(5, "of the ended run", run_id="ended run"))
+        wait_until(lambda: left.error is not None)
+        with nodes(config) as client:
+            for number in (5, 6):
+                publisher.wait(publisher.offer(batch(number, number)))
+            wait_until(lambda: left.is_over)
+            assert isinstance(left.error, StaleWriterError)
+            newest = publisher.offer(batch(7, 7))
+            publisher.wait(newest)
+            assert newest.error is None
+            assert client.operator_state("job", "offsets").items == ((0, 7),)
+
     @pytest.mark.proves("O5")
     def test_a_later_failure_of_any_kind_costs_the_query_nothing(
         self, config: HAConfig, publishers: Publishers
