@@ -139,6 +139,7 @@ class Stage:
         self.connected = threading.Event()
         self.disconnected = threading.Event()
         self.gone: list[int] = []
+        self._awaited_count = 0
         self.client = QueryStateProxyClient(
             ha,
             as_credentials(None),
@@ -162,6 +163,7 @@ class Stage:
 
     def send(self, payload: bytes, number: int = 0) -> None:
         """Have the node answer."""
+        self._awaited_count += 1
 
         def send() -> None:
             message = Refusal(request_id=number, code="illegal")
@@ -176,6 +178,7 @@ class Stage:
         while True:
             sender, *frames = self.router.recv_multipart()
             if not isinstance(decode_to_proxy(frames[0]), JoinConnection):
+                self._awaited_count -= 1
                 return sender, frames
 
     def receive_join(self) -> bytes:
@@ -186,6 +189,7 @@ class Stage:
             if isinstance(message, JoinConnection):
                 assert message == JOIN
                 return sender
+            self._awaited_count -= 1
 
     def join(self) -> tuple[bytes, bytes]:
         """Have large answers go over the second connection; return both senders."""
@@ -196,9 +200,12 @@ class Stage:
         self.router.send_multipart([second, encode(ConnectionJoined())])
         for _ in range(1_000):
             self.send(LARGE)
-            sender, frames = self.receive()
-            if sender == second:
+            senders = set()
+            while self._awaited_count:
+                sender, frames = self.receive()
                 assert frames[1] == LARGE
+                senders.add(sender)
+            if second in senders:
                 return first, second
         raise AssertionError("the node has not heard of it")
 
