@@ -174,7 +174,10 @@ class Driver:
         self._happenings: queue.SimpleQueue[_Happening] = queue.SimpleQueue()
         self._store = ha.get_leader_store(settings.job_id)
         self._warm_up = WarmUp(spark, warm_up)
-        self._fuse = JVMFuse(spark, ha.config.session_timeout_seconds / _FUSE_DIVISOR)
+        self._fuse = JVMFuse(
+            spark.sparkContext._gateway,  # noqa: SLF001 (there is no other way to it)
+            ha.config.session_timeout_seconds / _FUSE_DIVISOR,
+        )
         self._tick_seconds = min(lease_seconds / _TICK_DIVISOR, _TICK_SECONDS_MAX)
         self._core = StandbyCore(
             warm_up_ns=seconds_to_ns(settings.warm_up_seconds),

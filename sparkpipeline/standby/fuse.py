@@ -7,6 +7,9 @@ JVM a deadline, and moves it forward again and again.  The JVM keeps it by itsel
 a scheduled ``Runtime.halt``, made of method handles, for there is no class of ours in
 it.  After a pause of both processes the deadline has passed, and the JVM ends at once.
 So it does after a pause of its own, for it cannot tell one from the other.
+
+Either may wake first.  Python does not take back a deadline that had passed: if the JVM
+has not ended by itself yet, Python ends it.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from nameservice import get_logger
 
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from py4j.java_gateway import JavaGateway
 
 
 __all__ = ["HALT_EXIT_CODE", "JVMFuse"]
@@ -33,17 +36,16 @@ _HALT_TIMEOUT_SECONDS: Final = 2.0
 @final
 class JVMFuse:
     """
-    A deadline after which the JVM of *spark* ends itself.  For one thread.
+    A deadline after which a JVM ends itself.  For one thread.
 
     Args:
-        spark: A session of the driver.
+        gateway: To the JVM.
         seconds: How far ahead `renew` puts the deadline.
     """
 
-    def __init__(self, spark: SparkSession, seconds: float) -> None:
-        context = spark.sparkContext
-        jvm: Any = context._jvm  # noqa: SLF001 (there is no other way to it)
-        self._halt = _halting(jvm, context._gateway)  # noqa: SLF001 (as above)
+    def __init__(self, gateway: JavaGateway, seconds: float) -> None:
+        jvm: Any = gateway.jvm
+        self._halt = _halting(jvm, gateway)
         self._runtime = jvm.java.lang.Runtime.getRuntime()
         self._timers = jvm.java.util.concurrent.Executors.newScheduledThreadPool(1)
         self._unit = jvm.java.util.concurrent.TimeUnit.MILLISECONDS
@@ -52,12 +54,23 @@ class JVMFuse:
         self._renewed_seconds: float | None = None
 
     def renew(self) -> None:
-        """Put the deadline ahead."""
+        """
+        Put the deadline ahead.
+
+        Raises:
+            Py4JError: If the JVM is gone, or does not answer.
+            OSError: Likewise; or the deadline had passed, and the JVM is ended now.
+        """
+        began_seconds = time.monotonic()
         before = self._pending
         self._pending = self._timers.schedule(self._halt, self._delay_ms, self._unit)
-        self._renewed_seconds = time.monotonic()
         if before is not None:
             before.cancel(False)  # noqa: FBT003 (Java's interface)
+        # After that: a pause until here was one under the deadline that is taken back.
+        if self.is_overdue():
+            self.blow()
+            raise TimeoutError("the deadline had passed")
+        self._renewed_seconds = began_seconds
 
     def is_overdue(self) -> bool:
         """Return whether the deadline passed before it was put ahead again."""

@@ -96,7 +96,7 @@ class TestFailedSync:
             disk.fail("sync")
             with (
                 pytest.raises(StorageError, match="failed while it wrote"),
-                campaign(ha, JOB, "h:1", timeout_seconds=5),
+                campaign(ha, JOB, "h:1", timeout_seconds=30),
             ):
                 pass
             assert server.wait_for_end() == 1

@@ -193,6 +193,7 @@ class Stage:
 
     def join(self) -> tuple[bytes, bytes]:
         """Have large answers go over the second connection; return both senders."""
+        self._take_in()
         self.send(SMALL)
         first, _ = self.receive()
         self.send(LARGE)
@@ -200,14 +201,18 @@ class Stage:
         self.router.send_multipart([second, encode(ConnectionJoined())])
         for _ in range(1_000):
             self.send(LARGE)
-            senders = set()
-            while self._awaited_count:
-                sender, frames = self.receive()
-                assert frames[1] == LARGE
-                senders.add(sender)
-            if second in senders:
+            if second in self._take_in():
                 return first, second
         raise AssertionError("the node has not heard of it")
+
+    def _take_in(self) -> set[bytes]:
+        """Receive the large answers that are awaited; return who sent them."""
+        senders = set()
+        while self._awaited_count:
+            sender, frames = self.receive()
+            assert frames[1] == LARGE
+            senders.add(sender)
+        return senders
 
     def _told(self, event: NodeEvent) -> None:
         if isinstance(event, ProxyConnected):
