@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec import UNSET
+
 from queryablestate.control.assignment.assignment import held_by
 from queryablestate.control.effects import SendToNode
 from queryablestate.control.job.job import ENTRY_KEPT_COUNT
@@ -82,11 +84,7 @@ def catch_up(control: ControlState, job: Job, node: PresentNode) -> list[Control
         position = 0  # an empty directory is all there ever was
     if position is None or position < joined:
         entries = job.entries_after(joined)
-        if (
-            not is_as_assigned
-            or entries is None
-            or _has_copied(job, node.node_id, joined)
-        ):
+        if not is_as_assigned or entries is None or _may_have_copied(job, node.node_id):
             return declare_lost(control, job, node)
         effects = [_reset(control, job, node, sequence=joined, lost=())]
     else:
@@ -147,26 +145,24 @@ def prunable_entries(control: ControlState, job: Job) -> Sequence[int]:
     return range(record.sequence_first, end)
 
 
-def _has_copied(job: Job, node_id: str, joined: int) -> bool:
+def _may_have_copied(job: Job, node_id: str) -> bool:
     """
-    Return whether a node has in-sync copies that others had before it joined.
+    Return whether a node may have copied what it has in-sync copies of.
 
-    A node that has them, and was given them when there were no rows, had them in the
-    first version that names the node.  If it is not known any more which one that was,
-    they may be copies.
+    It has not where it has had them since the job had no rows.  Versions in between
+    that are not known any more may be some in which it had not.
     """
-    assert job.assignment is not None
-    if node_id not in job.holder_ids():
+    assignment = job.assignment
+    assert assignment is not None
+    held = set(held_by(assignment, node_id))
+    if not held:
         return False
-    known = {**job.assignments, job.assignment.version: job.assignment}
-    first = min(
-        version
-        for version, assignment in known.items()
-        if (node_id, joined)
-        in zip(assignment.node_ids, assignment.since_sequences, strict=True)
-    )
-    is_known = first == 1 or first - 1 in known
-    return not (is_known and held_by(known[first], node_id))
+    rowless = assignment.rowless_version
+    for version in range(1 if rowless is UNSET else rowless, assignment.version):
+        known = job.assignments.get(version)
+        if known is None or not held.issubset(held_by(known, node_id)):
+            return True
+    return False
 
 
 def _reset(

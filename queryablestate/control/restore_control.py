@@ -26,6 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from attrs import define, field
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from election import Put
@@ -396,9 +397,11 @@ class Restores:
         last = max(request.sequence, job.record.sequence)
         sequence = last + 1
         assert restore.assignment is not None
+        version = 1 if job.assignment is None else job.assignment.version + 1
         assignment = replace(
             restore.assignment,
-            version=1 if job.assignment is None else job.assignment.version + 1,
+            version=version,
+            rowless_version=version if version > 1 else UNSET,
             sequence=sequence,
             since_sequences=(last,) * len(restore.assignment.node_ids),
         )

@@ -17,7 +17,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from queryablestate.wire.kept_rows import KeptRows
 from queryablestate.wire.wire_struct import WireStruct
@@ -318,6 +318,9 @@ class AssignmentRecord(WireStruct, frozen=True, kw_only=True):
             nodes (rule S4).
         planned_count: Copies that were to be made when *wanted* was made last; for the
             progress that is shown.
+        rowless_version: The last version that gave all key groups to nodes when the job
+            had no rows, so that there was nothing to copy; unset if that is version 1.
+            Nodes are not told it: one of release 0.1.0 would refuse it.
     """
 
     version: int
@@ -331,6 +334,7 @@ class AssignmentRecord(WireStruct, frozen=True, kw_only=True):
     node_count: int = 1
     replica_count: int = 1
     planned_count: int = 0
+    rowless_version: int | UnsetType = UNSET
 
 
 class JobRecord(WireStruct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import Any, final
 
@@ -48,4 +49,7 @@ class StandbySettings:
 
 def say(event: str, **fields: Any) -> None:
     """Write an event as the application's log does."""
-    print(json.dumps({"event": event, "timestamp": time.time(), **fields}), flush=True)
+    # As one piece: other threads write, too, and print() writes the end by itself.
+    line = json.dumps({"event": event, "timestamp": time.time(), **fields})
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from nameservice import ConfigurationError
 from queryablestate.control.assignment.placement import place
 from queryablestate.wire.records import AssignmentRecord
@@ -41,7 +43,7 @@ def first_assignment(
     replica_count: int = 1,
 ) -> AssignmentRecord:
     """
-    Return an assignment of all key groups to the nodes of *stores*.
+    Return an assignment of all key groups of a job without rows to nodes.
 
     Args:
         stores: The data directory of each node, by node id; nodes beyond the number of
@@ -73,6 +75,7 @@ def first_assignment(
         # With fewer nodes than copies, the next ones to come are missed already.
         node_count=max(len(node_ids), min(replica_count, max_parallelism)),
         replica_count=replica_count,
+        rowless_version=version if version > 1 else UNSET,
     )
 
 

@@ -207,6 +207,30 @@ class TestCatchUp:
             del plane.core._control.job(APP).assignments[version]
         assert back(plane, position)[0] == reset(2, 1)
 
+    @pytest.mark.proves("W7")
+    def test_nothing_is_lost_of_what_it_has_had_since_there_were_no_rows(self) -> None:
+        """
+        W7: although it was to copy something just before.
+
+        It was not able to begin anew then: its disk was full.
+        """
+        moving = MovingPlane()
+        plane = moving.plane
+        for batch_id in range(2):
+            plane.decide(commit(1, batch_id))
+        plane.ask(drop())
+        moving.assign(
+            assignment(2, "ba", "b b b b", joining="a a - -", since=3, sequence=3)
+        )
+        ticket = plane.draw()
+        plane.bind(ticket, run_id="run-2")
+        plane.decide(
+            commit(ticket, 2, run_id="run-2", state_numbers=(2,), assignment_version=3)
+        )
+        begin, missed = back(plane, 1)[:2]
+        assert begin == reset(3)
+        assert sequences(missed) == [4]
+
     def test_messages_have_a_bounded_size(self) -> None:
         """A node that was away for long is not sent more than a frame may hold."""
         plane = Plane()
