@@ -161,4 +161,13 @@ MOVE_MUTATIONS: Final = (
         is_rare=True,
         seed=2453,
     ),
+    Mutation(
+        name="rowless-version-passed-over",
+        rule="W7: what a node was given when there were no rows is not copied",
+        module="queryablestate.control.chains",
+        before="    rowless = assignment.rowless_version\n",
+        after="    rowless = UNSET\n",
+        is_rare=True,
+        seed=241037,
+    ),
 )
