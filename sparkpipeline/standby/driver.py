@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
 from attrs import frozen
 from py4j.protocol import Py4JError, Py4JNetworkError
 
+from haservices.config import Backend
 from nameservice import (
     NS_PER_SECOND,
     AuthenticationError,
@@ -109,6 +110,13 @@ _LAPSE_LEASES: Final = 2
 # The JVM of a driver that was paused is over before a silent session is.
 _FUSE_DIVISOR: Final = 2
 _POLL_SECONDS: Final = 0.05
+# On ZooKeeper a contender whose leadership is over leaves the queue before it queues
+# again.  One that is away for longer than this has gone.
+_QUEUING_SECONDS: Final = 0.5
+# A driver meets the one before it once.  One that meets others again and again shares
+# its checkpoints with an application that does not contend with it.
+_COLLISION_COUNT_MAX: Final = 3
+_COLLISION_SECONDS: Final = 60.0
 
 
 @final
@@ -191,6 +199,7 @@ class Driver:
         self._starting: threading.Thread | None = None
         self._queries: Sequence[StreamingQuery] = ()
         self._error: Exception | None = None
+        self._collisions: dict[int, float] = {}
         self._is_unwarmed = False
         self._checked_locations = set(settings.checked_locations)
         self._began_seconds = time.monotonic()
@@ -265,8 +274,9 @@ class Driver:
             error = lodestar_error(happening.happening) or happening.happening
             if isinstance(error, LeadershipLostError):
                 return Fenced()  # a batch was refused, which is no failure
-            if happening.leadership.is_beside_another and is_collision(error):
-                self._log.warning("standby.collided", epoch=happening.leadership.epoch)
+            epoch = happening.leadership.epoch
+            if is_collision(error) and self._steps_aside(epoch):
+                self._log.warning("standby.collided", epoch=epoch)
                 return Fenced()  # nor is this: the driver before us still stops
             return self._failed(error)
         if isinstance(happening, Exception):
@@ -275,6 +285,17 @@ class Driver:
             self._log.warning("election.failed", error=str(happening))
             return None
         return happening
+
+    def _steps_aside(self, epoch: int) -> bool:
+        """Note that a query collided; return whether we contend again after it."""
+        now_seconds = time.monotonic()
+        self._collisions = {
+            collided_epoch: seconds
+            for collided_epoch, seconds in self._collisions.items()
+            if now_seconds - seconds < _COLLISION_SECONDS
+        }
+        self._collisions.setdefault(epoch, now_seconds)
+        return len(self._collisions) < _COLLISION_COUNT_MAX
 
     def _failed(self, error: Exception) -> ApplicationFailed:
         """Return the event of a failure, which `run` raises if it ends the driver."""
@@ -455,28 +476,16 @@ class Driver:
             version=self._settings.version,
             is_other_version_admitted=self._settings.is_other_version_admitted,
         )
-        give_up_seconds = time.monotonic() + self._settings.hand_over_seconds
-        while True:
-            contenders = election.contenders()
-            own = next((one.contender_id for one in contenders if one.is_leader), None)
-            predecessor = None if record is None else record.contender_id
-            is_there = predecessor is not None and any(
-                one.contender_id == predecessor and predecessor != own
-                for one in contenders
-            )
-            if not is_there:
-                break
-            if time.monotonic() >= give_up_seconds:
-                leadership.is_beside_another = True
-                self._log.warning("standby.waited_in_vain", epoch=leadership.epoch)
-                break
-            if leadership.lost.wait(_POLL_SECONDS):
-                return False
+        contender_id = self._wait_for_predecessor(
+            leadership, election, None if record is None else record.contender_id
+        )
+        if leadership.lost.is_set():
+            return False
         self._is_unwarmed = False  # what it does now warms it
         mine = DriverRecord(
             application=self._settings.application_name,
             version=self._settings.version,
-            contender_id=own,
+            contender_id=contender_id,
             epoch=leadership.epoch,
         )
         try:
@@ -485,6 +494,38 @@ class Driver:
             # Without it a successor does not wait for us, and repeats a batch at worst.
             self._log.warning("standby.unrecorded", error=str(error))
         return not leadership.lost.is_set()
+
+    def _wait_for_predecessor(
+        self,
+        leadership: StandbyLeadership,
+        election: LeaderElection,
+        predecessor: str | None,
+    ) -> str | None:
+        """
+        Return, as which we contend, when *predecessor* has gone.
+
+        Earlier if the leadership is over, or if that has taken too long.
+        """
+        began_seconds = seen_seconds = time.monotonic()
+        queuing_seconds = (
+            _QUEUING_SECONDS if self._ha.config.backend is Backend.ZOOKEEPER else 0.0
+        )
+        while True:
+            contenders = election.contenders()
+            own = next((one.contender_id for one in contenders if one.is_leader), None)
+            now_seconds = time.monotonic()
+            if predecessor is None or predecessor == own:
+                break
+            if any(one.contender_id == predecessor for one in contenders):
+                seen_seconds = now_seconds
+            elif now_seconds - seen_seconds >= queuing_seconds:
+                break
+            if now_seconds - began_seconds >= self._settings.hand_over_seconds:
+                self._log.warning("standby.waited_in_vain", epoch=leadership.epoch)
+                break
+            if leadership.lost.wait(_POLL_SECONDS):
+                break
+        return own
 
     def _check_query(self, session: SparkSession, query_id: str) -> None:
         """Check a query before its first batch, while the application still starts."""

@@ -65,7 +65,6 @@ class StandbyLeadership:
             begin with ``standby/`` are the driver's.
         lost: Set once the leadership is revoked.  Belief may lapse before that, and
             come back: ask `check` where it matters.
-        is_beside_another: Whether the driver before us may still finish a batch.
     """
 
     def __init__(
@@ -103,7 +102,6 @@ class StandbyLeadership:
         self._finished: dict[str, int] = {}
         self._stop_callbacks: list[Callable[[], None]] = []
         self.session = session
-        self.is_beside_another = False
         self.lost = threading.Event() if lost is None else lost
 
     @property

@@ -25,6 +25,7 @@ _POLL_SECONDS: Final = 0.02
 _COLLISIONS: Final = (
     "CONCURRENT_STREAM_LOG_UPDATE",
     "Multiple streaming queries are concurrently using",
+    "another writer already committed this batch",
 )
 
 

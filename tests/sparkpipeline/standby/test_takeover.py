@@ -97,6 +97,23 @@ class TestTakeover:
         assert len(set(epochs)) == 4
 
     @pytest.mark.proves("H3")
+    def test_a_driver_that_meets_another_contends_again_and_fails_the_third_time(
+        self, config: HAConfig, tmp_path: Path
+    ) -> None:
+        """H3: a driver that still stops ends no other; shared checkpoints are told."""
+        make_database(tmp_path)
+        with StandbyDriver(config, tmp_path, "one", job_id=JOB, **PATIENT) as driver:
+            for count in range(1, 4):
+                driver.wait_for("sink.written", driver.count("sink.written") + 2)
+                _meet_another(driver, tmp_path)
+                if count < 3:
+                    driver.wait_for("standby.leading", count + 1)
+            assert driver.wait_until_ended() != 0
+            assert driver.count("standby.collided") == 2
+        assert "CONCURRENT_STREAM_LOG_UPDATE" in driver.log_file.read_text()
+        check_database(tmp_path)
+
+    @pytest.mark.proves("H3")
     def test_a_jvm_ends_when_its_python_is_stopped(
         self, config: HAConfig, tmp_path: Path
     ) -> None:
@@ -122,6 +139,17 @@ class TestTakeover:
             os.kill(driver.pid, signal.SIGCONT)
             assert driver.wait_until_ended() != 0
         assert "1.5 s, half of the session timeout" in driver.log_file.read_text()
+
+
+def _meet_another(driver: StandbyDriver, directory: Path) -> None:
+    """Commit the batch that *driver* is in before it does, as another one would."""
+    written = hold_path(directory, driver.name, "written")
+    written.touch()
+    driver.wait_for("sink.held", driver.count("sink.held") + 1)
+    batch_id = sink_calls(directory)[-1][0]
+    commits = directory / "sqlite" / "commits"
+    (commits / str(batch_id)).write_bytes((commits / str(batch_id - 1)).read_bytes())
+    written.unlink()
 
 
 def _parent(process: Path) -> int | None:
