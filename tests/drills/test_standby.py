@@ -18,6 +18,7 @@ import pytest
 
 from haservices.testing import ZooKeeperEnsemble
 from tests.drills.standby_pair import BATCH_SECONDS, JOB, NameService, StandbyPair
+from tests.recording import wait_until
 
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ def test_a_hand_over_repeats_no_batch(
             pair.wait_for_batches(1)
             standby = pair.standby
             standby.wait_for("standby.warm", standby.count("standby.leading") + 1)
+            wait_until(lambda: len(pair.ha.operations.contenders(JOB)) == 2)
             pause_at_random(drawn)
             since_seconds = time.monotonic()
             pair.ha.operations.revoke(JOB)

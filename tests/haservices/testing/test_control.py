@@ -80,6 +80,7 @@ class TestLeadershipControl:
         control = LeadershipControl(ha)
         leader, follower = (Candidate(connect(), f"c{n}:1") for n in range(2))
         leader.wait_for_confirm()
+        wait_until(lambda: len(ha.operations.contenders(JOB)) == 2)
         control.revoke(JOB)
         follower.wait_for_confirm()
         leader.contender.wait_for_revoke()

@@ -18,6 +18,7 @@ from nameservice import ConfigurationError, LeadershipLostError
 from sparkpipeline.batch_guard import BatchFunction, guarded, guarding
 from sparkpipeline.standby.leadership import CLAIMS, StandbyLeadership
 from sparkpipeline.standby.record import DriverRecord, check_record, code_version
+from tests.recording import wait_until
 
 
 JOB: Final = "flights"
@@ -126,6 +127,7 @@ class TestGuard:
         one = Contender(first, "one")
         one.lead(first.get_leader_store(JOB))
         Contender(second, "two")
+        wait_until(lambda: len(second.operations.contenders(JOB)) == 2)
         LeadershipControl(second).revoke(JOB)
         assert one.lost.wait(TIMEOUT_SECONDS)
         one.lost.clear()  # as if it had not been told

@@ -13,6 +13,7 @@ import pytest
 
 from haservices import HAConfig, open_ha_services
 from leaderserver import LeaderServer, ServerConfig
+from tests.recording import wait_until
 from tests.sparkpipeline.standby_drivers import StandbyDriver
 from tests.sparkpipeline.standby_totals import (
     check_database,
@@ -60,6 +61,7 @@ class TestTakeover:
             first.wait_for("sink.written", 2)
             second.wait_for("standby.warm")
             assert second.count("standby.leading") == 0
+            wait_until(lambda: len(ha.operations.contenders(JOB)) == 2)
             ha.operations.revoke(JOB)
             second.wait_for("sink.written", 2)
             assert retriever.wait_for_leader(30.0).address == second.name
