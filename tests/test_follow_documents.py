@@ -134,8 +134,11 @@ class TestFollower:
         """A script in the background ignores SIGINT, and its children would."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
+            # The job says that it runs: until then bash itself takes the signal.
             self.follow(
-                tmp_path, page("terminal 1", "$ sleep 600 &\n$ kill -INT $!; wait")
+                tmp_path,
+                page("terminal 1", "$ mkfifo up; sh -c 'echo >up; exec sleep 600' &")
+                + page("terminal 1", "$ read <up; kill -INT $!; wait"),
             )
         finally:
             signal.signal(signal.SIGINT, before)
