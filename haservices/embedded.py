@@ -122,7 +122,11 @@ def open_embedded(config: HAConfig) -> ClientHAServices:
         link_factory=link,
         connect_timeout_seconds=config.connect_timeout_seconds,
     )
-    client.open()
+    try:
+        client.open()
+    except BaseException:
+        client.close()
+        raise
     services = ClientHAServices(
         config,
         client,

@@ -303,7 +303,8 @@ class EmbeddedLink:
         self.topics.discard(component_id)
 
     def stop(self) -> None:
-        """Leave the hub."""
+        """Leave the hub; what it has yet to do for us opens no session any more."""
+        self._is_cut = True
         self._hub.detach(self)
 
     @property

@@ -35,6 +35,8 @@ def open_ha_services(config: HAConfig | str) -> HAServices:
     try:
         return _open(config)
     except (AuthenticationError, UnreachableError) as error:
+        if config.backend is Backend.EMBEDDED:
+            raise  # it has no address that could be looked at
         wrong = wrong_service(config)
         if wrong is not None:
             raise wrong from error

@@ -12,7 +12,7 @@ import contextlib
 import itertools
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, final
 
-from haservices import Guarantee, HAConfig, HAServices, open_ha_services
+from haservices import Guarantee, HAConfig, HAServices
 from haservices.testing import (
     LeaderServer,
     LeadershipControl,
@@ -22,6 +22,7 @@ from haservices.testing import (
 )
 from haservices.testing.reserved_port import ReservedPort
 from nameservice import LocalProtocolError
+from tests.opening import open_patiently
 from zmqtransport import CurveKeyPair, write_key_pair
 
 
@@ -140,7 +141,7 @@ class EmbeddedBackend(Backend):
         self, resources: contextlib.ExitStack, settings: dict[str, Any]
     ) -> tuple[HAServices, Line]:
         """Open a service, and take control of it."""
-        ha = open_ha_services(self.config(**settings))
+        ha = open_patiently(self.config(**settings))
         return ha, _EmbeddedLine(ha)
 
     def close(self) -> None:
@@ -232,7 +233,7 @@ class LeaderServerBackend(Backend):
             for port in ports
         ]
         settings = {"url": f"leaderserver://{host}:{ports[0]}"} | settings
-        return open_ha_services(self.config(**settings)), _ProxiedLine(*proxies)
+        return open_patiently(self.config(**settings)), _ProxiedLine(*proxies)
 
     def restart(self) -> None:
         """Close the server, and start another on its ports and its data."""
@@ -333,7 +334,7 @@ class ZooKeeperBackend(Backend):
             TCPProxy(self.server.port, patience_seconds=10.0)
         )
         settings = {"url": f"zookeeper://{proxy.address}/conformance"} | settings
-        return open_ha_services(self.config(**settings)), _ProxiedLine(proxy)
+        return open_patiently(self.config(**settings)), _ProxiedLine(proxy)
 
     def restart(self) -> None:
         """Kill the server, and start it again on its data."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, final
 
-from haservices import HAServices, open_ha_services
+from tests.opening import open_patiently
 from tests.recording import wait_until
 
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from haservices import Guarantee, HAConfig
+    from haservices import Guarantee, HAConfig, HAServices
     from tests.conformance.backends import Backend, Line
     from tests.conformance.candidates import Candidate
 
@@ -70,7 +70,7 @@ class Harness:
             settings: Of its `HAConfig`.
         """
         if not cuttable:
-            return self._keep(open_ha_services(self.config(**settings)))
+            return self._keep(open_patiently(self.config(**settings)))
         ha, line = self.backend.open_cuttable(self._resources, self._settings(settings))
         self._lines[ha] = line
         return self._keep(ha)

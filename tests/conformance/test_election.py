@@ -263,7 +263,7 @@ class TestE3Confirm:
     def test_unanswered_confirm_may_have_happened(self, harness: Harness) -> None:
         """E3: sent and not answered: the caller is told that it is not known."""
         candidate = Candidate(
-            harness.open(cuttable=True, connect_timeout_seconds=1.0), "a:1"
+            harness.open(cuttable=True, connect_timeout_seconds=2.0), "a:1"
         )
         session = candidate.wait_for_confirm()
         harness.cut(candidate.ha)

@@ -828,9 +828,9 @@ class TestN3Bounds:
     def test_connections_are_bounded(self, resources: contextlib.ExitStack) -> None:
         """N3: one connection too many is closed; the ones before it are served."""
         server = resources.enter_context(LeaderServer(server_config(connections_max=2)))
+        first = resources.enter_context(open_ha_services(server.url))
+        second = resources.enter_context(open_ha_services(server.url))
         config = HAConfig(url=server.url, connect_timeout_seconds=1.0)
-        first = resources.enter_context(open_ha_services(config))
-        second = resources.enter_context(open_ha_services(config))
         with pytest.raises((AuthenticationError, UnreachableError), match="too many"):
             open_ha_services(config)
         # What came over a connection too many may be read before that is closed.

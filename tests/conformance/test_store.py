@@ -305,7 +305,7 @@ class TestL3Limits:
 class TestL4Errors:
     def test_unreachable_is_told_in_time(self, harness: Harness) -> None:
         """L4: reads: no answer.  Writes: not known, or surely not; no hang."""
-        ha = harness.open(cuttable=True, connect_timeout_seconds=0.5, **PATIENT)
+        ha = harness.open(cuttable=True, connect_timeout_seconds=2.0, **PATIENT)
         candidate = Candidate(ha, "a:1")
         session = candidate.wait_for_confirm()
         candidate.store.put("a", b"1", session=session)
@@ -325,7 +325,7 @@ class TestL4Errors:
     @requires(Guarantee.ACROSS_PROCESSES)
     def test_lost_answer_of_a_write_may_have_happened(self, harness: Harness) -> None:
         """L4: sent, done, never answered: that is not "did not happen"."""
-        ha = harness.open(cuttable=True, connect_timeout_seconds=0.5, **PATIENT)
+        ha = harness.open(cuttable=True, connect_timeout_seconds=2.0, **PATIENT)
         candidate = Candidate(ha, "a:1")
         session = candidate.wait_for_confirm()
         reader = harness.open().get_leader_store(JOB)

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import TYPE_CHECKING, cast
+
+import pytest
 
 from haservices import HAConfig, open_ha_services
+from haservices.embedded import link_of
 from haservices.testing import LeadershipControl
-from tests.recording import WAIT_SECONDS, ConfirmingContender, Record
+from nameservice import UnreachableError
+from tests.opening import open_patiently
+from tests.recording import WAIT_SECONDS, ConfirmingContender, Record, wait_until
+
+
+if TYPE_CHECKING:
+    from haservices.client_services import ClientHAServices
 
 
 class TestEmbeddedHub:
@@ -18,17 +28,34 @@ class TestEmbeddedHub:
             session_timeout_seconds=60.0,
             connect_timeout_seconds=0.2,
         )
-        left = open_ha_services(config)
+        left = open_patiently(config)
         LeadershipControl(left).cut(left)
         left.close()
         # Longer than the hub's clock takes for a stall, so that there is one to excuse.
         time.sleep(1.0)  # noqa: TID251
-        with open_ha_services(config) as ha:
+        with open_patiently(config) as ha:
             assert ha.operations.status()["sessions"] in {1, 2}
             election = ha.get_leader_election("job")
             contender = ConfirmingContender(election, "a:1")
             election.start(contender)
             contender.wait_for_confirm()
+
+    def test_hub_that_does_not_run_is_out_of_reach(self) -> None:
+        """R3: it is told as for a server that does not answer, and nothing is left."""
+        url = "embedded:stuck"
+        go_on = threading.Event()
+
+        def stand_still() -> None:
+            go_on.wait()
+
+        with open_ha_services(url) as ha:
+            link_of(cast("ClientHAServices", ha)).hub.post(stand_still)
+            try:
+                with pytest.raises(UnreachableError, match=url):
+                    open_ha_services(HAConfig(url=url, connect_timeout_seconds=0.1))
+            finally:
+                go_on.set()
+            wait_until(lambda: len(ha.operations.sessions()) == 1)
 
     def test_services_that_come_while_the_last_one_leaves(self) -> None:
         """E1: one thread at a time runs the hub, while others come and go."""

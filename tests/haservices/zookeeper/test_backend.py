@@ -29,6 +29,7 @@ from nameservice import (
     StaleEpochError,
     UnknownSessionError,
 )
+from tests.opening import open_patiently
 from tests.recording import (
     WAIT_SECONDS,
     ConfirmingContender,
@@ -70,7 +71,7 @@ class Cluster:
     def open(self, **settings: Any) -> ZooKeeperHAServices:
         """Return new services with a session of their own."""
         settings = {"url": self.url} | settings
-        ha = open_ha_services(HAConfig(**settings))
+        ha = open_patiently(HAConfig(**settings))
         assert isinstance(ha, ZooKeeperHAServices)
         self._resources.callback(ha.close)
         return ha
