@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -12,13 +12,13 @@ from sparkpipeline.checkpoint_files import checkpoint_file_manager
 
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterable
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-__all__ = ["check_checkpoint", "check_query", "check_settings"]
+__all__ = ["QueryChecks", "check_checkpoint", "check_query", "check_settings"]
 
 FORMAT_SETTING: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 PROVIDER_SETTING: Final = "spark.sql.streaming.stateStore.providerClass"
@@ -148,6 +148,36 @@ def check_query(
         )
     _check_manager(spark)
     return location if location in checked else check_checkpoint(spark, location)
+
+
+@final
+class QueryChecks:
+    """
+    The checks of the queries of one driver, each location once.
+
+    Args:
+        spark: Its session.
+        locations: Those that were checked already.
+    """
+
+    def __init__(self, spark: SparkSession, locations: Iterable[str]) -> None:
+        self._spark = spark
+        self._locations = set(locations)
+
+    def check(self, session: SparkSession, query: StreamingQuery) -> None:
+        """
+        Check *query*, which *session* runs.
+
+        Raises:
+            ConfigurationError: As `check_query`.
+        """
+        self._locations.add(check_query(session, query, checked=self._locations))
+
+    def check_id(self, session: SparkSession, query_id: str) -> None:
+        """Check a query before its first batch, while the application still starts."""
+        for query in self._spark.streams.active:
+            if str(query.id) == query_id:
+                self.check(session, query)
 
 
 def _check_scheme(location: str, scheme: str) -> None:

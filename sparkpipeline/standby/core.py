@@ -22,6 +22,10 @@ Belief that lapses may come back (the lease is short, and a machine may be busy)
 guarded batch begins meanwhile.  So the queries are stopped only when it has been gone
 for a while; or when the name service says that the leadership is over.
 
+A driver whose query meets another one's in Spark's log steps aside: the driver before
+it still stops.  One that meets others again and again shares its checkpoints with what
+does not contend with it, and fails.
+
 What has not stopped in time is ended with its JVM and its process: a driver of which
 it is not known what it still writes must not run on.
 """
@@ -34,12 +38,16 @@ from typing import Final, TypeAlias, assert_never, final
 from attrs import frozen
 
 from election import LeaderSession
+from nameservice import NS_PER_SECOND
 
 
 __all__ = [
+    "COLLISION_COUNT_MAX",
+    "COLLISION_NS",
     "AbandonWarmUp",
     "ApplicationFailed",
     "BeliefRead",
+    "Collided",
     "Contend",
     "EndProcess",
     "EndReason",
@@ -60,6 +68,12 @@ __all__ = [
     "WarmedUp",
     "Withdraw",
 ]
+
+
+COLLISION_COUNT_MAX: Final = 3
+"""The collision with which a driver fails, if they come within `COLLISION_NS`."""
+
+COLLISION_NS: Final = 60 * NS_PER_SECOND
 
 
 class StandbyState(Enum):
@@ -126,6 +140,11 @@ class ApplicationFailed:
 
 
 @frozen(kw_only=True)
+class Collided:
+    """A query has failed because another driver runs it, too."""
+
+
+@frozen(kw_only=True)
 class JVMLost:
     """The driver's JVM is gone: nothing runs, and nothing can be started."""
 
@@ -148,6 +167,7 @@ StandbyEvent: TypeAlias = (
     | BeliefRead
     | QueriesEnded
     | ApplicationFailed
+    | Collided
     | JVMLost
     | StopRequested
     | QueriesStopped
@@ -235,6 +255,7 @@ class StandbyCore:
         self._deadline_ns: int | None = now_ns + warm_up_ns
         self._state = StandbyState.WARMING
         self._reason: EndReason | None = None
+        self._collided_ns: tuple[int, ...] = ()
 
     @property
     def state(self) -> StandbyState:
@@ -309,6 +330,8 @@ class StandbyCore:
                 self._stop(EndReason.COMPLETED, effects)
             case ApplicationFailed() | JVMLost():
                 self._stop(_FAILED, effects)
+            case Collided():
+                self._collide(effects)
             case BeliefRead(is_believing=True):
                 self._deadline_ns = None
             case BeliefRead() if self._deadline_ns is None:
@@ -333,6 +356,14 @@ class StandbyCore:
             self._reason = _FAILED  # it cannot stand by any more
         elif isinstance(event, StopRequested) and self._reason is EndReason.LOST:
             self._reason = EndReason.STOPPED
+
+    def _collide(self, effects: list[StandbyEffect]) -> None:
+        self._collided_ns = (
+            *(at for at in self._collided_ns if self._now_ns - at < COLLISION_NS),
+            self._now_ns,
+        )
+        is_last = len(self._collided_ns) == COLLISION_COUNT_MAX
+        self._stop(_FAILED if is_last else EndReason.LOST, effects)
 
     def _contend(self, effects: list[StandbyEffect]) -> None:
         self._state = StandbyState.WARM

@@ -7,12 +7,6 @@ Everything that happens goes into one queue, which the thread of `Driver.run` ta
 and hands to the core.  What blocks has a thread of its own: the warm-up, the
 application, one watcher for each query, the stop.  A revocation is acknowledged when
 the queries have stopped, as far as the name service waits for it.
-
-A driver that has lost its leadership stays among the contenders until its queries have
-stopped.  Its successor, which knows it by the record in the leader store, waits for it
-to go before it starts a query (`DriverSettings.hand_over_seconds` at the most): no
-batch is then begun by one driver and repeated by the next.  A driver that was killed
-has gone with its connection.
 """
 
 from __future__ import annotations
@@ -27,14 +21,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
 from attrs import frozen
 from py4j.protocol import Py4JError, Py4JNetworkError
 
-from haservices.config import Backend
 from nameservice import (
     NS_PER_SECOND,
     AuthenticationError,
     ConfigurationError,
     LeadershipLostError,
     LocalProtocolError,
-    NameServiceError,
     SystemClock,
     get_logger,
     seconds_to_ns,
@@ -42,12 +34,13 @@ from nameservice import (
 from sparkpipeline.batch_guard import guarding
 from sparkpipeline.configuration import use_ha_config
 from sparkpipeline.failures import lodestar_error
-from sparkpipeline.standby.checks import check_query
+from sparkpipeline.standby.checks import QueryChecks
 from sparkpipeline.standby.contender import DriverContender
 from sparkpipeline.standby.core import (
     AbandonWarmUp,
     ApplicationFailed,
     BeliefRead,
+    Collided,
     Contend,
     EndProcess,
     EndReason,
@@ -74,13 +67,8 @@ from sparkpipeline.standby.queries import (
     stop_queries,
     watch_queries,
 )
-from sparkpipeline.standby.record import (
-    DRIVER,
-    DriverRecord,
-    check_record,
-    read_record,
-)
 from sparkpipeline.standby.stop_requests import stop_requests
+from sparkpipeline.standby.takeover import Takeover
 from sparkpipeline.standby.warm_up import WarmUp
 
 
@@ -92,9 +80,10 @@ if TYPE_CHECKING:
 
     from election import LeaderElection, LeaderSession
     from haservices import HAServices
+    from sparkpipeline.standby.settings import DriverSettings
 
 
-__all__ = ["Application", "Driver", "DriverSettings"]
+__all__ = ["Application", "Driver"]
 
 Application: TypeAlias = (
     "Callable[[SparkSession, StandbyLeadership],"
@@ -109,30 +98,6 @@ _TICK_SECONDS_MAX: Final = 0.5
 _LAPSE_LEASES: Final = 2
 # The JVM of a driver that was paused is over before a silent session is.
 _FUSE_DIVISOR: Final = 2
-_POLL_SECONDS: Final = 0.05
-# On ZooKeeper a contender whose leadership is over leaves the queue before it queues
-# again.  One that is away for longer than this has gone.
-_QUEUING_SECONDS: Final = 0.5
-# A driver meets the one before it once.  One that meets others again and again shares
-# its checkpoints with an application that does not contend with it.
-_COLLISION_COUNT_MAX: Final = 3
-_COLLISION_SECONDS: Final = 60.0
-
-
-@final
-@frozen(kw_only=True)
-class DriverSettings:
-    """What `run_with_standby` was given, checked."""
-
-    job_id: str
-    address: str
-    application_name: str
-    version: str
-    is_other_version_admitted: bool
-    warm_up_seconds: float
-    stop_seconds: float
-    hand_over_seconds: float
-    checked_locations: Sequence[str]
 
 
 @final
@@ -181,6 +146,8 @@ class Driver:
         self._log = get_logger(component="standby", component_id=settings.job_id)
         self._happenings: queue.SimpleQueue[_Happening] = queue.SimpleQueue()
         self._store = ha.get_leader_store(settings.job_id)
+        self._takeover = Takeover(ha, settings)
+        self._checks = QueryChecks(spark, settings.checked_locations)
         self._warm_up = WarmUp(spark, warm_up)
         self._fuse = JVMFuse(
             spark.sparkContext._gateway,  # noqa: SLF001 (there is no other way to it)
@@ -199,9 +166,7 @@ class Driver:
         self._starting: threading.Thread | None = None
         self._queries: Sequence[StreamingQuery] = ()
         self._error: Exception | None = None
-        self._collisions: dict[int, float] = {}
         self._is_unwarmed = False
-        self._checked_locations = set(settings.checked_locations)
         self._began_seconds = time.monotonic()
 
     def run(self) -> None:
@@ -212,7 +177,7 @@ class Driver:
             Exception: What the application, a query or the election has failed with.
         """
         try:
-            self._check_record()
+            self._takeover.check_version()
             with stop_requests(
                 lambda: self._happenings.put(StopRequested())
             ) as tell_state:
@@ -274,10 +239,9 @@ class Driver:
             error = lodestar_error(happening.happening) or happening.happening
             if isinstance(error, LeadershipLostError):
                 return Fenced()  # a batch was refused, which is no failure
-            epoch = happening.leadership.epoch
-            if is_collision(error) and self._steps_aside(epoch):
-                self._log.warning("standby.collided", epoch=epoch)
-                return Fenced()  # nor is this: the driver before us still stops
+            if is_collision(error):
+                self._log.warning("standby.collided", epoch=happening.leadership.epoch)
+                return self._failed(error, Collided())
             return self._failed(error)
         if isinstance(happening, Exception):
             if isinstance(happening, AuthenticationError | ConfigurationError):
@@ -286,23 +250,14 @@ class Driver:
             return None
         return happening
 
-    def _steps_aside(self, epoch: int) -> bool:
-        """Note that a query collided; return whether we contend again after it."""
-        now_seconds = time.monotonic()
-        self._collisions = {
-            collided_epoch: seconds
-            for collided_epoch, seconds in self._collisions.items()
-            if now_seconds - seconds < _COLLISION_SECONDS
-        }
-        self._collisions.setdefault(epoch, now_seconds)
-        return len(self._collisions) < _COLLISION_COUNT_MAX
-
-    def _failed(self, error: Exception) -> ApplicationFailed:
+    def _failed(
+        self, error: Exception, event: StandbyEvent | None = None
+    ) -> StandbyEvent:
         """Return the event of a failure, which `run` raises if it ends the driver."""
         # What is being stopped may fail in any way.
         if self._core.state is not StandbyState.STOPPING:
             self._error = error
-        return ApplicationFailed()
+        return ApplicationFailed() if event is None else event
 
     def _watch(self) -> None:
         """Read belief, put the JVM's deadline ahead, and see that there is a JVM."""
@@ -373,15 +328,6 @@ class Driver:
 
     # -- warming, contending -----------------------------------------------------------
 
-    def _check_record(self) -> None:
-        check_record(
-            read_record(self._store),
-            job_id=self._settings.job_id,
-            application=self._settings.application_name,
-            version=self._settings.version,
-            is_other_version_admitted=self._settings.is_other_version_admitted,
-        )
-
     def _warm(self) -> None:
         try:
             self._warm_up.run()
@@ -423,7 +369,7 @@ class Driver:
             self._store,
             lost=self._contender.leadership_lost,
             on_fenced=lambda: self._tell(leadership, Fenced()),
-            check_query=self._check_query,
+            check_query=self._checks.check_id,
         )
         self._log.info("standby.leading", epoch=session.epoch)
         self._leadership, election = leadership, self._election
@@ -435,8 +381,9 @@ class Driver:
         self, leadership: StandbyLeadership, election: LeaderElection
     ) -> None:
         try:
-            if not self._take_over(leadership, election):
+            if not self._takeover.complete(leadership, election):
                 return
+            self._is_unwarmed = False  # what it does now warms it
             use_ha_config(self._spark, self._ha.config)
             with guarding(leadership.guard):
                 started = self._application(self._spark, leadership)
@@ -444,7 +391,7 @@ class Driver:
             self._queries = queries
             for query in queries:
                 if query.isActive:
-                    self._check(self._spark, query)
+                    self._checks.check(self._spark, query)
         except Exception as error:  # noqa: BLE001 - it is raised by run()
             self._tell(leadership, error)
             return
@@ -463,80 +410,6 @@ class Driver:
         self, leadership: StandbyLeadership, happening: StandbyEvent | Exception
     ) -> None:
         self._happenings.put(_OfApplication(leadership=leadership, happening=happening))
-
-    def _take_over(
-        self, leadership: StandbyLeadership, election: LeaderElection
-    ) -> bool:
-        """Wait for the driver before us; return whether we still lead then."""
-        record = read_record(self._store)
-        check_record(
-            record,
-            job_id=self._settings.job_id,
-            application=self._settings.application_name,
-            version=self._settings.version,
-            is_other_version_admitted=self._settings.is_other_version_admitted,
-        )
-        contender_id = self._wait_for_predecessor(
-            leadership, election, None if record is None else record.contender_id
-        )
-        if leadership.lost.is_set():
-            return False
-        self._is_unwarmed = False  # what it does now warms it
-        mine = DriverRecord(
-            application=self._settings.application_name,
-            version=self._settings.version,
-            contender_id=contender_id,
-            epoch=leadership.epoch,
-        )
-        try:
-            self._store.put(DRIVER, mine.to_bytes(), session=leadership.session)
-        except NameServiceError as error:
-            # Without it a successor does not wait for us, and repeats a batch at worst.
-            self._log.warning("standby.unrecorded", error=str(error))
-        return not leadership.lost.is_set()
-
-    def _wait_for_predecessor(
-        self,
-        leadership: StandbyLeadership,
-        election: LeaderElection,
-        predecessor: str | None,
-    ) -> str | None:
-        """
-        Return, as which we contend, when *predecessor* has gone.
-
-        Earlier if the leadership is over, or if that has taken too long.
-        """
-        began_seconds = seen_seconds = time.monotonic()
-        queuing_seconds = (
-            _QUEUING_SECONDS if self._ha.config.backend is Backend.ZOOKEEPER else 0.0
-        )
-        while True:
-            contenders = election.contenders()
-            own = next((one.contender_id for one in contenders if one.is_leader), None)
-            now_seconds = time.monotonic()
-            if predecessor is None or predecessor == own:
-                break
-            if any(one.contender_id == predecessor for one in contenders):
-                seen_seconds = now_seconds
-            elif now_seconds - seen_seconds >= queuing_seconds:
-                break
-            if now_seconds - began_seconds >= self._settings.hand_over_seconds:
-                self._log.warning("standby.waited_in_vain", epoch=leadership.epoch)
-                break
-            if leadership.lost.wait(_POLL_SECONDS):
-                break
-        return own
-
-    def _check_query(self, session: SparkSession, query_id: str) -> None:
-        """Check a query before its first batch, while the application still starts."""
-        for query in self._spark.streams.active:
-            if str(query.id) == query_id:
-                self._check(session, query)
-
-    def _check(self, session: SparkSession, query: StreamingQuery) -> None:
-        self._checked_locations.add(
-            check_query(session, query, checked=self._checked_locations)
-        )
 
     # -- stopping ----------------------------------------------------------------------
 

@@ -13,8 +13,9 @@ from nameservice import ConfigurationError
 from nameservice.fields import check_address
 from sparkpipeline.spark_session import check_session
 from sparkpipeline.standby.checks import check_checkpoint, check_settings
-from sparkpipeline.standby.driver import Driver, DriverSettings
+from sparkpipeline.standby.driver import Driver
 from sparkpipeline.standby.record import code_version
+from sparkpipeline.standby.settings import DriverSettings
 
 
 if TYPE_CHECKING:

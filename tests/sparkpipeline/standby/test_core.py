@@ -9,9 +9,12 @@ import pytest
 
 from election import LeaderSession
 from sparkpipeline.standby.core import (
+    COLLISION_COUNT_MAX,
+    COLLISION_NS,
     AbandonWarmUp,
     ApplicationFailed,
     BeliefRead,
+    Collided,
     Contend,
     EndProcess,
     EndReason,
@@ -23,6 +26,7 @@ from sparkpipeline.standby.core import (
     QueriesEnded,
     QueriesStopped,
     StandbyCore,
+    StandbyEffect,
     StandbyEvent,
     StandbyState,
     StartApplication,
@@ -164,6 +168,50 @@ class TestWhileLeading:
     def test_a_second_grant_changes_nothing(self) -> None:
         """One leadership, one call of the application."""
         assert leading_core().step(Granted(session=SESSION), now_ns=1) == ()
+
+
+@pytest.mark.proves("H3")
+class TestCollisions:
+    """Another driver runs our query, too: the one before us, or one of no election."""
+
+    def test_a_driver_steps_aside_and_contends_again(self) -> None:
+        """H3: a driver that still stops ends no other."""
+        core = leading_core()
+        collide(core, now_ns=1)
+        assert core.state is StandbyState.WARM
+
+    def test_a_driver_fails_with_the_last_of_several_within_a_minute(self) -> None:
+        """H3: what shares its checkpoints for good is told of it, and not before."""
+        core = leading_core()
+        for count in range(1, COLLISION_COUNT_MAX):
+            assert collide(core, now_ns=count) == (Withdraw(), Contend())
+            core.step(Granted(session=SESSION), now_ns=count)
+        effects = collide(core, now_ns=COLLISION_NS)
+        assert effects == (Withdraw(), Finish(reason=EndReason.FAILED))
+
+    def test_collisions_that_are_far_apart_do_not_add_up(self) -> None:
+        """A driver that runs for months may meet its predecessor more than twice."""
+        core = leading_core()
+        for count in range(3 * COLLISION_COUNT_MAX):
+            effects = collide(core, now_ns=count * (COLLISION_NS // 2))
+            assert effects == (Withdraw(), Contend())
+            core.step(Granted(session=SESSION), now_ns=count * (COLLISION_NS // 2))
+
+    def test_queries_that_collide_together_count_once(self) -> None:
+        """An application of many queries meets one driver with all of them."""
+        core = leading_core()
+        assert core.step(Collided(), now_ns=1) == (StopQueries(),)
+        for _ in range(COLLISION_COUNT_MAX):
+            assert core.step(Collided(), now_ns=1) == ()
+        core.step(QueriesStopped(), now_ns=2)
+        core.step(Granted(session=SESSION), now_ns=3)
+        assert collide(core, now_ns=4) == (Withdraw(), Contend())
+
+
+def collide(core: StandbyCore, *, now_ns: int) -> tuple[StandbyEffect, ...]:
+    """Have a query of *core*, which leads, collide; return what its end comes to."""
+    assert core.step(Collided(), now_ns=now_ns) == (StopQueries(),)
+    return core.step(QueriesStopped(), now_ns=now_ns)
 
 
 @pytest.mark.proves("H3")

@@ -111,7 +111,7 @@ class TestTakeover:
                 if count < 3:
                     driver.wait_for("standby.leading", count + 1)
             assert driver.wait_until_ended() != 0
-            assert driver.count("standby.collided") == 2
+            assert driver.count("standby.collided") == 3
         assert "CONCURRENT_STREAM_LOG_UPDATE" in driver.log_file.read_text()
         check_database(tmp_path)
 
