@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ from sparkpipeline.standby.checks import (
 )
 from sparkpipeline.standby.leadership import CLAIMS
 from sparkpipeline.standby.record import DRIVER, DriverRecord
+from tests.recording import WAIT_SECONDS
 
 
 pytestmark = pytest.mark.spark
@@ -247,6 +249,50 @@ class TestEnds:
         with pytest.raises(LocalProtocolError, match="batch 0 of 3 rows"):
             run(application, ha, ready, checkpoint_locations=[str(tmp_path / "a")])
         assert ready.streams.active == []
+
+    @pytest.mark.proves("H3")
+    def test_queries_are_stopped_together(
+        self, ready: SparkSession, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """
+        H3: one whose batch takes long does not keep the others running.
+
+        Its batch is over here when another query is, which no guard refuses.
+        """
+        is_in_batch, is_other_over = threading.Event(), threading.Event()
+        waited: list[bool] = []
+
+        def wait_for_other(_batch: DataFrame, _id: int) -> None:
+            is_in_batch.set()
+            waited.append(is_other_over.wait(WAIT_SECONDS))
+
+        def fail(_batch: DataFrame, _id: int) -> None:
+            assert is_in_batch.wait(WAIT_SECONDS)
+            raise LocalProtocolError("now all are to stop")
+
+        def application(
+            spark: SparkSession, leadership: StandbyLeadership
+        ) -> Sequence[StreamingQuery]:
+            slow = numbers(spark).writeStream.foreachBatch(
+                leadership.guard(wait_for_other)
+            )
+            noop = numbers(spark).writeStream.format("noop")
+            failing = numbers(spark).writeStream.foreachBatch(leadership.guard(fail))
+            queries = [
+                writer.option("checkpointLocation", str(tmp_path / name)).start()
+                for name, writer in (("a", slow), ("b", noop), ("c", failing))
+            ]
+
+            def watch_other() -> None:
+                queries[1].awaitTermination()
+                is_other_over.set()
+
+            threading.Thread(target=watch_other, daemon=True).start()
+            return queries
+
+        with pytest.raises(LocalProtocolError, match="now all are to stop"):
+            run(application, ha, ready, stop_seconds=3 * WAIT_SECONDS)
+        assert waited == [True]
 
     def test_an_application_must_return_its_queries(
         self, ready: SparkSession, ha: HAServices, tmp_path: Path
