@@ -3,11 +3,11 @@
 
 Theory of operation.  A DEALER socket carries requests and answers, a SUB socket brings
 broadcasts; one `PollLoop` serves both, the core's deadlines, and what other threads
-post.  libzmq connects again by itself, with three exceptions in which it gives up, and
-this file opens a new socket instead: the server refused us for good, the peer broke the
-protocol, and whatever else ends in silence (`zmqtransport.connections`, *Finality*).
-And a socket keeps the server's key that it was given, so another key (`ServerKeys`)
-takes a new one, too.
+post.  While the server is not there, libzmq tries again by itself.  When a connection
+has been made and is over, the socket is closed, and this file opens a new one after a
+pause (`RetryPause`): libzmq would come back ten times a second also to a server that
+takes no more, or give up (`zmqtransport.connections`, *Finality*).  And a socket keeps
+the server's key that it was given, so another key (`ServerKeys`) takes a new one.
 
 The core is told that the link is open when the handshake is done, and that it is closed
 when the connection is.  In between, what cannot be sent at once is not sent at all: a
@@ -23,13 +23,17 @@ import zmq
 from attrs import field, frozen
 
 from leaderserver import codec
+from leaderserver.client.retry_pause import RetryPause
 from leaderserver.client.server_keys import ServerKeys
-from nameservice import NS_PER_SECOND, RemoteProtocolError, get_logger
+from nameservice import (
+    NS_PER_SECOND,
+    ConfigurationError,
+    RemoteProtocolError,
+    get_logger,
+)
 from nameservice.clock import earliest
 from zmqtransport import (
-    ConnectFailed,
     ConnectionClosed,
-    ConnectionOpened,
     CurveKeyPair,
     Dealer,
     Endpoint,
@@ -67,11 +71,8 @@ __all__ = ["ClientKeys", "SocketLink"]
 # and addresses that is some 7 MB.
 _FRAME_SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
 _RECONNECT_INTERVAL_MS: Final = 100
-# A connection that closed is tried again after one interval; after these, never.
-_SILENCE_NS: Final = 5 * _RECONNECT_INTERVAL_MS * NS_PER_SECOND // 1_000
 # So long a publishing port may be away before that is worth a line.
 _MISSED_NS: Final = 3 * NS_PER_SECOND
-_REFUSED_PAUSE_NS: Final = NS_PER_SECOND
 _SILENCE_TIMEOUT_MS_MIN: Final = 2_000
 
 
@@ -149,11 +150,13 @@ class SocketLink:
         self._is_open = False
         self._was_refused = False
         self._is_unproved = False
+        self._request_pause = RetryPause()
+        self._publisher_pause = RetryPause()
         self._reopen_due_ns: int | None = None
-        self._turn_due_ns: int | None = None
         self._republish_due_ns: int | None = None
         self._publisher_missed_due_ns: int | None = None
         self._topics: set[bytes] = set()
+        self._publish_endpoint: Endpoint | None = None
         self._publisher: _Channel | None = None
         self.context: ZMQContext = new_context()
         self.loop = PollLoop(name="leaderserver-client", clock=clock)
@@ -200,13 +203,14 @@ class SocketLink:
             if self._publisher is not None:
                 self._publisher.dealer.close()
                 self._publisher = None
+            self._publish_endpoint = None
             self._republish_due_ns = self._publisher_missed_due_ns = None
             return
         if welcome.publish_address is None:
             endpoint = Endpoint(host=self._endpoint.host, port=welcome.publish_port)
         else:
             endpoint = parse_endpoint(welcome.publish_address)
-        if self._publisher is None or self._publisher.dealer.endpoint != endpoint:
+        if self._publish_endpoint != endpoint:
             self._open_publisher(endpoint)
 
     def join_topic(self, component_id: str) -> None:
@@ -262,12 +266,18 @@ class SocketLink:
         if self._publisher is not None:
             self._publisher.dealer.close()
             self._publisher = None
+        self._publish_endpoint = endpoint
         self._republish_due_ns = None
         if self._publisher_missed_due_ns is None:
             self._publisher_missed_due_ns = self._clock.now_ns() + _MISSED_NS
-        self._publisher = self._open(
-            zmq.SUB, endpoint, self._publisher_event, self._hear
-        )
+        try:
+            self._publisher = self._open(
+                zmq.SUB, endpoint, self._publisher_event, self._hear
+            )
+        except ConfigurationError as error:
+            self._say(self._log.warning, "socket.unopened", "unopened", str(error))
+            self._republish_soon()
+            return
         for topic in sorted(self._topics):
             self._publisher.dealer.socket.subscribe(topic)
 
@@ -275,33 +285,47 @@ class SocketLink:
         match event:
             case HandshakeSucceeded():
                 self._was_refused = False
-                self._reopen_due_ns = None
+                self._request_pause.opened(now_ns=self._clock.now_ns())
                 self._is_open = True
                 self._key_proved()
                 self._client.opened()
             case HandshakeFailed(is_final=is_final):
                 error = handshake_error(event, target=self._target)
                 self._client.noticed(error)
-                if event.failure is HandshakeFailure.CLOSED:
-                    self._try_next_key(error)
-                if is_final:
-                    self._reopen_due_ns = self._clock.now_ns() + _REFUSED_PAUSE_NS
-                    if not self._was_refused:
-                        self._was_refused = True
-                        self._client.refused(error)
+                is_untried = (
+                    event.failure is HandshakeFailure.CLOSED and self._choose_key(error)
+                )
+                self._reopen_soon(is_at_once=is_untried)
+                if is_final and not self._was_refused:
+                    self._was_refused = True
+                    self._client.refused(error)
             case ConnectionClosed():
-                if self._reopen_due_ns is None:
-                    self._reopen_due_ns = self._clock.now_ns() + _SILENCE_NS
-                self._link_closed()
-            case ConnectFailed() | ConnectionOpened():
-                if not self._was_refused:
-                    self._reopen_due_ns = None
+                # What it brought before its end lies in the socket.
+                self.loop.drain(self._requests.dealer.socket)
+                self._reopen_soon()
             case _:
                 pass
 
+    def _reopen_soon(self, *, is_at_once: bool = False) -> None:
+        """Close the socket, and open another one after a pause."""
+        self._requests.dealer.close()
+        now_ns = self._clock.now_ns()
+        pause_ns = 0 if is_at_once else self._request_pause.ended(now_ns=now_ns)
+        self._reopen_due_ns = now_ns + pause_ns
+        self._link_closed()
+
+    def _reopen(self) -> None:
+        self._reopen_due_ns = None
+        try:
+            self._requests = self._open_requests()
+        except ConfigurationError as error:
+            # The process has no more sockets at the moment.
+            self._say(self._log.warning, "socket.unopened", "unopened", str(error))
+            self._client.noticed(error)
+            self._reopen_soon()
+
     def _key_proved(self) -> None:
         """Expect the same key at the publishing port."""
-        self._turn_due_ns = None
         self._is_unproved = False
         if self.server_keys is None:
             return
@@ -310,19 +334,15 @@ class SocketLink:
         if publisher is not None and publisher.server_key != self.server_keys.current:
             self._open_publisher(publisher.dealer.endpoint)
 
-    def _try_next_key(self, error: AuthenticationError) -> None:
-        """Expect another key of the server, if there is one."""
+    def _choose_key(self, error: AuthenticationError) -> bool:
+        """Expect another key of the server; return whether to try it at once."""
         if self.server_keys is None:
-            return
+            return False
         is_untried = self.server_keys.failed()
         if not is_untried and not self._is_unproved:
             self._is_unproved = True
             self._log.warning("server_key.unproved", reason=str(error))
-        if self.server_keys.current != self._requests.server_key:
-            # The last in turn waits as long as libzmq would.
-            pause_ms = 0 if is_untried else _RECONNECT_INTERVAL_MS
-            pause_ns = pause_ms * NS_PER_SECOND // 1_000
-            self._turn_due_ns = self._clock.now_ns() + pause_ns
+        return is_untried
 
     def _link_closed(self) -> None:
         if self._is_open:
@@ -330,10 +350,11 @@ class SocketLink:
             self._client.closed()
 
     def _publisher_event(self, event: ConnectionEvent) -> None:
-        """Catch up once broadcasts are heard; see that libzmq does not give up."""
+        """Catch up once broadcasts are heard."""
         match event:
             case HandshakeSucceeded():
-                self._republish_due_ns = self._publisher_missed_due_ns = None
+                self._publisher_pause.opened(now_ns=self._clock.now_ns())
+                self._publisher_missed_due_ns = None
                 if not self._client.is_publisher_reached:
                     self._client.is_publisher_reached = True
                     self._log.info("publisher.reached")
@@ -341,28 +362,35 @@ class SocketLink:
                     # What was published before now was not heard.  The core sends a
                     # heartbeat, whose answer tells what changed meanwhile.
                     self._client.broadcasts_reached()
-            case ConnectFailed() | ConnectionOpened():
-                self._republish_due_ns = None
-            case HandshakeFailed(is_final=True):
-                self._republish_due_ns = self._clock.now_ns() + _REFUSED_PAUSE_NS
             case ConnectionClosed():
-                if self._publisher_missed_due_ns is None:
-                    self._publisher_missed_due_ns = self._clock.now_ns() + _MISSED_NS
-                if self._republish_due_ns is None:
-                    self._republish_due_ns = self._clock.now_ns() + _SILENCE_NS
+                if self._publisher is not None:
+                    self.loop.drain(self._publisher.dealer.socket)
+                self._republish_soon()
+            case HandshakeFailed():
+                self._republish_soon()
             case _:
                 pass
+
+    def _republish_soon(self) -> None:
+        """Close the socket that hears broadcasts, and open another after a pause."""
+        if self._publisher is not None:
+            self._publisher.dealer.close()
+            self._publisher = None
+        now_ns = self._clock.now_ns()
+        if self._publisher_missed_due_ns is None:
+            self._publisher_missed_due_ns = now_ns + _MISSED_NS
+        self._republish_due_ns = now_ns + self._publisher_pause.ended(now_ns=now_ns)
 
     def _miss_publisher(self) -> None:
         """Say, once, that broadcasts do not arrive, though requests do."""
         self._publisher_missed_due_ns = None
-        if not self._is_open or self._publisher is None:
+        if not self._is_open or self._publish_endpoint is None:
             return  # it is the server that is out of reach, and that is told elsewhere
         if self._client.is_publisher_reached:
             self._client.is_publisher_reached = False
             self._log.warning(
                 "publisher.unreachable",
-                endpoint=str(self._publisher.dealer.endpoint),
+                endpoint=str(self._publish_endpoint),
                 reason="changes are asked for instead, with each heartbeat; open that "
                 "port, or name another by --publish-bind and --publish-address",
             )
@@ -399,7 +427,6 @@ class SocketLink:
         moments = (
             self._client.next_deadline_ns(),
             self._reopen_due_ns,
-            self._turn_due_ns,
             self._republish_due_ns,
             self._publisher_missed_due_ns,
         )
@@ -411,14 +438,10 @@ class SocketLink:
         if missed_due_ns is not None and missed_due_ns <= now_ns:
             self._miss_publisher()
         if self._republish_due_ns is not None and self._republish_due_ns <= now_ns:
-            assert self._publisher is not None
-            self._open_publisher(self._publisher.dealer.endpoint)
-        moments = (self._reopen_due_ns, self._turn_due_ns)
-        if any(m is not None and m <= now_ns for m in moments):
-            self._reopen_due_ns = self._turn_due_ns = None
-            self._requests.dealer.close()
-            self._link_closed()
-            self._requests = self._open_requests()
+            assert self._publish_endpoint is not None
+            self._open_publisher(self._publish_endpoint)
+        if self._reopen_due_ns is not None and self._reopen_due_ns <= now_ns:
+            self._reopen()
         deadline_ns = self._client.next_deadline_ns()
         if deadline_ns is not None and deadline_ns <= now_ns:
             self._client.advance()

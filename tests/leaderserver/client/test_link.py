@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -202,6 +205,19 @@ def server_at(port: int, **settings: object) -> LeaderServer:
     return server
 
 
+def has_event(logs: Sequence[MutableMapping[str, object]], event: str) -> bool:
+    """Return whether *event* was logged."""
+    return any(line["event"] == event for line in list(logs))
+
+
+def is_served_again(client: Client) -> bool:
+    """Return whether the server answers, maybe after an outage."""
+    try:
+        return client.is_served()
+    except UnreachableError:
+        return False
+
+
 class TestOpening:
     def test_a_session_is_opened(self) -> None:
         """What was posted before the connection stood is done when it does."""
@@ -279,6 +295,57 @@ class TestOpening:
                 "truncated",
                 "malformed",
             ]
+
+    def test_a_server_that_closes_each_connection_is_asked_less_often(
+        self, listener: socket.socket
+    ) -> None:
+        """N3: many that are turned away do not keep a server from the others."""
+        accepted_count = 0
+
+        def turn_away() -> None:
+            nonlocal accepted_count
+            with contextlib.suppress(OSError):  # closed at the end
+                while True:
+                    connection, _ = listener.accept()
+                    connection.close()
+                    accepted_count += 1
+
+        thread = threading.Thread(target=turn_away)
+        thread.start()
+        with (
+            Client(endpoint_of(listener), timeout_seconds=4.0) as client,
+            pytest.raises(UnreachableError, match="too many connections"),
+        ):
+            client.client.open()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(TIMEOUT_SECONDS)
+        # With the shortest pauses of all: 0.05, 0.1, 0.2, 0.4, 0.8, 1, 1 s.
+        assert 1 < accepted_count <= 8
+
+    def test_a_process_without_free_descriptors_connects_once_it_has_some(
+        self,
+    ) -> None:
+        """A socket that cannot be opened now is opened later."""
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.ExitStack() as resources:
+            # Every descriptor below this is taken, and stays so.
+            limit = 256
+            while (descriptor := os.open(os.devnull, os.O_RDONLY)) < limit:
+                resources.callback(os.close, descriptor)
+            os.close(descriptor)
+            server = server_at(0)
+            client = resources.enter_context(Client(server.endpoint))
+            client.client.open()
+            logs = resources.enter_context(capture_logs())
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
+            try:
+                server.close()
+                wait_until(lambda: has_event(logs, "socket.unopened"))
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            again = server_at(parse_endpoint(server.endpoint).port)
+            resources.callback(again.close)
+            wait_until(lambda: is_served_again(client))
 
     def test_impossible_endpoints_are_errors_at_once(self) -> None:
         """And nothing stays open."""

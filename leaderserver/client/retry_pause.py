@@ -1,0 +1,51 @@
+"""How long a client waits before it connects again; pure but for what it draws."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final, final
+
+from nameservice import NS_PER_SECOND
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+__all__ = ["PAUSE_NS_MAX", "PAUSE_NS_MIN", "RetryPause"]
+
+PAUSE_NS_MIN: Final = NS_PER_SECOND // 10
+PAUSE_NS_MAX: Final = 2 * NS_PER_SECOND
+_STEADY_NS: Final = NS_PER_SECOND
+
+
+@final
+class RetryPause:
+    """
+    The pauses after connections of one socket that came to nothing, or ended.
+
+    The first is short: most often the server has been restarted.  A server that takes
+    no more connections is asked less and less often, and not by all clients at once:
+    each waits for a random part of its pause, half of it at least.
+
+    Args:
+        draw: Returns a number from 0 to 1.
+    """
+
+    def __init__(self, draw: Callable[[], float] = random.random) -> None:
+        self._draw = draw
+        self._pause_ns = PAUSE_NS_MIN
+        self._opened_ns: int | None = None
+
+    def opened(self, *, now_ns: int) -> None:
+        """Heed that messages can flow."""
+        self._opened_ns = now_ns
+
+    def ended(self, *, now_ns: int) -> int:
+        """Heed that the connection is over; return how long to wait, in nanoseconds."""
+        opened_ns, self._opened_ns = self._opened_ns, None
+        if opened_ns is not None and now_ns - opened_ns >= _STEADY_NS:
+            self._pause_ns = PAUSE_NS_MIN
+        pause_ns = self._pause_ns
+        self._pause_ns = min(2 * pause_ns, PAUSE_NS_MAX)
+        return pause_ns - int(self._draw() * pause_ns / 2)

@@ -1,0 +1,47 @@
+"""How long a client waits before it connects again."""
+
+from __future__ import annotations
+
+from leaderserver.client.retry_pause import PAUSE_NS_MAX, PAUSE_NS_MIN, RetryPause
+from nameservice import NS_PER_SECOND
+
+
+def pauses(pause: RetryPause, count: int) -> list[int]:
+    """Return the next pauses after connections that came to nothing."""
+    return [pause.ended(now_ns=0) for _ in range(count)]
+
+
+def whole() -> RetryPause:
+    """Return pauses of which no part is left out."""
+    return RetryPause(draw=lambda: 0.0)
+
+
+class TestRetryPause:
+    def test_each_is_twice_the_last_up_to_the_longest(self) -> None:
+        """N3: a server that takes no more connections is asked less and less often."""
+        assert pauses(whole(), 7) == [
+            *(PAUSE_NS_MIN * 2**n for n in range(5)),
+            PAUSE_NS_MAX,
+            PAUSE_NS_MAX,
+        ]
+
+    def test_half_of_each_at_most_is_left_out(self) -> None:
+        """Clients that were refused together do not come back together."""
+        shortest = RetryPause(draw=lambda: 1.0)
+        assert [2 * one for one in pauses(shortest, 7)] == pauses(whole(), 7)
+        assert len(set(pauses(RetryPause(), 100)[10:])) > 1
+
+    def test_a_connection_that_stood_is_followed_by_a_short_one(self) -> None:
+        """A server that was restarted is found again at once."""
+        pause = whole()
+        pauses(pause, 5)
+        pause.opened(now_ns=0)
+        assert pause.ended(now_ns=NS_PER_SECOND) == PAUSE_NS_MIN
+
+    def test_one_that_ends_soon_is_as_good_as_none(self) -> None:
+        """A server may let a client in, and have no room for it after all."""
+        pause = whole()
+        pauses(pause, 5)
+        pause.opened(now_ns=0)
+        assert pause.ended(now_ns=NS_PER_SECOND - 1) == PAUSE_NS_MAX
+        assert pause.ended(now_ns=9 * NS_PER_SECOND) == PAUSE_NS_MAX
