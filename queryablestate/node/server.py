@@ -13,7 +13,6 @@ Whatever else comes in there is counted, logged within a budget, and answered.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Final, final
 
@@ -26,6 +25,7 @@ from nameservice import (
 from queryablestate.errors import AccessDeniedError
 from queryablestate.node.core.chunks import chunk_refused
 from queryablestate.node.core.events import ChunkReceived
+from queryablestate.node.port import NodePort
 from queryablestate.store.threads import StageTask
 from queryablestate.wire.address import StateAddress
 from queryablestate.wire.codec import (
@@ -41,14 +41,7 @@ from queryablestate.wire.node_messages import (
 )
 from queryablestate.wire.refusals import error_label
 from queryablestate.wire.staging_grant import is_granted
-from zmqtransport import (
-    Authenticator,
-    Port,
-    SendOutcome,
-    SocketLimits,
-    connection_count_possible,
-    connection_limit,
-)
+from zmqtransport import SendOutcome
 
 
 if TYPE_CHECKING:
@@ -115,59 +108,26 @@ class QueryableStateServer:
         direct: DirectAnswerer,
     ) -> None:
         self._config = config
-        self._loop = loop
-        self._clock = clock
         self._on_event = on_event
         self._serve = serve_copy
         self._direct = direct
         self._log = get_logger(component="state-node")
         self._copy_secret = b""
         self._former_secret = b""
-        self._resources = ExitStack()
-        try:
-            self._listen(context, key_pair, allow_list)
-        except BaseException:
-            self._resources.close()
-            raise
-
-    def _listen(
-        self,
-        context: ZMQContext,
-        key_pair: CurveKeyPair | None,
-        allow_list: AllowList | None,
-    ) -> None:
-        config = self._config
-        authenticator = Authenticator(
-            context,
-            allow_list,
-            may_log=lambda: self._port.may_log("unauthorized"),
-        )
-        self._resources.callback(authenticator.close)
-        self._authenticator = authenticator
-        self._port = Port(
-            context,
+        self._node_port = NodePort(
+            config,
             config.bind_endpoint,
-            SocketLimits(
-                frame_size_bytes_max=config.chunk_size_bytes_max * _FRAME_SIZE_FACTOR
-            ),
-            key_pair,
-            authenticator=authenticator,
-            connections_max=connection_limit(
-                config.connections_max,
-                (
-                    max(1, connection_count_possible() // 2),
-                    "the system's limit of open files: raise ulimit -n",
-                ),
-                log=self._log,
-            ),
-            loop=self._loop,
-            clock=self._clock,
+            context=context,
+            key_pair=key_pair,
+            allow_list=allow_list,
+            frame_size_bytes_max=config.chunk_size_bytes_max * _FRAME_SIZE_FACTOR,
+            loop=loop,
+            clock=clock,
             component="state-node",
-            frame_count_max=1 + FRAME_COUNT_MAX,
             on_message=self._receive,
             on_closed=self._closed,
         )
-        self._resources.callback(self._port.close)
+        self._port = self._node_port.port
         self.address = StateAddress(
             endpoint=self._port.endpoint,
             server_public_key=None if key_pair is None else key_pair.public_key,
@@ -175,7 +135,7 @@ class QueryableStateServer:
 
     def close(self) -> None:
         """Close the port, when the loop ends."""
-        self._resources.close()
+        self._node_port.close()
 
     def figures(self) -> Mapping[str, int]:
         """Return the figures of the port by name."""
@@ -199,9 +159,6 @@ class QueryableStateServer:
     def _receive(self, peer: Peer, frames: list[zmq.Frame]) -> None:
         """Take one message of a writer, or of another node."""
         writer = peer.routing_id
-        if self._authenticator.principal_of(frames[0]) is None:
-            self._drop("unauthorized", "the allow-list has this key no more")
-            return
         try:
             if len(frames) < 1 + FRAME_COUNT_MAX:
                 self._hear(peer, frames)
@@ -263,7 +220,7 @@ class QueryableStateServer:
         envelope = frames[1].bytes if len(frames) > 1 else b""
         message = decode_to_copy_source(envelope)
         if isinstance(message, ShowTicket):
-            public_key = self._authenticator.public_key_of(frames[0])
+            public_key = self._node_port.public_key_of(frames[0])
             self._direct.show(sender, message, public_key)
         elif isinstance(message, OpenCopy | ReadStages) and not self._is_shown(message):
             detail = "it does not show what the proxy gives to nodes"

@@ -11,11 +11,12 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, final
 
-from nameservice import LocalProtocolError, RemoteProtocolError, get_logger
+from nameservice import LocalProtocolError, RemoteProtocolError
 from nameservice.clock import NS_PER_US
 from nameservice.observation import Latencies
 from queryablestate.node.core.read_schedule import ReadLimits
 from queryablestate.node.direct import DirectAnswerer
+from queryablestate.node.port import NodePort
 from queryablestate.node.reading import ReadingThread
 from queryablestate.wire.codec import (
     FRAME_COUNT_MAX,
@@ -24,12 +25,7 @@ from queryablestate.wire.codec import (
 )
 from queryablestate.wire.direct import AskNode, ShowTicket
 from zmqtransport import (
-    Authenticator,
-    Port,
     SendOutcome,
-    SocketLimits,
-    connection_count_possible,
-    connection_limit,
     load_key_files,
     new_context,
     parse_endpoint,
@@ -86,7 +82,6 @@ class ReaderServer:
         loop: PollLoop,
         clock: Clock,
     ) -> None:
-        self._log = get_logger(component="state-reader")
         self.latencies = Latencies()
         self._resources = ExitStack()
         try:
@@ -128,35 +123,21 @@ class ReaderServer:
             send=self._send,
             latencies=self.latencies,
         )
-        authenticator = Authenticator(
-            context,
-            allow_list,
-            may_log=lambda: self._port.may_log("unauthorized"),
-        )
-        self._resources.callback(authenticator.close)
-        self._authenticator = authenticator
-        self._port = Port(
-            context,
+        self._node_port = NodePort(
+            config,
             parse_endpoint(bind),
-            SocketLimits(frame_size_bytes_max=_FRAME_SIZE_BYTES_MAX),
-            key_pair,
-            authenticator=authenticator,
-            connections_max=connection_limit(
-                config.connections_max,
-                (
-                    max(1, connection_count_possible() // 2),
-                    "the system's limit of open files: raise ulimit -n",
-                ),
-                log=self._log,
-            ),
+            context=context,
+            key_pair=key_pair,
+            allow_list=allow_list,
+            frame_size_bytes_max=_FRAME_SIZE_BYTES_MAX,
             loop=loop,
             clock=clock,
             component="state-reader",
-            frame_count_max=1 + FRAME_COUNT_MAX,
             on_message=self._receive,
             on_closed=self._closed,
         )
-        self._resources.callback(self._port.close)
+        self._resources.callback(self._node_port.close)
+        self._port = self._node_port.port
         self.port_number = self._port.endpoint.port
 
     def close(self) -> None:
@@ -179,11 +160,6 @@ class ReaderServer:
 
     def _receive(self, peer: Peer, frames: list[zmq.Frame]) -> None:
         """Take one message of a client."""
-        if self._authenticator.principal_of(frames[0]) is None:
-            self._port.drop(
-                RemoteProtocolError("unauthorized", "it is not on the allow-list")
-            )
-            return
         try:
             self._hear(peer, frames)
         except RemoteProtocolError as error:
@@ -198,7 +174,7 @@ class ReaderServer:
         elif len(frames) > 1:
             shown = decode_to_copy_source(frames[1].bytes)
             if isinstance(shown, ShowTicket):
-                public_key = self._authenticator.public_key_of(frames[0])
+                public_key = self._node_port.public_key_of(frames[0])
                 state_number = self._direct.show(peer, shown, public_key)
                 if state_number is not None:
                     self._store.prepare(state_number)

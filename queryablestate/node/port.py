@@ -1,0 +1,128 @@
+"""`NodePort`: where a node, or a reader of its rows, is asked, and by whom."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, final
+
+from nameservice import RemoteProtocolError, get_logger
+from queryablestate.wire.codec import FRAME_COUNT_MAX
+from zmqtransport import (
+    Authenticator,
+    Port,
+    SocketLimits,
+    connection_count_possible,
+    connection_limit,
+)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import zmq
+
+    from nameservice import Clock
+    from queryablestate.node.config import NodeConfig
+    from zmqtransport import (
+        AllowList,
+        CurveKeyPair,
+        Endpoint,
+        Peer,
+        PollLoop,
+        ZMQContext,
+    )
+
+
+__all__ = ["NodePort"]
+
+
+@final
+class NodePort:
+    """
+    A port, and who may send anything there; for the thread of *loop*.
+
+    Args:
+        config: How many connections there may be.
+        bind: Where it listens.
+        context: Of its sockets.
+        key_pair: Its keys, or None.
+        allow_list: Whom to admit, or None for all.
+        frame_size_bytes_max: A peer that sends more is disconnected.
+        loop: Serves it.
+        clock: For what may be logged.
+        component: Likewise: who says it.
+        on_message: Is told each message of those that are admitted.
+        on_closed: Is told which peers are over.
+
+    Attributes:
+        port: The port.
+
+    Raises:
+        ConfigurationError: If it cannot be bound, or a key cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        bind: Endpoint,
+        *,
+        context: ZMQContext,
+        key_pair: CurveKeyPair | None,
+        allow_list: AllowList | None,
+        frame_size_bytes_max: int,
+        loop: PollLoop,
+        clock: Clock,
+        component: str,
+        on_message: Callable[[Peer, list[zmq.Frame]], None],
+        on_closed: Callable[[Sequence[Peer]], None],
+    ) -> None:
+        self._on_message = on_message
+        # The other half is for its files, and for connections that it opens itself.
+        possible_count = max(1, connection_count_possible() // 2)
+        with ExitStack() as resources:
+            self._authenticator = Authenticator(
+                context,
+                allow_list,
+                may_log=lambda: self.port.may_log("unauthorized"),
+            )
+            resources.callback(self._authenticator.close)
+            self.port = Port(
+                context,
+                bind,
+                SocketLimits(frame_size_bytes_max=frame_size_bytes_max),
+                key_pair,
+                authenticator=self._authenticator,
+                connections_max=connection_limit(
+                    config.connections_max,
+                    (
+                        possible_count,
+                        "the system's limit of open files: raise ulimit -n",
+                    ),
+                    log=get_logger(component=component),
+                ),
+                loop=loop,
+                clock=clock,
+                component=component,
+                frame_count_max=1 + FRAME_COUNT_MAX,
+                on_message=self._admit,
+                on_closed=on_closed,
+            )
+            resources.callback(self.port.close)
+            self._resources = resources.pop_all()
+
+    def close(self) -> None:
+        """Close it, when the loop ends."""
+        self._resources.close()
+
+    def public_key_of(self, frame: zmq.Frame) -> str | None:
+        """Return whose key the sender of *frame* has proved to hold, or None."""
+        return self._authenticator.public_key_of(frame)
+
+    def _admit(self, peer: Peer, frames: list[zmq.Frame]) -> None:
+        # The allow-list may have changed since the peer has connected.
+        if self._authenticator.principal_of(frames[0]) is None:
+            self.port.drop(
+                RemoteProtocolError("unauthorized", "it is on the allow-list no more")
+            )
+            return
+        self._on_message(peer, frames)
