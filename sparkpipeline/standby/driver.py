@@ -383,6 +383,8 @@ class Driver:
         try:
             if not self._takeover.complete(leadership, election):
                 return
+            if not leadership.begin():
+                return
             self._is_unwarmed = False  # what it does now warms it
             use_ha_config(self._spark, self._ha.config)
             with guarding(leadership.guard):
@@ -418,8 +420,9 @@ class Driver:
         leadership = self._leadership
         assert leadership is not None
         assert self._starting is not None
-        leadership.begin_stop()
-        self._starting.join()
+        # The take-over alone is not waited for: the name service may be away.
+        if leadership.begin_stop():
+            self._starting.join()
         try:
             # Also what the application has started and not returned.
             active = self._spark.streams.active

@@ -10,6 +10,9 @@ successor was granted is refused, whatever its clock or its belief say.  After t
 the local clock is asked (rule E4), which sees a pause between the two.  Then the
 function is called.
 
+A claim that is not answered, since the name service is away, is waited for as long as
+the queries run: not when they are to be stopped.
+
 What cannot be seen is a pause after that: a function that has begun goes on when its
 process does.  A sink that must not be written even then compares epochs itself, or
 keeps the batch id with what it writes (docs/howto/keep-a-standby.md).
@@ -20,6 +23,7 @@ from __future__ import annotations
 import functools
 import json
 import threading
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, final
 
 from nameservice import (
@@ -95,6 +99,7 @@ class StandbyLeadership:
         self._check_query = check_query
         self._log = get_logger(component="standby", component_id=election.component_id)
         self._changed = threading.Condition()
+        self._is_begun = False
         self._is_stopping = False
         self._running_count = 0
         self._checked: set[str] = set()
@@ -222,16 +227,30 @@ class StandbyLeadership:
                 self._running_count -= 1
                 self._changed.notify_all()
 
-    def begin_stop(self) -> None:
-        """Refuse every batch from now on, and call what `when_stopping` was given."""
+    def begin(self) -> bool:
+        """Return whether the application may be called: False once we stop."""
+        with self._changed:
+            self._is_begun = not self._is_stopping
+            return self._is_begun
+
+    def begin_stop(self) -> bool:
+        """
+        Refuse every batch from now on, and call what `when_stopping` was given.
+
+        Returns:
+            Whether the application was called.
+        """
         with self._changed:
             self._is_stopping = True
+            is_begun = self._is_begun
             callbacks, self._stop_callbacks = self._stop_callbacks, []
+            self._changed.notify_all()
         for callback in reversed(callbacks):
             try:
                 callback()
             except Exception:  # noqa: BLE001 - the rest is stopped all the same
                 self._log.exception("standby.callback_failed")
+        return is_begun
 
     def wait_until_idle(self) -> None:
         """Return when no guarded function runs."""
@@ -252,9 +271,15 @@ class StandbyLeadership:
         value = json.dumps(
             {"batch_id": batch_id, "epoch": self.epoch, "run_id": run_id}
         ).encode()
-        while not (self._is_stopping or self.lost.is_set()):
+        while not self._is_over():
+            claimed = self._put(CLAIMS + query_id, value)
+            with self._changed:
+                while not (claimed.done() or self._is_over()):
+                    self._changed.wait(_PAUSE_SECONDS)  # *lost* wakes no one
+            if not claimed.done():
+                break  # its outcome does not matter any more
             try:
-                self.store.put(CLAIMS + query_id, value, session=self.session)
+                claimed.result()
             except StaleEpochError as error:
                 self._log.warning(
                     "standby.fenced",
@@ -272,6 +297,26 @@ class StandbyLeadership:
                     return
             self.lost.wait(_PAUSE_SECONDS)
         raise LeadershipLostError(self.job_id, self.epoch)
+
+    def _put(self, path: str, value: bytes) -> Future[None]:
+        """Put *value*, on a thread of its own: it may take the connect timeout."""
+        answer: Future[None] = Future()
+
+        def put() -> None:
+            try:
+                self.store.put(path, value, session=self.session)
+            except Exception as error:  # noqa: BLE001 - it is raised by result()
+                answer.set_exception(error)
+            else:
+                answer.set_result(None)
+            with self._changed:
+                self._changed.notify_all()
+
+        threading.Thread(target=put, name="standby-claim", daemon=True).start()
+        return answer
+
+    def _is_over(self) -> bool:
+        return self._is_stopping or self.lost.is_set()
 
     def _is_believing(self) -> bool:
         return not self.lost.is_set() and self._election.has_leadership(

@@ -85,6 +85,11 @@ def claim(ha: HAServices) -> dict[str, object]:
     return value
 
 
+def is_claiming() -> bool:
+    """Return whether a claim waits for its answer."""
+    return any(thread.name == "standby-claim" for thread in threading.enumerate())
+
+
 @pytest.mark.proves("H3")
 class TestGuard:
     def test_a_batch_is_claimed_before_it_runs(
@@ -197,6 +202,35 @@ class TestGuard:
             assert ran.wait(TIMEOUT_SECONDS)
             thread.join(TIMEOUT_SECONDS)
 
+    def test_a_claim_that_is_not_answered_does_not_keep_a_driver_from_stopping(
+        self, services: tuple[HAServices, HAServices]
+    ) -> None:
+        """H3: a driver that is cut off stops in time, however long a call may take."""
+        control = LeadershipControl(services[1])
+        config = HAConfig(
+            url=CONFIG.url, session_timeout_seconds=600.0, connect_timeout_seconds=600.0
+        )
+        with open_ha_services(config) as ha:
+            one = Contender(ha, "one")
+            leadership = one.lead(ha.get_leader_store(JOB))
+            control.cut(ha)
+            errors: list[Exception] = []
+
+            def run() -> None:
+                try:
+                    leadership.run_batch("query", None, 0, pytest.fail)
+                except LeadershipLostError as error:
+                    errors.append(error)
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            wait_until(is_claiming)
+            leadership.begin_stop()
+            thread.join(TIMEOUT_SECONDS)
+            assert len(errors) == 1
+            control.heal(ha)
+        wait_until(lambda: not is_claiming())
+
     def test_what_stops_begins_no_batch(
         self, services: tuple[HAServices, HAServices]
     ) -> None:
@@ -266,6 +300,22 @@ class TestLeadership:
         assert one.lost.wait(TIMEOUT_SECONDS)
         with pytest.raises(LeadershipLostError):
             leadership.check()
+
+    @pytest.mark.proves("H3")
+    def test_an_application_that_was_not_called_is_not_waited_for(
+        self, services: tuple[HAServices, HAServices]
+    ) -> None:
+        """H3: a driver that stops while it takes over calls it no more."""
+        ha, _ = services
+        store = ha.get_leader_store(JOB)
+        one = Contender(ha, "one")
+        called = one.lead(store)
+        assert called.begin()
+        assert called.begin_stop()
+        not_called = one.lead(store)
+        assert not not_called.begin_stop()
+        assert not not_called.begin()
+        assert not not_called.begin_stop()
 
     def test_all_that_is_to_be_stopped_is(
         self, services: tuple[HAServices, HAServices]
