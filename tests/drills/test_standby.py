@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from haservices.testing import ZooKeeperEnsemble
+from sparkpipeline.standby.run import STOP_SECONDS
 from tests.drills.standby_pair import BATCH_SECONDS, JOB, NameService, StandbyPair
 from tests.recording import wait_until
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(3_600)]
 
 ROUND_COUNT: Final = int(os.environ.get("LODESTAR_STANDBY_ROUNDS", "20"))
+
+# One cut in five lasts until a driver that does not stop has ended itself.
+LONG_CUT_INTERVAL: Final = 5
 
 # None is any moment.
 POINTS: Final[tuple[HoldPoint | None, ...]] = (
@@ -166,7 +170,7 @@ def test_a_driver_that_is_cut_off_is_succeeded(
     drawn = random.Random(18)
     seconds = []
     with StandbyPair(name_service, tmp_path, is_cuttable=True) as pair:
-        for _ in range(ROUND_COUNT):
+        for number in range(ROUND_COUNT):
             pair.wait_for_batches(1)
             lonely, standby = pair.leader, pair.standby
             standby.wait_for("standby.warm", standby.count("standby.leading") + 1)
@@ -176,6 +180,8 @@ def test_a_driver_that_is_cut_off_is_succeeded(
                 seconds.append(pair.wait_for_successor(since_seconds))
                 (*_, granted) = standby.wait_for("standby.leading")
                 pair.wait_for_batches(1)
+                if number % LONG_CUT_INTERVAL == 0:
+                    threading.Event().wait(STOP_SECONDS)
             for call in lonely.wait_for("sink.called"):
                 if call["epoch"] < granted["epoch"]:
                     assert call["timestamp"] <= granted["timestamp"]
