@@ -132,6 +132,8 @@ class ElectionCore:
         )
         self._components = self._leaderships.components  # the same table
         self._step_due_ns: int | None = None
+        # When the first wait or barrier is over, if no further stall makes it longer.
+        self._wait_due_ns: int | None = None
         if self._leaderships.is_undecided:
             self._waits.set((_DECISION, ""), self._decision_ns())
         self._arm()
@@ -308,6 +310,7 @@ class ElectionCore:
         if wait_ns is not None:
             wait_ns += now.excused_ns
             due_ns = wait_ns if due_ns is None else min(due_ns, wait_ns)
+        self._wait_due_ns = due_ns
         if len(self._sessions) or self.is_undecided:
             # While undecided, claims may be on their way.
             tick_ns = self._now_ns + self._config.tick_ns
@@ -316,6 +319,8 @@ class ElectionCore:
 
     def _let_time_pass(self, effects: list[ElectionEffect]) -> None:
         """Do what is due; a wait that a stall has made longer is put back."""
+        if self._wait_due_ns is None or self._now_ns < self._wait_due_ns:
+            return
         now = self._clock.now
         while (key := self._waits.pop_due(now.patient_ns)) is not None:
             kind, name = key

@@ -294,9 +294,9 @@ class ElectionSteps:
             self._counts["storage_batches"] += 1
         for job, outcome in zip(work.jobs, outcomes, strict=True):
             task = job.task
-            if isinstance(outcome, StorageError):
-                self._counts["storage_failures"] += 1
             if isinstance(task, RecordEpochTask):
+                if isinstance(outcome, StorageError):
+                    self._counts["storage_failures"] += 1
                 assert outcome is None or isinstance(outcome, NameServiceError)
                 self._epoch_recorded(task.component_id, task.epoch, outcome, turn)
             else:

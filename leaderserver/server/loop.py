@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 import msgspec
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from election.events import ElectionEvent
-    from leaderserver.messages import Published, ToClient, ToServer
+    from leaderserver.messages import Published, RequestBody, ToClient, ToServer
     from leaderserver.server.core.storage_queue import StorageWork
     from leaderserver.server.storage_work import Outcome
     from zmqtransport import ConnectionEvent, Peer
@@ -423,7 +423,8 @@ class ServerLoop:
         now_ns = self._clock.now_ns()
         self._guard.turned(now_ns)
         message: ToServer | codec.Malformed | None
-        self._inflow.given(connection, [len(frame) for frame in frames[1:]])
+        spoken = [frame.bytes for frame in frames[1:]]
+        self._inflow.given(connection, map(len, spoken))
         principal = self._authenticator.principal_of(frames[0])
         if principal is None:
             self._drop("unauthorized", "the allow-list has this key no more", now_ns)
@@ -433,7 +434,7 @@ class ServerLoop:
         self._port.limiter.spoke(connection)
         try:
             payload = framing.decode(
-                [frame.bytes for frame in frames[1:]],
+                spoken,
                 size_bytes_max=self._config.frame_size_bytes_max,
             )
             message = codec.decode_to_server(payload)
@@ -597,8 +598,12 @@ class ServerLoop:
 
 def _frame_kind(message: ToServer) -> str:
     """Return what a good frame is counted as: the words of the wire protocol."""
-    body = message if isinstance(message, Hello) else message.body
-    tag = body.__struct_config__.tag
+    return _kind_of(type(message if isinstance(message, Hello) else message.body))
+
+
+@cache
+def _kind_of(kind: type[Hello | RequestBody]) -> str:
+    tag = kind.__struct_config__.tag
     return f"frames_{str(tag).replace('-', '_')}"
 
 

@@ -186,6 +186,8 @@ class ReplySender:
                 self.closed(peer)
                 return
             self.sent_bytes += len(payload)
+            if not self._queues.is_waiting(peer):
+                break
         if peer not in self._connections:
             self._queues.forget(peer)  # nothing would tell us when it is over
         elif self._queues.is_waiting(peer) and self._retry_due_ns is None:

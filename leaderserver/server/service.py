@@ -151,6 +151,7 @@ class LeaderService:
             clients=self._clients,
             answering=self._answering,
             queue=self._storage_queue,
+            storage=None if is_storage_apart else storage,
             watch_count_max=_watch_count_max(config.subscription_count_max),
         )
         self._steps = ElectionSteps(

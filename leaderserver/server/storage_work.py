@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nameservice import NameServiceError
 
 
-__all__ = ["Outcome", "perform_storage_work"]
+__all__ = ["Outcome", "perform_storage_task", "perform_storage_work"]
 
 # Raised before anything of the task was written: the rest of a batch goes on.
 _REFUSALS: Final = (
@@ -58,6 +58,16 @@ def perform_storage_work(
         return [_perform_alone(storage, task) for task in tasks]
     try:
         return _perform_together(storage, tasks)
+    finally:
+        storage.tidy()
+
+
+def perform_storage_task(storage: LeaderStorage, task: StorageTask) -> Outcome:
+    """Return the outcome of *task*, which nothing else waits with; raise nothing."""
+    if isinstance(task, GetTask | ListTask):
+        return _perform_alone(storage, task)
+    try:
+        return _perform_alone(storage, task)
     finally:
         storage.tidy()
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from attrs import evolve
-
 from election.core import ElectionCore
 from leaderserver.messages import (
     FailedReply,
     Failure,
-    ReplyBody,
     StoreChanged,
     StoreRevisionReply,
     WatchStoreRequest,
@@ -22,13 +19,16 @@ from leaderserver.server.core.storage_queue import CleanupTask, CommitTask, Stor
 from leaderserver.server.core.store_watches import StoreWatches
 from leaderserver.server.core.turn import Turn
 from leaderserver.server.storage import UncertainWriteError
+from leaderserver.server.storage_work import perform_storage_task
 from leaderserver.server.store_tasks import StoreTasks
+from nameservice import StorageError
 
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leaderserver.server.core.storage_queue import StorageJob, StorageTask
+    from leaderserver.server.storage import LeaderStorage
     from leaderserver.server.storage_work import Outcome
     from leaderserver.server.store_tasks import StoreRequest
 
@@ -46,6 +46,7 @@ class StoreRequests:
         clients: Where clients are reached.
         answering: How they are answered.
         queue: What waits for the storage.
+        storage: Where it is done at once instead, or None.
         watch_count_max: How many stores one session may watch.
     """
 
@@ -56,12 +57,14 @@ class StoreRequests:
         clients: ClientTable,
         answering: Answering,
         queue: StorageQueue,
+        storage: LeaderStorage | None,
         watch_count_max: int,
     ) -> None:
         self._clients = clients
         self._answering = answering
         self._counts = answering.counts
         self._queue = queue
+        self._storage = storage
         # What names this server to its clients: the core's own moves on when somebody
         # reports an epoch above it.
         self._incarnation = core.incarnation
@@ -73,8 +76,12 @@ class StoreRequests:
     def ask(
         self, client: ServedClient, number: int, body: StoreRequest, turn: Turn
     ) -> bool:
-        """Queue what a client asks of a store; return whether it was taken."""
+        """Do what a client asks of a store, or queue it; return whether it waits."""
         task = self._tasks.take(client, body)
+        if self._storage is not None and not isinstance(task, FailedReply):
+            outcome = perform_storage_task(self._storage, task)
+            self._conclude(client, task, outcome, turn)
+            return False
         if not isinstance(task, FailedReply) and not self._queue.admits(task):
             task = FailedReply(
                 reason=Failure.LIMIT_REACHED,
@@ -89,10 +96,27 @@ class StoreRequests:
 
     def done(self, job: StorageJob, outcome: Outcome, turn: Turn) -> None:
         """Answer who asked for *job*, and tell who watches what it changed."""
-        if isinstance(job.task, CommitTask) and outcome is None:
+        client, number, audited = self._asked.pop(job.number)
+        asked = Turn(
+            now_ns=turn.now_ns,
+            outgoing=turn.outgoing,
+            answer_to=(client, number),
+            is_overtaken=turn.is_overtaken,
+            audited=audited,
+        )
+        self._conclude(client, job.task, outcome, asked)
+
+    def _conclude(
+        self, client: ServedClient, task: StorageTask, outcome: Outcome, turn: Turn
+    ) -> None:
+        """Answer *client*, and tell who watches what *task* changed."""
+        if isinstance(outcome, StorageError):
+            self._counts["storage_failures"] += 1
+        elif isinstance(task, CommitTask) and outcome is None:
             self._counts["commits"] += 1
-        self._answer_asked(job.number, StoreTasks.answer(job.task, outcome), turn)
-        self._changed(job.task, outcome, turn)
+        if self._clients.get(client.session_id) is client:
+            self._answering.answer(StoreTasks.answer(task, outcome), turn)
+        self._changed(task, outcome, turn)
 
     def _changed(self, task: StorageTask, outcome: Outcome, turn: Turn) -> None:
         """Tell who watches a store that *task* changed it, or may have."""
@@ -111,13 +135,6 @@ class StoreRequests:
                 session_id=session_id, component_id=task.component_id
             )
             self._answering.push(session_id, changed, turn)
-
-    def _answer_asked(self, job_number: int, body: ReplyBody, turn: Turn) -> None:
-        client, number, audited = self._asked.pop(job_number)
-        if self._clients.get(client.session_id) is not client:
-            return
-        asked = evolve(turn, answer_to=(client, number), audited=audited, batched=None)
-        self._answering.answer(body, asked)
 
     def watch(self, client: ServedClient, body: WatchStoreRequest, turn: Turn) -> None:
         """Have a session hear of a store, and tell what it may have missed."""

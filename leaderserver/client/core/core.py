@@ -214,6 +214,9 @@ class ClientCore:
         self._settling_until_ns = now_ns
         self._settling_interval_ns = 0
         self._is_closing = False
+        # A step moves the deadline, and nothing else does; it is asked for twice.
+        self._is_deadline_known = False
+        self._deadline_ns: int | None = None
         self._renew_nonce()
 
     # -- queries -------------------------------------------------------------------
@@ -242,6 +245,12 @@ class ClientCore:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `step` must be called again, or None if it need not be."""
+        if not self._is_deadline_known:
+            self._deadline_ns = self._find_deadline_ns()
+            self._is_deadline_known = True
+        return self._deadline_ns
+
+    def _find_deadline_ns(self) -> int | None:
         can_send = self._session is not None and self._is_link_open
         moments = [self._outbox.exchanges.earliest_ns(can_send=can_send)]
         if not self._is_closing:
@@ -257,6 +266,7 @@ class ClientCore:
         """Move time on to *now_ns*, then take *event*; return what to do."""
         assert now_ns >= self._outbox.now_ns
         self._outbox.now_ns = now_ns
+        self._is_deadline_known = False
         self._contact.watch()
         match event:
             case TimeWentBy():

@@ -22,7 +22,7 @@ from nameservice.clock import NS_PER_SECOND
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from zmqtransport.connections import ConnectionId
 
@@ -97,16 +97,14 @@ class Inflow:
         """Forget a connection."""
         self._given.pop(connection, None)
 
-    def given(self, connection: ConnectionId, frame_sizes_bytes: Sequence[int]) -> None:
+    def given(self, connection: ConnectionId, frame_sizes_bytes: Iterable[int]) -> None:
         """Record one message that the server was given."""
         given = self._given.get(connection)
         if given is not None:
-            overhead = self._frame_overhead_bytes
-            given.size_bytes += sum(
+            for size_bytes in frame_sizes_bytes:
+                size_bytes += self._frame_overhead_bytes  # noqa: PLW2901
                 # A frame's length takes one byte up to 255, and eight above.
-                size + overhead + (0 if size + overhead <= 257 else 7)
-                for size in frame_sizes_bytes
-            )
+                given.size_bytes += size_bytes if size_bytes <= 257 else size_bytes + 7
 
     def excess(
         self,

@@ -91,10 +91,11 @@ StorageTask: TypeAlias = RecordEpochTask | CommitTask | CleanupTask | GetTask | 
 
 @frozen(kw_only=True)
 class StorageJob:
-    """A task, and the number by which its outcome is known."""
+    """A task, the number by which its outcome is known, and about what it holds."""
 
     number: int
     task: StorageTask
+    size_bytes: int
 
 
 @frozen(kw_only=True)
@@ -178,8 +179,9 @@ class StorageQueue:
         """Enter *task*; return its number."""
         self._number += 1
         self._job_count += 1
-        self._size_bytes += _size_bytes(task)
-        job = StorageJob(number=self._number, task=task)
+        size_bytes = _size_bytes(task)
+        self._size_bytes += size_bytes
+        job = StorageJob(number=self._number, task=task, size_bytes=size_bytes)
         before = self._newest_writes.get(task.component_id)
         if not isinstance(task, GetTask | ListTask):
             self._newest_writes[task.component_id] = job.number
@@ -205,7 +207,7 @@ class StorageQueue:
         lane.is_busy = False
         for job in work.jobs:
             self._job_count -= 1
-            self._size_bytes -= _size_bytes(job.task)
+            self._size_bytes -= job.size_bytes
             if work.is_write:
                 component_id = job.task.component_id
                 if self._newest_writes[component_id] == job.number:
@@ -223,7 +225,7 @@ class StorageQueue:
             job = lane.waiting.popleft()
             jobs.append(job)
             # What is read may be as large as the largest value.
-            size_bytes += _size_bytes(job.task)
+            size_bytes += job.size_bytes
             if isinstance(job.task, GetTask):
                 size_bytes += self._limits.batch_size_bytes_max // 8
         return tuple(jobs)

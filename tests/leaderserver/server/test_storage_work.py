@@ -46,7 +46,9 @@ def put(path: str, value: bytes = b"v", version: int | None = None) -> CommitTas
 
 def perform(storage: SQLiteStorage, *tasks: StorageTask) -> list[Outcome]:
     """Return what comes of *tasks*, which go together."""
-    jobs = tuple(StorageJob(number=n, task=task) for n, task in enumerate(tasks))
+    jobs = tuple(
+        StorageJob(number=n, task=task, size_bytes=0) for n, task in enumerate(tasks)
+    )
     is_write = not isinstance(tasks[0], GetTask | ListTask)
     return list(
         perform_storage_work(storage, StorageWork(is_write=is_write, jobs=jobs))
