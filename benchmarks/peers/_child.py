@@ -16,7 +16,7 @@ import threading
 import time
 
 from benchmarks.peers._names import Candidate, Tally, say
-from benchmarks.peers.name_services import NAME_SERVICES
+from benchmarks.peers.name_services import LISTENED, NAME_SERVICES
 
 
 _INTERVAL_SECONDS = 0.02
@@ -39,10 +39,10 @@ def _contend(candidate: Candidate, component: str, name: str) -> threading.Event
 
 def main(role: str, peer: str, address: str, number: str) -> None:
     """Do as asked until standard input ends."""
-    service = NAME_SERVICES[peer]
     if role == "listen":
-        service.listen(address, int(number), Tally(int(number)))
+        LISTENED[peer].listen(address, int(number), Tally(int(number)))
         return
+    service = NAME_SERVICES[peer]
     if role == "idle":
         service.keep(address, int(number))
         return

@@ -18,6 +18,7 @@ __all__ = [
     "COMPONENT",
     "Candidate",
     "Child",
+    "Listened",
     "NamePeer",
     "NameService",
     "Server",
@@ -104,33 +105,43 @@ class Candidate(Protocol):
 
 
 @frozen(kw_only=True)
-class NamePeer:
+class Listened:
     """
-    What a name service does for the questions.
+    What tells listeners of a leader.
 
     Attributes:
         serve: Starts the server; yields the service.
-        settings: Its ``"default"``, and the shortest that is safe, ``"short"``.
-        candidate: Connects a client with a setting's seconds; in a process of its own.
         listen: Connects as many listeners as asked for, each with a session of its own,
             and returns when standard input ends; in a process of its own.
-        keep: Opens as many sessions as asked for, and keeps them alive, as `listen`.
-        kept: What such a session is, in words.
-        session_count_max: How many idle sessions are tried.
-        session_limit: Why not more.
         listener_count_max: How many are tried, and why not more.
     """
 
     serve: Callable[[], AbstractContextManager[NameService]]
+    listen: Callable[[str, int, Tally], None]
+    listener_count_max: int = 1_000_000
+    listener_limit: str = ""
+
+
+@frozen(kw_only=True)
+class NamePeer(Listened):
+    """
+    What a name service does for the questions.
+
+    Attributes:
+        settings: Its ``"default"``, and the shortest that is safe, ``"short"``.
+        candidate: Connects a client with a setting's seconds; in a process of its own.
+        keep: Opens as many sessions as asked for, and keeps them alive, as `listen`.
+        kept: What such a session is, in words.
+        session_count_max: How many idle sessions are tried.
+        session_limit: Why not more.
+    """
+
     settings: Mapping[str, Setting]
     candidate: Callable[[str, float], AbstractContextManager[Candidate]]
-    listen: Callable[[str, int, Tally], None]
     keep: Callable[[str, int], None]
     kept: str
     session_count_max: int = 1_000_000
     session_limit: str = ""
-    listener_count_max: int = 1_000_000
-    listener_limit: str = ""
 
 
 @final

@@ -9,6 +9,8 @@ fast as kazoo's DataWatch, or above 150 ms for 5,000.
 
 Registrations: one client enters contenders as fast as its interface allows.  Bad: less
 than 10 times kazoo's.
+
+The floor of both is bare pyzmq with the same messages (`benchmarks.peers.floor_names`).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Final
 from benchmarks.peers._interface import Row, Rows, opened
 from benchmarks.peers._names import NameService, address_of, children
 from benchmarks.peers._sizes import Sizes
-from benchmarks.peers.name_services import NAME_SERVICES
+from benchmarks.peers.name_services import LISTENED
 
 
 __all__ = ["ask"]
@@ -35,7 +37,7 @@ def ask(sizes: Sizes, is_asked: Callable[[str], bool]) -> list[Row]:
     rows = Rows()
     with ExitStack() as stack:
         openings = [
-            (name, peer.serve) for name, peer in NAME_SERVICES.items() if is_asked(name)
+            (name, peer.serve) for name, peer in LISTENED.items() if is_asked(name)
         ]
         services = opened(stack, openings, rows, "leader change")
         changed = 0
@@ -58,7 +60,7 @@ def _change(
     with children() as start:
         groups = {}
         for name, service in services.items():
-            peer = NAME_SERVICES[name]
+            peer = LISTENED[name]
             if count > peer.listener_count_max:
                 rows.note(question, name, peer.listener_limit)
                 continue
