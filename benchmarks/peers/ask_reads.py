@@ -23,7 +23,7 @@ from benchmarks.peers._interface import (
 )
 from benchmarks.peers._sizes import Sizes
 from benchmarks.peers.flink import flink_reader
-from benchmarks.peers.floors import lmdb_reader, zmq_reader
+from benchmarks.peers.floors import dict_reader, lmdb_reader, zmq_reader
 from benchmarks.peers.lodestar import lodestar_reader
 from benchmarks.peers.redis import RedisReader, async_redis_reader, redis_reader
 
@@ -37,6 +37,7 @@ _PEERS: Final[dict[str, Callable[[], AbstractContextManager[Reader]]]] = {
     "Redis 7, redis-py asyncio": async_redis_reader,
     "floor: bare pyzmq": zmq_reader,
     "floor: bare LMDB": lmdb_reader,
+    "floor: rows to dicts": dict_reader,
 }
 _ONE: Final = "get, one at a time"
 

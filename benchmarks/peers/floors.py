@@ -3,7 +3,8 @@ The floors: what the libraries below cost when nothing is done with them.
 
 *bare pyzmq*: a ROUTER in a process of its own that answers with as many bytes as were
 asked for, and a DEALER.  *bare LMDB*: the same rows in this process, with a transaction
-for each question.
+for each question.  *rows to dicts*: what is left of a read when there is no node, no
+message and no key: a stored row becomes a ``dict``, by the fastest way known to us.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from contextlib import contextmanager
 from typing import Final, final
 
 import lmdb
+import msgspec
 import zmq
 
 from benchmarks.peers._interface import VALUE, NotOfferedError, key_of
 
 
-__all__ = ["lmdb_reader", "zmq_reader"]
+__all__ = ["dict_reader", "lmdb_reader", "zmq_reader"]
 
 _MAP_SIZE_BYTES: Final = 8 << 30
 _WORD_SIZE_BYTES: Final = 4
@@ -157,6 +159,48 @@ def lmdb_reader() -> Iterator[_LMDBReader]:
         lmdb.open(directory, map_size=_MAP_SIZE_BYTES) as environment,
     ):
         yield _LMDBReader(environment)
+
+
+class _Row(msgspec.Struct, array_like=True, gc=False):
+    value: str
+
+
+@final
+class _DictReader:
+    def load(self, key_count: int) -> None:
+        """Encode a row as a node stores it."""
+        self._row = msgspec.msgpack.encode(_Row(VALUE))
+
+    def get_each(self, first: int, count: int) -> list[float]:
+        """Decode a row, again and again."""
+        decode = msgspec.msgpack.Decoder(_Row).decode
+        values = []
+        for _ in range(count):
+            began = time.perf_counter_ns()
+            msgspec.structs.asdict(decode(self._row))
+            values.append((time.perf_counter_ns() - began) / 1_000)
+        return values
+
+    def outstanding(self, first: int, count: int, limit: int) -> float:
+        """Nothing is asked of anybody."""
+        raise NotOfferedError("a call in this process: nothing is under way")
+
+    def get_many(self, first: int, count: int) -> float:
+        """Decode as many rows, and put them under their keys."""
+        keys = [key_of(number) for number in range(first, first + count)]
+        rows = [self._row] * count
+        decode, asdict = msgspec.msgpack.Decoder(_Row).decode, msgspec.structs.asdict
+        began = time.perf_counter()
+        found = dict(zip(keys, [asdict(decode(row)) for row in rows], strict=True))
+        seconds = time.perf_counter() - began
+        assert len(found) == count
+        return seconds
+
+
+@contextmanager
+def dict_reader() -> Iterator[_DictReader]:
+    """There is nothing to start."""
+    yield _DictReader()
 
 
 if __name__ == "__main__":
