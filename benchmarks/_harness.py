@@ -1,4 +1,4 @@
-"""What every benchmark shares: rounds, percentiles, the machine, and the report."""
+"""What every benchmark shares: sizes, rounds, the machine, and the report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from attrs import asdict, frozen
 
@@ -18,9 +18,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
-__all__ = ["Figure", "environment", "figure", "keep", "report", "rounds", "timed_ns"]
+__all__ = [
+    "Figure",
+    "choose_tiny_sizes",
+    "environment",
+    "figure",
+    "keep",
+    "report",
+    "rounds",
+    "sized",
+    "timed_ns",
+]
 
 _RESULTS: Final = Path(__file__).parent / "results"
+
+# Of the environment, so that processes which a benchmark starts have the same sizes.
+# Not LODESTAR_…: the command line refuses such a variable that it does not know.
+_TINY_VARIABLE: Final = "BENCHMARKS_TINY"
+
+_Size = TypeVar("_Size")
 
 
 @frozen(kw_only=True)
@@ -43,6 +59,26 @@ class Figure:
     median: float
     p99: float
     maximum: float
+
+
+def choose_tiny_sizes() -> None:
+    """Have `sized` return tiny sizes, here and in child processes."""
+    os.environ[_TINY_VARIABLE] = "1"
+
+
+def sized(full: _Size, *, tiny: _Size) -> _Size:
+    """
+    Return how much is measured: *full*, or *tiny* after `choose_tiny_sizes`.
+
+    Args:
+        full: What the figures are made with.
+        tiny: The least with which each line of the benchmark still runs.
+    """
+    return tiny if _is_tiny() else full
+
+
+def _is_tiny() -> bool:
+    return os.environ.get(_TINY_VARIABLE) == "1"
 
 
 def figure(name: str, unit: str, values: Iterable[float]) -> Figure:
@@ -76,9 +112,14 @@ def timed_ns(action: Callable[[], object], *, repeat: int) -> float:
 
 
 def report(benchmark: str, figures: Sequence[Figure]) -> None:
-    """Print *figures* as a table, and keep them as JSON under results/."""
+    """
+    Print *figures* as a table, and keep them as JSON under results/.
+
+    Those of tiny sizes are not kept: they say nothing of speed.
+    """
     width = max(len(item.name) for item in figures)
-    print(f"\n{benchmark}  ({_commit()}, load {os.getloadavg()[0]:.1f})")
+    sizes = "tiny sizes, " if _is_tiny() else ""
+    print(f"\n{benchmark}  ({sizes}{_commit()}, load {os.getloadavg()[0]:.1f})")
     print(f"{'':{width}}  {'median':>12} {'p99':>12} {'max':>12}  n")
     for item in figures:
         print(
@@ -86,7 +127,8 @@ def report(benchmark: str, figures: Sequence[Figure]) -> None:
             f"{item.maximum:12,.1f}  {item.count}  {item.unit}"
         )
     sys.stdout.flush()
-    keep(benchmark, {"figures": [asdict(item) for item in figures]})
+    if not _is_tiny():
+        keep(benchmark, {"figures": [asdict(item) for item in figures]})
 
 
 def keep(benchmark: str, content: Mapping[str, object]) -> Path:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from benchmarks._harness import Figure, figure, report
+from benchmarks._harness import Figure, figure, report, sized
 from benchmarks._state_cluster import JOB, STATE, StateCluster, keys_of
 from haservices import campaign, open_ha_services
 from nameservice import QUERY_PROXY
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
     from election import LeaderElection, LeaderSession
     from haservices import HAServices
 
-_SESSION_COUNTS: Final = (40, 140)
-_CONTENDER_COUNTS: Final = (200, 900)
-_SUBSCRIPTION_COUNTS: Final = (500, 5_500)
-_VALUE_COUNTS: Final = (1_500, 4_500)
+_SESSION_COUNTS: Final = sized((40, 140), tiny=(1, 2))
+_CONTENDER_COUNTS: Final = sized((200, 900), tiny=(1, 2))
+_SUBSCRIPTION_COUNTS: Final = sized((500, 5_500), tiny=(1, 2))
+_VALUE_COUNTS: Final = sized((1_500, 4_500), tiny=(1, 2))
 _VALUE_SIZE_BYTES: Final = 1_024
-_ROW_COUNTS: Final = (20_000, 120_000)
-_ROW_VALUE_SIZES: Final = (10, 100, 1_000)
-_ROWS_PER_BATCH: Final = 20_000
-_JOB_COUNTS: Final = (5, 25)
-_FEW_GROUPS: Final = 128
-_MANY_GROUPS: Final = 4_096
-_READER_COUNTS: Final = (20, 100)
+_ROW_COUNTS: Final = sized((20_000, 120_000), tiny=(10, 20))
+_ROW_VALUE_SIZES: Final = sized((10, 100, 1_000), tiny=(10,))
+_ROWS_PER_BATCH: Final = sized(20_000, tiny=10)
+_JOB_COUNTS: Final = sized((5, 25), tiny=(1, 2))
+_FEW_GROUPS: Final = sized(128, tiny=2)
+_MANY_GROUPS: Final = sized(4_096, tiny=4)
+_READER_COUNTS: Final = sized((20, 100), tiny=(1, 2))
 _TIMEOUT_SECONDS: Final = 60.0
-_SETTLE_SECONDS: Final = 1.0
+_SETTLE_SECONDS: Final = sized(1.0, tiny=0.01)
 
 
 def run() -> None:

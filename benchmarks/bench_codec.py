@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 
-from benchmarks._harness import Figure, figure, report, rounds, timed_ns
+from benchmarks._harness import Figure, figure, report, rounds, sized, timed_ns
 from leaderserver.codec import decode_to_client, decode_to_server, encode
 from leaderserver.messages import (
     AcknowledgedHeartbeat,
@@ -22,7 +22,8 @@ from leaderserver.messages import (
 )
 
 
-_REPEAT = 5_000
+_REPEAT = sized(5_000, tiny=2)
+_ROUND_COUNT = sized(9, tiny=1)
 
 
 def run() -> list[Figure]:
@@ -63,7 +64,7 @@ def run() -> list[Figure]:
                 lambda: timed_ns(
                     lambda: decode_to_server(encode(heartbeat)), repeat=_REPEAT
                 ),
-                count=9,
+                count=_ROUND_COUNT,
             ),
         ),
         figure("heartbeat, size", "bytes", [len(encode(heartbeat))]),
@@ -77,7 +78,7 @@ def run() -> list[Figure]:
                     lambda m=message: timed_ns(  # type: ignore[misc]
                         lambda: decode_to_client(encode(m)), repeat=_REPEAT
                     ),
-                    count=9,
+                    count=_ROUND_COUNT,
                 ),
             ),
             figure(f"{name}, size", "bytes", [len(encode(message))]),

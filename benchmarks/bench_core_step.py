@@ -12,7 +12,7 @@ import itertools
 import uuid
 from typing import TYPE_CHECKING
 
-from benchmarks._harness import Figure, figure, report, rounds, timed_ns
+from benchmarks._harness import Figure, figure, report, rounds, sized, timed_ns
 from election.config import ElectionConfig
 from election.core import ElectionCore
 from election.effects import GrantLeadership
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 
 _MS = 1_000_000
-_REPEAT = 2_000
+_SESSION_COUNTS = sized((10, 10_000), tiny=(2, 3))
+_REPEAT = sized(2_000, tiny=2)
+_ROUND_COUNT = sized(9, tiny=1)
 
 
 def _core(session_count: int) -> ElectionCore:
@@ -102,14 +104,17 @@ def _tick(core: ElectionCore) -> None:
 def run() -> list[Figure]:
     """Measure, and return the figures."""
     figures = []
-    for session_count in (10, 10_000):
+    for session_count in _SESSION_COUNTS:
         core = _core(session_count)
         heartbeat = _heartbeats(core, session_count)
         figures.append(
             figure(
                 f"heartbeat, {session_count:,} sessions",
                 "ns/step",
-                rounds(lambda h=heartbeat: timed_ns(h, repeat=_REPEAT), count=9),  # type: ignore[misc]
+                rounds(
+                    lambda h=heartbeat: timed_ns(h, repeat=_REPEAT),  # type: ignore[misc]
+                    count=_ROUND_COUNT,
+                ),
             )
         )
         figures.append(
@@ -120,7 +125,7 @@ def run() -> list[Figure]:
                     lambda c=core: timed_ns(  # type: ignore[misc]
                         lambda: _tick(c), repeat=_REPEAT
                     ),
-                    count=9,
+                    count=_ROUND_COUNT,
                 ),
             )
         )

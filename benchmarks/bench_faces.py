@@ -16,7 +16,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
-from benchmarks._harness import Figure, figure, report, rounds
+from benchmarks._harness import Figure, figure, report, rounds, sized
 from haservices import campaign, open_ha_services
 from leaderserver import LeaderServer, ServerConfig
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-_COUNT: Final = 20
+_COUNT: Final = sized(20, tiny=1)
 _JOB: Final = "flights"
 
 

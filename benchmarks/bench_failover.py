@@ -15,13 +15,13 @@ import subprocess
 import sys
 import time
 
-from benchmarks._harness import Figure, figure, report
+from benchmarks._harness import Figure, figure, report, sized
 from haservices import HAConfig, campaign, open_ha_services
 from haservices.testing import ZooKeeperServer
 from leaderserver import LeaderServer, ServerConfig
 
 
-_ROUNDS = 10
+_ROUNDS = sized(10, tiny=1)
 _TIMEOUT_SECONDS = 60.0
 _LEASE_SECONDS = 0.5
 _SESSION_TIMEOUT_SECONDS = 2.0

@@ -30,7 +30,7 @@ import time
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from benchmarks._harness import Figure, figure, report
+from benchmarks._harness import Figure, figure, report, sized
 from benchmarks._state_cluster import JOB, STATE, StateCluster, keys_of
 from queryablestate import QueryableStateClient
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-_KEY_COUNT: Final = 10_000
-_ROUND_COUNT: Final = 10
-_ASKED_PER_ROUND: Final = 200
-_CONNECTION_COUNT: Final = 64
-_LOAD_SECONDS: Final = 5
-_LOAD_ROUND_COUNT: Final = 3
-_WATCHER_COUNT: Final = 1_000
-_BATCH_COUNT: Final = 5
+_KEY_COUNT: Final = sized(10_000, tiny=10)
+_ROUND_COUNT: Final = sized(10, tiny=1)
+_ASKED_PER_ROUND: Final = sized(200, tiny=2)
+_CONNECTION_COUNT: Final = sized(64, tiny=2)
+_LOAD_SECONDS: Final = sized(5, tiny=1)
+_LOAD_ROUND_COUNT: Final = sized(3, tiny=1)
+_WATCHER_COUNT: Final = sized(1_000, tiny=2)
+_BATCH_COUNT: Final = sized(5, tiny=1)
 _VALUE: Final = "v" * 100
 _SEED: Final = 20_261_123
 _PATH: Final = f"/v1/jobs/{JOB}/states/{STATE}/keys"

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks._harness import Figure, figure, report
+from benchmarks._harness import Figure, figure, report, sized
 from benchmarks._state_cluster import JOB, STATE, StateCluster, keys_of
 from nameservice import NameServiceError
 from queryablestate import QueryableStateClient
@@ -30,16 +30,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-_SMALL_COUNT: Final = 200_000
+_SMALL_COUNT: Final = sized(200_000, tiny=100)
 _LARGE: Final = [f"large-{number}" for number in range(15)]
-_LARGE_SIZE_BYTES: Final = 1_000_000
+_LARGE_SIZE_BYTES: Final = sized(1_000_000, tiny=1_000)
 _LARGEST: Final = "z-largest"  # scans end before it
-_LARGEST_SIZE_BYTES: Final = 15_000_000
-_ROUND_COUNT: Final = 3
-_ROUND_SECONDS: Final = 4.0
+_LARGEST_SIZE_BYTES: Final = sized(15_000_000, tiny=15_000)
+_ROUND_COUNT: Final = sized(3, tiny=1)
+_ROUND_SECONDS: Final = sized(4.0, tiny=0.2)
+_WARM_UP_SECONDS: Final = sized(1.0, tiny=0.1)
 _PAUSE_SECONDS: Final = 0.002
 _SAMPLE_SECONDS: Final = 0.01
-_THREADS: Final = {"15 MB": 4, "15 times 1 MB": 4, "scans": 10}
+_THREADS: Final = sized(
+    {"15 MB": 4, "15 times 1 MB": 4, "scans": 10},
+    tiny={"15 MB": 1, "15 times 1 MB": 1, "scans": 1},
+)
 
 
 def run() -> None:
@@ -54,7 +58,7 @@ def run() -> None:
         cluster.write([_LARGEST], largest, rows_per_batch=1, first_batch_id=200)
         pid = cluster.node_pids[0]
         with QueryableStateClient(cluster.url) as client:
-            _measure(client, keys[0], 1.0)
+            _measure(client, keys[0], _WARM_UP_SECONDS)
             for manner in _THREADS:
                 figures += _beside(cluster.url, client, keys[0], pid, manner)
     report("greedy_reads", figures)

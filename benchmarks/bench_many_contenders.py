@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
-from benchmarks._harness import Figure, figure, report
+from benchmarks._harness import Figure, figure, report, sized
 from haservices import HAConfig, open_ha_services
 
 
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from retrieval import LeaderInformation
 
 
-_COUNTS: Final = (100, 1_000, 5_000)
-_PER_PROCESS_MAX: Final = 1_000
+_COUNTS: Final = sized((100, 1_000, 5_000), tiny=(4,))
+_PER_PROCESS_MAX: Final = sized(1_000, tiny=2)
 _TIMEOUT_SECONDS: Final = 90.0
-_REST_SECONDS: Final = 3.0
+_REST_SECONDS: Final = sized(3.0, tiny=0.1)
 _LEASE_SECONDS: Final = 0.5
 
 

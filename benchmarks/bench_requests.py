@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from benchmarks._harness import Figure, figure, report
+from benchmarks._harness import Figure, figure, report, sized
 from haservices import campaign, open_ha_services
 from leaderserver import LeaderServer, ServerConfig
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-_COUNT = 3_000
-_PUT_COUNT = 300
+# Multiples of ten: a tenth more is asked before, to warm up.
+_COUNT = sized(3_000, tiny=10)
+_PUT_COUNT = sized(300, tiny=10)
 _VALUE = b"v" * 100
 
 

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks._harness import Figure, figure, report
+from benchmarks._harness import Figure, figure, report, sized
 from haservices import HAConfig, campaign, open_ha_services
 from tests.faults.disk import FaultyDisk
 from tests.faults.server import ServerOnFaultyDisk
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from haservices import HAServices
 
 
-_ROUNDS = 5
-_COMPONENT_COUNT = 200
+_ROUNDS = sized(5, tiny=1)
+_COMPONENT_COUNT = sized(200, tiny=3)
+_PUT_COUNT = sized(20, tiny=3)
 _LEASE_SECONDS = 0.5
 _TIMEOUT_SECONDS = 120.0
 
@@ -150,7 +151,7 @@ def _puts_and_gets_ms(ha: HAServices) -> tuple[list[float], list[float]]:
     with campaign(ha, "writer", "h:1", timeout_seconds=_TIMEOUT_SECONDS) as leadership:
         reader = threading.Thread(target=read)
         reader.start()
-        for _ in range(20):
+        for _ in range(_PUT_COUNT):
             began = time.perf_counter()
             ha.get_leader_store("writer").put("a", b"v", session=leadership.session)
             puts.append((time.perf_counter() - began) * 1_000)

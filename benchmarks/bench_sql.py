@@ -20,7 +20,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks._harness import Figure, figure, report
+from benchmarks._harness import Figure, figure, report, sized
 from benchmarks._state_cluster import JOB, STATE, StateCluster, keys_of
 from queryablestate import QueryableStateClient
 
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 
 _OTHER_JOB: Final = "other"
-_KEY_COUNT: Final = 150_000
-_POINT_COUNT: Final = 2_000
-_JOIN_COUNT: Final = 5
+_KEY_COUNT: Final = sized(150_000, tiny=20)
+_POINT_COUNT: Final = sized(2_000, tiny=2)
+_WARM_UP_COUNT: Final = sized(100, tiny=1)
+_JOIN_COUNT: Final = sized(5, tiny=1)
 _VALUE: Final = "v" * 20
 _POINT: Final = f"SELECT value FROM {JOB}.{STATE} WHERE key = %s"
 _JOIN: Final = (
@@ -65,7 +66,8 @@ def run() -> None:
                 began = time.perf_counter()
                 assert connection.execute(_JOIN).fetchone()[0] == _KEY_COUNT
                 joins.append((time.perf_counter() - began) * 1e3)
-            figures.append(figure("join over 300,000 rows", "ms", joins[1:]))
+            row_count = 2 * _KEY_COUNT
+            figures.append(figure(f"join over {row_count:,} rows", "ms", joins[1:]))
             with _joining(connect, dsn):
                 figures.append(
                     figure("point SELECT beside joins", "ms", _timed(keys, point))
@@ -76,7 +78,7 @@ def run() -> None:
 def _timed(keys: Sequence[str], ask: Any) -> list[float]:
     """Return how long each question took, in milliseconds."""
     found = []
-    for number in range(-100, _POINT_COUNT):
+    for number in range(-_WARM_UP_COUNT, _POINT_COUNT):
         key = keys[number * 71 % len(keys)]
         began = time.perf_counter()
         assert ask(key)

@@ -30,7 +30,7 @@ import lmdb
 import zmq
 from attrs import define, field, frozen
 
-from benchmarks._harness import Figure, figure, report
+from benchmarks._harness import Figure, figure, report, sized
 from benchmarks._state_cluster import JOB, STATE, StateCluster, keys_of
 from haservices import HAConfig
 from queryablestate import QueryableStateClient, StateOperations
@@ -45,11 +45,12 @@ if TYPE_CHECKING:
 
     from queryablestate import RescalingInformation
 
-_KEY_COUNT: Final = 1_000_000
+_KEY_COUNT: Final = sized(1_000_000, tiny=1_000)
 _ROWS_PER_BATCH: Final = 50_000
 _VALUE: Final = "v" * 100
-_STEADY_SECONDS: Final = 5.0
-_ROUND_COUNT: Final = 3
+_STEADY_SECONDS: Final = sized(5.0, tiny=0.2)
+_ROUND_COUNT: Final = sized(3, tiny=1)
+_FLOOR_ROUND_COUNT: Final = sized(5, tiny=1)
 _LOOK_PAUSE_SECONDS: Final = 0.005
 _TIMEOUT_SECONDS: Final = 60.0
 _ASK_PAUSE_SECONDS: Final = 0.005
@@ -87,14 +88,14 @@ class _Reader:
                     self.errors.append(repr(error))
                 self.waited.append((due, time.perf_counter() - due))
 
-    def during(self, name: str, spans: Sequence[tuple[float, float]]) -> Figure:
-        """Return how long questions waited that were due then."""
+    def during(self, name: str, spans: Sequence[tuple[float, float]]) -> list[Figure]:
+        """Return how long questions waited that were due then; nothing if none was."""
         waited = [
             1_000 * long
             for due, long in self.waited
             if any(begin <= due < end for begin, end in spans)
         ]
-        return figure(f"get, {name}", "ms", waited)
+        return [figure(f"get, {name}", "ms", waited)] if waited else []
 
 
 @final
@@ -152,12 +153,12 @@ def run() -> None:
     rate = figure("moved", "MB/s", [one.megabytes_per_second for one in moved])
     slowest = figure("floor: LMDB put, durable", "MB/s", put)
     figures = [
-        reader.during("before", [(began, before)]),
-        reader.during("while rows move", [(one.began, one.ended) for one in moved]),
-        reader.during(
+        *reader.during("before", [(began, before)]),
+        *reader.during("while rows move", [(one.began, one.ended) for one in moved]),
+        *reader.during(
             "while copies are made", [(one.began, one.ended) for one in replicated]
         ),
-        reader.during("after", [(ended, after)]),
+        *reader.during("after", [(ended, after)]),
         figure("questions that failed", "", [float(len(reader.errors))]),
         figure("rows in a move", "", [float(one.row_count) for one in moved]),
         figure("half of the keys moved", "s", [one.seconds for one in moved]),
@@ -210,7 +211,7 @@ def _scan() -> list[float]:
     ):
         _fill(store)
         values = []
-        for _ in range(5):
+        for _ in range(_FLOOR_ROUND_COUNT):
             began = time.perf_counter()
             size_bytes = 0
             with store.copy_reader(JOB, range(_GROUP_COUNT)) as reader:
@@ -227,7 +228,7 @@ def _put(row_count: int) -> list[float]:
     size_bytes = sum(len(key) + len(value) for key, _ in rows)
     rows_per_commit = _PAGES_PER_COMMIT * _PAGE_SIZE_BYTES * row_count // size_bytes
     values = []
-    for _ in range(5):
+    for _ in range(_FLOOR_ROUND_COUNT):
         with tempfile.TemporaryDirectory() as directory:
             environment = lmdb.open(directory, map_size=1 << 30)
             began = time.perf_counter()
@@ -309,7 +310,7 @@ def _stream(size_bytes: int) -> list[float]:
             for _ in range(page_count):
                 router.send_multipart([peer, page])
 
-        for _ in range(5):
+        for _ in range(_FLOOR_ROUND_COUNT):
             thread = threading.Thread(target=send)
             began = time.perf_counter()
             thread.start()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
-from benchmarks._harness import figure, report
+from benchmarks._harness import figure, report, sized
 from benchmarks._state_cluster import StateCluster
 from sparkpipeline import publish_state
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-_ROW_COUNT: Final = 100_000
-_BATCH_COUNT: Final = 12
-_WARM_UP_COUNT: Final = 3
+_ROW_COUNT: Final = sized(100_000, tiny=10)
+_BATCH_COUNT: Final = sized(12, tiny=2)
+_WARM_UP_COUNT: Final = sized(3, tiny=1)
 _SCHEMA: Final = "k string, id long, d double, s string"
 
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from benchmarks._harness import Figure, figure, report
+from benchmarks._harness import Figure, figure, report, sized
 from benchmarks._state_cluster import JOB, STATE, StateCluster, keys_of
 from queryablestate import AsyncQueryableStateClient, QueryableStateClient
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 
-_KEY_COUNT: Final = 10_000
-_OUTSTANDING_COUNT: Final = 64
-_CLIENT_COUNTS: Final = (1, 2, 4)
-_READER_COUNTS: Final = (0, 1, 2)
+_KEY_COUNT: Final = sized(10_000, tiny=20)
+_OUTSTANDING_COUNT: Final = sized(64, tiny=2)
+_CLIENT_COUNTS: Final = sized((1, 2, 4), tiny=(1,))
+_READER_COUNTS: Final = sized((0, 1, 2), tiny=(0, 1))
 _VERBS: Final = ("get", "count")
-_ROUND_COUNT: Final = 5
-_ROUND_SECONDS: Final = 1.0
-_WARM_UP_SECONDS: Final = 0.5
+_ROUND_COUNT: Final = sized(5, tiny=1)
+_ROUND_SECONDS: Final = sized(1.0, tiny=0.1)
+_WARM_UP_SECONDS: Final = sized(0.5, tiny=0.05)
 _VALUE: Final = "v" * 100
 _ENVELOPE: Final = b"e" * 160
 _PAYLOAD_SIZE_BYTES: Final = 110

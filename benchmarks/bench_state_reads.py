@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from benchmarks._harness import Figure, figure, report
+from benchmarks._harness import Figure, figure, report, sized
 from benchmarks._state_cluster import JOB, STATE, StateCluster, keys_of
 from queryablestate import AsyncQueryableStateClient, QueryableStateClient
 
@@ -39,18 +39,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 
-_KEY_COUNT: Final = 10_000
-_ROUND_COUNT: Final = 10
-_GETS_PER_ROUND: Final = 300
-_OUTSTANDING_COUNT: Final = 64
-_ANSWERS_PER_ROUND: Final = 20_000
-_MANY_COUNT: Final = 1_000
-_MANY_PER_ROUND: Final = 20
+_KEY_COUNT: Final = sized(10_000, tiny=20)
+_ROUND_COUNT: Final = sized(10, tiny=1)
+_GETS_PER_ROUND: Final = sized(300, tiny=2)
+_OUTSTANDING_COUNT: Final = sized(64, tiny=2)
+_ANSWERS_PER_ROUND: Final = sized(20_000, tiny=4)
+_MANY_COUNT: Final = sized(1_000, tiny=10)
+_MANY_PER_ROUND: Final = sized(20, tiny=1)
 _VALUE: Final = "v" * 100
 _ENVELOPE_SIZE_BYTES: Final = 160
 _PAYLOAD_SIZE_BYTES: Final = 110
-_MILLION: Final = 1_000_000
-_ROWS_PER_BATCH: Final = 50_000
+_LARGE_KEY_COUNT: Final = sized(1_000_000, tiny=40)
+_LARGE_ASKED_COUNT: Final = sized(100_000, tiny=20)
+_ROWS_PER_BATCH: Final = sized(50_000, tiny=20)
 _SEED: Final = 20_261_121
 _FLOOR: Final = (sys.executable, "-m", "benchmarks._relay")
 
@@ -65,17 +66,21 @@ def run() -> None:
         figures += _together(cluster.url, keys)
         figures += asyncio.run(_outstanding(cluster.url, keys))
         pid = cluster.node_pids[0]
-        keys = list(keys_of(_MILLION))
-        figures.append(figure("RssAnon, 10,000 keys", "MiB", [_anonymous_mib(pid)]))
+        keys = list(keys_of(_LARGE_KEY_COUNT))
+        figures.append(
+            figure(f"RssAnon, {_KEY_COUNT:,} keys", "MiB", [_anonymous_mib(pid)])
+        )
     with StateCluster(node_count=1) as cluster:
         cluster.write(keys, _VALUE, rows_per_batch=_ROWS_PER_BATCH)
         with QueryableStateClient(cluster.url) as client:
-            chosen = random.Random(_SEED).sample(keys, 100_000)
+            chosen = random.Random(_SEED).sample(keys, _LARGE_ASKED_COUNT)
             for first in range(0, len(chosen), _MANY_COUNT):
                 client.get_many(JOB, STATE, chosen[first : first + _MANY_COUNT])
         figures.append(
             figure(
-                "RssAnon, 1,000,000 keys", "MiB", [_anonymous_mib(cluster.node_pids[0])]
+                f"RssAnon, {_LARGE_KEY_COUNT:,} keys",
+                "MiB",
+                [_anonymous_mib(cluster.node_pids[0])],
             )
         )
     report("state_reads", figures)
