@@ -69,6 +69,7 @@ _LONG = ("spark", "shells")
 
 # Tests that start Spark drivers of their own, with JVMs that take all processors.
 _DRIVERS = (
+    "tests/benchmarks/test_tiny.py::test_one_with_spark",
     "tests/sparkpipeline/standby/test_deployments.py",
     "tests/sparkpipeline/standby/test_takeover.py",
     "tests/sparkpipeline/state/test_executor_nodes.py::test_every_executor",
