@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 import msgspec
@@ -49,25 +49,24 @@ from leaderserver.messages import (
 )
 from leaderserver.server.config import ServerConfig
 from leaderserver.server.core.inflow import Inflow
-from leaderserver.server.core.memory_plan import CONNECTION_COST_BYTES
-from leaderserver.server.core.reply_queues import QueueLimits
-from leaderserver.server.core.store_sizes import StoreLimits
 from leaderserver.server.core.topics import TopicTable
 from leaderserver.server.core.turn import Broadcast, Outgoing, Send
 from leaderserver.server.inflow_guard import InflowGuard
 from leaderserver.server.publishing_port import PublishingPort
 from leaderserver.server.reply_sender import ReplySender
+from leaderserver.server.served_storage import ServedStorage
 from leaderserver.server.service_start import start_service
-from leaderserver.server.sqlite_storage import SQLiteStorage
-from leaderserver.server.storage import LeaderStorage, MemoryStorage
-from leaderserver.server.storage_threads import StorageThreads
+from leaderserver.server.socket_limits import (
+    connections_per_port_max,
+    publishing_limits,
+    reply_limits,
+    request_limits,
+)
 from nameservice import (
     Clock,
-    DidNotHappenError,
     LocalProtocolError,
     NameServiceError,
     RemoteProtocolError,
-    StorageError,
     get_logger,
 )
 from nameservice.clock import earliest
@@ -82,11 +81,8 @@ from zmqtransport import (
     Endpoint,
     PollLoop,
     Port,
-    SocketLimits,
     WrongVersionError,
     ZMQContext,
-    connection_count_possible,
-    connection_limit,
     framing,
     load_key_files,
     new_context,
@@ -106,23 +102,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ServerLoop"]
 
-# Frames above our limit by no more than this are seen, counted and answered by us;
-# ZeroMQ ends the connection of a peer that sends a larger one.
-_FRAME_SIZE_MARGIN_BYTES: Final = 64 * 1024
 # How long a server that has failed keeps its connections for its last words.
 _LAST_WORDS_SECONDS: Final = 0.5
-# How long to wait before the loop is told again what it had no room for.
-_OVERLOAD_PAUSE_SECONDS: Final = 0.05
-# The rest waits in the kernel, and then at the client.  libzmq takes up to a kilobyte
-# for each of these, and `InflowGuard` needs time to end a connection.
-_RECEIVE_QUEUE_COUNT_MAX: Final = 200
-_KERNEL_BUFFER_BYTES: Final = 128 * 1024
-# A subscription takes some thirty; CURVE's handshake takes more.
-_SUBSCRIPTION_SIZE_BYTES_MAX: Final = 512
-# libzmq enters all that it has of a subscriber before it reports the first of it.
-_SUBSCRIPTIONS_QUEUED_MAX: Final = 100
-
-
 # Why a frame is refused that is ours: if it says whose it is, it is answered.
 _ANSWERED_REASONS: Final = frozenset({"malformed", "oversized"})
 
@@ -162,25 +143,19 @@ class ServerLoop:
             config.allow_list_file,
         )
         self.public_key = None if key_pair is None else key_pair.public_key
-        store_limits = self._store_limits()
-        self._storage: LeaderStorage
-        self._storage_threads: StorageThreads | None = None
-        if config.data_dir is None:
-            self._storage = MemoryStorage(store_limits)
-        else:
-            self._storage = SQLiteStorage(config.data_dir, store_limits)
-            self._resources.callback(self._close_storage)
+        self._storage = ServedStorage(config, self.loop)
+        self._resources.callback(self._storage.close)
 
         context: ZMQContext = new_context()
         self._resources.callback(context.term)
         self._authenticator = Authenticator(context, allow_list)
         self._resources.callback(self._authenticator.close)
         plan = config.memory_plan
-        connections_max = self._connections_max()
+        connections_max = connections_per_port_max(config, self._log)
         self._port = Port(
             context,
             config.bind_endpoint,
-            self._limits(config.frame_size_bytes_max + _FRAME_SIZE_MARGIN_BYTES),
+            request_limits(config),
             key_pair,
             authenticator=self._authenticator,
             connections_max=connections_max,
@@ -206,11 +181,7 @@ class ServerLoop:
         self._publishing = PublishingPort(
             context,
             config.publish_endpoint,
-            self._limits(
-                _SUBSCRIPTION_SIZE_BYTES_MAX,
-                send_queue_count_max=200,
-                receive_queue_count_max=_SUBSCRIPTIONS_QUEUED_MAX,
-            ),
+            publishing_limits(config),
             key_pair,
             connections_max=connections_max,
             topics=TopicTable(
@@ -234,15 +205,14 @@ class ServerLoop:
         self._resources.callback(self._guard.close)
         self._service = start_service(
             config,
-            self._storage,
+            self._storage.storage,
             clock=self._clock,
             publish_port=self.publish_endpoint.port,
         )
-        if self._storage.is_durable:
-            self._storage_threads = StorageThreads(self._storage, self._storage_did)
+        self._storage.start(self._service.next_storage_work, self._take_outcomes)
         self._replies = ReplySender(
             self._port.socket,
-            self._queue_limits(),
+            reply_limits(config),
             clock=self._clock,
             disconnect=self._port.limiter.disconnect,
             count=self._service.count,
@@ -252,65 +222,6 @@ class ServerLoop:
         self.loop.set_deadline(self._next_deadline_ns, self._advance)
         self._publishing.start()
         self._guard.start()
-
-    def _close_storage(self) -> None:
-        if self._storage_threads is None:
-            self._storage.close()
-        else:
-            self._storage_threads.close()
-
-    def _store_limits(self) -> StoreLimits:
-        return StoreLimits(
-            bytes_max=self._config.store_bytes,
-            bytes_per_component_max=self._config.store_bytes_per_component,
-        )
-
-    def _queue_limits(self) -> QueueLimits:
-        config = self._config
-        plan = config.memory_plan
-        return QueueLimits(
-            bytes_per_peer_max=plan.replies_per_peer_bytes_max,
-            bytes_max=plan.replies_bytes_max,
-            count_per_peer_max=config.queued_replies_per_peer_max,
-            overhead_bytes=framing.overhead_bytes(is_secured=config.uses_curve),
-        )
-
-    def _connections_max(self) -> int:
-        """Return how many connections each port takes: files may be too few."""
-        return connection_limit(
-            self._config.connections_max,
-            (
-                # Two ports, and a quarter for those that have not spoken yet.
-                max(1, connection_count_possible() * 2 // 5),
-                "the system's limit of open files (ulimit -n): a client needs two",
-            ),
-            (
-                self._config.memory_plan.connections_per_port_max,
-                f"memory_limit_bytes: a connection takes {CONNECTION_COST_BYTES:,}",
-            ),
-            log=self._log,
-        )
-
-    def _limits(
-        self,
-        frame_size_bytes_max: int,
-        *,
-        send_queue_count_max: int = 1_000,
-        receive_queue_count_max: int = _RECEIVE_QUEUE_COUNT_MAX,
-    ) -> SocketLimits:
-        config = self._config
-        return SocketLimits(
-            send_queue_count_max=min(
-                config.queued_replies_per_peer_max, send_queue_count_max
-            ),
-            receive_queue_count_max=receive_queue_count_max,
-            kernel_buffer_bytes=_KERNEL_BUFFER_BYTES,
-            frame_size_bytes_max=frame_size_bytes_max,
-            # Above every session timeout: a paused client is no client that has died.
-            silence_timeout_ms=max(
-                60_000, 2 * round(config.session_timeout_seconds_max * 1_000)
-            ),
-        )
 
     @property
     def url(self) -> str:
@@ -374,7 +285,7 @@ class ServerLoop:
         """
         self._config = config
         plan = config.memory_plan
-        connections_max = self._connections_max()
+        connections_max = connections_per_port_max(config, self._log)
         self._port.limiter.connections_max = connections_max
         self._publishing.limit(
             connections_max=connections_max,
@@ -387,8 +298,8 @@ class ServerLoop:
             bytes_max=plan.requests_bytes_max,
         )
         self._guard.limit(config.memory_limit_bytes if self._is_alone else None)
-        self._replies.limit(self._queue_limits())
-        self._storage.limit(self._store_limits())
+        self._replies.limit(reply_limits(config))
+        self._storage.limit(config)
         outgoing = self._service.apply_limits(
             LimitsChanged(
                 session_count_max=config.sessions_max,
@@ -512,41 +423,9 @@ class ServerLoop:
         if deadline_ns is not None and deadline_ns <= now_ns:
             self._perform(self._service.advance(now_ns=now_ns))
 
-    # -- the storage ---------------------------------------------------------------
-
-    def _work_on_storage(self) -> None:
-        """Hand what waits for the storage to its threads."""
-        if self._storage_threads is not None and self.loop.failure is None:
-            while (work := self._service.next_storage_work()) is not None:
-                self._storage_threads.submit(work)
-
-    def _storage_did(self, work: StorageWork, outcomes: Sequence[Outcome]) -> None:
-        """Bring what came of *work* to the loop; on a thread of the storage."""
-        while True:
-            try:
-                self.loop.call_soon_threadsafe(
-                    partial(self._take_outcomes, work, outcomes)
-                )
-            except LocalProtocolError:
-                return  # the loop has ended: there is no thread to tell any more
-            except DidNotHappenError:
-                time.sleep(_OVERLOAD_PAUSE_SECONDS)  # noqa: TID251 (nothing tells of room)
-            else:
-                return
-
     def _take_outcomes(self, work: StorageWork, outcomes: Sequence[Outcome]) -> None:
         now_ns = self._clock.now_ns()
-        fatal_error = self._storage.fatal_error
-        if fatal_error is None:
-            self._perform(self._service.storage_done(work, outcomes, now_ns=now_ns))
-            return
-        if self.loop.failure is None:
-            self.loop.fail(fatal_error)
         self._perform(self._service.storage_done(work, outcomes, now_ns=now_ns))
-        refusal = StorageError(f"nothing more is written: {fatal_error}")
-        while (refused := self._service.next_storage_work()) is not None:
-            outcomes = [refusal] * len(refused.jobs)
-            self._perform(self._service.storage_done(refused, outcomes, now_ns=now_ns))
 
     def _wait_for_readers(self) -> None:
         """
@@ -572,7 +451,7 @@ class ServerLoop:
                     self._broadcast(message)
                 case _:
                     assert_never(item)
-        self._work_on_storage()
+        self._storage.work()
 
     def _broadcast(self, message: Published) -> None:
         try:
