@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, final
 
 from attrs import evolve
 
@@ -25,7 +25,6 @@ from nameservice import (
 from nameservice.clock import NS_PER_US
 from queryablestate.errors import StagedDataMissingError
 from queryablestate.node.copying.limits import CopyLimits
-from queryablestate.node.copying.serving import CopyServer
 from queryablestate.node.copying.thread import CopyThread
 from queryablestate.node.core.effects import (
     ApplyEntry,
@@ -47,10 +46,10 @@ from queryablestate.node.core.events import (
 )
 from queryablestate.node.core.read_schedule import ReadLimits
 from queryablestate.node.directory import NodeDirectory
-from queryablestate.node.reading import ReadingThread
+from queryablestate.node.open_store import OpenStore, Staged
 from queryablestate.node.snapshots import NodeSnapshots
 from queryablestate.store.room import StoreSizes
-from queryablestate.store.threads import StageTask, StoreWriter
+from queryablestate.store.threads import StageTask
 from queryablestate.wire.job_plan import entry_digest
 from queryablestate.wire.records import SnapshotMarked
 from zmqtransport import SocketLimits
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from nameservice import Clock
     from queryablestate.node.config import NodeConfig
     from queryablestate.node.core.events import NodeEvent
+    from queryablestate.node.reading import ReadingThread
     from queryablestate.store.reader import StateView, StoreReader
     from queryablestate.store.store import StateStore
     from queryablestate.wire.copy_messages import ToCopySource
@@ -71,65 +71,11 @@ if TYPE_CHECKING:
     from zmqtransport import CurveKeyPair, PollLoop, ZMQContext
 
 
-__all__ = ["NodeStore", "OpenStore"]
+__all__ = ["NodeStore"]
 
 _COPY_FRAME_SIZE_BYTES_MAX: Final = 32 << 20
 """Room for a page and a row more than that, however small the chunks are here: the
 row was brought to another node (rule B3)."""
-
-_Staged: TypeAlias = "Sequence[tuple[StageTask, NameServiceError | None]]"
-
-
-@final
-class OpenStore:
-    """
-    A store with those who touch it.
-
-    Attributes:
-        store: For one thread to write, any to read.
-        reader: The loop's.
-        reading: Reads at length.
-        writer: Writes.
-        copier: Reads what other nodes copy.
-        control_id: Whose rows it holds, or is about to.
-    """
-
-    def __init__(
-        self,
-        store: StateStore,
-        *,
-        on_staged: Callable[[OpenStore, _Staged], None],
-        read_limits: ReadLimits,
-        clock: Clock,
-        send_page: Callable[[OpenStore, bytes, Sequence[bytes]], None],
-        copy_limits: CopyLimits,
-        staged_bytes_per_job_max: int,
-    ) -> None:
-        self.store = store
-        self.reader: StoreReader = store.reader()
-        self.control_id = store.control_id
-        self.reading = ReadingThread(store, clock=clock, limits=read_limits)
-        self.writer = StoreWriter(
-            store,
-            partial(on_staged, self),
-            job_size_bytes_max=staged_bytes_per_job_max,
-        )
-        self.copier = CopyServer(
-            store, clock=clock, send=partial(send_page, self), limits=copy_limits
-        )
-
-    def close(self) -> Sequence[StageTask]:
-        """End the threads, close the store, return the chunks that are left."""
-        self.copier.close()
-        self.reading.close()
-        left = self.writer.close()
-        self.store.close()
-        return left
-
-    def bind(self) -> None:
-        """See to it that the store says whose rows it holds; on the writer's thread."""
-        if self.control_id is not None:
-            self.store.bind_control(self.control_id)
 
 
 @final
@@ -424,7 +370,7 @@ class NodeStore:
         if opened is self.opened:
             self._on_event(self.store_opened())
 
-    def _acknowledge(self, opened: OpenStore, results: _Staged) -> None:
+    def _acknowledge(self, opened: OpenStore, results: Staged) -> None:
         for task, error in results:
             self._on_staged(task, error)
             if opened is self.opened:
@@ -449,7 +395,7 @@ class NodeStore:
 
     # -- on the writer's thread ----------------------------------------------------
 
-    def _staged(self, opened: OpenStore, results: _Staged) -> None:
+    def _staged(self, opened: OpenStore, results: Staged) -> None:
         self.post(partial(self._acknowledge, opened, results))
 
     def _apply(self, opened: OpenStore, effect: ApplyEntry) -> None:
