@@ -32,7 +32,7 @@ __all__ = ["LEADER_SERVER"]
 
 _TIMEOUT_SECONDS: Final = 120.0
 _INTERVAL_SECONDS: Final = 0.02
-_ORDINARY_COUNT_MAX: Final = 200
+_ORDINARY_COUNT_MAX: Final = 25
 """Of ordinary clients in one process; more share a thread."""
 # A connection is reckoned at 44 KiB of the server's limit; ten thousand must fit.
 _MEMORY_LIMIT_BYTES: Final = 4 << 30
