@@ -75,7 +75,8 @@ class ServerConfig:
         lease_seconds_min: Shorter leases are lengthened to this.
         lease_seconds_max: Longer ones are shortened to this.  After its start the
             server grants nothing for the longest lease that it or, by its data
-            directory, an earlier server admitted: a holder may believe that long (E9).
+            directory, an earlier server admitted: a holder may believe that long (E9);
+            and for 0.3 s at the least, in which clients come back.
         lease_seconds_unrecorded_max: The longest lease that an earlier server may have
             admitted that left no record in the data directory; and so the longest that
             a server without a data directory admits.

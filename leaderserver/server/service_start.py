@@ -35,6 +35,10 @@ _CLOCK_NS_MIN: Final = 2_192 * 24 * 60 * 60 * NS_PER_SECOND
 # By how much the wall clock and the clock of leases may go apart within a second while
 # the former is being adjusted; the kernel allows itself a thousandth.
 _CLOCKS_APART_NS: Final = NS_PER_SECOND // 50
+# What a client takes at the most to find the way back to a server that has started
+# again (libzmq adds up to as much to its interval of 0.1 s), and to claim.  Where
+# leases are shorter than that, the server waits for claims longer than they ask (E9).
+_RETURN_NS: Final = 3 * NS_PER_SECOND // 10
 # A loop that is late by more than this part of the shortest lease has stalled (E9).
 _STALL_DIVISOR: Final = 5
 
@@ -67,6 +71,7 @@ def start_service(
         lease_ns=config.lease_ns_max,
         unrecorded_ns=config.lease_ns_unrecorded_max,
     )
+    undecided_ns = max(undecided_ns, _RETURN_NS)
     if not storage.is_durable:
         # Only the clock remembers this incarnation, so nothing is granted
         # within its second: a successor's incarnation is then a higher one.

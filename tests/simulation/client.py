@@ -79,6 +79,7 @@ class ClientProcess(Process):
         peer: The name of its present connection, or None while it has none.
         server: The process at the other end of it.
         is_link_known: Whether it has been told that it is connected.
+        connected_ns: When it was connected last, on the clock of the world.
         is_attached: Whether it hears the broadcasts of the present server.
         is_deaf: Whether it is cut off for good and need not agree with anybody.
         is_leaving: Whether it closes everything and ends.
@@ -110,6 +111,7 @@ class ClientProcess(Process):
         self.peer: str | None = None
         self.server: ServerProcess | None = None
         self.is_link_known = False
+        self.connected_ns = 0
         self.is_attached = False
         self.is_deaf = False
         self.is_leaving = False

@@ -173,6 +173,7 @@ class ServerProcess(Process):
     Attributes:
         number: Which start this is.
         incarnation: As it began.
+        undecided_ns: How long it waits for claims.
         service: The shipped service.
         dies_next: Whether it dies in its next step, before all of it was sent.
     """
@@ -192,6 +193,7 @@ class ServerProcess(Process):
         self._host = host
         self.number = number
         self.incarnation = incarnation
+        self.undecided_ns = undecided_ns
         self.dies_next = False
         now_ns = host.clock.now_ns()
         self.service = LeaderService(

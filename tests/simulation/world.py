@@ -372,6 +372,7 @@ class World:
 
         def opened() -> None:
             if client.peer == peer:
+                client.connected_ns = self.timeline.now_ns
                 client.link_opened()
 
         client.after(2 * self.network.delay_ns(), opened)
