@@ -27,6 +27,7 @@ from benchmarks._harness import figure, report, sized
 from benchmarks._state_cluster import StateCluster
 from haservices import HAConfig, HAServices, open_ha_services
 from queryablestate import QueryableStateClient
+from tests.recording import wait_until
 from tests.sparkpipeline.standby_drivers import StandbyDriver
 
 
@@ -98,6 +99,8 @@ class _Measuring:
         else:
             successor = self._start(is_cold=False)
             successor.wait_for("standby.warm")
+            # Warm, it contends; of one alone nothing could be taken over.
+            wait_until(lambda: len(self._ha.operations.contenders(_JOB)) == 2)
             began_seconds = time.time()
             if way == "warm":
                 before.kill()
