@@ -28,6 +28,9 @@ __all__ = ["WarmUp"]
 
 _BATCH_COUNT: Final = 5
 _ROW_COUNT: Final = 100
+# Spark's own default is 200, each with a state store: a minute of two processors, and
+# no more classes and plans than two have.
+_PARTITION_COUNT: Final = 2
 
 
 @final
@@ -77,10 +80,13 @@ class WarmUp:
             if batch_id + 1 >= _BATCH_COUNT:
                 is_done.set()
 
+        # Its own, so that the application's settings stay what they are.
+        spark = self._spark.newSession()
+        spark.conf.set("spark.sql.shuffle.partitions", _PARTITION_COUNT)
         rows = (
-            self._spark.readStream.format("rate-micro-batch")
+            spark.readStream.format("rate-micro-batch")
             .option("rowsPerBatch", _ROW_COUNT)
-            .option("numPartitions", 2)
+            .option("numPartitions", _PARTITION_COUNT)
             .load()
             .select((F.col("value") % _ROW_COUNT).alias("key"), F.col("value"))
         )
