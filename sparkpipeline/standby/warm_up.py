@@ -82,6 +82,9 @@ class WarmUp:
 
         # Its own, so that the application's settings stay what they are.
         spark = self._spark.newSession()
+        for name, value in self._spark.conf.getAll.items():
+            if spark.conf.isModifiable(name):
+                spark.conf.set(name, value)
         spark.conf.set("spark.sql.shuffle.partitions", _PARTITION_COUNT)
         rows = (
             spark.readStream.format("rate-micro-batch")
