@@ -323,7 +323,7 @@ class ControlCore:
                 self._snapshots.link_closed(link)
                 self._restores.link_closed(link)
                 self._adoptions.link_closed(link)
-                return self._membership.link_closed(link)
+                return self._membership.link_closed(link, now_ns=now_ns)
             case StoreWritten():
                 return self._store_written(now_ns)
             case StoreFailed(error=error, is_certain=is_certain):

@@ -7,6 +7,12 @@ name, or another data directory, is written down first.  Then it is told, in thi
 that it is registered and what it answers for; what it has missed of each job; and what
 it is to verify.  It is present as long as that connection lasts and it is heard from.
 
+**A connection that breaks** may be all that is broken.  So its node is expected back
+for a moment.  Others are asked at once, but its copies stay in sync: what is committed
+meanwhile is acknowledged when the node is back and has applied it, or when it is not
+expected any more and its copies are taken out (rule S1).  A node that is back in time
+is sent what it missed, where it would have to copy all of its rows otherwise.
+
 **What a node has a part in.**  Of a job it answers for some key groups, has in-sync
 copies of others, and copies others still.  It is told all of that at once, with where
 it can copy from; and again whenever the assignment has another version, though its own
@@ -29,7 +35,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from election import Delete, Put
-from nameservice.clock import NS_PER_MS
+from nameservice.clock import NS_PER_MS, earliest
 from queryablestate.control.announcements import tell_address
 from queryablestate.control.chains import catch_up, declare_lost
 from queryablestate.control.changes import Change, NodeCame, Write
@@ -72,10 +78,24 @@ if TYPE_CHECKING:
     )
 
 
-__all__ = ["Membership"]
+__all__ = ["Membership", "return_grace_ns"]
 
 _LATENESS_SHARE: Final = 5
 """Who looks later than by that part of the session timeout has not been running."""
+_GRACE_SHARE: Final = 5
+_GRACE_NS_MIN: Final = 500 * NS_PER_MS
+
+
+def return_grace_ns(session_timeout_ns: int) -> int:
+    """
+    Return how long a node is expected back whose connection has closed.
+
+    That is about the direct lease, and no longer: where clients have tickets, a commit
+    that a node misses is held back for so long in any case (rule D5).
+    """
+    return min(
+        session_timeout_ns, max(session_timeout_ns // _GRACE_SHARE, _GRACE_NS_MIN)
+    )
 
 
 @final
@@ -94,10 +114,12 @@ class Membership:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `expire` is to be called, or None."""
-        heard_at_ns = self._control.nodes.oldest_heard_at_ns()
-        if heard_at_ns is None:
-            return None
-        return heard_at_ns + self._control.session_timeout_ns
+        nodes = self._control.nodes
+        heard_at_ns = nodes.oldest_heard_at_ns()
+        silent_at_ns = None
+        if heard_at_ns is not None:
+            silent_at_ns = heard_at_ns + self._control.session_timeout_ns
+        return earliest([silent_at_ns, nodes.expected_until_ns()])
 
     # -- what happens --------------------------------------------------------------
 
@@ -137,15 +159,20 @@ class Membership:
         )
         return SendToNode(link=node.link, message=acknowledged)
 
-    def link_closed(self, link: LinkId) -> list[ControlEffect]:
-        """Take the node of that connection for away, if it is one's."""
+    def link_closed(self, link: LinkId, *, now_ns: int) -> list[ControlEffect]:
+        """Expect the node of that connection back, if it is one's."""
         self._registering.pop(link, None)
         node = self._control.nodes.at(link)
-        return [] if node is None else [self._forget(node)]
+        if node is None:
+            return []
+        until_ns = now_ns + return_grace_ns(self._control.session_timeout_ns)
+        return [self._forget(node, expected_until_ns=until_ns)]
 
     def expire(self, *, now_ns: int) -> list[ControlEffect]:
         """
         Take those for away that have been silent for the session timeout.
+
+        And expect no more who should be back by now.
 
         A leader that looks much too late may have been paused, and has what nodes have
         said meanwhile yet to hear: the pause costs no node its copies (rule S1).
@@ -157,10 +184,13 @@ class Membership:
             for node in self._control.nodes:
                 forgiven_ns = node.heard_at_ns + late_ns + tolerated_ns
                 node.heard_at_ns = min(now_ns, forgiven_ns)
+            self._control.nodes.forgive_expected(late_ns + tolerated_ns)
         effects: list[ControlEffect] = [
             self._forget(node)
             for node in self._control.nodes.silent_since(now_ns - timeout_ns)
         ]
+        if self._control.nodes.give_up_expected(now_ns=now_ns):
+            self._control.touch()
         self._due_ns = self.next_deadline_ns()
         return effects
 
@@ -398,9 +428,14 @@ class Membership:
 
     # -- parts ---------------------------------------------------------------------
 
-    def _forget(self, node: PresentNode) -> ControlEffect:
-        """Take a node for away."""
-        self._control.nodes.remove(node)
+    def _forget(
+        self, node: PresentNode, *, expected_until_ns: int | None = None
+    ) -> ControlEffect:
+        """Take a node for away; it may be back until then, if that is not None."""
+        if expected_until_ns is None:
+            self._control.nodes.remove(node)
+        else:
+            self._control.nodes.expect(node, until_ns=expected_until_ns)
         self._control.direct.left(node)
         self._control.touch()
         for job in self._control.jobs_of(node.node_id):

@@ -273,6 +273,8 @@ class Moves:
                 standings[node_id] = NodeStanding(
                     store_id=nodes.store_id_of(node_id) or "",
                     is_present=False,
+                    is_expected=nodes.is_expected(node_id, job_id),
+                    is_silent=True,
                     is_draining=is_draining,
                 )
                 continue

@@ -3,14 +3,15 @@ The state nodes as the proxy leader knows them: who is there, and how far; pure.
 
 A node is *known* once it has been recorded in the leader store, until its place there
 is needed for another, and *present* while its registration holds: its connection is
-open and it was heard from within the session timeout.
+open and it was heard from within the session timeout.  It is *expected* for a moment
+after its connection has closed: what broke may be the connection alone.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from nameservice import ConfigurationError
 from queryablestate.control.kept_jobs import KeptJobs
@@ -117,6 +118,21 @@ class PresentNode:
 
 
 @final
+@frozen
+class _Expected:
+    """
+    A node that may be back in a moment.
+
+    Attributes:
+        node: As it was when its connection closed.
+        until_ns: How long it is expected.
+    """
+
+    node: PresentNode
+    until_ns: int
+
+
+@final
 class NodeTable:
     """
     Known and present nodes.
@@ -131,6 +147,7 @@ class NodeTable:
         self._registration_ids: dict[str, str] = {}
         self._present: dict[str, PresentNode] = {}
         self._by_link: dict[LinkId, PresentNode] = {}
+        self._expected: dict[str, _Expected] = {}
         self._known_first = set(self._records)
         self._awaited = set(self._records)
 
@@ -215,6 +232,7 @@ class NodeTable:
     def forget(self, node_id: str) -> None:
         """Know nothing any more of a node that is away."""
         del self._records[node_id]
+        self._expected.pop(node_id, None)
         self.kept.forget(node_id)
         self._registration_ids.pop(node_id, None)
         self._known_first.discard(node_id)
@@ -247,6 +265,7 @@ class NodeTable:
         self._registration_ids[node.node_id] = node.registration_id
         self._present[node.node_id] = node
         self._by_link[link] = node
+        self._expected.pop(node.node_id, None)
         self._awaited.discard(node.node_id)
         return node
 
@@ -254,6 +273,40 @@ class NodeTable:
         """Take *node*, which is present, for away."""
         del self._present[node.node_id]
         del self._by_link[node.link]
+
+    def expect(self, node: PresentNode, *, until_ns: int) -> None:
+        """Take *node*, which is present, for away, and expect it to be back."""
+        self.remove(node)
+        self._expected[node.node_id] = _Expected(node, until_ns)
+
+    def is_expected(self, node_id: str, job_id: str) -> bool:
+        """
+        Return whether a node is expected back with what it had of a job.
+
+        One that could not go on with the job, or had lost its rows, had nothing.
+        """
+        expected = self._expected.get(node_id)
+        return (
+            expected is not None
+            and job_id not in expected.node.failing
+            and job_id not in expected.node.lost_jobs
+        )
+
+    def expected_until_ns(self) -> int | None:
+        """Return when the first of those that are expected is not any more, or None."""
+        return min((one.until_ns for one in self._expected.values()), default=None)
+
+    def give_up_expected(self, *, now_ns: int) -> bool:
+        """Expect no more who should be back by now; return whether there is one."""
+        late = [name for name, one in self._expected.items() if one.until_ns <= now_ns]
+        for node_id in late:
+            del self._expected[node_id]
+        return bool(late)
+
+    def forgive_expected(self, late_ns: int) -> None:
+        """Expect nodes for that much longer."""
+        for node_id, one in self._expected.items():
+            self._expected[node_id] = evolve(one, until_ns=one.until_ns + late_ns)
 
     def failing(self) -> Sequence[PresentNode]:
         """Return the present nodes that cannot go on with some job, by name."""

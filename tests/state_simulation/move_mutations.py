@@ -106,6 +106,13 @@ MOVE_MUTATIONS: Final = (
         seed=47,
     ),
     Mutation(
+        name="missed-by-who-is-expected",
+        rule="S1: what a node missed is not acknowledged while its copies are in sync",
+        module="queryablestate.control.chains",
+        before="applied = -1 if node is None else",
+        after="applied = sequence if node is None else",
+    ),
+    Mutation(
         name="unsettled-leader-moves",
         rule="S2: a new leader changes nothing before those who are late have come",
         module="queryablestate.control.core",

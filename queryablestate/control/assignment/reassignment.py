@@ -10,15 +10,16 @@ of it at once:
     or that reports a failure: but only those of which there is another one that can be
     relied upon.  Lost rows also go where the other one is of a node that is away or
     reports a failure: it has what no other node has.  A copy that is being made goes in
-    any case.
+    any case.  All copies of a node that is away and expected back stay for now.
 2.  *Finished copies are in sync.*
 3.  *The plan is made anew*, if the nodes that are to have the job are others now, or
     some are missing.
 4.  *Surplus copies go*, where all that are wanted are in sync, and the node of one of
     them at least was heard from lately: the others may be gone, which is only known
     when their sessions are over (rule S4).
-5.  *Copies begin*, a limited number for each node at once.
-6.  *Nodes without a part are left out.*
+5.  *The primary is one that is here*, as long as the one that is wanted is expected.
+6.  *Copies begin*, a limited number for each node at once.
+7.  *Nodes without a part are left out.*
 
 **No node loses a copy that is the only one.**  A node that is away, and has the only
 copy of something, keeps it, and its place in the plan: it may be back in a moment, and
@@ -55,6 +56,7 @@ class NodeStanding:
     Attributes:
         store_id: Its data directory, as known last.
         is_present: Whether it is registered now.
+        is_expected: Whether it is not, and may be again in a moment with what it had.
         is_silent: Whether nothing was heard of it for longer than it should be.
         is_draining: Whether it is to be emptied.
         is_failing: Whether it has said that it cannot go on.
@@ -65,6 +67,7 @@ class NodeStanding:
 
     store_id: str
     is_present: bool = True
+    is_expected: bool = False
     is_silent: bool = False
     is_draining: bool = False
     is_failing: bool = False
@@ -73,7 +76,7 @@ class NodeStanding:
     copied: Collection[int] = frozenset()
 
 
-_AWAY: Final = NodeStanding(store_id="", is_present=False)
+_AWAY: Final = NodeStanding(store_id="", is_present=False, is_silent=True)
 
 
 def next_assignment(
@@ -107,6 +110,7 @@ def next_assignment(
     draft.promote()
     draft.plan()
     draft.order_owners()
+    draft.stand_in()
     draft.begin(joining_count_max)
     changed = draft.record()
     if changed == record:
@@ -183,6 +187,11 @@ class _Draft:
             and standing.store_id == self.store_ids[index]
         )
 
+    def _is_expected(self, index: int) -> bool:
+        """Return whether that node may be back in a moment with what it has."""
+        standing = self.standings[index]
+        return standing.is_expected and standing.store_id == self.store_ids[index]
+
     def _has_lost(self, index: int) -> bool:
         """Return whether that node has nothing of what it was assigned."""
         standing = self.standings[index]
@@ -192,7 +201,10 @@ class _Draft:
 
     def drop_dead(self) -> None:
         """Take out the copies that cannot be relied upon, where there are others."""
-        reliable = [self._is_reliable(index) for index in range(len(self.node_ids))]
+        indexes = range(len(self.node_ids))
+        reliable = [self._is_reliable(index) for index in indexes]
+        kept = [reliable[index] or self._is_expected(index) for index in indexes]
+        not_lost = [not self._has_lost(index) for index in indexes]
         losers = {
             index
             for index, standing in enumerate(self.standings)
@@ -200,9 +212,8 @@ class _Draft:
         }
         if not all(reliable):
             for key_group, owners in enumerate(self.owners):
-                left = tuple(index for index in owners if reliable[index]) or tuple(
-                    index for index in owners if not self._has_lost(index)
-                )
+                sound = kept if any(reliable[index] for index in owners) else not_lost
+                left = tuple(index for index in owners if sound[index])
                 if left and left != owners:
                     self.owners[key_group] = left
                     self.has_dropped = True
@@ -214,7 +225,7 @@ class _Draft:
                 joining = self.joining[key_group]
                 if joining:
                     self.joining[key_group] = tuple(
-                        copy for copy in joining if reliable[copy.node_index]
+                        copy for copy in joining if kept[copy.node_index]
                     )
         owning = {index for owners in self.owners for index in owners}
         for index, standing in enumerate(self.standings):
@@ -307,7 +318,7 @@ class _Draft:
         Return the nodes that are to have the job, sorted.
 
         Those that have it go first, then others by name.  A node that is away, and has
-        the only copy of something, counts as long as it is in the plan.
+        the only copy of something or is expected, counts as long as it is in the plan.
         """
         copies = Counter(index for owners in self.owners for index in owners)
         planned = {index for nodes in self.wanted for index in nodes}
@@ -320,7 +331,7 @@ class _Draft:
                 continue
             if standing.is_present and not standing.is_failing:
                 rank = 0 if index in planned else 2 if copies[index] else 3
-            elif index in planned and copies[index]:
+            elif index in planned and (copies[index] or standing.is_expected):
                 rank = 1
             else:
                 continue
@@ -362,6 +373,22 @@ class _Draft:
                 *others,
                 *(index for index in surplus if index != primary),
             )
+
+    def stand_in(self) -> None:
+        """Have another copy be the primary where the one that is wanted is expected."""
+        indexes = range(len(self.node_ids))
+        expected = {index for index in indexes if self._is_expected(index)}
+        reliable = {index for index in indexes if self._is_reliable(index)}
+        is_other = False
+        for key_group, owners in enumerate(self.owners):
+            if owners[0] in expected and not reliable.isdisjoint(owners):
+                here = next(index for index in owners if index in reliable)
+                others = (index for index in owners if index != here)
+                self.owners[key_group] = (here, *others)
+                is_other = True
+        if is_other and not self.before.wanted:
+            # It has a plan from now on: to be as it was.
+            self.planned_count = copy_count(self.owners, self.wanted)
 
     def begin(self, joining_count_max: int) -> None:
         """Begin copies that are wanted, those first of which there are the fewest."""

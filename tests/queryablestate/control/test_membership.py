@@ -8,6 +8,7 @@ import pytest
 
 from election import Delete, Put
 from nameservice import DidNotHappenError
+from nameservice.clock import NS_PER_MS
 from queryablestate.control.commit_verification import verify_id_of
 from queryablestate.control.effects import (
     ControlEffect,
@@ -26,6 +27,7 @@ from queryablestate.control.events import (
 )
 from queryablestate.control.job.leader_paths import encode_record, node_path
 from queryablestate.control.limits import ControlLimits
+from queryablestate.control.membership import return_grace_ns
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
@@ -325,6 +327,32 @@ class TestPresence:
         assert plane.settle(TimePassed()) == []
         plane.now_ns = due_ns
         assert plane.settle(TimePassed()) == [ForgetNode(link=LINK_B, node_id="b")]
+
+    @pytest.mark.proves("S1")
+    def test_a_leader_that_was_paused_expects_nodes_for_longer(self) -> None:
+        """S1: a node that is back meanwhile has not been heard yet."""
+        plane = Plane()
+        plane.start_job()
+        plane.settle(LinkClosed(link=LINK_B))
+        due_ns = return_grace_ns(TIMEOUT_NS)
+        assert plane.core.next_deadline_ns() == due_ns
+        late_ns = TIMEOUT_NS // 2
+        plane.now_ns = due_ns + late_ns
+        plane.hear(LINK_A, heartbeat("a", 1))
+        nodes = plane.core._control.nodes
+        assert nodes.is_expected("b", APP)
+        plane.now_ns = plane.core.next_deadline_ns() or 0
+        assert plane.now_ns == due_ns + late_ns + TIMEOUT_NS // 5
+        plane.settle(TimePassed())
+        assert not nodes.is_expected("b", APP)
+
+    @pytest.mark.parametrize(
+        ("timeout_ms", "grace_ms"),
+        [(100, 100), (1_000, 500), (10_000, 2_000), (60_000, 12_000)],
+    )
+    def test_how_long_a_node_is_expected(self, timeout_ms: int, grace_ms: int) -> None:
+        """A fifth of the session timeout; long enough to connect again."""
+        assert return_grace_ns(timeout_ms * NS_PER_MS) == grace_ms * NS_PER_MS
 
     @pytest.mark.proves("Q4")
     def test_a_leader_that_is_a_little_late_was_not_paused(self) -> None:

@@ -25,8 +25,10 @@ from queryablestate.control.events import (
     WriterAsked,
 )
 from queryablestate.control.limits import ControlLimits
+from queryablestate.control.membership import return_grace_ns
 from queryablestate.wire.clients import BatchCommitted, TicketDrawn
 from queryablestate.wire.node_messages import (
+    ApplyEntries,
     AssignJob,
     CopySource,
     JobAssignment,
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
 LINK_C: Final = LinkId(3)
 LINKS: Final = {"a": LINK_A, "b": LINK_B, "c": LINK_C}
 GROUPS: Final = (0, 1, 2, 3)
+GRACE_NS: Final = return_grace_ns(TIMEOUT_NS)
 
 
 def rescale(
@@ -155,6 +158,18 @@ def parts(effects: Iterable[ControlEffect], link: LinkId) -> list[JobAssignment]
 def notes(effects: Iterable[ControlEffect]) -> list[NoteAssignment]:
     """Return what the log is told of assignments."""
     return [effect for effect in effects if isinstance(effect, NoteAssignment)]
+
+
+def lose(plane: Plane, link: LinkId) -> list[ControlEffect]:
+    """Close the connection of a node that is not back in time."""
+    effects = plane.settle(LinkClosed(link=link))
+    plane.now_ns += GRACE_NS
+    return [*effects, *plane.settle(TimePassed())]
+
+
+def answers(effects: Iterable[ControlEffect]) -> list[AnswerWriter]:
+    """Return what writers are answered."""
+    return [effect for effect in effects if isinstance(effect, AnswerWriter)]
 
 
 def start(node_ids: str, *, replica_count: int = 1) -> tuple[Plane, int]:
@@ -372,21 +387,21 @@ class TestReplicas:
         plane.ask(commit(epoch, 0))
         plane.hear(LINK_A, applied("a", 1))
         # The commit waits for a copy that is gone: it need not any more.
-        effects = plane.settle(LinkClosed(link=LINK_B))
+        effects = lose(plane, LINK_B)
         assert parts(effects, LINK_A)[-1].key_groups == GROUPS
         assert owners(plane) == ["a"] * 4
         # What it missed was not acknowledged before.
         plane, epoch = start("ab", replica_count=2)
         plane.ask(commit(epoch, 0))
         plane.hear(LINK_B, applied("b", 1))
-        effects = plane.settle(LinkClosed(link=LINK_A))
+        effects = lose(plane, LINK_A)
         assert told(BatchCommitted, effects).batch_id == 0
 
     @pytest.mark.proves("S4")
     def test_it_copies_when_it_is_back(self) -> None:
         """S4: the replica count restores itself."""
         plane, _ = start("ab", replica_count=2)
-        plane.settle(LinkClosed(link=LINK_B))
+        lose(plane, LINK_B)
         effects = plane.hear(LINK_B, node_register("b", positions={APP: 0}))
         (part,) = parts(effects, LINK_B)
         assert [group.key_group for group in part.joining] == list(GROUPS)
@@ -396,13 +411,37 @@ class TestReplicas:
         assert sorted((*part.key_groups, *part.copies)) == list(GROUPS)
         assert len(part.key_groups) == 2
 
+    @pytest.mark.proves("S1", "S4")
+    def test_a_connection_that_broke_for_a_moment(self) -> None:
+        """S1, S4: the node is sent what it missed, and copies nothing."""
+        plane, epoch = start("ab", replica_count=2)
+        plane.ask(commit(epoch, 0))
+        plane.hear(LINK_A, applied("a", 1))
+        effects = plane.settle(LinkClosed(link=LINK_B))
+        # The other copy is asked meanwhile.  What it missed is not acknowledged.
+        assert owners(plane) == ["ab"] * 4
+        assert not answers(effects)
+        plane.now_ns = GRACE_NS - 1
+        plane.settle(TimePassed())
+        assert owners(plane) == ["ab"] * 4
+        effects = plane.hear(LINK_C, node_register("b", positions={APP: 0}))
+        assert owners(plane) == ["ab", "ab", "ba", "ba"]
+        assert not any(part.joining for part in parts(effects, LINK_C))
+        (missed,) = [m for m in sent(effects, LINK_C) if isinstance(m, ApplyEntries)]
+        assert [entry.sequence for entry in missed.entries] == [1]
+        effects = plane.hear(LINK_C, applied("b", 1))
+        assert told(BatchCommitted, effects).batch_id == 0
+        plane.now_ns = 2 * GRACE_NS
+        plane.settle(TimePassed())
+        assert owners(plane) == ["ab", "ab", "ba", "ba"]
+
     @pytest.mark.proves("S4")
     def test_another_node_makes_up_for_it(self) -> None:
         """S4: also one that has had no part so far."""
         plane, _ = start("ab", replica_count=2)
         join(plane, "c")
         assert assignment(plane).node_ids == ("a", "b")
-        effects = plane.settle(LinkClosed(link=LINK_B))
+        effects = lose(plane, LINK_B)
         (part,) = parts(effects, LINK_C)
         assert len(part.joining) == 4
 
@@ -456,7 +495,7 @@ class TestReplicas:
         """S1: it is never asked for what it has not; nothing is lost (W7)."""
         plane, epoch = start("ab", replica_count=2)
         plane.decide(commit(epoch, 0))
-        plane.settle(LinkClosed(link=LINK_B))
+        lose(plane, LINK_B)
         effects = plane.hear(LINK_B, node_register("b", store_id="new"))
         told_b = sent(effects, LINK_B)
         assert isinstance(told_b[0], NodeRegistered)
@@ -561,12 +600,12 @@ class TestSettling:
     def test_nothing_is_changed_until_all_have_come(self) -> None:
         """S2: the last one makes it settle."""
         plane, _ = start("abc", replica_count=2)
-        plane.settle(LinkClosed(link=LINK_C))
+        lose(plane, LINK_C)
         plane.next_leader()
         for node_id in "abc":
-            assert not plane.core.takes_for_away(0)
+            assert not plane.core.takes_for_away(plane.now_ns)
             plane.hear(LINKS[node_id], node_register(node_id))
-        assert plane.core.takes_for_away(0)
+        assert plane.core.takes_for_away(plane.now_ns)
         assert assignment(plane).wanted
 
 
@@ -576,26 +615,29 @@ class TestStore:
     def test_a_write_that_did_not_happen_is_tried_again(self) -> None:
         """After a pause; none is told anything before."""
         plane, _ = start("ab", replica_count=2)
-        _, write = plane.step(LinkClosed(link=LINK_B))
+        plane.settle(LinkClosed(link=LINK_B))
+        plane.now_ns = GRACE_NS
+        (write,) = plane.step(TimePassed())
         assert isinstance(write, WriteStore)
         failed = StoreFailed(error=DidNotHappenError("no"), is_certain=True)
         assert plane.step(failed) == ()
-        assert owners(plane) == ["ab", "ab", "ba", "ba"]
-        assert plane.core.next_deadline_ns() == SECOND // 2
+        assert owners(plane) == ["ab"] * 4
+        assert plane.core.next_deadline_ns() == GRACE_NS + SECOND // 2
         assert plane.step(TimePassed()) == ()
-        plane.now_ns = SECOND // 2
+        plane.now_ns = GRACE_NS + SECOND // 2
         plane.settle(TimePassed())
         assert owners(plane) == ["a"] * 4
 
     def test_what_happens_during_a_write_is_looked_at_after_it(self) -> None:
         """A node that dies meanwhile is not left in."""
         plane, _ = start("abc", replica_count=2)
-        _, write = plane.step(LinkClosed(link=LINK_B))
+        plane.settle(LinkClosed(link=LINK_B))
+        plane.now_ns = GRACE_NS
+        (write,) = plane.step(TimePassed())
         assert isinstance(write, WriteStore)
-        assert not any(
-            isinstance(effect, WriteStore)
-            for effect in plane.step(LinkClosed(link=LINK_C))
-        )
+        assert plane.step(LinkClosed(link=LINK_C))[1:] == ()
+        plane.now_ns = 2 * GRACE_NS
+        assert plane.step(TimePassed()) == ()
         plane.write(write)
         plane.settle_rest(plane.step(StoreWritten()))
         # Only the last one has some of it, and is to be copied from when it is back.

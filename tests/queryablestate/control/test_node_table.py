@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from queryablestate.control.node_table import NodeTable, PresentNode
+from queryablestate.control.events import LinkId
+from queryablestate.control.node_table import JobFailure, NodeTable, PresentNode
 from queryablestate.wire.records import NodeRecord
 from tests.queryablestate.control_plane import APP, LINK_A, LINK_B, node_register
 
@@ -54,6 +55,39 @@ def test_the_silent_are_found() -> None:
     assert table.silent_since(4) == []
     assert table.silent_since(5) == [b]
     assert table.silent_since(6) == [a, b]
+
+
+@pytest.mark.proves("S1")
+def test_who_is_expected_back() -> None:
+    """S1: until then, with the jobs that it could go on with, or until it is back."""
+    table = NodeTable([])
+    for node_id in "abc":
+        link = LinkId(ord(node_id))
+        table.register(node_register(node_id), link=link, now_ns=0)
+    a, b, c = table
+    a.failing[APP] = JobFailure(told_at_ns=0, reason="no room")
+    a.lost_jobs.add("lost")
+    for node, until_ns in ((a, 7), (b, 5), (c, 5)):
+        table.expect(node, until_ns=until_ns)
+    assert list(table) == []
+    assert table.is_expected("b", APP)
+    assert [table.is_expected("a", job) for job in (APP, "lost", "other")] == [
+        False,
+        False,
+        True,
+    ]
+    assert not table.is_expected("d", APP)
+    assert table.expected_until_ns() == 5
+    table.forgive_expected(10)
+    assert not table.give_up_expected(now_ns=14)
+    table.register(node_register("c"), link=LINK_A, now_ns=14)
+    assert not table.is_expected("c", APP)
+    assert table.give_up_expected(now_ns=15)
+    assert not table.is_expected("b", APP)
+    assert table.expected_until_ns() == 17
+    table.record(NodeRecord(node_id="a", store_id="disk"))
+    table.forget("a")
+    assert table.expected_until_ns() is None
 
 
 @pytest.mark.proves("O6")

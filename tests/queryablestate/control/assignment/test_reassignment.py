@@ -356,6 +356,94 @@ class TestReplicas:
         assert cluster.record.node_ids == ("a", "b")
 
 
+def expected(node_id: str, **facts: object) -> NodeStanding:
+    """Return a node whose connection has just closed."""
+    return standing(
+        node_id, is_present=False, is_expected=True, is_silent=True, **facts
+    )
+
+
+class TestExpected:
+    """A node that is away, and may be back in a moment (S1, S4)."""
+
+    @pytest.mark.proves("S1", "S4")
+    def test_its_copies_stay_in_sync(self) -> None:
+        """S4: others are asked; S1: it has what it had when it is back."""
+        record = replace(first("ab", replica_count=2), planned_count=3)
+        cluster = Cluster(record, ready("abc"))
+        cluster.nodes["a"] = expected("a")
+        assert cluster.step()
+        assert cluster.record.owners == ((1, 0),) * 4
+        assert cluster.record.wanted == record.owners
+        assert (cluster.record.joining, cluster.record.planned_count) == ((), 0)
+        assert not cluster.step()
+        cluster.nodes["a"] = standing("a")
+        cluster.settle()
+        assert (cluster.record.owners, cluster.record.wanted) == (record.owners, ())
+        assert cluster.made_count == 0
+
+    @pytest.mark.proves("S1")
+    def test_they_go_when_it_is_not_expected_any_more(self) -> None:
+        """S1: or when it is back without them, or cannot go on."""
+        for back in (
+            standing("a", is_present=False),
+            standing("a", store_id="another", has_begun=False),
+            standing("a", is_failing=True),
+            standing("a", is_lost=True),
+            expected("a", store_id="another"),
+        ):
+            cluster = Cluster(first("ab", replica_count=2), ready("ab"))
+            cluster.nodes["a"] = expected("a")
+            cluster.settle()
+            cluster.nodes["a"] = back
+            assert cluster.step(), back
+            assert held_by(cluster.record, "a") == (), back
+            assert held_by(cluster.record, "b") == (0, 1, 2, 3)
+
+    @pytest.mark.proves("S1")
+    def test_it_has_what_another_one_has_lost(self) -> None:
+        """S1: it is the only one that has it."""
+        cluster = Cluster(first("ab", replica_count=2), ready("ab"))
+        cluster.nodes["a"] = standing("a", is_lost=True)
+        cluster.nodes["b"] = expected("b")
+        assert cluster.step()
+        assert held_by(cluster.record, "b") == (0, 1, 2, 3)
+        assert held_by(cluster.record, "a") == ()
+
+    def test_what_it_copies_it_goes_on_to_copy(self) -> None:
+        """Its place in the plan is kept though it has nothing yet."""
+        cluster = Cluster(first("a"), ready("abc"))
+        cluster.step(node_count=2)
+        begun = cluster.record
+        assert begun.node_ids == ("a", "b")
+        cluster.nodes["b"] = expected("b")
+        assert not cluster.step()
+        cluster.nodes["b"] = standing("b")
+        cluster.settle()
+        assert cluster.record.node_ids == ("a", "b")
+        assert cluster.made_count == begun.planned_count
+
+    @pytest.mark.proves("S4")
+    def test_nothing_is_given_up_for_it(self) -> None:
+        """S4: it may not be back."""
+        cluster = Cluster(first("ab", replica_count=2), ready("ab"))
+        cluster.nodes = {
+            "a": expected("a"),
+            "b": standing("b", is_draining=True),
+        }
+        cluster.settle()
+        assert held_by(cluster.record, "b") == (0, 1, 2, 3)
+        assert cluster.record.owners[0] == (1, 0)
+
+    def test_the_most_key_groups(self) -> None:
+        """32,768 key groups have another primary in one write, and quickly."""
+        record = first("ab", groups=32_768, replica_count=2)
+        cluster = Cluster(record, ready("ab"))
+        cluster.nodes["a"] = expected("a")
+        assert cluster.settle() == 1
+        assert {owners[0] for owners in cluster.record.owners} == {1}
+
+
 class TestOnlyCopies:
     """What is nowhere else (S1, W7)."""
 
@@ -519,7 +607,7 @@ class TestDraining:
 def random_event(random: Random, cluster: Cluster, node_ids: list[str]) -> None:
     """Have something happen to the nodes, or have an operator ask for something."""
     node_id = random.choice(node_ids)
-    kind = random.randrange(7)
+    kind = random.randrange(8)
     if kind == 0:
         cluster.nodes[node_id] = standing(node_id)
     elif kind == 1:
@@ -531,6 +619,10 @@ def random_event(random: Random, cluster: Cluster, node_ids: list[str]) -> None:
             node_id, is_failing=random.random() < 0.5, is_lost=random.random() < 0.5
         )
     elif kind == 4:
+        cluster.nodes[node_id] = expected(
+            node_id, store_id=cluster.nodes[node_id].store_id
+        )
+    elif kind == 5:
         number = random.randrange(3)
         cluster.nodes[node_id] = standing(node_id, store_id=f"{node_id}-{number}")
     else:
