@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.state_simulation.driver import Query
+    from tests.state_simulation.node import Node
     from tests.state_simulation.world import World
 
 
@@ -25,6 +26,7 @@ __all__ = ["Faults"]
 _SESSION: Final = b"session"
 _STALL_NS_MAX: Final = SESSION_TIMEOUT_NS // 2
 _SETTLED_NS: Final = 4 * SESSION_TIMEOUT_NS
+_DEAF_NS_MAX: Final = SESSION_TIMEOUT_NS
 _NEEDS_ALL: Final = (
     "kill node",
     "lose disk",
@@ -133,10 +135,24 @@ class Faults:
         if world.network.is_calm:
             return
         node = self._cuts.choice(world.hosts).node
-        if node is not None and world.is_whole() and node.cut_off():
-            world.counts["fault: node cut off"] += 1
-            world.trace("world", f"fault: {node.node_id} is cut off")
+        if node is not None and world.is_whole():
+            if self._cuts.random() < 0.5:
+                self._deafen(node)
+            elif node.cut_off():
+                world.counts["fault: node cut off"] += 1
+                world.trace("world", f"fault: {node.node_id} is cut off")
         self._cut_off_later()
+
+    def _deafen(self, node: Node) -> None:
+        """Have others take over from a node, which does not hear of it for long."""
+        world, duration_ns = self._world, self._cuts.randrange(_DEAF_NS_MAX)
+        if node.is_leaving or not node.deafen(duration_ns):
+            return
+        world.counts["fault: node deafened"] += 1
+        world.trace("world", f"fault: {node.node_id} is deaf for {duration_ns} ns")
+        world.drain(node.node_id)
+        undo = partial(world.drain, node.node_id, is_undone=True)
+        world.timeline.after(2 * duration_ns + 1, undo)
 
     def _take_over_later(self) -> None:
         delay_ns = self._takeovers.randrange(20 * MS, 300 * MS)

@@ -23,7 +23,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.node.core.core",
         before="if served.assignment_version != question.assignment_version:",
         after="if served.assignment_version > question.assignment_version:",
-        seed=4,
+        seed=16,
     ),
     Mutation(
         name="copy-complete-before-replay",
@@ -72,7 +72,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store.copies",
         before="lost = union(state.lost, intersection(copied.lost, groups))",
         after="lost = state.lost",
-        seed=92,
+        seed=189,
     ),
     Mutation(
         name="rows-given-away-kept",
@@ -111,6 +111,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.chains",
         before="applied = -1 if node is None else",
         after="applied = sequence if node is None else",
+        seed=4,
     ),
     Mutation(
         name="unsettled-leader-moves",
@@ -149,7 +150,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.commit_rows",
         before=".union(*(stage.given_up for stage in stages))",
         after="",
-        seed=174,
+        seed=179,
     ),
     Mutation(
         name="collected-rows-repeated",

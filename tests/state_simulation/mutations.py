@@ -71,7 +71,7 @@ MUTATIONS: Final = (
         module="queryablestate.node.reads",
         before="if found.view.lost:",
         after="if found.view is None:",
-        seed=92,
+        seed=127,
     ),
     Mutation(
         name="older-run-bound",

@@ -170,6 +170,11 @@ class Connection:
         for lane in (self._up, self._down):
             lane.last_ns = max(lane.last_ns, self._timeline.now_ns + duration_ns)
 
+    def hold_down(self, duration_ns: int) -> None:
+        """Carry nothing to the node for a while; lose nothing."""
+        lane = self._down
+        lane.last_ns = max(lane.last_ns, self._timeline.now_ns + duration_ns)
+
     def sever(self) -> int:
         """
         Break it; of what is under way, each end gets the first part at the most.

@@ -318,6 +318,13 @@ class Node:
         self._stalled_until_ns = self._now_ns + duration_ns
         return True
 
+    def deafen(self, duration_ns: int) -> bool:
+        """Hear nothing of the proxy for a while, and answer clients meanwhile."""
+        if self._connection is None:
+            return False
+        self._connection.hold_down(duration_ns)
+        return True
+
     def isolate(self) -> None:
         """Lose the connection, whatever is under way in it."""
         if self._connection is not None:

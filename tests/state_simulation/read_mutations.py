@@ -16,7 +16,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.floors",
         before="        if seen < floor:\n",
         after="        if seen[0] < floor[0]:\n",
-        seed=59,
+        seed=64,
     ),
     Mutation(
         name="client-goes-back-by-a-generation",
@@ -24,7 +24,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.floors",
         before="        if seen < floor:\n",
         after="        if seen[0] == floor[0] and seen < floor:\n",
-        seed=30_005,
+        seed=30_012,
     ),
     Mutation(
         name="pages-may-go-back",
@@ -32,7 +32,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.page_reads",
         before="        if floor is not None:\n            if told",
         after="        if floor is not None and read is None:\n            if told",
-        seed=97,
+        seed=101,
     ),
     Mutation(
         name="copies-not-awaited",
@@ -43,7 +43,7 @@ READ_MUTATIONS: Final = (
         "    owners = {owners[0] for owners in job.assignment.owners}\n"
         "    for node_id in (job.assignment.node_ids[index] for index in owners):\n"
         "        node = control",
-        seed=73,
+        seed=104,
     ),
     Mutation(
         name="batch-of-any-generation",
@@ -51,7 +51,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.floors",
         before="return None if generation == PRESENT else generation, batch_id",
         after="return None, batch_id",
-        seed=218,
+        seed=308,
     ),
     Mutation(
         name="decided-when-asked",
@@ -118,7 +118,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.control.direct_readers",
         before="            if now_ns < one.until_ns\n",
         after="            if now_ns < one.until_ns < 0\n",
-        seed=20_004,
+        seed=20_037,
     ),
     Mutation(
         name="drop-not-awaited",
@@ -142,6 +142,6 @@ READ_MUTATIONS: Final = (
         module="queryablestate.node.core.core",
         before="        if now_ns >= registration.direct_until_ns:\n",
         after="        if now_ns >= registration.lease_until_ns:\n",
-        seed=30_023,
+        seed=30_039,
     ),
 )

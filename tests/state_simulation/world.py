@@ -321,9 +321,10 @@ class World:
             staying[0].stop()
             staying[0].start()
         for host in staying[: 1 if self.rng.random() < 0.5 else None]:
-            self._undo_drain(host.node_id)
+            self.drain(host.node_id, is_undone=True)
 
-    def _undo_drain(self, node_id: str) -> None:
+    def drain(self, node_id: str, *, is_undone: bool = False) -> None:
+        """Have a node emptied, or have it take part again."""
         Call(
             self,
             self.network.new_link(),
@@ -331,7 +332,7 @@ class World:
                 request_id=request_id,
                 session=b"session",
                 node_id=node_id,
-                is_undone=True,
+                is_undone=is_undone,
             ),
             lambda _: None,
             timeout_ns=COMMIT_TIMEOUT_NS,
