@@ -121,13 +121,12 @@ def lagging_nodes(control: ControlState, job: Job, sequence: int) -> Sequence[st
 
     Copies that are being made are not waited for: they are not asked.
     """
-    lagging = []
-    for node_id in job.holder_ids():
-        node = control.nodes.present(node_id)
-        applied = -1 if node is None else node.sequences.get(job.record.job_id, -1)
-        if applied < sequence:
-            lagging.append(node_id)
-    return lagging
+    job_id, nodes = job.record.job_id, control.nodes
+    return [
+        node_id
+        for node_id in job.holder_ids()
+        if nodes.applied(node_id, job_id) < sequence
+    ]
 
 
 def prunable_entries(control: ControlState, job: Job) -> Sequence[int]:

@@ -8,10 +8,11 @@ that it is registered and what it answers for; what it has missed of each job; a
 it is to verify.  It is present as long as that connection lasts and it is heard from.
 
 **A connection that breaks** may be all that is broken.  So its node is expected back
-for a moment.  Others are asked at once, but its copies stay in sync: what is committed
-meanwhile is acknowledged when the node is back and has applied it, or when it is not
+for a moment.  Others are asked at once, but its copies stay in sync: a commit waits
+until the node is back and has verified and applied the batch, or until it is not
 expected any more and its copies are taken out (rule S1).  A node that is back in time
-is sent what it missed, where it would have to copy all of its rows otherwise.
+is sent what it missed, where it would have to copy all of its rows otherwise; it is
+asked again when it has applied that.
 
 **What a node has a part in.**  Of a job it answers for some key groups, has in-sync
 copies of others, and copies others still.  It is told all of that at once, with where
@@ -90,8 +91,8 @@ def return_grace_ns(session_timeout_ns: int) -> int:
     """
     Return how long a node is expected back whose connection has closed.
 
-    That is about the direct lease, and no longer: where clients have tickets, a commit
-    that a node misses is held back for so long in any case (rule D5).
+    That is as long as the direct lease: where clients have tickets, a commit that a
+    node misses is held back for about as long in any case (rule D5).
     """
     return min(
         session_timeout_ns, max(session_timeout_ns // _GRACE_SHARE, _GRACE_NS_MIN)
@@ -119,7 +120,7 @@ class Membership:
         silent_at_ns = None
         if heard_at_ns is not None:
             silent_at_ns = heard_at_ns + self._control.session_timeout_ns
-        return earliest([silent_at_ns, nodes.expected_until_ns()])
+        return earliest([silent_at_ns, nodes.expected_until_ns(self._coming_ids())])
 
     # -- what happens --------------------------------------------------------------
 
@@ -165,7 +166,9 @@ class Membership:
         node = self._control.nodes.at(link)
         if node is None:
             return []
-        until_ns = now_ns + return_grace_ns(self._control.session_timeout_ns)
+        timeout_ns = self._control.session_timeout_ns
+        until_ns = now_ns + return_grace_ns(timeout_ns)
+        until_ns = min(until_ns, node.heard_at_ns + timeout_ns)
         return [self._forget(node, expected_until_ns=until_ns)]
 
     def expire(self, *, now_ns: int) -> list[ControlEffect]:
@@ -184,15 +187,22 @@ class Membership:
             for node in self._control.nodes:
                 forgiven_ns = node.heard_at_ns + late_ns + tolerated_ns
                 node.heard_at_ns = min(now_ns, forgiven_ns)
-            self._control.nodes.forgive_expected(late_ns + tolerated_ns)
+            until_ns_max = now_ns + return_grace_ns(timeout_ns)
+            self._control.nodes.forgive_expected(
+                late_ns + tolerated_ns, until_ns_max=until_ns_max
+            )
         effects: list[ControlEffect] = [
             self._forget(node)
             for node in self._control.nodes.silent_since(now_ns - timeout_ns)
         ]
-        if self._control.nodes.give_up_expected(now_ns=now_ns):
+        if self._control.nodes.give_up_expected(self._coming_ids(), now_ns=now_ns):
             self._control.touch()
         self._due_ns = self.next_deadline_ns()
         return effects
+
+    def _coming_ids(self) -> set[str]:
+        """Return who has asked to be taken in, and waits for its turn."""
+        return {message.node_id for message in self._registering.values()}
 
     # -- registering ---------------------------------------------------------------
 
@@ -296,10 +306,12 @@ class Membership:
             if is_foreign or not is_same:
                 effects.append(self._forget(earlier))
         if is_foreign:
+            control.nodes.give_up(message.node_id)
             # It learns whose rows are wanted here, and comes again with those.
             return [*effects, self._taken(link, (), record)]
         heard = without(message, record.forgotten)
         node = control.nodes.register(heard, link=link, now_ns=now_ns)
+        self._note_missed(node)
         # What it has more of than is known here stays as it is.
         untouched = kept.ahead_of(node.node_id)
         jobs = [
@@ -319,6 +331,15 @@ class Membership:
             effects += tell_address(control, job, node)
             control.routes.locate(job)
         return [*effects, NodeCame()]
+
+    def _note_missed(self, node: PresentNode) -> None:
+        """Note how far a node that is back in time has to go to be where others are."""
+        if node.expected_until_ns is None:
+            return
+        for job in self._control.jobs_of(node.node_id):
+            job_id, head = job.record.job_id, job.record.sequence
+            if node.sequences.get(job_id, -1) < head:
+                node.missed[job_id] = head
 
     def _taken(
         self, link: LinkId, jobs: tuple[JobAssignment, ...], record: NodeRecord
@@ -363,6 +384,10 @@ class Membership:
         if message.failure is not None:
             failure = JobFailure(told_at_ns=now_ns, reason=message.failure)
             node.failing[message.job_id] = failure
+        missed = node.missed.get(message.job_id)
+        if missed is not None and missed <= message.sequence:
+            del node.missed[message.job_id]
+            self._control.touch(message.job_id)
         node.sequences[message.job_id] = message.sequence
         node.lost[message.job_id] = message.lost_state_numbers
         return [] if message.failure is None else self._probe(job, node)

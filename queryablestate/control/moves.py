@@ -273,7 +273,7 @@ class Moves:
                 standings[node_id] = NodeStanding(
                     store_id=nodes.store_id_of(node_id) or "",
                     is_present=False,
-                    is_expected=nodes.is_expected(node_id, job_id),
+                    is_expected=nodes.is_expected_with(node_id, job_id),
                     is_silent=True,
                     is_draining=is_draining,
                 )
@@ -289,6 +289,7 @@ class Moves:
                 is_draining=is_draining,
                 is_failing=job_id in node.failing,
                 is_lost=job_id in node.lost_jobs,
+                is_behind=job_id in node.missed,
                 has_begun=job_id in node.sequences,
                 copied=report.key_groups
                 if report is not None and is_present_report

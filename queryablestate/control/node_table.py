@@ -92,6 +92,9 @@ class PresentNode:
             for nothing where there are others.
         copies: What it says of its copying, by job.
         emptied_reason: Why it was told last that it may end, or None.
+        missed: By job the last entry that it had missed when it was back in time, as
+            long as it has not applied that.
+        expected_until_ns: How long it was expected then.
     """
 
     node_id: str
@@ -109,10 +112,13 @@ class PresentNode:
     lost_jobs: set[str] = field(factory=set)
     copies: dict[str, CopyReport] = field(factory=dict)
     emptied_reason: str | None = None
+    missed: dict[str, int] = field(factory=dict)
+    expected_until_ns: int | None = None
 
     def forget_job(self, job_id: str) -> None:
         """Know nothing any more of what it says of a job."""
-        for known in (self.sequences, self.lost, self.failing, self.copies):
+        every = (self.sequences, self.lost, self.failing, self.copies, self.missed)
+        for known in every:
             known.pop(job_id, None)
         self.lost_jobs.discard(job_id)
 
@@ -265,7 +271,9 @@ class NodeTable:
         self._registration_ids[node.node_id] = node.registration_id
         self._present[node.node_id] = node
         self._by_link[link] = node
-        self._expected.pop(node.node_id, None)
+        expected = self._expected.pop(node.node_id, None)
+        if expected is not None and expected.node.store_id == node.store_id:
+            node.expected_until_ns = expected.until_ns
         self._awaited.discard(node.node_id)
         return node
 
@@ -275,13 +283,24 @@ class NodeTable:
         del self._by_link[node.link]
 
     def expect(self, node: PresentNode, *, until_ns: int) -> None:
-        """Take *node*, which is present, for away, and expect it to be back."""
+        """
+        Take *node*, which is present, for away, and expect it to be back.
+
+        One that has not caught up since it was away last is expected no longer than it
+        was then: it may come and go, and commits wait for it.
+        """
         self.remove(node)
+        if node.missed and node.expected_until_ns is not None:
+            until_ns = min(until_ns, node.expected_until_ns)
         self._expected[node.node_id] = _Expected(node, until_ns)
 
-    def is_expected(self, node_id: str, job_id: str) -> bool:
+    def is_expected(self, node_id: str) -> bool:
+        """Return whether a node is away, and may be back in a moment."""
+        return node_id in self._expected
+
+    def is_expected_with(self, node_id: str, job_id: str) -> bool:
         """
-        Return whether a node is expected back with what it had of a job.
+        Return whether a node is expected with what it had of a job.
 
         One that could not go on with the job, or had lost its rows, had nothing.
         """
@@ -292,21 +311,49 @@ class NodeTable:
             and job_id not in expected.node.lost_jobs
         )
 
-    def expected_until_ns(self) -> int | None:
-        """Return when the first of those that are expected is not any more, or None."""
-        return min((one.until_ns for one in self._expected.values()), default=None)
+    def applied(self, node_id: str, job_id: str) -> int:
+        """
+        Return the last entry of a job that a node has applied, as far as is known.
 
-    def give_up_expected(self, *, now_ns: int) -> bool:
+        Returns:
+            Its sequence; -1 if the node is away and not expected, or has not said so.
+        """
+        node = self._present.get(node_id)
+        if node is None and node_id in self._expected:
+            node = self._expected[node_id].node
+        return -1 if node is None else node.sequences.get(job_id, -1)
+
+    def expected_until_ns(self, coming: Collection[str]) -> int | None:
+        """
+        Return when the first of those that are expected is not any more, or None.
+
+        Args:
+            coming: Nodes that are about to be taken in: they are in time.
+        """
+        expected = self._expected.items()
+        times = [one.until_ns for node_id, one in expected if node_id not in coming]
+        return min(times, default=None)
+
+    def give_up_expected(self, coming: Collection[str], *, now_ns: int) -> bool:
         """Expect no more who should be back by now; return whether there is one."""
-        late = [name for name, one in self._expected.items() if one.until_ns <= now_ns]
+        late = [
+            node_id
+            for node_id, one in self._expected.items()
+            if one.until_ns <= now_ns and node_id not in coming
+        ]
         for node_id in late:
             del self._expected[node_id]
         return bool(late)
 
-    def forgive_expected(self, late_ns: int) -> None:
-        """Expect nodes for that much longer."""
+    def forgive_expected(self, late_ns: int, *, until_ns_max: int) -> None:
+        """Expect nodes for that much longer, but not for longer than until then."""
         for node_id, one in self._expected.items():
-            self._expected[node_id] = evolve(one, until_ns=one.until_ns + late_ns)
+            until_ns = max(one.until_ns, min(one.until_ns + late_ns, until_ns_max))
+            self._expected[node_id] = evolve(one, until_ns=until_ns)
+
+    def give_up(self, node_id: str) -> None:
+        """Do not expect that node any more."""
+        self._expected.pop(node_id, None)
 
     def failing(self) -> Sequence[PresentNode]:
         """Return the present nodes that cannot go on with some job, by name."""

@@ -17,12 +17,15 @@ from queryablestate.control.effects import (
 )
 from queryablestate.control.events import (
     ControlEvent,
+    LinkClosed,
     LinkId,
     NodeSpoke,
     StoreWritten,
+    TimePassed,
     WriterAsked,
 )
 from queryablestate.control.large_writes import COMMIT_LIMITS, CommitLimits
+from queryablestate.control.membership import return_grace_ns
 from queryablestate.control.stored_control import stored_control
 from queryablestate.control.tally import Tally
 from queryablestate.control.view import ControlView
@@ -76,6 +79,7 @@ __all__ = [
     "CONTROL_ID",
     "DRIVER",
     "EPOCH",
+    "GRACE_NS",
     "LINK_A",
     "LINK_B",
     "LIST",
@@ -111,6 +115,7 @@ EPOCH: Final = 7
 CONTROL_ID: Final = "control"
 SECOND: Final = 1_000_000_000
 TIMEOUT_NS: Final = 10 * SECOND
+GRACE_NS: Final = return_grace_ns(TIMEOUT_NS)
 WALL_US: Final = 1_700_000_000_000_000
 SESSION: Final = b"session"
 APP: Final = "flights"
@@ -405,6 +410,12 @@ class Plane:
     def hear(self, link: LinkId, message: FromNode) -> list[ControlEffect]:
         """Have a node speak."""
         return self.settle(NodeSpoke(link=link, message=message))
+
+    def lose(self, link: LinkId) -> list[ControlEffect]:
+        """Close the connection of a node that is not back in time."""
+        effects = self.settle(LinkClosed(link=link))
+        self.now_ns += GRACE_NS
+        return [*effects, *self.settle(TimePassed())]
 
     def start_nodes(self) -> None:
         """Register the nodes ``a`` and ``b``."""

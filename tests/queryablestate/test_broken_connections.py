@@ -6,12 +6,13 @@ import itertools
 import os
 import socket
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from haservices import HAConfig, open_ha_services
-from queryablestate import QueryableStateClient, StateNode, StateOperations
+from queryablestate import QueryableStateClient, StateOperations
 from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
@@ -37,12 +38,11 @@ _numbers = itertools.count(1)
 
 def connections_to(port: int) -> Iterator[tuple[int, socket.socket]]:
     """Yield the file descriptors of this process that are connected to *port*."""
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            connection = socket.socket(fileno=os.dup(int(name)))
-            with connection:
-                if connection.getpeername()[1:2] == (port,):
-                    yield int(name), connection
+    for path in list(Path("/proc/self/fd").iterdir()):
+        number = int(path.name)
+        with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
+            if connection.getpeername()[1:2] == (port,):
+                yield number, connection
 
 
 def break_connections(port: int, spared: Iterable[int]) -> int:
@@ -65,6 +65,11 @@ def copied_counts(cluster: LocalStateCluster) -> list[int | str | float]:
 def config() -> HAConfig:
     """Return how to open a name service of this test's own, in this process."""
     return HAConfig(url=f"embedded:broken-{next(_numbers)}")
+
+
+def rows(delay: int) -> dict[str, dict[str, int]]:
+    """Return what is read of all aircraft."""
+    return {name: {"delay": delay} for name in NAMES}
 
 
 def write(publisher: Publisher, delay: int) -> None:
@@ -98,14 +103,16 @@ def test_who_is_back_in_a_moment_copies_nothing(config: HAConfig, which: str) ->
         broken = break_connections(port, others if which == "one node" else ())
         assert broken >= (1 if which == "one node" else 3)
         write(publisher, 2)
-        assert client.get_many(*STATE, NAMES) == dict.fromkeys(NAMES, {"delay": 2})
+        assert client.get_many(*STATE, NAMES) == rows(2)
         wait_until(lambda: all(node.is_registered for node in cluster.nodes))
         wait_until(
-            lambda: operations.rescalings("flights")[0].key_group_counts
-            == before.key_group_counts
+            lambda: (
+                operations.rescalings("flights")[0].key_group_counts
+                == before.key_group_counts
+            )
         )
         write(publisher, 3)
-        assert client.get_many(*STATE, NAMES) == dict.fromkeys(NAMES, {"delay": 3})
+        assert client.get_many(*STATE, NAMES) == rows(3)
         (after,) = operations.rescalings("flights")
         assert after.copy_counts == before.copy_counts
         assert after.missing_count == after.left_count == 0

@@ -108,9 +108,9 @@ MOVE_MUTATIONS: Final = (
     Mutation(
         name="missed-by-who-is-expected",
         rule="S1: what a node missed is not acknowledged while its copies are in sync",
-        module="queryablestate.control.chains",
-        before="applied = -1 if node is None else",
-        after="applied = sequence if node is None else",
+        module="queryablestate.control.node_table",
+        before="return -1 if node is None else",
+        after="return 1_000_000 if node is None else",
         seed=4,
     ),
     Mutation(

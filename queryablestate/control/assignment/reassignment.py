@@ -10,14 +10,15 @@ of it at once:
     or that reports a failure: but only those of which there is another one that can be
     relied upon.  Lost rows also go where the other one is of a node that is away or
     reports a failure: it has what no other node has.  A copy that is being made goes in
-    any case.  All copies of a node that is away and expected back stay for now.
+    any case.  All copies of a node that is away and expected stay: it had them.
 2.  *Finished copies are in sync.*
 3.  *The plan is made anew*, if the nodes that are to have the job are others now, or
     some are missing.
-4.  *Surplus copies go*, where all that are wanted are in sync, and the node of one of
-    them at least was heard from lately: the others may be gone, which is only known
-    when their sessions are over (rule S4).
-5.  *The primary is one that is here*, as long as the one that is wanted is expected.
+4.  *Surplus copies go*, where all that are wanted are in sync, none of their nodes is
+    expected, and one of them at least was heard from lately: the others may be gone,
+    which is only known when their sessions are over (rule S4).
+5.  *The primary is one that is here*, as long as the one that is wanted is expected,
+    or is back and has yet to apply what it missed.
 6.  *Copies begin*, a limited number for each node at once.
 7.  *Nodes without a part are left out.*
 
@@ -61,6 +62,8 @@ class NodeStanding:
         is_draining: Whether it is to be emptied.
         is_failing: Whether it has said that it cannot go on.
         is_lost: Whether it has lost its rows of the job since it was assigned.
+        is_behind: Whether it was expected and is back, and has yet to apply what it
+            missed.
         has_begun: Whether it has said how far it is with the job.
         copied: The key groups that it has copied for the present assignment.
     """
@@ -72,6 +75,7 @@ class NodeStanding:
     is_draining: bool = False
     is_failing: bool = False
     is_lost: bool = False
+    is_behind: bool = False
     has_begun: bool = True
     copied: Collection[int] = frozenset()
 
@@ -331,7 +335,7 @@ class _Draft:
                 continue
             if standing.is_present and not standing.is_failing:
                 rank = 0 if index in planned else 2 if copies[index] else 3
-            elif index in planned and (copies[index] or standing.is_expected):
+            elif index in planned and (copies[index] or self._is_expected(index)):
                 rank = 1
             else:
                 continue
@@ -362,7 +366,8 @@ class _Draft:
             if len(in_sync) == len(wanted):
                 is_surplus = len(wanted) < len(owners)
                 are_silent = all(self.standings[index].is_silent for index in wanted)
-                if not (is_surplus and are_silent):
+                is_early = are_silent or any(map(self._is_expected, wanted))
+                if not (is_surplus and is_early):
                     self.owners[key_group] = wanted
                 continue
             primary = wanted[0] if wanted[0] in owners else owners[0]
@@ -375,17 +380,29 @@ class _Draft:
             )
 
     def stand_in(self) -> None:
-        """Have another copy be the primary where the one that is wanted is expected."""
-        indexes = range(len(self.node_ids))
-        expected = {index for index in indexes if self._is_expected(index)}
-        reliable = {index for index in indexes if self._is_reliable(index)}
+        """Have another copy be the primary where the one that is wanted cannot be."""
+        ranks = [
+            0
+            if self._is_reliable(index) and not standing.is_behind
+            # What is here is asked before what is not, though it takes a moment.
+            else 1
+            if self._is_reliable(index)
+            else 2
+            for index, standing in enumerate(self.standings)
+        ]
+        unable = {
+            index
+            for index, standing in enumerate(self.standings)
+            if standing.is_behind or self._is_expected(index)
+        }
         is_other = False
         for key_group, owners in enumerate(self.owners):
-            if owners[0] in expected and not reliable.isdisjoint(owners):
-                here = next(index for index in owners if index in reliable)
-                others = (index for index in owners if index != here)
-                self.owners[key_group] = (here, *others)
-                is_other = True
+            if owners[0] in unable:
+                first = min(owners, key=ranks.__getitem__)
+                if ranks[first] < ranks[owners[0]]:
+                    others = (index for index in owners if index != first)
+                    self.owners[key_group] = (first, *others)
+                    is_other = True
         if is_other and not self.before.wanted:
             # It has a plan from now on: to be as it was.
             self.planned_count = copy_count(self.owners, self.wanted)

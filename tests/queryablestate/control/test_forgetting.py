@@ -23,6 +23,7 @@ from queryablestate.wire.records import ForgottenJob
 from tests.queryablestate.control.test_kept_jobs import kept
 from tests.queryablestate.control_plane import (
     APP,
+    GRACE_NS,
     LINK_A,
     LINK_B,
     SESSION,
@@ -184,6 +185,10 @@ class TestForgettingNodes:
         plane.start_job()
         plane.settle(LinkClosed(link=LINK_B))
         error = refusal(plane.ask(forget_node()))
+        assert isinstance(error, DidNotHappenError)  # it may be back
+        plane.now_ns = GRACE_NS
+        plane.settle(TimePassed())
+        error = refusal(plane.ask(forget_node()))
         assert isinstance(error, ConfigurationError)
         for word in (APP, "'lodestar drain b'", "drop-state", "data directory"):
             assert word in str(error)
@@ -205,7 +210,7 @@ class TestForgettingNodes:
         """They would be lost without a word; the refusal names both ways out."""
         plane = Plane()
         plane.hear(LINK_A, node_register("a", kept=(kept(APP, "trains"),)))
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.lose(LINK_A)
         error = refusal(plane.ask(forget_node("a")))
         assert isinstance(error, ConfigurationError)
         for word in (APP, "trains", "lodestar adopt", "lodestar forget-job"):

@@ -25,7 +25,6 @@ from queryablestate.control.events import (
     WriterAsked,
 )
 from queryablestate.control.limits import ControlLimits
-from queryablestate.control.membership import return_grace_ns
 from queryablestate.wire.clients import BatchCommitted, TicketDrawn
 from queryablestate.wire.node_messages import (
     ApplyEntries,
@@ -55,6 +54,7 @@ from tests.queryablestate.control_plane import (
     APP,
     DRIVER,
     EPOCH,
+    GRACE_NS,
     LINK_A,
     LINK_B,
     OPERATOR,
@@ -82,7 +82,6 @@ if TYPE_CHECKING:
 LINK_C: Final = LinkId(3)
 LINKS: Final = {"a": LINK_A, "b": LINK_B, "c": LINK_C}
 GROUPS: Final = (0, 1, 2, 3)
-GRACE_NS: Final = return_grace_ns(TIMEOUT_NS)
 
 
 def rescale(
@@ -158,13 +157,6 @@ def parts(effects: Iterable[ControlEffect], link: LinkId) -> list[JobAssignment]
 def notes(effects: Iterable[ControlEffect]) -> list[NoteAssignment]:
     """Return what the log is told of assignments."""
     return [effect for effect in effects if isinstance(effect, NoteAssignment)]
-
-
-def lose(plane: Plane, link: LinkId) -> list[ControlEffect]:
-    """Close the connection of a node that is not back in time."""
-    effects = plane.settle(LinkClosed(link=link))
-    plane.now_ns += GRACE_NS
-    return [*effects, *plane.settle(TimePassed())]
 
 
 def answers(effects: Iterable[ControlEffect]) -> list[AnswerWriter]:
@@ -387,21 +379,21 @@ class TestReplicas:
         plane.ask(commit(epoch, 0))
         plane.hear(LINK_A, applied("a", 1))
         # The commit waits for a copy that is gone: it need not any more.
-        effects = lose(plane, LINK_B)
+        effects = plane.lose(LINK_B)
         assert parts(effects, LINK_A)[-1].key_groups == GROUPS
         assert owners(plane) == ["a"] * 4
         # What it missed was not acknowledged before.
         plane, epoch = start("ab", replica_count=2)
         plane.ask(commit(epoch, 0))
         plane.hear(LINK_B, applied("b", 1))
-        effects = lose(plane, LINK_A)
+        effects = plane.lose(LINK_A)
         assert told(BatchCommitted, effects).batch_id == 0
 
     @pytest.mark.proves("S4")
     def test_it_copies_when_it_is_back(self) -> None:
         """S4: the replica count restores itself."""
         plane, _ = start("ab", replica_count=2)
-        lose(plane, LINK_B)
+        plane.lose(LINK_B)
         effects = plane.hear(LINK_B, node_register("b", positions={APP: 0}))
         (part,) = parts(effects, LINK_B)
         assert [group.key_group for group in part.joining] == list(GROUPS)
@@ -425,15 +417,80 @@ class TestReplicas:
         plane.settle(TimePassed())
         assert owners(plane) == ["ab"] * 4
         effects = plane.hear(LINK_C, node_register("b", positions={APP: 0}))
-        assert owners(plane) == ["ab", "ab", "ba", "ba"]
+        # It is not asked before it has what the other one has.
+        assert owners(plane) == ["ab"] * 4
         assert not any(part.joining for part in parts(effects, LINK_C))
         (missed,) = [m for m in sent(effects, LINK_C) if isinstance(m, ApplyEntries)]
         assert [entry.sequence for entry in missed.entries] == [1]
         effects = plane.hear(LINK_C, applied("b", 1))
         assert told(BatchCommitted, effects).batch_id == 0
+        assert owners(plane) == ["ab", "ab", "ba", "ba"]
         plane.now_ns = 2 * GRACE_NS
         plane.settle(TimePassed())
         assert owners(plane) == ["ab", "ab", "ba", "ba"]
+
+    @pytest.mark.proves("S1", "W3")
+    def test_a_node_that_comes_and_goes_ends_no_commit(self) -> None:
+        """S1, W3: it is not expected for longer than it was at first."""
+        plane, epoch = start("ab", replica_count=2)
+        plane.ask(commit(epoch, 0))
+        plane.hear(LINK_A, applied("a", 1))
+        plane.settle(LinkClosed(link=LINK_B))
+        plane.now_ns = GRACE_NS - SECOND // 2
+        plane.hear(LINK_B, node_register("b", positions={APP: 0}))
+        plane.now_ns = GRACE_NS - 1
+        assert not answers(plane.settle(LinkClosed(link=LINK_B)))
+        plane.now_ns = GRACE_NS
+        effects = plane.settle(TimePassed())
+        assert told(BatchCommitted, effects).batch_id == 0
+        assert owners(plane) == ["a"] * 4
+
+    @pytest.mark.proves("S1")
+    def test_a_commit_does_not_wait_for_who_has_applied_it(self) -> None:
+        """S1: it has missed nothing, and is in sync when it is back."""
+        plane, epoch = start("ab", replica_count=2)
+        plane.ask(commit(epoch, 0))
+        plane.hear(LINK_B, applied("b", 1))
+        plane.settle(LinkClosed(link=LINK_B))
+        effects = plane.hear(LINK_A, applied("a", 1))
+        assert told(BatchCommitted, effects).batch_id == 0
+        effects = plane.hear(LINK_B, node_register("b", positions={APP: 1}))
+        assert owners(plane) == ["ab", "ab", "ba", "ba"]
+
+    @pytest.mark.proves("Q4", "S1")
+    def test_a_silent_node_is_not_expected_beyond_its_session(self) -> None:
+        """Q4: the session timeout after it was heard last it is away."""
+        plane, _ = start("ab", replica_count=2)
+        plane.now_ns = TIMEOUT_NS - SECOND
+        plane.hear(LINK_A, heartbeat("a", 1))
+        plane.settle(LinkClosed(link=LINK_B))
+        assert owners(plane) == ["ab"] * 4
+        plane.now_ns = TIMEOUT_NS
+        plane.settle(TimePassed())
+        assert owners(plane) == ["a"] * 4
+
+    @pytest.mark.proves("S1")
+    def test_who_waits_for_its_turn_to_register_is_back(self) -> None:
+        """S1: a write of the leader store that takes long costs no copy."""
+        plane, _ = start("ab", replica_count=2)
+        _, write = plane.step(LinkClosed(link=LINK_B))
+        assert isinstance(write, WriteStore)
+        event = NodeSpoke(link=LINK_C, message=node_register("b", positions={APP: 0}))
+        assert plane.step(event) == ()
+        plane.now_ns = 2 * GRACE_NS
+        plane.hear(LINK_A, heartbeat("a", 1))
+        plane.write(write)
+        plane.settle_rest(plane.step(StoreWritten()))
+        assert owners(plane) == ["ab", "ab", "ba", "ba"]
+        # One that gives up meanwhile is gone.
+        _, write = plane.step(LinkClosed(link=LINK_C))
+        assert isinstance(write, WriteStore)
+        plane.step(NodeSpoke(link=LINK_B, message=node_register("b")))
+        plane.now_ns = 4 * GRACE_NS
+        plane.step(LinkClosed(link=LINK_B))
+        plane.write(write)
+        plane.settle_rest(plane.step(StoreWritten()))
+        assert owners(plane) == ["a"] * 4
 
     @pytest.mark.proves("S4")
     def test_another_node_makes_up_for_it(self) -> None:
@@ -441,7 +498,7 @@ class TestReplicas:
         plane, _ = start("ab", replica_count=2)
         join(plane, "c")
         assert assignment(plane).node_ids == ("a", "b")
-        effects = lose(plane, LINK_B)
+        effects = plane.lose(LINK_B)
         (part,) = parts(effects, LINK_C)
         assert len(part.joining) == 4
 
@@ -495,7 +552,7 @@ class TestReplicas:
         """S1: it is never asked for what it has not; nothing is lost (W7)."""
         plane, epoch = start("ab", replica_count=2)
         plane.decide(commit(epoch, 0))
-        lose(plane, LINK_B)
+        plane.lose(LINK_B)
         effects = plane.hear(LINK_B, node_register("b", store_id="new"))
         told_b = sent(effects, LINK_B)
         assert isinstance(told_b[0], NodeRegistered)
@@ -600,7 +657,7 @@ class TestSettling:
     def test_nothing_is_changed_until_all_have_come(self) -> None:
         """S2: the last one makes it settle."""
         plane, _ = start("abc", replica_count=2)
-        lose(plane, LINK_C)
+        plane.lose(LINK_C)
         plane.next_leader()
         for node_id in "abc":
             assert not plane.core.takes_for_away(plane.now_ns)

@@ -67,27 +67,54 @@ def test_who_is_expected_back() -> None:
     a, b, c = table
     a.failing[APP] = JobFailure(told_at_ns=0, reason="no room")
     a.lost_jobs.add("lost")
+    b.sequences[APP] = 7
     for node, until_ns in ((a, 7), (b, 5), (c, 5)):
         table.expect(node, until_ns=until_ns)
     assert list(table) == []
-    assert table.is_expected("b", APP)
-    assert [table.is_expected("a", job) for job in (APP, "lost", "other")] == [
+    assert table.is_expected("a")
+    assert table.is_expected_with("b", APP)
+    assert [table.is_expected_with("a", job) for job in (APP, "lost", "other")] == [
         False,
         False,
         True,
     ]
-    assert not table.is_expected("d", APP)
-    assert table.expected_until_ns() == 5
-    table.forgive_expected(10)
-    assert not table.give_up_expected(now_ns=14)
+    assert not table.is_expected("d")
+    assert not table.is_expected_with("d", APP)
+    # What they have applied they have.
+    assert [table.applied(node_id, APP) for node_id in "abd"] == [-1, 7, -1]
+    assert table.expected_until_ns(()) == 5
+    assert table.expected_until_ns({"b", "c"}) == 7
+    table.forgive_expected(10, until_ns_max=15)
+    assert table.expected_until_ns(()) == 15
+    table.forgive_expected(10, until_ns_max=14)
+    assert table.expected_until_ns(()) == 15
+    assert not table.give_up_expected((), now_ns=14)
     table.register(node_register("c"), link=LINK_A, now_ns=14)
-    assert not table.is_expected("c", APP)
-    assert table.give_up_expected(now_ns=15)
-    assert not table.is_expected("b", APP)
-    assert table.expected_until_ns() == 17
-    table.record(NodeRecord(node_id="a", store_id="disk"))
-    table.forget("a")
-    assert table.expected_until_ns() is None
+    assert not table.is_expected("c")
+    assert table.give_up_expected({"a"}, now_ns=15)
+    assert not table.is_expected("b")
+    assert table.applied("b", APP) == -1
+    assert table.is_expected("a")
+    table.give_up("a")
+    assert table.expected_until_ns(()) is None
+
+
+def test_who_comes_and_goes_is_not_expected_for_longer() -> None:
+    """It is, once it has applied all that it had missed when it was back."""
+    table = NodeTable([])
+    for until_ns, missed, expected_ns in (
+        (5, {}, 5),
+        (9, {APP: 3}, 5),
+        (12, {APP: 3}, 5),
+        (15, {}, 15),
+    ):
+        node = table.register(node_register("a"), link=LINK_A, now_ns=0)
+        node.missed = dict(missed)
+        table.expect(node, until_ns=until_ns)
+        assert table.expected_until_ns(()) == expected_ns
+    other = node_register("a", store_id="another")
+    node = table.register(other, link=LINK_A, now_ns=0)
+    assert node.expected_until_ns is None
 
 
 @pytest.mark.proves("O6")

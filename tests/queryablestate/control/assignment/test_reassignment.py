@@ -435,6 +435,44 @@ class TestExpected:
         assert held_by(cluster.record, "b") == (0, 1, 2, 3)
         assert cluster.record.owners[0] == (1, 0)
 
+    @pytest.mark.proves("S4", "O6")
+    def test_old_copies_stay_until_all_new_ones_are_here(self) -> None:
+        """S4, O6: one that is expected is in sync, and may not be back."""
+        record = AssignmentRecord(
+            version=1,
+            node_ids=("a", "b", "c", "d"),
+            store_ids=tuple(f"disk-of-{node_id}" for node_id in "abcd"),
+            since_sequences=(0,) * 4,
+            owners=((3, 0, 1, 2), (3, 0, 1, 2)),
+            wanted=((2, 3), (3, 2)),
+            node_count=2,
+            replica_count=2,
+        )
+        cluster = Cluster(record, ready("abcd"))
+        for node_id in "ab":
+            cluster.nodes[node_id] = standing(node_id, is_draining=True)
+        cluster.nodes["c"] = expected("c")
+        cluster.settle()
+        assert held_by(cluster.record, "a") == held_by(cluster.record, "b") == (0, 1)
+        cluster.nodes["c"] = standing("c")
+        cluster.settle()
+        assert cluster.record.node_ids == ("c", "d")
+
+    @pytest.mark.proves("S4")
+    def test_who_is_behind_is_not_asked(self) -> None:
+        """S4: unless the others are not here."""
+        record = first("ab", replica_count=2)
+        cluster = Cluster(record, ready("ab"))
+        cluster.nodes["a"] = standing("a", is_behind=True)
+        assert cluster.settle() == 1
+        assert cluster.record.owners == ((1, 0),) * 4
+        cluster.nodes["b"] = expected("b")
+        cluster.settle()
+        assert cluster.record.owners == ((0, 1),) * 4
+        cluster.nodes = ready("ab")
+        cluster.settle()
+        assert cluster.record.owners == record.owners
+
     def test_the_most_key_groups(self) -> None:
         """32,768 key groups have another primary in one write, and quickly."""
         record = first("ab", groups=32_768, replica_count=2)
@@ -607,7 +645,7 @@ class TestDraining:
 def random_event(random: Random, cluster: Cluster, node_ids: list[str]) -> None:
     """Have something happen to the nodes, or have an operator ask for something."""
     node_id = random.choice(node_ids)
-    kind = random.randrange(8)
+    kind = random.randrange(9)
     if kind == 0:
         cluster.nodes[node_id] = standing(node_id)
     elif kind == 1:
@@ -623,6 +661,10 @@ def random_event(random: Random, cluster: Cluster, node_ids: list[str]) -> None:
             node_id, store_id=cluster.nodes[node_id].store_id
         )
     elif kind == 5:
+        cluster.nodes[node_id] = standing(
+            node_id, is_behind=True, store_id=cluster.nodes[node_id].store_id
+        )
+    elif kind == 6:
         number = random.randrange(3)
         cluster.nodes[node_id] = standing(node_id, store_id=f"{node_id}-{number}")
     else:
