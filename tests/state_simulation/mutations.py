@@ -45,8 +45,8 @@ MUTATIONS: Final = (
         name="acknowledged-early",
         rule="W3: a commit returns when the owners have applied",
         module="queryablestate.control.chains",
-        before="        if applied < sequence:\n            lagging",
-        after="        if applied < sequence - 1:\n            lagging",
+        before="if nodes.applied(node_id, job_id) < sequence\n",
+        after="if nodes.applied(node_id, job_id) < sequence - 1\n",
     ),
     Mutation(
         name="missed-entries-not-sent",

@@ -38,12 +38,13 @@ READ_MUTATIONS: Final = (
         name="copies-not-awaited",
         rule="D5: a batch is acknowledged when every in-sync copy has applied it",
         module="queryablestate.control.chains",
-        before="    for node_id in job.holder_ids():\n        node = control",
-        after="    assert job.assignment is not None\n"
-        "    owners = {owners[0] for owners in job.assignment.owners}\n"
-        "    for node_id in (job.assignment.node_ids[index] for index in owners):\n"
-        "        node = control",
-        seed=104,
+        before="        for node_id in job.holder_ids()\n        if nodes.applied",
+        after="        for node_id in {\n"
+        "            job.assignment.node_ids[owners[0]]\n"
+        "            for owners in job.assignment.owners\n"
+        "        }\n"
+        "        if nodes.applied",
+        seed=101,
     ),
     Mutation(
         name="batch-of-any-generation",
