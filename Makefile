@@ -34,7 +34,7 @@ java_options := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo style types check-fast test nightly simulate drills traces twins \
-	bench bench-peers docs coverage wheel compat check lock clean
+	bench bench-tiny bench-peers docs coverage wheel compat check lock clean
 
 # Make .venv from requirements.lock, and see that there is a Java.  PYTHON=… picks one.
 setup:
@@ -64,10 +64,10 @@ check-fast: style
 	$(pytest) -q -n $(WORKERS) --dist loadfile \
 		-m "not shells and not spark and not drill and not nightly" $(pure)
 
-# All tests but the drills and those of the night.  Most of them wait, so WORKERS=4 run at once.
+# All tests but the drills, those of the night and those of benchmarks.  Most of them wait, so WORKERS=4 run at once.
 test: export JDK_JAVA_OPTIONS ?= $(java_options)
 test: setup
-	$(pytest) -n $(WORKERS) --dist loadfile -m "not drill and not nightly" tests
+	$(pytest) -n $(WORKERS) --dist loadfile -m "not drill and not nightly and not tiny" tests
 
 # Repetitions of what `make test` proves: all histories, seeds, rounds, backends and demos;
 # then the drills.
@@ -104,6 +104,11 @@ twins: setup
 bench: setup
 	$(python) -m benchmarks
 
+# See that each benchmark works, in tiny sizes.
+bench-tiny: export JDK_JAVA_OPTIONS ?= $(java_options)
+bench-tiny: setup
+	$(pytest) -n 2 --dist loadfile -m tiny tests/benchmarks
+
 # Measure beside ZooKeeper, etcd, Redis, Flink and Spark; what is missing is installed if
 # that is possible, and reported if not.  QUESTIONS="reads …" for some.
 bench-peers: setup
@@ -132,7 +137,7 @@ compat: setup
 	scripts/check_compat
 
 # What CI runs.
-check: style types test wheel
+check: style types bench-tiny test wheel
 
 # Resolve requirements.lock anew.  Only PIP_INDEX_URL is heeded: an extra index or a
 # directory of wheels could slip in hashes that nobody else can find.

@@ -60,6 +60,7 @@ def check(name: str) -> None:
 
 
 @pytest.mark.shells
+@pytest.mark.tiny
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in WITH_SPARK])
 def test_one_without_spark(name: str) -> None:
     """It prints a table with figures."""
@@ -67,6 +68,7 @@ def test_one_without_spark(name: str) -> None:
 
 
 @pytest.mark.shells
+@pytest.mark.tiny
 @pytest.mark.spark
 @pytest.mark.parametrize("name", WITH_SPARK)
 def test_one_with_spark(name: str) -> None:
