@@ -167,9 +167,13 @@ class Membership:
         if node is None:
             return []
         timeout_ns = self._control.session_timeout_ns
-        until_ns = now_ns + return_grace_ns(timeout_ns)
-        until_ns = min(until_ns, node.heard_at_ns + timeout_ns)
-        return [self._forget(node, expected_until_ns=until_ns)]
+        self._control.nodes.expect(
+            node,
+            now_ns=now_ns,
+            grace_ns=return_grace_ns(timeout_ns),
+            until_ns_max=node.heard_at_ns + timeout_ns,
+        )
+        return [self._gone(node)]
 
     def expire(self, *, now_ns: int) -> list[ControlEffect]:
         """
@@ -453,14 +457,13 @@ class Membership:
 
     # -- parts ---------------------------------------------------------------------
 
-    def _forget(
-        self, node: PresentNode, *, expected_until_ns: int | None = None
-    ) -> ControlEffect:
-        """Take a node for away; it may be back until then, if that is not None."""
-        if expected_until_ns is None:
-            self._control.nodes.remove(node)
-        else:
-            self._control.nodes.expect(node, until_ns=expected_until_ns)
+    def _forget(self, node: PresentNode) -> ControlEffect:
+        """Take a node for away, and do not expect it."""
+        self._control.nodes.remove(node)
+        return self._gone(node)
+
+    def _gone(self, node: PresentNode) -> ControlEffect:
+        """Ask a node no more that is not present any more."""
         self._control.direct.left(node)
         self._control.touch()
         for job in self._control.jobs_of(node.node_id):

@@ -94,7 +94,8 @@ class PresentNode:
         emptied_reason: Why it was told last that it may end, or None.
         missed: By job the last entry that it had missed when it was back in time, as
             long as it has not applied that.
-        expected_until_ns: How long it was expected then.
+        expected_until_ns: How long it was expected then, or None if it was not.
+        registered_at_ns: When it was taken in.
     """
 
     node_id: str
@@ -114,6 +115,7 @@ class PresentNode:
     emptied_reason: str | None = None
     missed: dict[str, int] = field(factory=dict)
     expected_until_ns: int | None = None
+    registered_at_ns: int = 0
 
     def forget_job(self, job_id: str) -> None:
         """Know nothing any more of what it says of a job."""
@@ -258,6 +260,7 @@ class NodeTable:
             link=link,
             address=message.address,
             heard_at_ns=now_ns,
+            registered_at_ns=now_ns,
             chunk_size_bytes_max=message.chunk_size_bytes_max,
             reader_addresses=message.reader_addresses,
             sequences={
@@ -282,15 +285,26 @@ class NodeTable:
         del self._present[node.node_id]
         del self._by_link[node.link]
 
-    def expect(self, node: PresentNode, *, until_ns: int) -> None:
+    def expect(
+        self, node: PresentNode, *, now_ns: int, grace_ns: int, until_ns_max: int
+    ) -> None:
         """
         Take *node*, which is present, for away, and expect it to be back.
 
-        One that has not caught up since it was away last is expected no longer than it
-        was then: it may come and go, and commits wait for it.
+        One that was away before is expected no longer than it was then, unless it has
+        caught up and has been here for long since: it may come and go, and commits wait
+        for it.
+
+        Args:
+            node: Which.
+            now_ns: The time.
+            grace_ns: How long it is expected, and how long it must have been here.
+            until_ns_max: Until when at the most.
         """
         self.remove(node)
-        if node.missed and node.expected_until_ns is not None:
+        until_ns = min(now_ns + grace_ns, until_ns_max)
+        is_back = not node.missed and now_ns - node.registered_at_ns >= grace_ns
+        if node.expected_until_ns is not None and not is_back:
             until_ns = min(until_ns, node.expected_until_ns)
         self._expected[node.node_id] = _Expected(node, until_ns)
 

@@ -36,6 +36,7 @@ def test_a_registration_replaces_an_earlier_one() -> None:
         link=LINK_B,
         address="tcp://a:1",
         heard_at_ns=6,
+        registered_at_ns=6,
     )
     assert table.at(LINK_A) is None
     assert table.at(LINK_B) is node
@@ -69,7 +70,7 @@ def test_who_is_expected_back() -> None:
     a.lost_jobs.add("lost")
     b.sequences[APP] = 7
     for node, until_ns in ((a, 7), (b, 5), (c, 5)):
-        table.expect(node, until_ns=until_ns)
+        table.expect(node, now_ns=0, grace_ns=until_ns, until_ns_max=100)
     assert list(table) == []
     assert table.is_expected("a")
     assert table.is_expected_with("b", APP)
@@ -100,18 +101,20 @@ def test_who_is_expected_back() -> None:
 
 
 def test_who_comes_and_goes_is_not_expected_for_longer() -> None:
-    """It is, once it has applied all that it had missed when it was back."""
+    """It is, once it has applied what it had missed, and was here for as long."""
     table = NodeTable([])
-    for until_ns, missed, expected_ns in (
-        (5, {}, 5),
-        (9, {APP: 3}, 5),
-        (12, {APP: 3}, 5),
-        (15, {}, 15),
+    for came_ns, left_ns, missed, until_ns in (
+        (0, 10, {}, 15),
+        (12, 13, {}, 15),
+        (14, 20, {APP: 3}, 15),
+        (21, 25, {}, 15),
+        (21, 26, {}, 31),
+        (30, 99, {}, 100),
     ):
-        node = table.register(node_register("a"), link=LINK_A, now_ns=0)
+        node = table.register(node_register("a"), link=LINK_A, now_ns=came_ns)
         node.missed = dict(missed)
-        table.expect(node, until_ns=until_ns)
-        assert table.expected_until_ns(()) == expected_ns
+        table.expect(node, now_ns=left_ns, grace_ns=5, until_ns_max=100)
+        assert table.expected_until_ns(()) == until_ns
     other = node_register("a", store_id="another")
     node = table.register(other, link=LINK_A, now_ns=0)
     assert node.expected_until_ns is None
