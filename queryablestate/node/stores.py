@@ -468,7 +468,7 @@ class NodeStore:
         self.post(partial(self._finished, opened, event))
 
     def _finish_copy(self, opened: OpenStore, effect: FinishCopy) -> None:
-        """Replay one kept entry, and come again: others have their turn meanwhile."""
+        """Replay some kept entries, and come again: others have turns meanwhile."""
         key_groups: tuple[int, ...] | None = None
 
         def finish() -> None:

@@ -15,8 +15,9 @@ is not in sync.  The first page of a fetch, which is of no state, removes what a
 earlier one has left of its key groups.  The store may be behind P then: entries up to P
 leave these rows alone, also those that replace the whole state.
 
-**Then the kept entries after P are applied to these key groups alone**, one in a
-transaction, so that what else waits for the writing thread gets its turn.  The mark
+**Then the kept entries after P are applied to these key groups alone**, a few in a
+transaction, so that what else waits for the writing thread gets its turn.  With one at
+a time a copy might never be done: others are decided meanwhile.  The mark
 says how far the copy is; with the last entry it says that the copy is complete, and
 from the next entry on it is like what is held.  A store that is opened after a crash
 goes on with a copy that is complete; one that is not is fetched anew.  To apply entries
@@ -90,6 +91,9 @@ if TYPE_CHECKING:
 __all__ = ["CopyMaker"]
 
 _RELEASED_COUNT_MAX: Final = 10_000
+_REPLAYED_ENTRIES_MAX: Final = 16
+_REPLAYED_CHUNKS_MAX: Final = 8
+"""In one transaction, if there is more than one entry; a chunk has 4 MiB at most."""
 """Pieces of staged chunks that are removed in one transaction, about."""
 
 
@@ -246,9 +250,9 @@ class CopyMaker:
             position = position_of(transaction, self._meta, job_id)
             _check_finish(job_id, copies, sequence, position)
             applied = min(one.applied for one in copies)
-            entry, is_last = self._next_kept(transaction, job_id, applied, position)
+            entries, is_last = self._next_kept(transaction, job_id, applied, position)
         with self._environment.writing() as transaction:
-            if entry is not None:
+            for entry in entries:
                 behind = [one for one in copies if one.applied < entry.sequence]
                 self._replay(transaction, job_id, entry, behind)
                 applied = entry.sequence
@@ -271,18 +275,38 @@ class CopyMaker:
         job_id: str,
         applied: int,
         position: int,
-    ) -> tuple[BatchDecided | None, bool]:
-        """Return the first entry after *applied*, if any, and whether none follows."""
+    ) -> tuple[Sequence[BatchDecided], bool]:
+        """
+        Return some entries after *applied*, in order, and whether none follows.
+
+        Several at once, since others are decided meanwhile: with one at a time a copy
+        might never be as far as the job.
+        """
+        node_id = self._environment.identity.node_id
         cursor = transaction.cursor(self._meta)
         end = kept_key(job_id, position + 1)
-        if not cursor.set_range(kept_key(job_id, applied + 1)) or cursor.key() >= end:
-            return None, True
-        entry = decode_kept(cursor.value())
-        batch = batch_prefix(job_id, entry.writer_epoch, entry.batch_id)
-        if self._staging.missing(transaction, batch, entry.stages):
-            node_id = self._environment.identity.node_id
-            raise StagedDataMissingError(entry.batch_id, (node_id,))
-        return entry, not cursor.next() or cursor.key() >= end
+        entries: list[BatchDecided] = []
+        chunk_count = 0
+        is_there = cursor.set_range(kept_key(job_id, applied + 1))
+        while is_there and cursor.key() < end:
+            entry = decode_kept(cursor.value())
+            chunk_count += sum(
+                stage.chunk_counts.get(node_id, 0) for stage in entry.stages
+            )
+            is_full = (
+                len(entries) >= _REPLAYED_ENTRIES_MAX
+                or chunk_count > _REPLAYED_CHUNKS_MAX
+            )
+            if entries and is_full:
+                return entries, False
+            batch = batch_prefix(job_id, entry.writer_epoch, entry.batch_id)
+            if self._staging.missing(transaction, batch, entry.stages):
+                if entries:
+                    return entries, False
+                raise StagedDataMissingError(entry.batch_id, (node_id,))
+            entries.append(entry)
+            is_there = cursor.next()
+        return entries, True
 
     def _replay(
         self,

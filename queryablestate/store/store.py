@@ -488,7 +488,7 @@ class StateStore:
         self, job_id: str, key_groups: Sequence[int], sequence: int
     ) -> tuple[int, ...] | None:
         """
-        Bring copies up to the position of the job, one kept entry with each call.
+        Bring copies up to the position of the job, some kept entries with each call.
 
         Args:
             key_groups: Which; those that are held or complete have nothing to do.

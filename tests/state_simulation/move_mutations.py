@@ -29,8 +29,9 @@ MOVE_MUTATIONS: Final = (
         name="copy-complete-before-replay",
         rule="S1: a copy is in sync only when it has all that was decided",
         module="queryablestate.store.copies",
-        before="return entry, not cursor.next() or cursor.key() >= end",
-        after="return entry, True",
+        before="            if entries and is_full:\n"
+        "                return entries, False",
+        after="            if entries:\n                return entries, True",
         seed=15,
     ),
     Mutation(

@@ -20,6 +20,7 @@ from queryablestate.client.events import LeaderTold
 from queryablestate.control import chains
 from queryablestate.control.job import leader_paths as paths
 from queryablestate.control.job.entry_parts import decode_entry
+from queryablestate.store import copies as store_copies
 from queryablestate.store import copy_reader as store_copy_reader
 from queryablestate.wire.operation_messages import DrainNode, ListRescalings
 from queryablestate.wire.refusals import refusal_of
@@ -86,6 +87,7 @@ _PAGE_DELAY_NS_MAX: Final = 300 * MS
 # Constants of the shipped code that are too large for runs of this size.
 _KEPT: Final = (chains, "ENTRY_KEPT_COUNT")
 _BLOCK: Final = (store_copy_reader, "_BLOCK_ROW_COUNT")
+_REPLAYED: Final = (store_copies, "_REPLAYED_ENTRIES_MAX")
 _GRACE: Final = (writer_core, "_ANSWER_GRACE_NS")
 
 
@@ -226,10 +228,11 @@ class World:
         root = "/dev/shm" if Path("/dev/shm").is_dir() else None
         self.directory = Path(tempfile.mkdtemp(prefix="state-simulation-", dir=root))
         kept_count, block_count = getattr(*_KEPT), getattr(*_BLOCK)
-        grace_ns = getattr(*_GRACE)
+        grace_ns, replayed_count = getattr(*_GRACE), getattr(*_REPLAYED)
         # Few enough for a run to be long: what is not kept any more must not be needed.
         setattr(*_KEPT, self.scenario.entry_kept_count)
         setattr(*_BLOCK, 2)  # a copy has more than one page
+        setattr(*_REPLAYED, 4)  # a copy is caught up with in more than one step
         setattr(*_GRACE, 200 * MS)
         try:
             with capture_logs() as lines, ExitStack() as resources:
@@ -239,6 +242,7 @@ class World:
         finally:
             setattr(*_KEPT, kept_count)
             setattr(*_BLOCK, block_count)
+            setattr(*_REPLAYED, replayed_count)
             setattr(*_GRACE, grace_ns)
             for host in self.hosts:
                 if host.node is not None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from nameservice import LocalProtocolError
 from queryablestate import StagedDataMissingError
+from queryablestate.store import copies
 from queryablestate.store.store import StateStore
 from queryablestate.wire.codec import decode_rows
 from queryablestate.wire.copy_messages import CopiedRows
@@ -114,10 +115,25 @@ class TestCopy:
         assert sorted(rows_by_group(target, JOB, range(4))[1]) == [0, 1]
 
     @pytest.mark.proves("S2")
+    @pytest.mark.parametrize(
+        ("limit", "call_count"),
+        [
+            (("_REPLAYED_ENTRIES_MAX", 1), 5),
+            (("_REPLAYED_ENTRIES_MAX", 2), 3),
+            (("_REPLAYED_CHUNKS_MAX", 0), 5),
+            (("_REPLAYED_CHUNKS_MAX", 8), 1),
+        ],
+    )
     def test_what_is_decided_meanwhile_is_kept_and_applied(
-        self, source: StateStore, target: StateStore
+        self,
+        source: StateStore,
+        target: StateStore,
+        monkeypatch: pytest.MonkeyPatch,
+        limit: tuple[str, int],
+        call_count: int,
     ) -> None:
-        """One entry with each call; each kind of rows comes out alike (S2)."""
+        """Some entries with each call; each kind of rows comes out alike (S2)."""
+        monkeypatch.setattr(copies, *limit)
         lists = state(2, kind="list")
         for store in (source, target):
             write(store, [(key(1), b"0")])
@@ -132,17 +148,21 @@ class TestCopy:
             write(store, [(key(1), None)], batch_state=lists)
             write(store, [(key(1), b"l")], batch_state=lists)
         assert kept_sequences(target) == [3, 4, 6, 7, 8]
-        done = [target.finish_copy(JOB, [1], sequence) for _ in range(5)]
-        assert done == [None] * 4 + [(1,)]
+        done = [target.finish_copy(JOB, [1], sequence) for _ in range(call_count)]
+        assert done == [None] * (call_count - 1) + [(1,)]
         assert rows_by_group(target, JOB, [1]) == rows_by_group(source, JOB, [1])
         assert kept_sequences(target) == []
         assert target.finish_copy(JOB, [1], sequence) == (1,)
 
     @pytest.mark.proves("S2")
     def test_what_was_brought_further_is_not_mixed_with_older_rows(
-        self, source: StateStore, target: StateStore
+        self,
+        source: StateStore,
+        target: StateStore,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """S2: the same entry is fetched again after a replay that went half way."""
+        monkeypatch.setattr(copies, "_REPLAYED_ENTRIES_MAX", 1)
         write_all(source, b"1", target)
         hold(target, [], joining({1: 1}))
         with source.copy_reader(JOB, [1]) as reader:
