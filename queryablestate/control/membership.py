@@ -331,7 +331,7 @@ class Membership:
             if job_id not in node.sequences:
                 # It is to begin anew.  What it says of copies until it has heard that
                 # is of those from before: it begins them anew in another version.
-                node.lost_jobs.add(job_id)
+                node.begun_jobs.add(job_id)
             effects += tell_address(control, job, node)
             control.routes.locate(job)
         return [*effects, NodeCame()]

@@ -235,9 +235,9 @@ class Moves:
             self._queued.add(job_id)
             return self._write(job, assignment)
         for node in self._control.nodes:
-            if job_id in node.lost_jobs:
+            if job_id in node.lost_jobs or job_id in node.begun_jobs:
                 # No other node has what it had, and it may be given more.
-                node.lost_jobs.discard(job_id)
+                node.looked_at(job_id)
                 self._control.routes.locate(job)
                 self._control.touch(job_id)
         self._take_time(job, is_new=False)
@@ -289,6 +289,7 @@ class Moves:
                 is_draining=is_draining,
                 is_failing=job_id in node.failing,
                 is_lost=job_id in node.lost_jobs,
+                is_anew=job_id in node.begun_jobs,
                 is_behind=job_id in node.missed,
                 has_begun=job_id in node.sequences,
                 copied=report.key_groups
@@ -308,15 +309,19 @@ class Moves:
         job_id = job.record.job_id
         needed = self._control.open_batches.versions_of(job_id)
         change = job.assign(assignment, job.record.max_parallelism, needed=needed)
-        lost = [node for node in self._control.nodes if job_id in node.lost_jobs]
-        adopt = partial(self._adopt, job, change, lost, then)
+        seen = [
+            node
+            for node in self._control.nodes
+            if job_id in node.lost_jobs or job_id in node.begun_jobs
+        ]
+        adopt = partial(self._adopt, job, change, seen, then)
         return Write(operations=job.operations(change), adopt=adopt)
 
     def _adopt(
         self,
         job: Job,
         change: JobChange,
-        lost: Sequence[PresentNode],
+        seen: Sequence[PresentNode],
         then: Callable[[int], Sequence[Outcome]] | None,
         now_ns: int,
     ) -> list[Outcome]:
@@ -325,8 +330,8 @@ class Moves:
         assert former is not None
         job.adopt(change)
         self._queued.discard(job_id)
-        for node in lost:
-            node.lost_jobs.discard(job_id)
+        for node in seen:
+            node.looked_at(job_id)
         control.routes.locate(job)
         self._now_ns = now_ns
         assert job.assignment is not None

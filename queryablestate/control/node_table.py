@@ -90,6 +90,8 @@ class PresentNode:
         failing: Jobs that it cannot go on with.
         lost_jobs: Jobs whose rows it has lost since it was assigned: its copies count
             for nothing where there are others.
+        begun_jobs: Jobs that it begins anew, with nothing lost, since it was assigned:
+            what it says of copies that it makes may be of those from before.
         copies: What it says of its copying, by job.
         emptied_reason: Why it was told last that it may end, or None.
         missed: By job the last entry that it had missed when it was back in time, as
@@ -111,6 +113,7 @@ class PresentNode:
     probes: dict[int, tuple[str, int]] = field(factory=dict)
     failing: dict[str, JobFailure] = field(factory=dict)
     lost_jobs: set[str] = field(factory=set)
+    begun_jobs: set[str] = field(factory=set)
     copies: dict[str, CopyReport] = field(factory=dict)
     emptied_reason: str | None = None
     missed: dict[str, int] = field(factory=dict)
@@ -122,7 +125,12 @@ class PresentNode:
         every = (self.sequences, self.lost, self.failing, self.copies, self.missed)
         for known in every:
             known.pop(job_id, None)
+        self.looked_at(job_id)
+
+    def looked_at(self, job_id: str) -> None:
+        """Take note that the assignment goes by what the node has of a job."""
         self.lost_jobs.discard(job_id)
+        self.begun_jobs.discard(job_id)
 
 
 @final

@@ -62,6 +62,8 @@ class NodeStanding:
         is_draining: Whether it is to be emptied.
         is_failing: Whether it has said that it cannot go on.
         is_lost: Whether it has lost its rows of the job since it was assigned.
+        is_anew: Whether it has begun the job anew since it was assigned, with nothing
+            lost: its in-sync copies count, and those that it makes are begun anew.
         is_behind: Whether it was expected and is back, and has yet to apply what it
             missed.
         has_begun: Whether it has said how far it is with the job.
@@ -75,6 +77,7 @@ class NodeStanding:
     is_draining: bool = False
     is_failing: bool = False
     is_lost: bool = False
+    is_anew: bool = False
     is_behind: bool = False
     has_begun: bool = True
     copied: Collection[int] = frozenset()
@@ -208,13 +211,14 @@ class _Draft:
         indexes = range(len(self.node_ids))
         reliable = [self._is_reliable(index) for index in indexes]
         kept = [reliable[index] or self._is_expected(index) for index in indexes]
+        makes = [kept[index] and not self.standings[index].is_anew for index in indexes]
         not_lost = [not self._has_lost(index) for index in indexes]
         losers = {
             index
             for index, standing in enumerate(self.standings)
             if standing.is_present and self._has_lost(index)
         }
-        if not all(reliable):
+        if not all(reliable) or not all(makes):
             for key_group, owners in enumerate(self.owners):
                 sound = kept if any(reliable[index] for index in owners) else not_lost
                 left = tuple(index for index in owners if sound[index])
@@ -229,7 +233,7 @@ class _Draft:
                 joining = self.joining[key_group]
                 if joining:
                     self.joining[key_group] = tuple(
-                        copy for copy in joining if kept[copy.node_index]
+                        copy for copy in joining if makes[copy.node_index]
                     )
         owning = {index for owners in self.owners for index in owners}
         for index, standing in enumerate(self.standings):
@@ -433,7 +437,8 @@ class _Draft:
                 if index not in owners and index not in begun
             ]
         for _, key_group, index in sorted(missing):
-            if counts[index] < joining_count_max and self._is_reliable(index):
+            is_able = self._is_reliable(index) and not self.standings[index].is_anew
+            if counts[index] < joining_count_max and is_able:
                 counts[index] += 1
                 copy = JoiningCopy(node_index=index, since=self.sequence)
                 self.joining[key_group] += (copy,)

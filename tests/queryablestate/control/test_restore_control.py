@@ -19,6 +19,7 @@ from queryablestate import (
     DeadlineExceededError,
     StateUnavailableError,
 )
+from queryablestate.control.assignment.assignment import held_by
 from queryablestate.control.effects import RefuseWriter, SendToNode, StartOver
 from queryablestate.control.events import (
     LinkClosed,
@@ -279,6 +280,20 @@ class TestRestoring:
         assert told(BatchCommitted, effects).batch_id == 20
 
     @pytest.mark.proves("W5")
+    @pytest.mark.proves("S1", "W7")
+    def test_a_disk_is_lost_while_all_others_begin(self, plane: Plane) -> None:
+        """S1, W7: those that begin with what they have loaded have lost nothing."""
+        plane.core.limit(ControlLimits(replica_count=2))
+        restore(plane)
+        plane.next_leader()
+        plane.hear(LINK_A, node_register("a", store_id="another"))
+        plane.hear(LINK_A, applied("a", SEQUENCE + 1))
+        plane.hear(LINK_B, node_register("b"))
+        assignment = plane.core._control.job(APP).assignment
+        assert assignment is not None
+        assert held_by(assignment, "a") == ()
+        assert held_by(assignment, "b") == (0, 1, 2, 3)
+
     def test_another_query_may_take_over(self, plane: Plane) -> None:
         """The epochs of another control plane do not outrank those of this one (W5)."""
         restore(plane)

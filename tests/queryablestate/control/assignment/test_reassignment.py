@@ -526,6 +526,24 @@ class TestOnlyCopies:
         cluster.check_done()
         assert cluster.made_count == 4
 
+    @pytest.mark.proves("S1", "W7")
+    def test_who_begins_anew_has_lost_nothing(self) -> None:
+        """S1, W7: what it has in sync counts; what it was copying it copies anew."""
+        cluster = Cluster(first("ab", replica_count=2), ready("abc"))
+        cluster.step(node_count=3)
+        begun = cluster.record
+        assert any(begun.joining)
+        cluster.nodes["a"] = standing("a", is_lost=True)
+        cluster.nodes["b"] = standing("b", is_anew=True)
+        cluster.nodes["c"] = standing("c", is_anew=True)
+        assert cluster.step()
+        assert held_by(cluster.record, "a") == held_by(cluster.record, "c") == ()
+        assert held_by(cluster.record, "b") == (0, 1, 2, 3)
+        assert cluster.record.joining == ()
+        cluster.nodes = ready("abc")
+        cluster.settle()
+        cluster.check_done()
+
     @pytest.mark.proves("S1")
     def test_who_may_have_copied_what_was_lost_copies_anew(self) -> None:
         """S1: copies that were under way are given up, and begun in another write."""
