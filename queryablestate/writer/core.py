@@ -44,6 +44,7 @@ from queryablestate.wire.clients import (
 from queryablestate.wire.schema_digest import DeclarationWantedError
 from queryablestate.writer.batches import WriteOrigin, WritePlan, WriteRun
 from queryablestate.writer.conversations import AskProxy
+from queryablestate.writer.sending import NO_PART
 from queryablestate.writer.tickets import (
     as_registered,
     asking_for_ticket,
@@ -297,7 +298,7 @@ class WriterCore:
     def find_node(
         self, plan: WritePlan, node_id: str, *, timeout_ns: int, now_ns: int
     ) -> Conversation[str | None]:
-        """Return where a node is reached now, or None if it is away."""
+        """Return where a node is reached now, None if it is away, or `NO_PART`."""
         # A caller that may write may draw a ticket; only operators may list nodes.
         heard = yield from draw_ticket(
             plan.job_id,
@@ -308,7 +309,7 @@ class WriterCore:
         for node in heard.as_a(TicketDrawn).nodes:
             if node.node_id == node_id:
                 return node.address
-        return None
+        return NO_PART
 
     def renew_grant(
         self, run: WriteRun, *, timeout_ns: int, now_ns: int

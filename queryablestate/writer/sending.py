@@ -54,6 +54,10 @@ class StageLimits:
     open_timeout_seconds: float = 5.0
 
 
+NO_PART: Final = ""
+"""Stands for the address of a node that has no part in the job any more."""
+
+
 class LinkState(Enum):
     """Whether a connection to a node is there."""
 
@@ -93,6 +97,7 @@ class NodeSending:
         opening_since_ns: When *link* was made.
         unreachable_since_ns: See the module docstring; None while it is connected.
         is_away: Whether the proxy leader, asked meanwhile, knew no address of it.
+        is_out: Whether it said that the node has no part in the job any more.
         is_given_up: Whether it gets nothing any more.
         denied_since_ns: Since when it has refused to take rows of this run, or None.
     """
@@ -112,6 +117,7 @@ class NodeSending:
     opening_since_ns: int = 0
     unreachable_since_ns: int | None = None
     is_away: bool = False
+    is_out: bool = False
     is_given_up: bool = False
     denied_since_ns: int | None = None
 
@@ -133,7 +139,7 @@ class NodeSending:
     def reached(self) -> None:
         """Take note that there is a connection."""
         self.unreachable_since_ns = None
-        self.is_away = False
+        self.is_away = self.is_out = False
 
     def unreachable_ns(self, now_ns: int) -> int:
         """Return for how long there has been no connection."""

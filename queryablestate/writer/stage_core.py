@@ -10,8 +10,10 @@ has been silent for too long.
 
 **Copies.**  A node that is away is given up after a moment if each of its key groups
 has another node in the plan: the stage says so, and the node gets the rows from the
-others before it may answer for them again (rule S4).  At least one node of each key
-group gets all of its rows, whatever happens, or the stage fails.
+others before it may answer for them again (rule S4).  One that has no part in the job
+any more is given up at once: each task of a batch would wait for a node that has died.
+At least one node of each key group gets all of its rows, whatever happens, or the stage
+fails.
 
 **A batch that is decided** is not staged again: the rows are read for their digest, by
 which the proxy leader tells a repetition from another batch of that number (rule W4).
@@ -37,6 +39,7 @@ from queryablestate.writer.batches import StageMessage
 from queryablestate.writer.chunks import check_rows, chunk_payloads
 from queryablestate.writer.rows import StateRows, settle_rows, split_rows
 from queryablestate.writer.sending import (
+    NO_PART,
     REOPEN_PAUSE_NS,
     LinkState,
     NodeSending,
@@ -368,7 +371,7 @@ class StageCore:
         is_silent = now_ns - node.silent_since_ns >= self._timeout_ns
         is_unreachable = is_silent and node.unreachable_since_ns is not None
         is_away = node.is_away and node.unreachable_ns(now_ns) >= self._give_up_ns
-        if (is_away or is_unreachable) and self._others_have(node):
+        if (is_away or is_unreachable or node.is_out) and self._others_have(node):
             self._give_up(node)
             return
         if is_silent:
@@ -416,7 +419,7 @@ class StageCore:
         # It was away, or did not answer: it may have started again elsewhere.
         is_doubtful = node.address is None or node.pause_ns > REOPEN_PAUSE_NS
         if is_doubtful and self._finds_nodes:
-            node.is_away = False
+            node.is_away = node.is_out = False
             node.is_looked_for = True
             self._effects.append(LookForNode(node.index, node.node_id))
         else:
@@ -431,7 +434,8 @@ class StageCore:
         if isinstance(found, NameServiceError):
             node.problem = found
         else:
-            node.is_away = found is None
+            node.is_away = not found
+            node.is_out = found == NO_PART
             node.address = found or node.address
         self._connect(node)
 

@@ -85,7 +85,8 @@ class NodeLookedFor:
 
     Attributes:
         node: Which node.
-        found: Where it is reached, None if it is away; or why that is not known.
+        found: Where it is reached, None if it is away, `NO_PART` if it has no part in
+            the job any more; or why that is not known.
     """
 
     node: int

@@ -76,7 +76,8 @@ class Stager:
         config: The name service, whose CURVE keys are used where *credentials* have
             none; may be left out.
         credentials: Whom the nodes see.
-        find_node: Returns where a node is reached now, or None while it is away; asked
+        find_node: Returns where a node is reached now, None while it is away, or
+            `NO_PART` if it has no part in the job any more; asked
             when the address in the plan does not answer.  Without it no node is taken
             for away before *limits* say so.
         renew_grant: Returns what nodes are to be shown now, for another proxy leader

@@ -275,7 +275,7 @@ class StateWriter:
         self, plan: WritePlan, node_id: str, *, timeout_seconds: float
     ) -> str | None:
         """
-        Return where a node is reached now, or None if it is away or has no key groups.
+        Return where a node is reached now, None if it is away, or `NO_PART`.
 
         Raises:
             NameServiceError: If the proxy could not be asked.

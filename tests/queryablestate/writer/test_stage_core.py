@@ -16,7 +16,7 @@ from queryablestate import (
 )
 from queryablestate.wire.node_messages import ChunkRefused, ChunkStaged
 from queryablestate.writer.rows import StateRows
-from queryablestate.writer.sending import StageLimits
+from queryablestate.writer.sending import NO_PART, StageLimits
 from queryablestate.writer.stage_core import StageCore
 from queryablestate.writer.stage_events import (
     ChunkAnswered,
@@ -175,6 +175,23 @@ def test_who_is_away_is_given_up_if_others_have_its_rows() -> None:
     message = stage.core.message()
     assert message.stage.given_up == ("n0",)
     assert message.stage.chunk_counts == {"n1": 1}
+
+
+@pytest.mark.proves("S4")
+def test_who_has_no_part_any_more_is_given_up_at_once() -> None:
+    """S4: it has died, and each task of the batch would wait for it."""
+    stage = Stage(addresses=(None, SECOND))
+    assert stage.add(some_rows(4)) == [LookForNode(0, "n0"), OpenLink(1, SECOND)]
+    stage.answer_all(1, sent(stage.step(LinkOpened(1))))
+    stage.step(NodeLookedFor(0, NO_PART))
+    assert stage.core.is_staged
+    assert stage.core.message().stage.given_up == ("n0",)
+    # Unless it is needed: another node may have its part, which the plan does not know.
+    stage = Stage(addresses=(None, SECOND), owners=[(0,), (0, 1), (0, 1), (0, 1)])
+    stage.add(some_rows(4))
+    stage.step(NodeLookedFor(0, NO_PART))
+    assert stage.wait() == (LookForNode(0, "n0"),)
+    assert OpenLink(0, FIRST) in stage.step(NodeLookedFor(0, FIRST))
 
 
 @pytest.mark.proves("W2", "S4")

@@ -45,6 +45,7 @@ from queryablestate.wire.clients import (
 )
 from queryablestate.wire.records import StageRecord
 from queryablestate.writer.batches import StageMessage, WriteOrigin, WriteRun
+from queryablestate.writer.sending import NO_PART
 from queryablestate.writer.writer import StateWriter
 from tests.queryablestate.scripted_proxy import Lead, Reply, ScriptedProxy, error_frame
 
@@ -621,7 +622,7 @@ class TestCommit:
 
 
 def test_a_node_is_found(writer: StateWriter, proxy: ScriptedProxy) -> None:
-    """Where it is now; None if it is away, or has no key groups any more."""
+    """Where it is now; whether it is away, or has no key groups any more."""
     plan = bound(writer).plan
 
     def handle(request: msgspec.Struct, _: bytes) -> Reply:
@@ -634,4 +635,4 @@ def test_a_node_is_found(writer: StateWriter, proxy: ScriptedProxy) -> None:
         writer.find_node(plan, node_id, timeout_seconds=TIMEOUT_SECONDS)
         for node_id in ("n0", "n1", "n2")
     ]
-    assert found == ["tcp://127.0.0.1:2", None, None]
+    assert found == ["tcp://127.0.0.1:2", None, NO_PART]
