@@ -773,7 +773,7 @@ class Node:
         if failure is None and isinstance(entry, SnapshotMarked):
             self.snapshots.marked(self.disk.store, job_id, entry)
         if failure is None and isinstance(entry, SnapshotRestored):
-            self._world.snapshots.applied(self.disk, job_id)
+            self._world.snapshots.applied(self.disk, job_id, entry)
         event = EntryFinished(
             job_id=job_id,
             entry=entry,
