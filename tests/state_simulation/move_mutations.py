@@ -112,7 +112,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.node_table",
         before="return -1 if node is None else",
         after="return 1_000_000 if node is None else",
-        seed=4,
+        seed=5,
     ),
     Mutation(
         name="unsettled-leader-moves",

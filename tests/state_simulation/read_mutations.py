@@ -24,7 +24,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.floors",
         before="        if seen < floor:\n",
         after="        if seen[0] == floor[0] and seen < floor:\n",
-        seed=30_012,
+        seed=30_008,
     ),
     Mutation(
         name="pages-may-go-back",
@@ -143,6 +143,6 @@ READ_MUTATIONS: Final = (
         module="queryablestate.node.core.core",
         before="        if now_ns >= registration.direct_until_ns:\n",
         after="        if now_ns >= registration.lease_until_ns:\n",
-        seed=30_039,
+        seed=30_015,
     ),
 )
