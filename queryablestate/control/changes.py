@@ -58,10 +58,12 @@ class Change:
         prepare: Is told the time, and says what to write; what it raises goes to
             *refuse*.  A sequence says that there is nothing to write, and what follows.
         refuse: Returns how those who wait for it are told that it failed.
+        is_urgent: Whether it waits for what is under way, and for others like it, only.
     """
 
     prepare: Callable[[int], Write | Sequence[Outcome]]
     refuse: Callable[[NameServiceError], Sequence[ControlEffect]]
+    is_urgent: bool = False
 
 
 @frozen(kw_only=True)

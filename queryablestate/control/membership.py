@@ -2,8 +2,9 @@
 How nodes become part of it, are told what they answer for, and go; pure.
 
 Theory of operation.  A node registers over a connection of its own and says how far it
-is with each job.  Its registration waits for its turn like every change, since a new
-name, or another data directory, is written down first.  Then it is told, in this order:
+is with each job.  Its registration waits for the write that is under way, since a new
+name, or another data directory, is written down first; it waits for no change that has
+not begun.  Then it is told, in this order:
 that it is registered and what it answers for; what it has missed of each job; and what
 it is to verify.  It is present as long as that connection lasts and it is heard from.
 
@@ -125,10 +126,16 @@ class Membership:
     # -- what happens --------------------------------------------------------------
 
     def register(self, link: LinkId, message: RegisterNode) -> Change:
-        """Return what takes a node in."""
+        """
+        Return what takes a node in.
+
+        It is urgent: a node that has no answer in time asks over another connection,
+        and what it has cannot be read until it is taken in (rule S4).
+        """
         self._registering[link] = message
         prepare = partial(self._register, link, message)
-        return Change(prepare=prepare, refuse=partial(self._refused, link))
+        refuse = partial(self._refused, link)
+        return Change(prepare=prepare, refuse=refuse, is_urgent=True)
 
     def hear(
         self, link: LinkId, registration_id: str, *, now_ns: int

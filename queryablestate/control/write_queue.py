@@ -6,6 +6,9 @@ true then, written (`WriteStore`), and takes effect when the store has it, befor
 next is looked at.  A write that is larger than one commit of the store takes several,
 and is written before the next as well (`queryablestate.control.large_writes`); what an
 earlier leader has left of one comes first.
+
+Urgent changes have their turn before all others: nodes are taken in whatever clients
+want (rule S4).
 """
 
 from __future__ import annotations
@@ -74,17 +77,19 @@ class WriteQueue:
         self._unfinished = unfinished
         self._commit_limits = commit_limits
         self._queue: deque[Change] = deque()
+        self._urgent: deque[Change] = deque()
         self._under_way: _UnderWay | None = None
 
     @property
     def is_stalled(self) -> bool:
         """Return whether something waits, and nothing is under way."""
-        return self._under_way is None and bool(self._queue)
+        return self._under_way is None and bool(self._urgent or self._queue)
 
     def add(self, change: Change) -> Sequence[ControlEffect]:
         """Have *change* wait for its turn; refuse it if too many wait."""
-        if len(self._queue) < _COUNT_MAX:
-            self._queue.append(change)
+        queue = self._urgent if change.is_urgent else self._queue
+        if len(queue) < _COUNT_MAX:
+            queue.append(change)
             return []
         error = DidNotHappenError(f"{_COUNT_MAX} changes wait already")
         return change.refuse(error)
@@ -100,9 +105,10 @@ class WriteQueue:
             return None
         if self._unfinished.commits:
             return self._begin_unfinished()
-        if not self._queue:
+        queue = self._urgent or self._queue
+        if not queue:
             return None
-        change = self._queue.popleft()
+        change = queue.popleft()
         try:
             planned = change.prepare(now_ns)
             operations = planned.operations if isinstance(planned, Write) else ()
@@ -171,8 +177,8 @@ class WriteQueue:
     def refuse_all(self, error: NameServiceError) -> Sequence[ControlEffect]:
         """Refuse what waits."""
         effects: list[ControlEffect] = []
-        while self._queue:
-            effects += self._queue.popleft().refuse(error)
+        while queue := self._urgent or self._queue:
+            effects += queue.popleft().refuse(error)
         return effects
 
 

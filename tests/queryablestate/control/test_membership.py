@@ -40,6 +40,7 @@ from queryablestate.wire.node_messages import (
     VerifyStages,
     WriterFence,
 )
+from queryablestate.wire.operation_messages import DrainNode
 from queryablestate.wire.records import NodeRecord
 from tests.queryablestate.control_plane import (
     APP,
@@ -48,6 +49,8 @@ from tests.queryablestate.control_plane import (
     EPOCH,
     LINK_A,
     LINK_B,
+    OPERATOR,
+    SESSION,
     TIMEOUT_NS,
     WALL_US,
     Plane,
@@ -127,6 +130,31 @@ class TestRegister:
                 link=AGAIN, message=registered(part(2, 3, epoch=epoch), epoch=EPOCH + 1)
             ),
         )
+
+    @pytest.mark.proves("S4")
+    def test_it_waits_for_no_change_that_has_not_begun(self) -> None:
+        """S4: nothing that clients want keeps a node's rows from being read."""
+        plane = Plane()
+        plane.start_job()
+        plane.step(LinkClosed(link=LINK_B))
+        drains = [
+            WriterAsked(
+                link=OPERATOR,
+                request=DrainNode(request_id=1, session=SESSION, node_id=node_id),
+                wall_clock_us=WALL_US,
+            )
+            for node_id in ("a", "b")
+        ]
+        (under_way,) = plane.step(drains[0])
+        assert isinstance(under_way, WriteStore)
+        assert plane.step(drains[1]) == ()
+        assert plane.step(spoke(AGAIN, node_register("b", positions={APP: 0}))) == ()
+        effects = plane.step(StoreWritten())
+        assert isinstance(sent(effects, AGAIN)[0], NodeRegistered)
+        (location,) = plane.core.locations.values()
+        assert location.links == (LINK_A, AGAIN)
+        # What has waited for longer is written after that.
+        assert isinstance(effects[-1], WriteStore)
 
     def test_the_same_node_over_another_connection(self) -> None:
         """The earlier connection is over, whether or not anybody noticed."""
