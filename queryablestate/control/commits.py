@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, TypeAlias, final
 
 from attrs import Factory, define, frozen
 
-from nameservice import LocalProtocolError, StorageError
+from nameservice import LocalProtocolError, NameServiceError, StorageError
 from nameservice.clock import NS_PER_MS, NS_PER_SECOND, NS_PER_US
 from queryablestate.control.chains import extend_chain, lagging_nodes, prunable_entries
 from queryablestate.control.changes import Change, Write
@@ -49,7 +49,6 @@ from queryablestate.wire.records import BatchDecided
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nameservice import NameServiceError
     from queryablestate.control.changes import Outcome
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.events import LinkId
@@ -337,6 +336,12 @@ class Commits:
                 job, now_ns=self._now_ns, deadline_ns=commit.deadline_ns
             )
         except StagedDataMissingError as error:
+            try:
+                # Nodes drop the rows of a run when they apply a batch of a newer one:
+                # it is not to run the batch again, it is over (rule W1).
+                job.decide(commit.request, decided_at_us=0, pruned=())
+            except NameServiceError as reason:
+                return self._fail(commit, reason)
             return self._fail(commit, error)
 
     # -- deciding ------------------------------------------------------------------

@@ -408,10 +408,6 @@ class Checker:
         )
         self._bound_max[key] = writer_epoch
 
-    def is_superseded(self, job_id: str, query_id: str, run_id: str) -> bool:
-        """Return whether another run of the query was bound after that one."""
-        return run_id in self._runs_of.get((job_id, query_id), [])[:-1]
-
     def has_decided_after(self, job_id: str, query_id: str, batch_id: int) -> bool:
         """Return whether a later batch of the query was decided for some state."""
         return any(

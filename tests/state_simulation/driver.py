@@ -301,12 +301,9 @@ class Run:
         world = self._world
         age_ns = world.timeline.now_ns - self._began_ns
         is_old = age_ns >= RETENTION_NS // 2
-        # What an older run has staged of a batch is gone when a newer one commits it.
-        is_superseded = world.checker.is_superseded(
-            self.plan.job_id, self.query_id, self.run_id
-        )
-        if isinstance(error, StagedDataMissingError) and not is_superseded:
+        if isinstance(error, StagedDataMissingError):
             # Two nodes that were away for different tasks leave none that has it all.
+            # A run whose rows a newer one has superseded is told so instead (rule W1).
             world.checker.require(
                 "S2 rows of a batch are missing only if a disk was lost, or too old",
                 world.has_lost_disks or is_old or len(self._given_up) > 1,

@@ -292,6 +292,27 @@ class TestRefused:
         with pytest.raises(StaleWriterError):
             raise refusal(plane.hear(LINK_A, verified("a", verify_id(0, one))))
 
+    @pytest.mark.proves("W1", "S2")
+    @pytest.mark.parametrize("is_bound", [True, False])
+    def test_rows_that_a_newer_run_has_superseded_are_not_missing(
+        self, *, is_bound: bool
+    ) -> None:
+        """W1, S2: nodes drop them when they apply its batch; the older run is over."""
+        plane = Plane()
+        plane.start_job()
+        one = stage(1, a=1)
+        plane.ask(commit(1, 0, one))
+        if is_bound:
+            plane.new_run("run-2")
+            plane.decide(commit(2, 0, run_id="run-2"))
+        else:  # its tasks bind for now: its commit is the first that is known of it
+            plane.ask(draw())
+            plane.decide(commit(2, 0, run_id="run-2", born_epoch=2))
+        late = verified("a", verify_id(0, one), one)
+        with pytest.raises(StaleWriterError) as caught:
+            raise refusal(plane.hear(LINK_A, late))
+        assert caught.value.args == ("query", 1, 2)
+
     def test_a_state_that_is_dropped_meanwhile_is_not_written(self) -> None:
         """A decision names no state that is gone."""
         plane = Plane()
