@@ -184,7 +184,7 @@ class Node:
         self._proxy_address = ""
         self._replies: dict[bytes, Callable[[Struct], None]] = {}
         self._writer_count = 0
-        self._tasks: deque[Callable[[], Callable[[], None]]] = deque()
+        self._tasks: deque[tuple[Callable[[], Callable[[], None]], bool]] = deque()
         self._is_writing = False
         self._pending: deque[NodeEvent] = deque()
         self._is_stepping = False
@@ -669,7 +669,7 @@ class Node:
             case DropOldStages(spared=spared):
                 before_us = self._world.wall_clock_us - RETENTION_NS // _NS_PER_US
                 drop = partial(self._drop_old, before_us, spared)
-                self.write(partial(self._quietly, drop))
+                self.write(partial(self._quietly, drop), is_routine=True)
             case CheckStages(command=command):
                 self._check(command)
             case AskAgain(asked=asked):
@@ -696,12 +696,18 @@ class Node:
 
     @property
     def is_writing(self) -> bool:
-        """Return whether the store has something left to do."""
-        return self._is_writing
+        """Return whether the store has something to do, but for what is routine."""
+        return any(not is_routine for _, is_routine in self._tasks)
 
-    def write(self, task: Callable[[], Callable[[], None]]) -> None:
-        """Have the writer's thread do *task*, and tell what it returns in the loop."""
-        self._tasks.append(task)
+    def write(
+        self, task: Callable[[], Callable[[], None]], *, is_routine: bool = False
+    ) -> None:
+        """
+        Have the writer's thread do *task*, and tell what it returns in the loop.
+
+        What is routine comes again and again: of five nodes one is at it as a rule.
+        """
+        self._tasks.append((task, is_routine))
         if not self._is_writing:
             self._write_next()
 
@@ -718,7 +724,8 @@ class Node:
         if self._world.kills_within_write():
             interruption.kill_at(self._world.interruption_step())
         try:
-            tell = self._tasks.popleft()()
+            task, _ = self._tasks.popleft()
+            tell = task()
         except KilledError:
             interruption.disarm()
             self._world.killed_within_write(self)
@@ -738,7 +745,7 @@ class Node:
             sweep = partial(
                 self.disk.store.sweep_expired, self._world.wall_clock_us, _SWEEP_COUNT
             )
-            self.write(partial(self._quietly, sweep))
+            self.write(partial(self._quietly, sweep), is_routine=True)
             self._sweep_later()
 
     def _may_fail(self) -> None:
