@@ -18,6 +18,7 @@ from attrs import Factory, define, frozen
 from nameservice import LocalProtocolError, NameServiceError
 from queryablestate import (
     CheckpointRewoundError,
+    CommitTimeoutError,
     DeadlineExceededError,
     SchemaMismatchError,
     StagedDataMissingError,
@@ -322,7 +323,7 @@ class Run:
             )
         # A snapshot or a restore takes many commits then, and others wait for it.
         is_held_up = world.scenario.has_slow_changes and isinstance(
-            error, DeadlineExceededError
+            error, DeadlineExceededError | CommitTimeoutError
         )
         world.checker.require(
             "S2 no batch fails because of a move",
