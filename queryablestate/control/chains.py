@@ -89,7 +89,7 @@ def catch_up(control: ControlState, job: Job, node: PresentNode) -> list[Control
         effects = [_reset(control, job, node, sequence=joined, lost=())]
     else:
         entries = job.entries_after(position)
-        if entries is None:
+        if entries is None or (not is_as_assigned and _is_older(job, node)):
             return declare_lost(control, job, node)
         node.sequences[record.job_id] = position
         effects = []
@@ -144,20 +144,37 @@ def prunable_entries(control: ControlState, job: Job) -> Sequence[int]:
     return range(record.sequence_first, end)
 
 
-def _may_have_copied(job: Job, node_id: str) -> bool:
+def _is_older(job: Job, node: PresentNode) -> bool:
+    """
+    Return whether another data directory may lack what the node's copies were made of.
+
+    It may be one that the node had before, at the entry at which it began to copy; what
+    was decided while it had no copy was brought to others.  One that has been told what
+    it has lost is not.
+    """
+    job_id = job.record.job_id
+    if node.lost.get(job_id):
+        return False
+    return _may_have_copied(job, node.node_id, node.versions.get(job_id) or 1)
+
+
+def _may_have_copied(job: Job, node_id: str, since: int | None = None) -> bool:
     """
     Return whether a node may have copied what it has in-sync copies of.
 
-    It has not where it has had them since the job had no rows.  Versions in between
-    that are not known any more may be some in which it had not.
+    It has not where it has had them since the version *since*; by default, since the
+    job had no rows.  Versions in between that are not known any more may be some in
+    which it had not.
     """
     assignment = job.assignment
     assert assignment is not None
     held = set(held_by(assignment, node_id))
     if not held:
         return False
-    rowless = assignment.rowless_version
-    for version in range(1 if rowless is UNSET else rowless, assignment.version):
+    if since is None:
+        rowless = assignment.rowless_version
+        since = 1 if rowless is UNSET else rowless
+    for version in range(since, assignment.version):
         known = job.assignments.get(version)
         if known is None or not held.issubset(held_by(known, node_id)):
             return True

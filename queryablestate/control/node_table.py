@@ -85,6 +85,7 @@ class PresentNode:
             none: at *address*.
         sequences: How far it is, for each job that it has said so of.
         lost: The states whose rows it has lost, likewise.
+        versions: By which assignment of a job it kept its rows last, when it came.
         probes: Entries of which it was asked whether it lacks rows: job and sequence,
             by the number of the question.
         failing: Jobs that it cannot go on with.
@@ -110,6 +111,7 @@ class PresentNode:
     reader_addresses: tuple[str, ...] = ()
     sequences: dict[str, int] = field(factory=dict)
     lost: dict[str, tuple[int, ...]] = field(factory=dict)
+    versions: dict[str, int] = field(factory=dict)
     probes: dict[int, tuple[str, int]] = field(factory=dict)
     failing: dict[str, JobFailure] = field(factory=dict)
     lost_jobs: set[str] = field(factory=set)
@@ -276,6 +278,10 @@ class NodeTable:
             },
             lost={
                 position.job_id: position.lost_state_numbers
+                for position in message.positions
+            },
+            versions={
+                position.job_id: position.origin.assignment_version
                 for position in message.positions
             },
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from queryablestate.control.assignment.assignment import held_by
 from queryablestate.control.chains import (
     catch_up,
     declare_lost,
@@ -13,15 +14,19 @@ from queryablestate.control.chains import (
 )
 from queryablestate.control.events import LinkClosed, LinkId
 from queryablestate.control.job.leader_paths import entry_path
+from queryablestate.control.limits import ControlLimits
 from queryablestate.control.stored_control import stored_control
 from queryablestate.errors import StateUnavailableError
+from queryablestate.wire.job_plan import JobOrigin
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
+    JobPosition,
+    KeyGroupsCopied,
     NodeRegistered,
     ResetJob,
 )
-from queryablestate.wire.records import StageRecord
+from queryablestate.wire.records import AssignmentRecord, StageRecord
 from tests.queryablestate.control_plane import (
     APP,
     EPOCH,
@@ -42,6 +47,13 @@ from tests.queryablestate.moving_plane import MovingPlane, assignment
 
 
 AGAIN = LinkId(20)
+
+
+def assignment_of(plane: Plane) -> AssignmentRecord:
+    """Return the present assignment."""
+    found = plane.core._control.job(APP).assignment
+    assert found is not None
+    return found
 
 
 def reset(sequence: int, *lost: int) -> ResetJob:
@@ -122,6 +134,50 @@ class TestCatchUp:
         message, assigned = back(plane, 2, store_id="another")
         assert sequences(message) == [3]
         assert isinstance(assigned, AssignJob)  # the directory is its own from now on
+
+    @pytest.mark.proves("W7", "S1")
+    @pytest.mark.parametrize("lost", [(), (1,)])
+    def test_another_directory_that_is_older_than_the_copies(
+        self, lost: tuple[int, ...]
+    ) -> None:
+        """
+        W7, S1: a disk that the node had before lacks what others were brought.
+
+        It is as far as where the node began to copy with another one.  One that has
+        been told what it has lost has begun anew already.
+        """
+        plane = Plane()
+        plane.core.limit(ControlLimits(replica_count=2))
+        epoch = plane.start_job()
+        plane.decide(commit(epoch, 0))
+        plane.lose(LINK_A)
+        plane.ask(commit(epoch, 1, assignment_version=assignment_of(plane).version))
+        plane.hear(LINK_B, applied("b", 2))
+        plane.hear(AGAIN, node_register("a", store_id="second"))
+        version = assignment_of(plane).version
+        copied = KeyGroupsCopied(
+            registration_id="process-a",
+            job_id=APP,
+            assignment_version=version,
+            key_groups=(0, 1, 2, 3),
+            row_count=0,
+            size_bytes=0,
+        )
+        plane.hear(AGAIN, applied("a", 2))
+        plane.hear(AGAIN, copied)
+        assert held_by(assignment_of(plane), "a") == (0, 1, 2, 3)
+        plane.lose(LINK_B)
+        plane.settle(LinkClosed(link=AGAIN))
+        position = JobPosition(
+            job_id=APP,
+            sequence=2,
+            lost_state_numbers=lost,
+            origin=JobOrigin(job_number=1, assignment_version=1),
+        )
+        message = replace(node_register("a", store_id="first"), positions=(position,))
+        told_a = sent(plane.hear(LINK_A, message), LINK_A)
+        resets = [one for one in told_a if isinstance(one, ResetJob)]
+        assert resets == ([] if lost else [reset(2, 1)])
 
     @pytest.mark.proves("W7")
     def test_nothing_if_it_is_ahead(self) -> None:
