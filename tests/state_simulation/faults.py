@@ -135,7 +135,7 @@ class Faults:
         if world.network.is_calm:
             return
         node = self._cuts.choice(world.hosts).node
-        if node is not None and world.is_whole():
+        if node is not None and world.is_whole() and self._may("isolate node"):
             if self._cuts.random() < 0.5:
                 self._deafen(node)
             elif node.cut_off():

@@ -119,7 +119,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.control.direct_readers",
         before="            if now_ns < one.until_ns\n",
         after="            if now_ns < one.until_ns < 0\n",
-        seed=20_037,
+        seed=20_062,
     ),
     Mutation(
         name="drop-not-awaited",
