@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, final
 from attrs import define, frozen
 
 from nameservice.clock import NS_PER_MS, earliest
+from queryablestate.control.assignment.assignment import primary_indexes
 from queryablestate.wire.address import parse_address
 from queryablestate.wire.direct import DirectAccess, DirectTicket, seal_ticket
 
@@ -191,27 +192,16 @@ class DirectReaders:
 
     # -- what happens --------------------------------------------------------------
 
-    def reassigned(
-        self,
-        job_id: str,
-        former: AssignmentRecord,
-        present: AssignmentRecord,
-        *,
-        now_ns: int,
-    ) -> None:
-        """
-        Wait for the nodes that may go on answering by *former*, which is over.
-
-        Those that keep an in-sync copy are not waited for, whoever is the primary: they
-        have each batch before it is acknowledged.
-        """
+    def reassigned(self, job_id: str, former: AssignmentRecord, *, now_ns: int) -> None:
+        """Wait for the nodes that have answered by *former*, which is over."""
         if not any(
             name == job_id and now_ns < until_ns
             for name, until_ns in self._tickets.values()
         ):
             return
         waiting = self._awaited.setdefault(job_id, {})
-        for node_id in _dropped_ids(former, present):
+        for index in set(primary_indexes(former)):
+            node_id = former.node_ids[index]
             until_ns = now_ns + self._lease_ns
             if self._nodes.present(node_id) is None:
                 until_ns = self._left.get(node_id, 0)
@@ -319,15 +309,3 @@ class DirectReaders:
             elif node.sequences.get(job.record.job_id, -1) < held.sequence:
                 return True
         return False
-
-
-def _dropped_ids(former: AssignmentRecord, present: AssignmentRecord) -> set[str]:
-    """Return who had an in-sync copy of a key group and has it no more."""
-    # There are few such pairs, and up to 32,768 key groups.
-    pairs = set(zip(former.owners, present.owners, strict=True))
-    return {
-        former.node_ids[index]
-        for before, after in pairs
-        for index in before
-        if former.node_ids[index] not in {present.node_ids[one] for one in after}
-    }

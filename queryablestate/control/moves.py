@@ -334,8 +334,8 @@ class Moves:
             node.looked_at(job_id)
         control.routes.locate(job)
         self._now_ns = now_ns
+        control.direct.reassigned(job_id, former, now_ns=now_ns)
         assert job.assignment is not None
-        control.direct.reassigned(job_id, former, job.assignment, now_ns=now_ns)
         self._take_time(job, is_new=_plan(former) != _plan(job.assignment))
         outcomes: list[Outcome] = [*tell_assignment(control, job, former)]
         outcomes.append(AssignmentChanged(job=job))

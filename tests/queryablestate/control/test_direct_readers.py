@@ -19,7 +19,7 @@ from queryablestate.wire.node_messages import (
     NodeHeartbeat,
     NodeRegistered,
 )
-from queryablestate.wire.records import AssignmentRecord, CountersRecord
+from queryablestate.wire.records import CountersRecord
 from tests.queryablestate.control_plane import (
     APP,
     CONTROL_ID,
@@ -101,17 +101,12 @@ def beat(
 
 
 def move_away(plane: Plane) -> None:
-    """Have both nodes give what they have to the other one."""
-    former = plane.core._control.job(APP).assignment
+    """Let node ``b`` have all key groups: ``a`` is gone, and there are copies."""
+    control = plane.core._control
+    job = control.job(APP)
+    former = job.assignment
     assert former is not None
-    swapped = tuple((1 - index,) for (index,) in former.owners)
-    reassign(plane, former, replace(former, owners=swapped))
-
-
-def reassign(plane: Plane, former: AssignmentRecord, present: AssignmentRecord) -> None:
-    """Tell those who wait that the assignment is another one."""
-    direct = plane.core._control.direct
-    direct.reassigned(APP, former, present, now_ns=plane.now_ns)
+    control.direct.reassigned(APP, former, now_ns=plane.now_ns)
 
 
 def awaited(plane: Plane) -> list[str]:
@@ -225,18 +220,6 @@ class TestWaiting:
         assert awaited(plane) == ["a", "b"]
         beat(plane, LINK_A, "a", 7, acknowledged=5)
         assert awaited(plane) == ["b"]
-
-    def test_who_keeps_a_copy_is_not_waited_for(self, plane: Plane) -> None:
-        """D5: it has each batch before that is acknowledged, whoever is the primary."""
-        access(plane)
-        former = plane.core._control.job(APP).assignment
-        assert former is not None
-        both = replace(former, owners=((0, 1),) * len(former.owners))
-        other = replace(former, owners=((1, 0),) * len(former.owners))
-        reassign(plane, both, other)
-        assert awaited(plane) == []
-        reassign(plane, other, replace(former, owners=((1,), (1, 0), (1,), (1,))))
-        assert awaited(plane) == ["a"]
 
     def test_until_its_lease_is_over(self, plane: Plane) -> None:
         """Q4: a node that is cut off answers no client after that."""
