@@ -143,6 +143,6 @@ READ_MUTATIONS: Final = (
         module="queryablestate.node.core.core",
         before="        if now_ns >= registration.direct_until_ns:\n",
         after="        if now_ns >= registration.lease_until_ns:\n",
-        seed=30_015,
+        seed=30_013,
     ),
 )

@@ -68,7 +68,7 @@ def test_every_rule_holds_on_both_ways() -> None:
 def test_every_rule_holds_while_nodes_are_cut_off() -> None:
     """D5: a node that does not know that others have its part tells nothing wrong."""
     summary = Summary()
-    for seed in (20_037, 20_038):
+    for seed in (20_062, 20_004):
         summary.add(run_seed(seed))
     assert summary.failures == []
     assert summary.counts["answers without the proxy"] > 100
