@@ -43,6 +43,7 @@ from queryablestate.control.chains import catch_up, declare_lost
 from queryablestate.control.changes import Change, NodeCame, Write
 from queryablestate.control.commit_rows import stages_at
 from queryablestate.control.commit_verification import verify_id_of
+from queryablestate.control.direct_readers import direct_lease_ns
 from queryablestate.control.effects import ForgetNode, SendToNode
 from queryablestate.control.forgetting import still_there, without
 from queryablestate.control.job.leader_paths import encode_record, node_path
@@ -84,8 +85,6 @@ __all__ = ["Membership", "return_grace_ns"]
 
 _LATENESS_SHARE: Final = 5
 """Who looks later than by that part of the session timeout has not been running."""
-_GRACE_SHARE: Final = 5
-_GRACE_NS_MIN: Final = 500 * NS_PER_MS
 
 
 def return_grace_ns(session_timeout_ns: int) -> int:
@@ -95,9 +94,7 @@ def return_grace_ns(session_timeout_ns: int) -> int:
     That is as long as the direct lease: where clients have tickets, a commit that a
     node misses is held back for about as long in any case (rule D5).
     """
-    return min(
-        session_timeout_ns, max(session_timeout_ns // _GRACE_SHARE, _GRACE_NS_MIN)
-    )
+    return direct_lease_ns(session_timeout_ns)
 
 
 @final

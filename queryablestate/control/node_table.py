@@ -130,7 +130,7 @@ class PresentNode:
         self.looked_at(job_id)
 
     def looked_at(self, job_id: str) -> None:
-        """Take note that the assignment goes by what the node has of a job."""
+        """Forget that a job was lost or begun anew: the assignment heeds it by now."""
         self.lost_jobs.discard(job_id)
         self.begun_jobs.discard(job_id)
 

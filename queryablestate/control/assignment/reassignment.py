@@ -385,13 +385,9 @@ class _Draft:
 
     def stand_in(self) -> None:
         """Have another copy be the primary where the one that is wanted cannot be."""
+        # What is here is asked before what is not, though it takes a moment.
         ranks = [
-            0
-            if self._is_reliable(index) and not standing.is_behind
-            # What is here is asked before what is not, though it takes a moment.
-            else 1
-            if self._is_reliable(index)
-            else 2
+            (not self._is_reliable(index), standing.is_behind)
             for index, standing in enumerate(self.standings)
         ]
         unable = {
