@@ -28,8 +28,11 @@ __all__ = [
     "rounds",
     "sized",
     "timed_ns",
+    "wait_until",
 ]
 
+_TIMEOUT_SECONDS: Final = 60.0
+_LOOK_PAUSE_SECONDS: Final = 0.05
 _RESULTS: Final = Path(__file__).parent / "results"
 
 # Of the environment, so that processes which a benchmark starts have the same sizes.
@@ -109,6 +112,14 @@ def timed_ns(action: Callable[[], object], *, repeat: int) -> float:
     for _ in range(repeat):
         action()
     return (time.perf_counter_ns() - began) / repeat
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Return once *is_so*, of which nothing tells; fail if it is not in time."""
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited {_TIMEOUT_SECONDS} s in vain"
+        time.sleep(_LOOK_PAUSE_SECONDS)  # noqa: TID251 (there is no event)
 
 
 def report(benchmark: str, figures: Sequence[Figure]) -> None:

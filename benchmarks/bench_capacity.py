@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from benchmarks._harness import Figure, figure, report, sized
+from benchmarks._harness import Figure, figure, report, sized, wait_until
 from benchmarks._state_cluster import JOB, STATE, StateCluster, keys_of
 from haservices import campaign, open_ha_services
 from nameservice import QUERY_PROXY
@@ -139,7 +139,7 @@ def _contenders() -> Iterator[Figure]:
                 opened.enter_context(election)
                 election.start(_Contender(election))
             made[0] = count
-            _wait_until(lambda: _figure(ha, "leaders") == count)
+            wait_until(lambda: _figure(ha, "leaders") == count)
 
         made = [0]
         (ours, server) = _growth(
@@ -157,7 +157,7 @@ def _subscriptions() -> Iterator[Figure]:
                 retriever = ha.get_leader_retriever(f"job-{number}")
                 opened.enter_context(retriever)
             made[0] = count
-            _wait_until(lambda: _figure(ha, "subscriptions") == count)
+            wait_until(lambda: _figure(ha, "subscriptions") == count)
 
         made = [0]
         (ours, server) = _growth(
@@ -361,10 +361,3 @@ def _pages_bytes(directory: Path) -> float:
 
 def _figure(ha: HAServices, name: str) -> int:
     return int(ha.operations.status()[name])
-
-
-def _wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _TIMEOUT_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)  # noqa: TID251 (there is no event)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-from benchmarks._harness import Figure, figure, report, sized
+from benchmarks._harness import Figure, figure, report, sized, wait_until
 from haservices import HAConfig, campaign, open_ha_services
 from haservices.testing import ZooKeeperServer
 from leaderserver import LeaderServer, ServerConfig
@@ -56,8 +56,7 @@ def _killed_ms(url: str) -> list[float]:
                 leader = retriever.wait_for_leader(_TIMEOUT_SECONDS)
                 successor = f"a{index + 1}"
                 processes[successor] = _start(url, successor)
-                while len(ha.operations.contenders("bench")) < 2:
-                    time.sleep(0.05)  # noqa: TID251 - nothing tells of one that only waits
+                wait_until(lambda: len(ha.operations.contenders("bench")) == 2)
                 changes = retriever.changes()
                 began = time.perf_counter()
                 victim = processes.pop(leader.address)

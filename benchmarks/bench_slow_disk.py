@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks._harness import Figure, figure, report, sized
+from benchmarks._harness import Figure, figure, report, sized, wait_until
 from haservices import HAConfig, campaign, open_ha_services
 from tests.faults.disk import FaultyDisk
 from tests.faults.server import ServerOnFaultyDisk
@@ -118,8 +118,8 @@ def _grants_ms(url: str, ha: HAServices, number: int) -> tuple[float, float]:
     ]
     for election in elections:
         election.start(_Waiting(granted, all_granted))
-    while len(ha.operations.contenders(f"job{number}-{_COMPONENT_COUNT - 1}")) < 2:
-        time.sleep(0.05)  # noqa: TID251 - nothing tells of one that only waits
+    last = f"job{number}-{_COMPONENT_COUNT - 1}"
+    wait_until(lambda: len(ha.operations.contenders(last)) == 2)
     began = time.perf_counter()
     holder.send_signal(signal.SIGKILL)
     assert all_granted.wait(_TIMEOUT_SECONDS)
