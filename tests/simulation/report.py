@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.simulation.runs import Summary
 
 
-__all__ = ["commit_name", "page", "part_of", "render", "write_page"]
+__all__ = ["commit_name", "consecutive", "page", "part_of", "render", "write_page"]
 
 _ROOT = Path(__file__).parent.parent.parent
 _RUN: Final = (
@@ -87,12 +87,16 @@ def render(
             ("Checks", "rule", summary.checks),
         ),
         failures=[(failure.seed, failure.problem) for failure in summary.failures],
-        first=first,
-        seed_count=summary.seed_count,
+        seeds=consecutive(first, summary.seed_count),
         duration_seconds=duration_seconds,
         jobs=jobs,
         commit=commit,
     )
+
+
+def consecutive(first: int, count: int) -> str:
+    """Return how a page names *count* seeds from *first* on."""
+    return f"{count:,} ({first:,} to {first + count - 1:,})"
 
 
 def page(
@@ -102,8 +106,7 @@ def page(
     figures: Iterable[tuple[str, str]],
     tables: Iterable[tuple[str, str, Counter[str]]],
     failures: Sequence[tuple[int, str]],
-    first: int,
-    seed_count: int,
+    seeds: str,
     duration_seconds: float,
     jobs: int,
     commit: str,
@@ -117,8 +120,7 @@ def page(
         figures: What was counted in all: names and values.
         tables: Title, heading of the first column, and how often what happened.
         failures: Each seed in which a rule did not hold, and what was wrong.
-        first: The first seed.
-        seed_count: How many there were.
+        seeds: Which were run.
         duration_seconds: How long it took.
         jobs: On how many processors.
         commit: Of what.
@@ -131,7 +133,7 @@ def page(
         "| | |",
         "|---|---|",
         f"| commit | {commit} |",
-        f"| seeds | {seed_count:,} ({first:,} to {first + seed_count - 1:,}) |",
+        f"| seeds | {seeds} |",
         f"| seeds in which a rule did not hold | {len(failures)} |",
         *(f"| {name} | {value} |" for name, value in figures),
         f"| duration | {duration_seconds:.0f} s on {jobs} processor(s) |",

@@ -1,9 +1,10 @@
 """
 ``python -m tests.state_simulation``: run seeds, replay one, or see mutations found.
 
-``--seeds N [--first S]``
-    Run that many, on all processors or ``--jobs J``; ``--counts`` says what happened;
-    ``--report FILE`` writes a page about it.
+``--seeds N [--first S] [--every-kind]``
+    Run that many from S on, or in turn of each kind, without the first S of it; on all
+    processors or ``--jobs J``; ``--counts`` says what happened; ``--report FILE``
+    writes a page about it.
 ``--seed S [--trace]``
     Run one again, and show everything that happens in it.
 ``--mutation NAME``
@@ -18,7 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.simulation.report import commit_name, page, part_of, write_page
+from tests.simulation.report import commit_name, consecutive, page, part_of, write_page
+from tests.state_simulation.kinds import seeds_of_every_kind
 from tests.state_simulation.mutations import MUTATIONS
 from tests.state_simulation.runs import Summary, run_seed, run_seeds
 
@@ -68,6 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--seed", type=int, help="run this one alone")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument(
+        "--every-kind",
+        action="store_true",
+        help="take the seeds in turn of each kind; leave out the first of each",
+    )
+    parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="processors to use"
     )
     parser.add_argument("--trace", action="store_true", help="show what happens")
@@ -98,8 +105,11 @@ def _run_many(options: argparse.Namespace) -> int:
     commit = commit_name(_RUN)
     began = time.monotonic()
     shown = began
+    seeds: Sequence[int] = range(options.first, options.first + options.seeds)
+    if options.every_kind:
+        seeds = seeds_of_every_kind(options.first, options.seeds)
     for part in run_seeds(
-        range(options.first, options.first + options.seeds),
+        seeds,
         jobs=options.jobs,
         mutation=options.mutation,
         failures_max=1 if options.mutation else _FAILURES_MAX,
@@ -123,7 +133,7 @@ def _run_many(options: argparse.Namespace) -> int:
     if options.report is not None:
         text = render(
             summary,
-            first=options.first,
+            seeds=_named(options, summary.seed_count),
             duration_seconds=duration_seconds,
             jobs=options.jobs,
             commit=commit,
@@ -132,8 +142,15 @@ def _run_many(options: argparse.Namespace) -> int:
     return 1 if summary.failures else 0
 
 
+def _named(options: argparse.Namespace, count: int) -> str:
+    first: int = options.first
+    if not options.every_kind:
+        return consecutive(first, count)
+    return f"{count:,} (in turn of each kind, {first:,} of it left out)"
+
+
 def render(
-    summary: Summary, *, first: int, duration_seconds: float, jobs: int, commit: str
+    summary: Summary, *, seeds: str, duration_seconds: float, jobs: int, commit: str
 ) -> str:
     """Return a page about a run."""
     counts = summary.counts
@@ -156,8 +173,7 @@ def render(
             ("Checks", "rule", summary.checks),
         ),
         failures=[(failure.seed, failure.problem) for failure in summary.failures],
-        first=first,
-        seed_count=summary.seed_count,
+        seeds=seeds,
         duration_seconds=duration_seconds,
         jobs=jobs,
         commit=commit,

@@ -177,6 +177,6 @@ MOVE_MUTATIONS: Final = (
         before="    rowless = assignment.rowless_version\n",
         after="    rowless = UNSET\n",
         is_rare=True,
-        seed=241037,
+        seed=30000,
     ),
 )

@@ -10,6 +10,7 @@ from attrs import evolve, frozen
 
 from queryablestate.control.large_writes import COMMIT_LIMITS, CommitLimits
 from tests.simulation.timeline import MS
+from tests.state_simulation.kinds import Kind
 
 
 __all__ = [
@@ -29,22 +30,6 @@ __all__ = [
 
 MAX_PARALLELISM: Final = 4
 SESSION_TIMEOUT_NS: Final = 1_000 * MS
-_DIRECT_FIRST: Final = 10_000
-"""From this seed on readers always ask nodes without the proxy (rule D1)."""
-_CUT_OFF_FIRST: Final = 20_000
-"""
-From this seed on nodes are cut off from the proxy again and again and do not notice.
-
-Readers go on asking them, while others have their key groups and batches are committed
-there: what direct answers must be kept from.
-"""
-_TAKE_OVER_FIRST: Final = 30_000
-"""
-From this seed on states are taken over by other queries again and again, too.
-
-Little else goes wrong: batches are committed quickly, and readers are answered.  So it
-is generations that go on while copies are behind, and batches while a node is cut off.
-"""
 COMMIT_TIMEOUT_NS: Final = 2_500 * MS
 RETENTION_NS: Final = 5_000 * MS
 
@@ -340,7 +325,7 @@ def _takes_snapshots(seed: int) -> bool:
 
 def _ways(seed: int, *, caches: bool) -> tuple[bool, bool]:
     """Return whether readers ask nodes themselves, and whether proxies keep answers."""
-    if seed >= _DIRECT_FIRST:
+    if Kind.of(seed) is not Kind.MIXED:
         return True, False
     # By this number seeds that mutations begin with are among the others.
     return not caches and Random(f"{seed}/direct 880").random() < 0.5, caches
@@ -384,10 +369,13 @@ def make_scenario(seed: int) -> Scenario:
     )
     is_direct, caches = _ways(seed, caches=scenario.caches)
     scenario = evolve(scenario, is_direct=is_direct, caches=caches)
-    if seed < _CUT_OFF_FIRST:
-        return scenario
-    cut_off = _with_cuts(scenario)
-    return cut_off if seed < _TAKE_OVER_FIRST else _with_takeovers(cut_off)
+    match Kind.of(seed):
+        case Kind.MIXED | Kind.DIRECT:
+            return scenario
+        case Kind.CUT_OFF:
+            return _with_cuts(scenario)
+        case Kind.TAKE_OVER:
+            return _with_takeovers(_with_cuts(scenario))
 
 
 def _with_cuts(scenario: Scenario) -> Scenario:

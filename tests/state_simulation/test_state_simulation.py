@@ -8,6 +8,7 @@ import pytest
 
 from tests.simulation.mutations import Mutation
 from tests.state_simulation.command import render, run
+from tests.state_simulation.kinds import Kind, seeds_of_every_kind
 from tests.state_simulation.mutations import MUTATIONS
 from tests.state_simulation.runs import Summary, run_seed
 from tests.tiers import nightly_after, nightly_repeats
@@ -89,6 +90,18 @@ def test_every_rule_holds_while_states_are_taken_over() -> None:
     assert summary.counts["fault: node deafened"] > 2
 
 
+def test_seeds_are_of_every_kind() -> None:
+    """No range of seeds is blind to what the others show, however far it goes."""
+    assert seeds_of_every_kind(9_999, 6) == [
+        *(9_999, 19_999, 29_999, 39_999),
+        *(40_000, 50_000),
+    ]
+    assert [Kind.of(seed) for seed in seeds_of_every_kind(123_456, 5)] == [
+        *(Kind.MIXED, Kind.DIRECT, Kind.CUT_OFF, Kind.TAKE_OVER),
+        Kind.MIXED,
+    ]
+
+
 def test_a_seed_replays() -> None:
     """The same seed is the same run, to the last message: a failure can be studied."""
     traces: list[list[str]] = [[], []]
@@ -131,9 +144,9 @@ def test_what_is_broken_on_purpose_is_found(mutation: Mutation) -> None:
 def test_the_report_names_seeds_faults_and_checks() -> None:
     """What is committed of a long run says what was run, and how much."""
     summary = run_seed(3)
-    text = render(summary, first=3, duration_seconds=1.0, jobs=1, commit="abc")
+    text = render(summary, seeds="3", duration_seconds=1.0, jobs=1, commit="abc")
     assert "| commit | abc |" in text
-    assert "| seeds | 1 (3 to 3) |" in text
+    assert "| seeds | 3 |" in text
     assert f"| entries decided | {summary.counts['entries decided']:,} |" in text
     assert "| W3 what is acknowledged is decided |" in text
 

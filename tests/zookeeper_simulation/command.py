@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.simulation.report import commit_name, page, part_of, write_page
+from tests.simulation.report import commit_name, consecutive, page, part_of, write_page
 from tests.zookeeper_simulation.mutations import ZOOKEEPER_MUTATIONS
 from tests.zookeeper_simulation.runs import Outcome, run_seed, run_seeds
 
@@ -132,8 +132,7 @@ def render(
             ("What happened", "what", happened),
         ),
         failures=outcome.failures,
-        first=first,
-        seed_count=outcome.seed_count,
+        seeds=consecutive(first, outcome.seed_count),
         duration_seconds=duration_seconds,
         jobs=jobs,
         commit=commit,
