@@ -8,6 +8,7 @@ pass over expired rows in any case; this is about the space that they take.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, final
 
 from queryablestate.store.cursors import rows_from
@@ -16,6 +17,8 @@ from queryablestate.store.rows import LiveValues
 
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lmdb import Transaction
 
     from queryablestate.store.environment import StoreEnvironment
@@ -43,11 +46,14 @@ class ExpirySweeper:
         with self._environment.reading() as transaction:
             expired = self._next_expired(transaction, now_us, limit)
         if expired:
-            with self._environment.writing() as transaction:
-                for slot, row_key in expired:
-                    database = self._environment.slots[slot]
-                    transaction.delete(row_key, db=database)
+            self._environment.write(partial(self._remove, expired))
         return len(expired)
+
+    def _remove(
+        self, expired: Sequence[tuple[int, bytes]], transaction: Transaction[bytes]
+    ) -> None:
+        for slot, row_key in expired:
+            transaction.delete(row_key, db=self._environment.slots[slot])
 
     def _next_expired(
         self, transaction: Transaction[bytes], now_us: int, limit: int

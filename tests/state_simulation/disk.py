@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Disk"]
 
-_SIZE_BYTES_MAX: Final = 16 << 20
+_SIZE_BYTES_MAX: Final = 64 << 20
+"""
+Of a data directory: more than any run fills.
+
+A part of a snapshot that takes seconds, on a slow disk, keeps all pages of its moment.
+"""
 _INDEX_SIZE_BYTES: Final = 8
 _SCAN_LIMIT: Final = 10_000
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from nameservice import StorageError
 from queryablestate.store.store import StateStore
-from tests.queryablestate.store_batches import NODE, expiring, key, state, write
+from tests.queryablestate.store_batches import NODE, chunk, expiring, key, state, write
 from tests.queryablestate.whole_reads import WholeReader
 
 
@@ -24,9 +27,18 @@ def row_count(store: StateStore, slot: int = 0) -> int:
         return transaction.stat(environment.slots[slot])["entries"]
 
 
-def rows(count: int, expires_at_us: int) -> list[tuple[bytes, bytes | None]]:
+def rows(row_count: int, expires_at_us: int) -> list[tuple[bytes, bytes | None]]:
     """Return that many rows that expire then."""
-    return [(key(0, f"{n:03}"), expiring(b"", expires_at_us)) for n in range(count)]
+    return [(key(0, f"{n:03}"), expiring(b"", expires_at_us)) for n in range(row_count)]
+
+
+def stage_without_end(store: StateStore) -> NoReturn:
+    """Stage batches of 20 rows of a kilobyte, one after the other."""
+    staged: list[tuple[bytes, bytes | None]]
+    staged = [(key(0, f"{n:06}"), bytes(1_000)) for n in range(20)]
+    for batch_id in count(100):
+        store.stage([chunk(staged, batch_id=batch_id)], 1)
+    raise AssertionError
 
 
 @pytest.mark.proves("W6")
@@ -97,3 +109,17 @@ def test_items_and_entries_are_removed_one_by_one(store: StateStore, kind: str) 
     assert store.sweep_expired(11, 100) == 1
     write(store, [(key(0), expiring(b"2", 0))], batch_state=batch_state)
     assert row_count(store) == 1
+
+
+@pytest.mark.proves("W6")
+def test_expired_rows_are_removed_from_a_full_store(tmp_path: Path) -> None:
+    """They give room back, so they must not wait for room (W6)."""
+    with StateStore.open(
+        tmp_path, node_id=NODE, is_durable=False, size_bytes_max=4 << 20
+    ) as store:
+        expired = [(key(0, f"{n:06}"), expiring(bytes(1_000), 10)) for n in range(1080)]
+        write(store, expired, batch_state=state(1, has_ttl=True))
+        with pytest.raises(StorageError):
+            stage_without_end(store)
+        assert store.sweep_expired(20, 2_000) == 1_080
+        store.stage([chunk([(key(0), bytes(1_000))], batch_id=400)], 1)
