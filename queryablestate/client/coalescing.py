@@ -260,6 +260,12 @@ class StateTraffic:
         for _, lanes in self._tables.values():
             yield from lanes
 
+    def empty_lanes(self) -> None:
+        """Have what waits in the lanes wait for a route."""
+        for lane in self.lanes():
+            self.waiting += lane.parts()
+            lane.keys, lane.reads, lane.places = [], [], []
+
     def adopt(self, route: Route) -> None:
         """Go on by *route*; what waits in the lanes of another one waits for it."""
         before = self.route
@@ -271,9 +277,7 @@ class StateTraffic:
                 self.floors.move(before, route)
             else:
                 self.floors.clear()
-        for lane in self.lanes():
-            self.waiting += lane.parts()
-            lane.keys, lane.reads, lane.places = [], [], []
+        self.empty_lanes()
         self._tables = {}
         self.rows_table = None
         self.route = route

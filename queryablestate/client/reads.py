@@ -412,12 +412,10 @@ class KeyReads:
         self.routes.answer(traffic)
 
     def _no_route(self, traffic: StateTraffic, error: NameServiceError) -> None:
-        """Fail what waits for a route that there is none of."""
-        self.routes.lost(traffic, error)
-        for lane in traffic.lanes():
-            self._outbox.fail_all(lane.reads, error)
-            lane.keys, lane.reads, lane.places = [], [], []
+        """Fail what waits for a route that there is none of; see `StateRoutes.lost`."""
+        traffic.empty_lanes()
         self._flights.forget(traffic.lanes())
+        self.routes.lost(traffic, error)
 
 
 def _reads(flight: Flight) -> list[KeysRead]:

@@ -14,7 +14,7 @@ from typing import final
 from nameservice.errors import NameServiceError, RemoteProtocolError
 from queryablestate.client.coalescing import StateTraffic
 from queryablestate.client.direct import NodeWays
-from queryablestate.client.requests import RouteRead, StateName
+from queryablestate.client.requests import Request, RouteRead, StateName
 from queryablestate.client.routes import Route
 from queryablestate.client.session import QuerySession
 from queryablestate.client.step import NEVER_NS, QueryOutbox, longer_pause
@@ -225,14 +225,21 @@ class StateRoutes:
         """
         Fail what waits for a route that there is none of.
 
+        That is what was asked before the question for the route.  A batch may have been
+        committed since then, the first of a state even, and a refusal is never older
+        than the last known commit (rule Q3).  So the question is put again for what was
+        asked later.
+
         The state is forgotten if nothing was seen of it, or if there is no such state.
         Else what was seen stays seen (rule Q1): the next question has the state
         described, and its answer is held against that.
         """
-        self._outbox.fail_all(traffic.route_reads, error)
-        self._outbox.fail_all([read for read, _ in traffic.waiting], error)
-        traffic.waiting = []
-        traffic.route_reads = []
+        asked_ns = traffic.describe_asked_ns
+        route_reads, traffic.route_reads = traffic.route_reads, []
+        waiting, traffic.waiting = traffic.waiting, []
+        requests: list[Request] = [*route_reads, *(read for read, _ in waiting)]
+        early = [one for one in requests if one.asked_ns <= asked_ns]
+        self._outbox.fail_all(early, error)
         self._wanting.pop(traffic, None)
         if traffic.route is None or isinstance(
             error, UnknownJobError | UnknownStateError
@@ -241,6 +248,12 @@ class StateRoutes:
         else:
             traffic.is_stale = True
             traffic.describe_due_ns = self._outbox.now_ns
+        if all(one.is_done for one in requests):
+            return
+        traffic = self.traffic_of(traffic.state)
+        traffic.route_reads = [read for read in route_reads if not read.is_done]
+        traffic.waiting = [part for part in waiting if not part[0].is_done]
+        self.want(traffic)
 
 
 def route_of(traffic: StateTraffic, description: StateDescription) -> Route:

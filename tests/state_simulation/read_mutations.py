@@ -27,6 +27,15 @@ READ_MUTATIONS: Final = (
         seed=30_008,
     ),
     Mutation(
+        name="refusals-of-before",
+        rule="Q3: a refusal is only for what was asked before its question",
+        module="queryablestate.client.state_routes",
+        before="[one for one in requests if one.asked_ns <= asked_ns]",
+        after="requests",
+        is_rare=True,
+        seed=20_340,
+    ),
+    Mutation(
         name="pages-may-go-back",
         rule="Q1: a count is held against what was seen before, too",
         module="queryablestate.client.page_reads",

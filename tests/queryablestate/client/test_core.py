@@ -44,7 +44,7 @@ from queryablestate.client.events import (
     SayHello,
     SendRequest,
 )
-from queryablestate.client.requests import UNANSWERED, StaleRouteError
+from queryablestate.client.requests import UNANSWERED, Request, StaleRouteError
 from queryablestate.client.routes import ENTRY, EXISTS, Asking
 from queryablestate.schema.schema import AtomicType
 from queryablestate.wire.clients import (
@@ -917,6 +917,78 @@ class TestRoutes:
         assert reads[0].error is not reads[1].error
         assert talk.core.state_count == 0
         assert describes(talk.ask(talk.read("N1")))
+
+    @pytest.mark.proves("Q3")
+    def test_a_refusal_is_only_for_what_was_asked_before_it(self) -> None:
+        """
+        A state may come to be while the answer that there is none is under way.
+
+        Two threads share a client.  One asks for a state, and the proxy refuses: there
+        is no such job.  Before that arrives, a batch is committed, and the other asks,
+        too.  The refusal is older than the commit: the route is asked for once more.
+        """
+        talk = Conversation(state_of())
+        early: list[Request] = [talk.route_read(), talk.read("N1")]
+        (describe,) = talk.begin(*early)
+        talk.now_ns += 1
+        late: list[Request] = [talk.route_read(), talk.read("N1")]
+        assert talk.ask(*late) == ()
+        (again,) = talk.refuse(describe, "unknown-job", "flights")
+        assert refusal_codes(early) == ["UnknownJobError"] * 2
+        assert talk.done == early
+        talk.settle([again])
+        assert [request.error for request in late] == [None] * 2
+        assert talk.done == [*early, *late]
+
+    @pytest.mark.proves("Q3")
+    def test_a_refusal_of_what_is_asked_for_once_more(self) -> None:
+        """The next refusal is for those who waited for it: it is no older."""
+        talk = Conversation(state_of())
+        (describe,) = talk.begin(talk.read("N1"))
+        talk.now_ns += 1
+        late = talk.read("N1")
+        assert talk.ask(late) == ()
+        (again,) = talk.refuse(describe, "unknown-job", "flights")
+        assert not late.is_done
+        assert talk.refuse(again, "unknown-job", "flights") == ()
+        assert refusal_codes([late]) == ["UnknownJobError"]
+        assert talk.core.state_count == 0
+
+    @pytest.mark.proves("Q3")
+    @pytest.mark.parametrize("code", ["unknown-job", "access-denied"])
+    def test_a_refusal_is_not_for_what_stands_in_line_since(self, code: str) -> None:
+        """The route is asked for in passing, and the state is made anew meanwhile."""
+        talk = Conversation(state_of(node_count=1))
+        talk.settle(talk.begin_routed(talk.read("N1")))
+        talk.now_ns += 10 * NS_PER_SECOND
+        under_way = [talk.read("N1"), talk.read("N2")]
+        describe, *asks = talk.ask(under_way[0])
+        asks += talk.ask(under_way[1])
+        early = talk.read("N3")
+        assert talk.ask(early) == ()
+        talk.now_ns += 1
+        late = talk.read("N4")
+        assert talk.ask(late) == ()
+        (again,) = talk.refuse(describe, code, "flights")
+        assert early.error is not None
+        assert [read.is_done for read in (*under_way, late)] == [False] * 3
+        talk.settle([again, *asks])
+        assert [read.rows for read in (*under_way, late)] == [[ROW]] * 3
+
+    @pytest.mark.proves("Q3")
+    def test_a_refusal_at_a_deadline(self) -> None:
+        """Nothing is asked for who asked later, but waits no more."""
+        talk = Conversation(state_of())
+        early = talk.read("N1", deadline_ns=9 * MS)
+        (describe,) = talk.begin(early)
+        talk.now_ns += MS
+        late = talk.read("N1", deadline_ns=MS)
+        assert talk.ask(late) == ()
+        talk.now_ns += MS
+        assert talk.refuse(describe, "unknown-job", "flights") == ()
+        errors = ["UnknownJobError", "DeadlineExceededError"]
+        assert refusal_codes([early, late]) == errors
+        assert talk.core.state_count == 0
 
     def test_a_state_that_was_made_anew(self) -> None:
         """A question to a dropped state is put to the one of the same name."""
