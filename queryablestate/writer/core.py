@@ -332,6 +332,24 @@ class WriterCore:
         heard = yield from draw_ticket(job_id, (), deadline_ns=now_ns + timeout_ns)
         return heard.as_a(TicketDrawn).ticket
 
+    def be_born(
+        self,
+        job_id: str,
+        *,
+        query_id: str,
+        run_id: str,
+        timeout_ns: int,
+        now_ns: int,
+    ) -> Conversation[None]:
+        """Draw the epoch that a run of this process is born with, if it has none."""
+        own_run = (self._name_service, job_id, query_id, run_id)
+        self._own_runs.begins(own_run)
+        if self._own_runs.epoch_of(own_run) is None:
+            ticket = yield from self.draw_epoch(
+                job_id, timeout_ns=timeout_ns, now_ns=now_ns
+            )
+            self._own_runs.born_epoch(own_run, ticket)
+
 
 def _to_plan(
     job_id: str,

@@ -322,6 +322,30 @@ class StateWriter:
             )
         )
 
+    def be_born(
+        self, job_id: str, *, query_id: str, run_id: str, timeout_seconds: float
+    ) -> None:
+        """
+        Draw the epoch that a run of this process is born with, if it has none (W1).
+
+        `begin` and `bind` do so themselves.  A run that may write its first batch late
+        is born before: until then a run that has replaced it counts as the older one.
+
+        Raises:
+            StaleWriterError: If a newer run of the query has begun in this process.
+            AccessDeniedError: If the caller may write no state at all.
+            NameServiceError: If the proxy could not be asked.
+        """
+        self._converse(
+            self._core.be_born(
+                job_id,
+                query_id=query_id,
+                run_id=run_id,
+                timeout_ns=seconds_to_ns(timeout_seconds),
+                now_ns=self._clock.now_ns(),
+            )
+        )
+
     # -- parts -----------------------------------------------------------------------
 
     def _located(self, plan: WritePlan) -> WritePlan:

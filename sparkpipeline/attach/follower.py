@@ -179,6 +179,13 @@ class StateFollower:
             NameServiceError: If the proxy or a node could not be reached, or refused.
         """
         self._look()
+        # It may be long until there is a batch to publish.
+        self._writer.be_born(
+            self._options.job_id,
+            query_id=self.query_id,
+            run_id=self._run_id,
+            timeout_seconds=_DESCRIBE_TIMEOUT_SECONDS,
+        )
         description = self._describe()
         owner = None
         if description is not None and description.batch_id is not None:

@@ -29,6 +29,8 @@ from sparkpipeline.log.state import STATE_NAME, LogOffset
 from sparkpipeline.operators.publication import (
     OperatorStatePublication,
     PublishedBatch,
+    PublishingRun,
+    be_born,
     publish_batch,
 )
 from sparkpipeline.state.options import (
@@ -167,10 +169,10 @@ class LogStateFollower:
         self._spark_query_id = spark_query_id
         # Of its own, so that it can be closed while it is waited for.
         self._proxy = ProxyConnection(publication.config, publication.credentials)
-        self._run_id = secrets.token_hex(16)
         # One name is published by one thread at a time: the next one goes on.
         digest = hashlib.sha256(state_name.encode()).hexdigest()[:16]
         self.query_id = f"{spark_query_id}:log-{source_index}-{digest}"
+        self._run = PublishingRun(query_id=self.query_id, run_id=secrets.token_hex(16))
 
     def advance(self) -> Published | None:
         """
@@ -190,6 +192,7 @@ class LogStateFollower:
         if not pending:
             self._check_not_rewound()
             self.pending_since_ms = None
+            be_born(self._publication, self._run, self._proxy)
             return None
         self.pending_since_ms = self._checkpoint.committed_at_ms(pending[0])
         self._check_same_query()
@@ -200,8 +203,7 @@ class LogStateFollower:
         publish_batch(
             self._publication,
             PublishedBatch(
-                query_id=self.query_id,
-                run_id=self._run_id,
+                run=self._run,
                 batch_id=batch_id,
                 snapshots=snapshots,
             ),

@@ -53,7 +53,7 @@ from sparkpipeline.operators.manifest import (
     SubtaskFile,
     choose_attempts,
 )
-from sparkpipeline.operators.publication import PublishedBatch
+from sparkpipeline.operators.publication import PublishedBatch, PublishingRun
 from sparkpipeline.operators.publisher import OperatorStatePublisher
 from sparkpipeline.operators.task import (
     RESERVED_PREFIX,
@@ -214,6 +214,13 @@ class _Operator:
             checkpoint=checkpoint,
             offsets_digest=checkpoint.offsets_digest(batch_id),
         )
+        publishing_run = PublishingRun(
+            # Of its own, for the sink may write states of the job under Spark's.
+            query_id=f"{query_id}{_PUBLISHING_QUERY}",
+            run_id=run_id,
+        )
+        if self.publisher is not None:
+            self.publisher.begin(publishing_run)
         known = known_batch_ids(batch)
         is_repeated = batch_id in known
         if is_repeated:
@@ -234,23 +241,17 @@ class _Operator:
         # manifest says, whatever the sink does.
         offer = None
         if self.publisher is not None:
-            offer = self.publisher.offer(self._published(batch, manifest))
+            offer = self.publisher.offer(
+                PublishedBatch(
+                    run=publishing_run,
+                    batch_id=batch_id,
+                    snapshots=self._left(batch, manifest),
+                )
+            )
         self.sink(read_output(batch, manifest), batch_id)
         if self.publisher is not None and offer is not None:
             self.publisher.wait(offer)
         checkpoint.keep(known[-self.batch_count_kept :])
-
-    def _published(
-        self, batch: OperatorBatch, manifest: OperatorManifest
-    ) -> PublishedBatch:
-        """Return what readers are to be told of the state after *batch*."""
-        return PublishedBatch(
-            # Of its own, for the sink may write states of the job under Spark's.
-            query_id=f"{batch.query_id}{_PUBLISHING_QUERY}",
-            run_id=batch.run_id,
-            batch_id=batch.batch_id,
-            snapshots=self._left(batch, manifest),
-        )
 
     def _publish(self, batch: OperatorBatch, known: Sequence[int]) -> OperatorManifest:
         """Run the function, and publish what it gives; return what counts."""

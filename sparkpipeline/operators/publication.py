@@ -33,7 +33,13 @@ if TYPE_CHECKING:
     from queryablestate.client.calls import ProxyConnection
 
 
-__all__ = ["OperatorStatePublication", "PublishedBatch", "publish_batch"]
+__all__ = [
+    "OperatorStatePublication",
+    "PublishedBatch",
+    "PublishingRun",
+    "be_born",
+    "publish_batch",
+]
 
 WAIT_SECONDS_DEFAULT: Final = 5.0
 
@@ -106,21 +112,66 @@ class OperatorStatePublication:
 
 @final
 @frozen(kw_only=True)
+class PublishingRun:
+    """
+    A run of a query that publishes operator state.
+
+    Attributes:
+        query_id: The query that owns the copy.
+        run_id: The run of it.
+    """
+
+    query_id: str
+    run_id: str
+
+
+@final
+@frozen(kw_only=True)
 class PublishedBatch:
     """
     The state of an operator after a batch.
 
     Attributes:
-        query_id: The query that owns the copy.
-        run_id: The run of it.
+        run: Whose batch it is.
         batch_id: The batch.
         snapshots: Of all subtasks, by operator index, as `encode_snapshot` made them.
     """
 
-    query_id: str
-    run_id: str
+    run: PublishingRun
     batch_id: int
     snapshots: Sequence[bytes]
+
+
+def _shared_proxy(publication: OperatorStatePublication) -> ProxyConnection:
+    return writer_connections().proxy(publication.config, publication.credentials)
+
+
+def be_born(
+    publication: OperatorStatePublication,
+    run: PublishingRun,
+    proxy: ProxyConnection | None = None,
+) -> None:
+    """
+    Draw the epoch that *run* is born with, if it has none (rule W1).
+
+    A run has its first batch to publish when that is computed.  If it were born then, a
+    driver that was asleep meanwhile would fence the one that has replaced it.
+
+    Args:
+        publication: Where it publishes.
+        run: The run.
+        proxy: The way to the proxy; by default the one that the process keeps.
+
+    Raises:
+        StaleWriterError: If a newer run of the query has begun in this process.
+        NameServiceError: If the proxy could not be asked.
+    """
+    StateWriter(proxy or _shared_proxy(publication)).be_born(
+        publication.job_id,
+        query_id=run.query_id,
+        run_id=run.run_id,
+        timeout_seconds=publication.commit_timeout_seconds,
+    )
 
 
 def publish_batch(
@@ -152,14 +203,12 @@ def publish_batch(
         return
     timeout_seconds = publication.commit_timeout_seconds
     credentials = publication.credentials
-    if proxy is None:
-        proxy = writer_connections().proxy(publication.config, credentials)
-    writer = StateWriter(proxy)
+    writer = StateWriter(proxy or _shared_proxy(publication))
     run = writer.begin(
         publication.job_id,
         {published_name(state.name): OPERATOR_STATE_SCHEMA for state in states},
-        query_id=batch.query_id,
-        run_id=batch.run_id,
+        query_id=batch.run.query_id,
+        run_id=batch.run.run_id,
         max_parallelism=publication.max_parallelism,
         on_new_query=publication.on_new_query,
         timeout_seconds=timeout_seconds,

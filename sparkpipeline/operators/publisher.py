@@ -8,6 +8,10 @@ bound: as long as all goes well, a reader of what the sink was given can ask for
 state behind it.  A batch that has waited in vain is the last one to wait until
 something was published again.
 
+A run draws the epoch that it is born with (rule W1) before it computes its first batch:
+a driver that was asleep meanwhile would else be taken for younger than the one that has
+replaced it, and fence it.
+
 The thread ends when there is nothing left to publish, or has not been for long.
 
 What trying again does not mend (a name that another query owns, access that is refused)
@@ -31,13 +35,14 @@ from nameservice import (
 )
 from queryablestate import DeadlineExceededError
 from sparkpipeline.lasting_errors import LASTING_ERRORS
-from sparkpipeline.operators.publication import publish_batch
+from sparkpipeline.operators.publication import be_born, publish_batch
 
 
 if TYPE_CHECKING:
     from sparkpipeline.operators.publication import (
         OperatorStatePublication,
         PublishedBatch,
+        PublishingRun,
     )
 
 
@@ -56,16 +61,23 @@ class Offer:
     A batch that is to be published.  Its publisher's own, but to be waited for.
 
     Attributes:
-        batch: The state after it.
+        run: Whose batch it is.
+        batch: The state after it; None if the run is only to be born.
         offered_ns: When it was offered.
         is_over: Whether it is published, or a newer one is, or it was given up.
         error: What went wrong last, or None.
     """
 
-    batch: PublishedBatch
+    run: PublishingRun
+    batch: PublishedBatch | None
     offered_ns: int
     is_over: bool = False
     error: NameServiceError | None = None
+
+    @property
+    def batch_id(self) -> int | None:
+        """Return which batch is to be published, or None."""
+        return None if self.batch is None else self.batch.batch_id
 
 
 @final
@@ -86,22 +98,34 @@ class OperatorStatePublisher:
         self._changed = threading.Condition()  # guards what follows
         self._newest: Offer | None = None
         self._is_working = False
-        self._run_id: str | None = None  # the run of which something is published
+        self._begun: PublishingRun | None = None
+        self._run: PublishingRun | None = None  # of which something is published
         self._is_behind = False
+
+    def begin(self, run: PublishingRun) -> None:
+        """Have *run* born, before it has anything to publish.  Idempotent."""
+        with self._changed:
+            if run != self._begun:
+                self._begun = run
+                self._put(run, None)
 
     def offer(self, batch: PublishedBatch) -> Offer:
         """Have *batch* published, in place of what still waits to be."""
-        offer = Offer(batch=batch, offered_ns=self._clock.now_ns())
         with self._changed:
-            superseded, self._newest = self._newest, offer
-            if superseded is not None:
-                superseded.is_over = True
-            if not self._is_working:
-                self._is_working = True
-                threading.Thread(
-                    target=self._work, name="operator-state", daemon=True
-                ).start()
-            self._changed.notify_all()
+            return self._put(batch.run, batch)
+
+    def _put(self, run: PublishingRun, batch: PublishedBatch | None) -> Offer:
+        """Put an offer in place of what still waits.  Under the lock."""
+        offer = Offer(run=run, batch=batch, offered_ns=self._clock.now_ns())
+        superseded, self._newest = self._newest, offer
+        if superseded is not None:
+            superseded.is_over = True
+        if not self._is_working:
+            self._is_working = True
+            threading.Thread(
+                target=self._work, name="operator-state", daemon=True
+            ).start()
+        self._changed.notify_all()
         return offer
 
     def wait(self, offer: Offer) -> None:
@@ -122,7 +146,7 @@ class OperatorStatePublisher:
             error = offer.error
             if offer.is_over and error is None:
                 return
-            is_first = self._run_id != offer.batch.run_id
+            is_first = self._run != offer.run
             fails = is_required or (is_first and isinstance(error, LASTING_ERRORS))
             if fails:
                 self._end(offer)  # it comes again with its batch
@@ -131,13 +155,13 @@ class OperatorStatePublisher:
         if fails:
             raise error or DeadlineExceededError(
                 timeout_seconds,
-                f"the operator state of batch {offer.batch.batch_id} is not published",
+                f"the operator state of batch {offer.batch_id} is not published",
             )
         if is_behind_now:
             self._log.warning(
                 "operator_state.delayed",
-                query_id=offer.batch.query_id,
-                batch_id=offer.batch.batch_id,
+                query_id=offer.run.query_id,
+                batch_id=offer.batch_id,
                 waited_seconds=timeout_seconds,
                 error=None if error is None else str(error),
             )
@@ -157,8 +181,9 @@ class OperatorStatePublisher:
                 offer.error = error
                 if error is None:
                     self._end(offer)
-                    self._run_id = offer.batch.run_id
-                    self._is_behind = False
+                    if offer.batch is not None:
+                        self._run = offer.run
+                        self._is_behind = False
                     pause_seconds = _PAUSE_SECONDS
                     continue
                 if self._is_given_up(offer, error):
@@ -169,14 +194,16 @@ class OperatorStatePublisher:
 
     def _try(self, offer: Offer) -> NameServiceError | None:
         """Publish *offer*; return why that did not work, or None."""
-        batch = offer.batch
         try:
-            publish_batch(self._publication, batch)
+            if offer.batch is None:
+                be_born(self._publication, offer.run)
+            else:
+                publish_batch(self._publication, offer.batch)
         except NameServiceError as error:
             self._log.debug(
                 "operator_state.failed",
-                query_id=batch.query_id,
-                batch_id=batch.batch_id,
+                query_id=offer.run.query_id,
+                batch_id=offer.batch_id,
                 error=str(error),
             )
             return error
@@ -184,26 +211,27 @@ class OperatorStatePublisher:
             failure = LocalProtocolError(f"unexpected {type(error).__name__}: {error}")
             failure.__cause__ = error
             return failure
-        self._log.debug(
-            "operator_state.published",
-            query_id=batch.query_id,
-            batch_id=batch.batch_id,
-            size_bytes=sum(map(len, batch.snapshots)),
-        )
+        if offer.batch is not None:
+            self._log.debug(
+                "operator_state.published",
+                query_id=offer.run.query_id,
+                batch_id=offer.batch_id,
+                size_bytes=sum(map(len, offer.batch.snapshots)),
+            )
         return None
 
     def _is_given_up(self, offer: Offer, error: NameServiceError) -> bool:
         """Return whether *offer* need not be tried again.  Under the lock."""
         fails_batch = (
-            self._publication.is_required or self._run_id != offer.batch.run_id
+            self._publication.is_required or self._run != offer.run
         ) and isinstance(error, LASTING_ERRORS)
         age_ns = self._clock.now_ns() - offer.offered_ns
         if not fails_batch and age_ns < seconds_to_ns(_TRY_SECONDS_MAX):
             return False
         self._log.error(
             "operator_state.abandoned",
-            query_id=offer.batch.query_id,
-            batch_id=offer.batch.batch_id,
+            query_id=offer.run.query_id,
+            batch_id=offer.batch_id,
             error=str(error),
         )
         return True

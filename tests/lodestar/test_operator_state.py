@@ -16,6 +16,7 @@ from rescaling.operator_state import encode_snapshot
 from sparkpipeline.operators.publication import (
     OperatorStatePublication,
     PublishedBatch,
+    PublishingRun,
     publish_batch,
 )
 from tests.lodestar.running import call
@@ -101,8 +102,7 @@ class TestVerb:
             publish_batch(
                 OperatorStatePublication(config=config, job_id="flights"),
                 PublishedBatch(
-                    query_id="query",
-                    run_id="run",
+                    run=PublishingRun(query_id="query", run_id="run"),
                     batch_id=0,
                     snapshots=[
                         encode_snapshot(

@@ -23,12 +23,15 @@ from queryablestate import (
     StaleWriterError,
     StateOwnedError,
 )
+from queryablestate.writer import writer as writer_module
 from queryablestate.writer.connections import close_writer_connections
+from queryablestate.writer.own_runs import OwnRuns
 from rescaling import RedistributionMode
 from rescaling.operator_state import encode_snapshot
 from sparkpipeline.operators.publication import (
     OperatorStatePublication,
     PublishedBatch,
+    PublishingRun,
     publish_batch,
 )
 from sparkpipeline.operators.publisher import OperatorStatePublisher
@@ -42,7 +45,9 @@ SPLIT = RedistributionMode.SPLIT_DISTRIBUTE
 TRY_SECONDS = WAIT_SECONDS / 2
 
 EMPTY = PublishedBatch(
-    query_id="query", run_id="run", batch_id=9, snapshots=[encode_snapshot({})]
+    run=PublishingRun(query_id="query", run_id="run"),
+    batch_id=9,
+    snapshots=[encode_snapshot({})],
 )
 
 
@@ -51,8 +56,7 @@ def batch(
 ) -> PublishedBatch:
     """Return a batch that left *items* in one subtask."""
     return PublishedBatch(
-        query_id=query_id,
-        run_id=run_id,
+        run=PublishingRun(query_id=query_id, run_id=run_id),
         batch_id=batch_id,
         snapshots=[encode_snapshot({"offsets": (SPLIT, list(items))})],
     )
@@ -276,6 +280,33 @@ class TestPublisher:
             publisher.wait(newest)
             assert newest.error is None
             assert client.operator_state("job", "offsets").items == ((0, 7),)
+
+    @pytest.mark.proves("W1", "O5")
+    def test_a_driver_that_slept_fences_no_run_of_another(
+        self,
+        config: HAConfig,
+        publishers: Publishers,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """W1, O5: it was replaced before it had computed what it had to publish."""
+        slept = publishers.make(wait_seconds=0)
+        publisher = publishers.make(wait_seconds=WAIT_SECONDS)
+        own_runs = OwnRuns()
+        with nodes(config) as client:
+            with monkeypatch.context() as other_process:
+                other_process.setattr(writer_module, "OWN_RUNS", own_runs)
+                slept.begin(batch(5, run_id="replaced").run)
+                wait_until(publishers.are_idle)
+            publisher.wait(publisher.offer(batch(5, "mine")))
+            with monkeypatch.context() as other_process:
+                other_process.setattr(writer_module, "OWN_RUNS", own_runs)
+                left = slept.offer(batch(5, "theirs", run_id="replaced"))
+                wait_until(lambda: left.is_over)
+            assert isinstance(left.error, StaleWriterError)
+            newest = publisher.offer(batch(6, "mine"))
+            publisher.wait(newest)
+            assert newest.error is None
+            assert client.operator_state("job", "offsets").items == ((0, "mine"),)
 
     @pytest.mark.proves("O5")
     def test_a_later_failure_of_any_kind_costs_the_query_nothing(
