@@ -131,7 +131,11 @@ class Draining:
 
     def _left(self, record: NodeRecord, now_ns: int) -> list[ControlEffect]:
         del now_ns
-        self._control.nodes.record(record)
+        nodes = self._control.nodes
+        if record.draining_id is not None and nodes.record_of(record.node_id) != record:
+            # One that is to take over may have been cut off a moment ago (rule S4).
+            nodes.doubt()
+        nodes.record(record)
         self._control.touch()
         return []
 

@@ -141,9 +141,10 @@ class Membership:
         node = self._control.nodes.at(link)
         if node is None or node.registration_id != registration_id:
             return None
-        if now_ns - node.heard_at_ns > self._control.silence_ns:
+        if node.is_doubted or now_ns - node.heard_at_ns > self._control.silence_ns:
             self._control.touch()  # copies may have been kept since it was silent
         node.heard_at_ns = now_ns
+        node.is_doubted = False
         return node
 
     def refuse(self, link: LinkId) -> list[ControlEffect]:

@@ -123,6 +123,8 @@ class Moves:
         job = self._job_with_state(request.job_id)
         self._check_settled(request.job_id, now_ns)
         self._check_counts(job, request)
+        # One that is to keep its copies may have been cut off a moment ago (rule S4).
+        self._control.nodes.doubt()
         assignment = self._next_assignment(
             job, node_count=request.node_count, replica_count=request.replica_count
         )
@@ -283,9 +285,10 @@ class Moves:
                 report is not None
                 and report.assignment_version == job.assignment.version
             )
+            silent_ns = self._now_ns - node.heard_at_ns
             standings[node_id] = NodeStanding(
                 store_id=node.store_id,
-                is_silent=self._now_ns - node.heard_at_ns > self._control.silence_ns,
+                is_silent=node.is_doubted or silent_ns > self._control.silence_ns,
                 is_draining=is_draining,
                 is_failing=job_id in node.failing,
                 is_lost=job_id in node.lost_jobs,

@@ -99,6 +99,7 @@ class PresentNode:
             long as it has not applied that.
         expected_until_ns: How long it was expected then, or None if it was not.
         registered_at_ns: When it was taken in.
+        is_doubted: Whether it has said nothing since copies were to be given up last.
     """
 
     node_id: str
@@ -121,6 +122,7 @@ class PresentNode:
     missed: dict[str, int] = field(factory=dict)
     expected_until_ns: int | None = None
     registered_at_ns: int = 0
+    is_doubted: bool = False
 
     def forget_job(self, job_id: str) -> None:
         """Know nothing any more of what it says of a job."""
@@ -388,6 +390,11 @@ class NodeTable:
         nodes = self._present.values()
         found = [node for node in nodes if node.failing]
         return sorted(found, key=lambda node: node.node_id)
+
+    def doubt(self) -> None:
+        """Count on no present node before it has spoken again: see `is_doubted`."""
+        for node in self._present.values():
+            node.is_doubted = True
 
     def silent_since(self, heard_at_ns_max: int) -> Sequence[PresentNode]:
         """Return the present nodes that were last heard from at that time or before."""

@@ -15,8 +15,9 @@ of it at once:
 3.  *The plan is made anew*, if the nodes that are to have the job are others now, or
     some are missing.
 4.  *Surplus copies go*, where all that are wanted are in sync, none of their nodes is
-    expected, and one of them at least was heard from lately: the others may be gone,
-    which is only known when their sessions are over (rule S4).
+    expected, and one of them at least was heard from lately, and since an operator or
+    a node that leaves has asked for less: the others may be gone, which is only known
+    when their sessions are over (rule S4).
 5.  *The primary is one that is here*, as long as the one that is wanted is expected,
     or is back and has yet to apply what it missed.
 6.  *Copies begin*, a limited number for each node at once.
@@ -58,7 +59,8 @@ class NodeStanding:
         store_id: Its data directory, as known last.
         is_present: Whether it is registered now.
         is_expected: Whether it is not, and may be again in a moment with what it had.
-        is_silent: Whether nothing was heard of it for longer than it should be.
+        is_silent: Whether nothing was heard of it for longer than it should be, or
+            since copies were to be given up last.
         is_draining: Whether it is to be emptied.
         is_failing: Whether it has said that it cannot go on.
         is_lost: Whether it has lost its rows of the job since it was assigned.

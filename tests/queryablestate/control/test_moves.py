@@ -789,6 +789,17 @@ class TestRescale:
         plane.hear(LINK_B, copied("b", version, *GROUPS))
         assert [set(one) for one in owners(plane)] == [{"a", "b"}] * 4
 
+    @pytest.mark.proves("S4")
+    def test_fewer_copies(self) -> None:
+        """S4: none goes before a node that is to stay has said that it is there."""
+        plane, _ = start("ab", replica_count=2)
+        plane.ask(rescale(replica_count=1))
+        assert [set(one) for one in owners(plane)] == [{"a", "b"}] * 4
+        plane.hear(LINK_A, heartbeat("a", 1))
+        assert [len(one) for one in owners(plane)] == [1, 1, 2, 2]
+        plane.hear(LINK_B, heartbeat("b", 1))
+        assert owners(plane) == ["a", "a", "b", "b"]
+
     @pytest.mark.proves("O6")
     def test_progress(self) -> None:
         """O6: how far it is, and what holds it up."""
@@ -895,6 +906,31 @@ class TestDrain:
         plane.now_ns = TIMEOUT_NS
         plane.settle(TimePassed())
         assert owners(plane) == ["b"] * 4
+
+    @pytest.mark.proves("S4")
+    @pytest.mark.parametrize("is_leaving", [False, True])
+    def test_a_node_is_emptied_for_one_that_has_spoken_since(
+        self, *, is_leaving: bool
+    ) -> None:
+        """S4: the other one was cut off a moment ago, and it may be long until then."""
+        plane, _ = start("ab", replica_count=2)
+        if is_leaving:
+            plane.hear(LINK_B, leave("b"))
+            plane.hear(LINK_B, leave("b"))
+        else:
+            plane.ask(drain("b"))
+        plane.hear(LINK_B, heartbeat("b", 1))
+        assert owners(plane) == ["ab", "ab", "ba", "ba"]
+        plane.now_ns = TIMEOUT_NS // 2
+        plane.hear(LINK_B, heartbeat("b", 2))
+        plane.now_ns = TIMEOUT_NS
+        plane.settle(TimePassed())
+        assert owners(plane) == ["b"] * 4
+        # Or it is there, and says so.
+        plane, _ = start("ab", replica_count=2)
+        plane.hear(LINK_B, leave("b"))
+        plane.hear(LINK_A, heartbeat("a", 1))
+        assert owners(plane) == ["a"] * 4
 
     @pytest.mark.proves("S2")
     def test_a_node_that_a_batch_may_need_stays(self) -> None:
