@@ -24,7 +24,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.floors",
         before="        if seen < floor:\n",
         after="        if seen[0] == floor[0] and seen < floor:\n",
-        seed=30_008,
+        seed=30_000,
     ),
     Mutation(
         name="refusals-of-before",
@@ -128,7 +128,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.control.direct_readers",
         before="            if now_ns < one.until_ns\n",
         after="            if now_ns < one.until_ns < 0\n",
-        seed=20_062,
+        seed=20_073,
     ),
     Mutation(
         name="drop-not-awaited",
