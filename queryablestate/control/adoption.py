@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
-    from queryablestate.control.node_table import PresentNode
+    from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.wire.adoption_messages import AdoptJob, TakeControl
     from queryablestate.wire.node_messages import PlanTold

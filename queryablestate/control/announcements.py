@@ -20,7 +20,7 @@ from queryablestate.wire.node_messages import AssignJob, FenceWriters
 if TYPE_CHECKING:
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.job.job import Job
-    from queryablestate.control.node_table import PresentNode
+    from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.wire.node_messages import WriterFence
     from queryablestate.wire.records import AssignmentRecord

@@ -119,7 +119,7 @@ if TYPE_CHECKING:
 
     from queryablestate.control.changes import Outcome
     from queryablestate.control.job.job import Job
-    from queryablestate.control.node_table import PresentNode
+    from queryablestate.control.present_node import PresentNode
     from queryablestate.control.routes import KvStateLocation
     from queryablestate.control.tally import Tally
     from queryablestate.wire.operation_messages import ListRescalings, RescalingsListed

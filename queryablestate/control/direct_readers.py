@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.job.job import Job
-    from queryablestate.control.node_table import NodeTable, PresentNode
+    from queryablestate.control.node_table import NodeTable
+    from queryablestate.control.present_node import PresentNode
     from queryablestate.control.routes import KvStateLocation
     from queryablestate.wire.records import AssignmentRecord
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from queryablestate.control.changes import Outcome
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.events import LinkId
-    from queryablestate.control.node_table import PresentNode
+    from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.wire.operation_messages import DrainNode
     from queryablestate.wire.records import NodeRecord

@@ -107,7 +107,7 @@ class Forgetting:
         node_id = request.node_id
         self._control.nodes.known_record_of(node_id)
         reason = self._why_needed(node_id)
-        if reason is not None and self._control.nodes.is_expected(node_id):
+        if reason is not None and node_id in self._control.nodes.expected:
             # What others have may be theirs in a moment.
             raise DidNotHappenError(
                 f"the connection of {node_id!r} has just closed, and it may be back"

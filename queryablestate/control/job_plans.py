@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
-    from queryablestate.control.node_table import PresentNode
+    from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.wire.records import AssignmentRecord, JobRecord
 

@@ -49,7 +49,7 @@ from queryablestate.control.forgetting import still_there, without
 from queryablestate.control.job.leader_paths import encode_record, node_path
 from queryablestate.control.kept_jobs import kept_by, serves_another
 from queryablestate.control.node_parts import job_assignment
-from queryablestate.control.node_table import CopyReport, JobFailure
+from queryablestate.control.present_node import CopyReport, JobFailure
 from queryablestate.control.state import has_node
 from queryablestate.wire.node_messages import (
     HeartbeatAcknowledged,
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
-    from queryablestate.control.node_table import PresentNode
+    from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.wire.node_messages import (
         EntriesApplied,
@@ -118,7 +118,7 @@ class Membership:
         silent_at_ns = None
         if heard_at_ns is not None:
             silent_at_ns = heard_at_ns + self._control.session_timeout_ns
-        return earliest([silent_at_ns, nodes.expected_until_ns(self._coming_ids())])
+        return earliest([silent_at_ns, nodes.expected.until_ns(self._coming_ids())])
 
     # -- what happens --------------------------------------------------------------
 
@@ -197,14 +197,14 @@ class Membership:
                 forgiven_ns = node.heard_at_ns + late_ns + tolerated_ns
                 node.heard_at_ns = min(now_ns, forgiven_ns)
             until_ns_max = now_ns + return_grace_ns(timeout_ns)
-            self._control.nodes.forgive_expected(
+            self._control.nodes.expected.forgive(
                 late_ns + tolerated_ns, until_ns_max=until_ns_max
             )
         effects: list[ControlEffect] = [
             self._forget(node)
             for node in self._control.nodes.silent_since(now_ns - timeout_ns)
         ]
-        if self._control.nodes.give_up_expected(self._coming_ids(), now_ns=now_ns):
+        if self._control.nodes.expected.give_up_late(self._coming_ids(), now_ns=now_ns):
             self._control.touch()
         self._due_ns = self.next_deadline_ns()
         return effects
@@ -315,7 +315,7 @@ class Membership:
             if is_foreign or not is_same:
                 effects.append(self._forget(earlier))
         if is_foreign:
-            control.nodes.give_up(message.node_id)
+            control.nodes.expected.give_up(message.node_id)
             # It learns whose rows are wanted here, and comes again with those.
             return [*effects, self._taken(link, (), record)]
         heard = without(message, record.forgotten)

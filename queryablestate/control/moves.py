@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
     from queryablestate.control.job.job_changes import JobChange
-    from queryablestate.control.node_table import PresentNode
+    from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.wire.operation_messages import (
         JobRescaling,
@@ -275,7 +275,7 @@ class Moves:
                 standings[node_id] = NodeStanding(
                     store_id=nodes.store_id_of(node_id) or "",
                     is_present=False,
-                    is_expected=nodes.is_expected_with(node_id, job_id),
+                    is_expected=nodes.expected.have(node_id, job_id),
                     is_silent=True,
                     is_draining=is_draining,
                 )

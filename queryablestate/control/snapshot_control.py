@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from queryablestate.control.changes import Outcome
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.job.job import Job
-    from queryablestate.control.node_table import PresentNode
+    from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.wire.snapshot_messages import SnapshotWritten, TakeSnapshot
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from queryablestate.control.job.job import Job
-    from queryablestate.control.node_table import PresentNode
+    from queryablestate.control.present_node import PresentNode
     from queryablestate.wire.records import CountersRecord, NodeRecord
 
 

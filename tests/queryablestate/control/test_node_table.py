@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from queryablestate.control.events import LinkId
-from queryablestate.control.node_table import JobFailure, NodeTable, PresentNode
+from queryablestate.control.node_table import NodeTable
+from queryablestate.control.present_node import JobFailure, PresentNode
 from queryablestate.wire.records import NodeRecord
 from tests.queryablestate.control_plane import APP, LINK_A, LINK_B, node_register
 
@@ -72,32 +73,32 @@ def test_who_is_expected_back() -> None:
     for node, until_ns in ((a, 7), (b, 5), (c, 5)):
         table.expect(node, now_ns=0, grace_ns=until_ns, until_ns_max=100)
     assert list(table) == []
-    assert table.is_expected("a")
-    assert table.is_expected_with("b", APP)
-    assert [table.is_expected_with("a", job) for job in (APP, "lost", "other")] == [
+    assert "a" in table.expected
+    assert table.expected.have("b", APP)
+    assert [table.expected.have("a", job) for job in (APP, "lost", "other")] == [
         False,
         False,
         True,
     ]
-    assert not table.is_expected("d")
-    assert not table.is_expected_with("d", APP)
+    assert "d" not in table.expected
+    assert not table.expected.have("d", APP)
     # What they have applied they have.
     assert [table.applied(node_id, APP) for node_id in "abd"] == [-1, 7, -1]
-    assert table.expected_until_ns(()) == 5
-    assert table.expected_until_ns({"b", "c"}) == 7
-    table.forgive_expected(10, until_ns_max=15)
-    assert table.expected_until_ns(()) == 15
-    table.forgive_expected(10, until_ns_max=14)
-    assert table.expected_until_ns(()) == 15
-    assert not table.give_up_expected((), now_ns=14)
+    assert table.expected.until_ns(()) == 5
+    assert table.expected.until_ns({"b", "c"}) == 7
+    table.expected.forgive(10, until_ns_max=15)
+    assert table.expected.until_ns(()) == 15
+    table.expected.forgive(10, until_ns_max=14)
+    assert table.expected.until_ns(()) == 15
+    assert not table.expected.give_up_late((), now_ns=14)
     table.register(node_register("c"), link=LINK_A, now_ns=14)
-    assert not table.is_expected("c")
-    assert table.give_up_expected({"a"}, now_ns=15)
-    assert not table.is_expected("b")
+    assert "c" not in table.expected
+    assert table.expected.give_up_late({"a"}, now_ns=15)
+    assert "b" not in table.expected
     assert table.applied("b", APP) == -1
-    assert table.is_expected("a")
-    table.give_up("a")
-    assert table.expected_until_ns(()) is None
+    assert "a" in table.expected
+    table.expected.give_up("a")
+    assert table.expected.until_ns(()) is None
 
 
 def test_who_comes_and_goes_is_not_expected_for_longer() -> None:
@@ -114,7 +115,7 @@ def test_who_comes_and_goes_is_not_expected_for_longer() -> None:
         node = table.register(node_register("a"), link=LINK_A, now_ns=came_ns)
         node.missed = dict(missed)
         table.expect(node, now_ns=left_ns, grace_ns=5, until_ns_max=100)
-        assert table.expected_until_ns(()) == until_ns
+        assert table.expected.until_ns(()) == until_ns
     other = node_register("a", store_id="another")
     node = table.register(other, link=LINK_A, now_ns=0)
     assert node.expected_until_ns is None
