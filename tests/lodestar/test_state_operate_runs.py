@@ -15,7 +15,6 @@ from attrs import frozen
 
 from haservices import HAConfig
 from queryablestate.proxy.access import token_sha256
-from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
 from tests.lodestar.running import (
     WAIT_SECONDS,
@@ -24,15 +23,11 @@ from tests.lodestar.running import (
     environment,
     run,
 )
+from tests.queryablestate.schemas import NUMBERS
 
 
 pytestmark = pytest.mark.shells
 
-SCHEMA = StateSchema(
-    kind=StateKind.VALUE,
-    key=(Field("k", AtomicType.INT),),
-    value=(Field("v", AtomicType.INT),),
-)
 CALLERS = """
 [callers.reader]
 token_sha256 = "{reader}"
@@ -69,7 +64,7 @@ class Cluster:
         """Write two states as the job."""
         token = (self.directory / "job.token").read_text().strip()
         publisher = Publisher(
-            self.config, "flights", {"open": SCHEMA, "secret": SCHEMA}, token=token
+            self.config, "flights", {"open": NUMBERS, "secret": NUMBERS}, token=token
         )
         publisher.write({"open": [(1, 10)], "secret": [(1, 11)]})
 
@@ -232,7 +227,7 @@ class TestDropState:
         """Return a state that may be dropped."""
         name = f"spare-{uuid.uuid4()}"
         token = (cluster.directory / "job.token").read_text().strip()
-        publisher = Publisher(cluster.config, "flights", {name: SCHEMA}, token=token)
+        publisher = Publisher(cluster.config, "flights", {name: NUMBERS}, token=token)
         publisher.write({name: [(1, 1)]})
         return name
 

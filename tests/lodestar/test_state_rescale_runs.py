@@ -19,7 +19,6 @@ from attrs import define, field, frozen
 
 from haservices import HAConfig
 from queryablestate import QueryableStateClient
-from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
 from tests.lodestar.running import (
     WAIT_SECONDS,
@@ -29,15 +28,11 @@ from tests.lodestar.running import (
     call,
     environment,
 )
+from tests.queryablestate.schemas import NUMBERS
 
 
 pytestmark = pytest.mark.shells
 
-SCHEMA: Final = StateSchema(
-    kind=StateKind.VALUE,
-    key=(Field("k", AtomicType.INT),),
-    value=(Field("v", AtomicType.INT),),
-)
 KEYS: Final = tuple(range(500))
 
 
@@ -46,7 +41,7 @@ class Writing:
     """Commits batches without a pause: batch n writes n under every key."""
 
     def __init__(self, config: HAConfig) -> None:
-        self._publisher = Publisher(config, "flights", {"state": SCHEMA})
+        self._publisher = Publisher(config, "flights", {"state": NUMBERS})
         self._is_over = threading.Event()
         self._failure: BaseException | None = None
         self._written = threading.Condition()
@@ -211,7 +206,7 @@ class TestRescale:
         self, ask: Ask, cluster: Cluster
     ) -> None:
         """O6: the last one says that it is done; --no-wait prints one."""
-        Publisher(cluster.config, "flights", {"state": SCHEMA}).write(
+        Publisher(cluster.config, "flights", {"state": NUMBERS}).write(
             {"state": [(key, 0) for key in KEYS]}
         )
         cluster.start_node("n-2")
@@ -249,7 +244,7 @@ class TestRescale:
     @pytest.mark.proves("O6")
     def test_a_terminal_shows_a_bar(self, cluster: Cluster) -> None:
         """O6: drawn in its place, without escape codes, and what is next, below it."""
-        Publisher(cluster.config, "flights", {"state": SCHEMA}).write(
+        Publisher(cluster.config, "flights", {"state": NUMBERS}).write(
             {"state": [(key, 0) for key in KEYS]}
         )
         cluster.start_node("n-2")
@@ -326,7 +321,7 @@ class TestRescale:
     @pytest.mark.proves("O6")
     def test_too_many_nodes_are_refused(self, ask: Ask, cluster: Cluster) -> None:
         """O6: rescale starts no node; it says how many there are."""
-        Publisher(cluster.config, "flights", {"state": SCHEMA}).write({"state": []})
+        Publisher(cluster.config, "flights", {"state": NUMBERS}).write({"state": []})
         result = ask("rescale", "flights", "--nodes", "3")
         assert (result.exit_code, result.out) == (2, "")
         assert "being drained: 1;" in result.err
@@ -357,7 +352,7 @@ class TestDrain:
     @pytest.mark.proves("O6")
     def test_it_can_be_undone(self, ask: Ask, cluster: Cluster) -> None:
         """O6: it takes part again."""
-        Publisher(cluster.config, "flights", {"state": SCHEMA}).write({"state": []})
+        Publisher(cluster.config, "flights", {"state": NUMBERS}).write({"state": []})
         assert ask("drain", "n-1", "--no-wait").out == (
             "n-1 is being emptied: 128 key groups of flights\n"
         )
@@ -368,7 +363,7 @@ class TestDrain:
     @pytest.mark.proves("S1")
     def test_nobody_who_could_take_it(self, ask: Ask, cluster: Cluster) -> None:
         """S1: that is said, rather than waited for."""
-        Publisher(cluster.config, "flights", {"state": SCHEMA}).write({"state": []})
+        Publisher(cluster.config, "flights", {"state": NUMBERS}).write({"state": []})
         result = ask("drain", "n-1")
         assert result.exit_code == 1
         assert "no other node can take the 128 copies" in result.err
@@ -382,7 +377,7 @@ class TestDrain:
         self, ask: Ask, cluster: Cluster
     ) -> None:
         """O6: it says so; a node that comes later takes over."""
-        Publisher(cluster.config, "flights", {"state": SCHEMA}).write(
+        Publisher(cluster.config, "flights", {"state": NUMBERS}).write(
             {"state": [(key, 3) for key in KEYS]}
         )
         with Running("drain", "n-1", *cluster.at) as draining:
@@ -413,7 +408,7 @@ class TestDrain:
 
     def test_the_last_node_ends_with_its_rows(self, ask: Ask, cluster: Cluster) -> None:
         """W7: there is no node to take over; started again, it answers again."""
-        Publisher(cluster.config, "flights", {"state": SCHEMA}).write(
+        Publisher(cluster.config, "flights", {"state": NUMBERS}).write(
             {"state": [(key, 7) for key in KEYS]}
         )
         leaving = cluster.nodes["n-1"].end()

@@ -11,18 +11,12 @@ import pytest
 
 from haservices import HAConfig, open_ha_services
 from queryablestate.local_cluster import LocalStateCluster
-from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
 from tests.lodestar.running import Ask, Result, call
+from tests.queryablestate.schemas import NUMBERS
 
 
 pytestmark = pytest.mark.shells
-
-SCHEMA = StateSchema(
-    kind=StateKind.VALUE,
-    key=(Field("k", AtomicType.INT),),
-    value=(Field("v", AtomicType.INT),),
-)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +25,7 @@ def at(leader_server_url: str) -> Iterator[tuple[str, ...]]:
     cluster_id = f"snapshots-{uuid.uuid4()}"
     config = HAConfig(url=leader_server_url, cluster_id=cluster_id, lease_seconds=3.0)
     with open_ha_services(config) as ha, LocalStateCluster(ha, nodes=2):
-        publisher = Publisher(config, "flights", {"aircraft": SCHEMA})
+        publisher = Publisher(config, "flights", {"aircraft": NUMBERS})
         publisher.write({"aircraft": [(number, number) for number in range(50)]})
         yield ("--url", leader_server_url, "--cluster-id", cluster_id)
 

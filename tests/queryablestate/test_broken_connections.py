@@ -14,8 +14,8 @@ import pytest
 from haservices import HAConfig, open_ha_services
 from queryablestate import QueryableStateClient, StateOperations
 from queryablestate.local_cluster import LocalStateCluster
-from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
+from tests.queryablestate.schemas import AIRCRAFT
 from tests.recording import WAIT_SECONDS, wait_until
 from zmqtransport.endpoints import parse_endpoint
 
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.shells
 
-SCHEMA: Final = StateSchema(
-    kind=StateKind.VALUE,
-    key=(Field("tailnum", AtomicType.STRING),),
-    value=(Field("delay", AtomicType.INT),),
-)
 STATE: Final = ("flights", "aircraft")
 NAMES: Final = tuple(f"N{number:03}" for number in range(500))
 _numbers = itertools.count(1)
@@ -88,7 +83,7 @@ def test_who_is_back_in_a_moment_copies_nothing(config: HAConfig, which: str) ->
         StateOperations(config) as operations,
     ):
         port = parse_endpoint(cluster.proxies[0].address).port
-        publisher = Publisher(config, "flights", {"aircraft": SCHEMA})
+        publisher = Publisher(config, "flights", {"aircraft": AIRCRAFT})
         write(publisher, 1)
         assert client.count(*STATE) == len(NAMES)
         others = [number for number, _ in connections_to(port)]

@@ -24,19 +24,14 @@ from queryablestate import (
     UnknownJobError,
 )
 from queryablestate.local_cluster import LocalStateCluster
-from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from queryablestate.store.store import StateStore
 from tests.lodestar.publishing import Publisher
+from tests.queryablestate.schemas import AIRCRAFT
 from tests.recording import WAIT_SECONDS
 
 
 pytestmark = pytest.mark.shells
 
-SCHEMA: Final = StateSchema(
-    kind=StateKind.VALUE,
-    key=(Field("tailnum", AtomicType.STRING),),
-    value=(Field("delay", AtomicType.INT),),
-)
 STATE: Final = ("flights", "aircraft")
 NAMES: Final = tuple(f"N{number:03}" for number in range(100))
 
@@ -90,7 +85,7 @@ def publish(
 ) -> Publisher:
     """Write the same delay for every aircraft."""
     if publisher is None:
-        publisher = Publisher(config, "flights", {"aircraft": SCHEMA})
+        publisher = Publisher(config, "flights", {"aircraft": AIRCRAFT})
     publisher.write({"aircraft": [(name, delay) for name in NAMES]})
     return publisher
 

@@ -17,18 +17,13 @@ from queryablestate import (
     StateNode,
     StateOperations,
 )
-from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
+from tests.queryablestate.schemas import TEXTS
 
 
 pytestmark = [pytest.mark.shells, pytest.mark.proves("W3")]
 
 LIMIT: Final = 4 << 20
-SCHEMA: Final = StateSchema(
-    kind=StateKind.VALUE,
-    key=(Field("k", AtomicType.INT),),
-    value=(Field("v", AtomicType.STRING),),
-)
 ROWS: Final = [(number, "x" * 900) for number in range(1_500)]
 
 
@@ -62,16 +57,16 @@ class TestFullStore:
     def test_dropping_a_state_makes_room(self, ha: HAServices, tmp_path: Path) -> None:
         """Nothing waits in front of it, and the query goes on."""
         with node(ha, tmp_path), StateOperations(ha) as operations:
-            old = Publisher(ha, "job", {"old": SCHEMA})
+            old = Publisher(ha, "job", {"old": TEXTS})
             old.write({"old": ROWS[:800]})
             old.write({"old": ROWS[800:]})
-            new = Publisher(ha, "job", {"new": SCHEMA})
+            new = Publisher(ha, "job", {"new": TEXTS})
             text = refused(new)
             assert "batch 0 is not decided, since node node-1 could not apply" in text
             assert str(tmp_path) in text
             assert "within 4,194,304 bytes" in text
             operations.drop_state("job", "old")
-            new.restart({"new": SCHEMA})
+            new.restart({"new": TEXTS})
             assert new.write({"new": ROWS[:500]}) == 0
             with QueryableStateClient(ha) as client:
                 assert client.get("job", "new", 7) == {"v": "x" * 900}
@@ -79,13 +74,13 @@ class TestFullStore:
     def test_a_greater_limit_makes_room(self, ha: HAServices, tmp_path: Path) -> None:
         """The node has what it had, and takes the batch."""
         with node(ha, tmp_path):
-            old = Publisher(ha, "job", {"old": SCHEMA})
+            old = Publisher(ha, "job", {"old": TEXTS})
             old.write({"old": ROWS[:800]})
             old.write({"old": ROWS[800:]})
-            new = Publisher(ha, "job", {"new": SCHEMA})
+            new = Publisher(ha, "job", {"new": TEXTS})
             refused(new)
         with node(ha, tmp_path, 4 * LIMIT):
-            new.restart({"new": SCHEMA})
+            new.restart({"new": TEXTS})
             assert new.write({"new": ROWS}) == 0
             with QueryableStateClient(ha) as client:
                 assert client.get("job", "old", 7) == {"v": "x" * 900}

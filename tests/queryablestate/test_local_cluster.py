@@ -31,15 +31,11 @@ from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.forking import run_in_child
 from tests.lodestar.publishing import Publisher
+from tests.queryablestate.schemas import AIRCRAFT
 
 
 pytestmark = pytest.mark.shells
 
-SCHEMA: Final = StateSchema(
-    kind=StateKind.VALUE,
-    key=(Field("tailnum", AtomicType.STRING),),
-    value=(Field("delay", AtomicType.INT),),
-)
 DELAYS: Final = StateSchema(
     kind=StateKind.MAP,
     key=(Field("tailnum", AtomicType.STRING),),
@@ -70,7 +66,7 @@ def publish(
 ) -> Publisher:
     """Write the same delay for every aircraft; as another run unless one is given."""
     if publisher is None:
-        publisher = Publisher(config, "flights", {"aircraft": SCHEMA})
+        publisher = Publisher(config, "flights", {"aircraft": AIRCRAFT})
     publisher.write({"aircraft": [(name, delay) for name in NAMES]})
     return publisher
 
@@ -346,7 +342,7 @@ class TestFaults:
         self, config: HAConfig, ha: HAServices
     ) -> None:
         """B3: and the next leader reads all of it, and commits their next batch."""
-        states = {f"state-{number}": SCHEMA for number in range(1_000)}
+        states = {f"state-{number}": AIRCRAFT for number in range(1_000)}
         publisher = Publisher(config, "flights", states)
         with (
             LocalStateCluster(ha, proxies=2) as cluster,

@@ -17,18 +17,13 @@ from queryablestate import (
     StateNode,
     StateOperations,
 )
-from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
+from tests.queryablestate.schemas import TEXTS
 
 
 pytestmark = [pytest.mark.shells, pytest.mark.proves("B3")]
 
 LIMIT: Final = 65_536
-SCHEMA: Final = StateSchema(
-    kind=StateKind.VALUE,
-    key=(Field("k", AtomicType.INT),),
-    value=(Field("v", AtomicType.STRING),),
-)
 
 
 @pytest.fixture
@@ -56,7 +51,7 @@ def node(data_dir: Path, node_id: str, chunk_size_bytes_max: int) -> NodeConfig:
 
 def test_rows_are_cut_into_what_each_node_takes(ha: HAServices) -> None:
     """B3: a chunk that a node would not take was sent until time was up."""
-    publisher = Publisher(ha, "job", {"s": SCHEMA})
+    publisher = Publisher(ha, "job", {"s": TEXTS})
     rows = [(number, "x" * 900) for number in range(1_500)]
     assert publisher.write({"s": rows}) == 0
     with QueryableStateClient(ha) as client:
@@ -65,12 +60,12 @@ def test_rows_are_cut_into_what_each_node_takes(ha: HAServices) -> None:
 
 def test_a_row_that_a_node_would_not_take_is_refused_at_once(ha: HAServices) -> None:
     """B3: by the name of the setting; it was sent until time was up."""
-    publisher = Publisher(ha, "job", {"s": SCHEMA})
+    publisher = Publisher(ha, "job", {"s": TEXTS})
     # Each of the nodes has some of their key groups.
     with pytest.raises(ConfigurationError) as caught:
         publisher.write({"s": [(number, "x" * LIMIT) for number in range(100)]})
     assert "chunk_size_bytes_max of node small, which is 65,536" in str(caught.value)
-    publisher.restart({"s": SCHEMA})
+    publisher.restart({"s": TEXTS})
     assert publisher.write({"s": [(1, "x")]}) == 0
 
 
@@ -82,7 +77,7 @@ def test_a_large_row_moves_to_a_node_of_small_chunks(
     with StateOperations(ha) as operations:
         operations.drain("small")
         operations.wait_until_drained("small", timeout_seconds=60.0)
-        publisher = Publisher(ha, "job", {"s": SCHEMA})
+        publisher = Publisher(ha, "job", {"s": TEXTS})
         row = (1, "x" * (12 << 20))
         publisher.write({"s": [row]})
         operations.drain("small", undo=True)

@@ -16,17 +16,12 @@ from queryablestate import (
     StateUnavailableError,
 )
 from queryablestate.local_cluster import LocalStateCluster
-from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
+from tests.queryablestate.schemas import AIRCRAFT
 
 
 pytestmark = [pytest.mark.shells, pytest.mark.proves("Q2")]
 
-SCHEMA: Final = StateSchema(
-    kind=StateKind.VALUE,
-    key=(Field("tailnum", AtomicType.STRING),),
-    value=(Field("delay", AtomicType.INT),),
-)
 STATE: Final = ("flights", "aircraft")
 WAIT_SECONDS: Final = 20.0
 
@@ -38,7 +33,7 @@ def ha() -> Iterator[HAServices]:
     """Return the name service of a cluster, with a state at batch 2."""
     config = HAConfig(url=f"embedded:waiting-{next(_numbers)}")
     with open_ha_services(config) as services, LocalStateCluster(services):
-        earlier = Publisher(services, "flights", {"aircraft": SCHEMA})
+        earlier = Publisher(services, "flights", {"aircraft": AIRCRAFT})
         for delay in range(3):
             earlier.write({"aircraft": [("N1", delay)]})
         yield services
@@ -54,7 +49,7 @@ def client(ha: HAServices) -> Iterator[QueryableStateClient]:
 @pytest.fixture
 def later(ha: HAServices) -> Publisher:
     """Return another query, which takes the state over with its first commit."""
-    return Publisher(ha, "flights", {"aircraft": SCHEMA}, on_new_query="replace")
+    return Publisher(ha, "flights", {"aircraft": AIRCRAFT}, on_new_query="replace")
 
 
 def test_a_batch_of_a_query_that_has_not_committed_yet(

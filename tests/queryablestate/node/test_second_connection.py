@@ -23,12 +23,12 @@ from queryablestate import (
 from queryablestate.connect.credentials import as_credentials
 from queryablestate.node.core.events import NodeEvent, ProxyConnected, ProxyDisconnected
 from queryablestate.node.proxy_client import QueryStateProxyClient
-from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from queryablestate.wire.address import StateAddress
 from queryablestate.wire.codec import decode_to_proxy, encode
 from queryablestate.wire.node_messages import ConnectionJoined, JoinConnection
 from queryablestate.wire.questions import Refusal
 from tests.lodestar.publishing import Publisher
+from tests.queryablestate.schemas import TEXTS
 from zmqtransport import PollLoop, new_context, parse_endpoint
 
 
@@ -282,13 +282,6 @@ class TestSecondConnection:
         stage.join()
 
 
-SCHEMA: Final = StateSchema(
-    kind=StateKind.VALUE,
-    key=(Field("k", AtomicType.INT),),
-    value=(Field("v", AtomicType.STRING),),
-)
-
-
 def test_a_node_and_a_proxy_agree(tmp_path: Path) -> None:
     """B2: the first large answer opens one, which the proxy accepts."""
     with (
@@ -298,7 +291,7 @@ def test_a_node_and_a_proxy_agree(tmp_path: Path) -> None:
         QueryableStateClient(ha, deadline_seconds=WAIT_SECONDS) as client,
     ):
         rows = [(1, "x" * (8 << 20)), (2, "x")]
-        Publisher(ha, "job", {"s": SCHEMA}).write({"s": rows})
+        Publisher(ha, "job", {"s": TEXTS}).write({"s": rows})
         assert client.get("job", "s", 2) == {"v": "x"}
         before = proxy.status()
         for _ in range(3):

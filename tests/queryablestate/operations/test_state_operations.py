@@ -12,17 +12,11 @@ from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.operations.move_progress import MoveFigures
 from queryablestate.operations.rescaling_information import RescalingInformation
 from queryablestate.operations.state_operations import StateOperations
-from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
+from tests.queryablestate.schemas import NUMBERS
 
 
 pytestmark = pytest.mark.shells
-
-SCHEMA = StateSchema(
-    kind=StateKind.VALUE,
-    key=(Field("k", AtomicType.INT),),
-    value=(Field("v", AtomicType.INT),),
-)
 
 
 TIMEOUT_SECONDS = 60.0
@@ -42,7 +36,7 @@ class TestNodes:
             LocalStateCluster(ha, nodes=2) as cluster,
             StateOperations(ha) as operations,
         ):
-            Publisher(ha, "job", {"state": SCHEMA}).write({"state": [(1, 1)]})
+            Publisher(ha, "job", {"state": NUMBERS}).write({"state": [(1, 1)]})
             first, second = operations.nodes()
             assert (first.node_id, second.node_id) == ("node-1", "node-2")
             assert first.address == cluster.nodes[0].address
@@ -74,7 +68,7 @@ class TestRescaling:
             QueryableStateClient(ha) as client,
         ):
             keys = range(300)
-            publisher = Publisher(ha, "job", {"state": SCHEMA})
+            publisher = Publisher(ha, "job", {"state": NUMBERS})
             publisher.write({"state": [(key, 1) for key in keys]})
             cluster.add_node()
             seen: list[MoveFigures] = []
@@ -104,7 +98,7 @@ class TestRescaling:
     def test_what_cannot_be_is_refused(self, ha: HAServices) -> None:
         """O6: no more nodes than there are, no job that there is not."""
         with LocalStateCluster(ha, nodes=1), StateOperations(ha) as operations:
-            Publisher(ha, "job", {"state": SCHEMA}).write({"state": [(1, 1)]})
+            Publisher(ha, "job", {"state": NUMBERS}).write({"state": [(1, 1)]})
             with pytest.raises(ConfigurationError, match="being drained: 1;"):
                 operations.rescale("job", node_count=2)
             with pytest.raises(ConfigurationError, match="2 copies"):
@@ -126,7 +120,7 @@ class TestRescaling:
     def test_a_node_is_drained_and_takes_part_again(self, ha: HAServices) -> None:
         """S1: it has nothing then, and gets something again when that is undone."""
         with LocalStateCluster(ha, nodes=2), StateOperations(ha) as operations:
-            Publisher(ha, "job", {"state": SCHEMA}).write({"state": [(1, 1)]})
+            Publisher(ha, "job", {"state": NUMBERS}).write({"state": [(1, 1)]})
             begun = operations.drain("node-1")
             assert begun.is_draining
             done = operations.wait_until_drained(
@@ -145,7 +139,7 @@ class TestRescaling:
     def test_waiting_ends_in_time(self, ha: HAServices) -> None:
         """O6: with what is left; or at once, when somebody thinks better of it."""
         with LocalStateCluster(ha, nodes=1), StateOperations(ha) as operations:
-            Publisher(ha, "job", {"state": SCHEMA}).write({"state": [(1, 1)]})
+            Publisher(ha, "job", {"state": NUMBERS}).write({"state": [(1, 1)]})
             operations.drain("node-1")
             with pytest.raises(DeadlineExceededError, match="128 copies"):
                 operations.wait_until_drained("node-1", timeout_seconds=0.2)
@@ -160,7 +154,7 @@ class TestRescaling:
             LocalStateCluster(ha, nodes=1, proxies=2) as cluster,
             StateOperations(ha) as operations,
         ):
-            Publisher(ha, "job", {"state": SCHEMA}).write({"state": [(1, 1)]})
+            Publisher(ha, "job", {"state": NUMBERS}).write({"state": [(1, 1)]})
             cluster.add_node()
             leader = next(proxy for proxy in cluster.proxies if proxy.is_leader)
             begun = operations.rescale("job", node_count=2)
@@ -176,7 +170,7 @@ class TestDropState:
     def test_it_is_gone_for_every_reader(self, ha: HAServices) -> None:
         """W5: what was dropped is unknown, and dropping it again says so."""
         with LocalStateCluster(ha, nodes=1), StateOperations(ha) as operations:
-            publisher = Publisher(ha, "job", {"a": SCHEMA, "b": SCHEMA})
+            publisher = Publisher(ha, "job", {"a": NUMBERS, "b": NUMBERS})
             publisher.write({"a": [(1, 1)], "b": [(1, 2)]})
             operations.drop_state("job", "a")
             with QueryableStateClient(ha) as client:
