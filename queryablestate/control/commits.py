@@ -24,25 +24,27 @@ works out anew what is still to be asked.  So no batch fails because of a move.
 
 from __future__ import annotations
 
-from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, final
-
-from attrs import Factory, define, frozen
+from typing import TYPE_CHECKING, final
 
 from nameservice import LocalProtocolError, NameServiceError, StorageError
 from nameservice.clock import NS_PER_MS, NS_PER_SECOND, NS_PER_US
 from queryablestate.control.chains import extend_chain, lagging_nodes, prunable_entries
 from queryablestate.control.changes import Change, Write
 from queryablestate.control.commit_verification import Verification
-from queryablestate.control.effects import AnswerWriter, RefuseWriter
+from queryablestate.control.effects import RefuseWriter
 from queryablestate.control.job.batch_order import Repeated
+from queryablestate.control.pending_commit import (
+    CommitPhase,
+    CommitWaiter,
+    PendingCommit,
+    key_of,
+)
 from queryablestate.errors import (
     CommitTimeoutError,
     StagedDataMissingError,
     UnknownJobError,
 )
-from queryablestate.wire.clients import BatchCommitted
 from queryablestate.wire.records import BatchDecided
 
 
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
     from queryablestate.control.job.job_changes import JobChange
+    from queryablestate.control.pending_commit import CommitKey
     from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.wire.clients import CommitBatch
@@ -62,63 +65,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Commits"]
-
-
-_CommitKey: TypeAlias = "tuple[str, str, int, int | None, tuple[int, ...]]"
-
-
-class _Phase(Enum):
-    """How far a commit is; see the module docstring."""
-
-    VERIFYING = "verifying"
-    DECIDING = "deciding"
-    APPLYING = "applying"
-
-
-@frozen(kw_only=True)
-class _Waiter:
-    """A writer that waits for a commit."""
-
-    link: LinkId
-    request_id: int
-    asked_at_ns: int
-    deadline_ns: int
-
-
-@final
-@define(kw_only=True)
-class _Commit:
-    """
-    A batch on its way.
-
-    Attributes:
-        key: What names it.
-        request: As it was asked for last.
-        batch_id: The number that its rows are staged under.
-        verification: What the nodes have said of these rows.
-        wall_clock_us: The wall clock when it was asked for last.
-        asked_at_ns: The time when that was.
-        phase: How far it is.
-        waiters: Who is to be told.
-        sequence: Its place in the chain, from APPLYING on.
-        is_repeated: Whether it had been decided before it was asked for.
-    """
-
-    key: _CommitKey
-    request: CommitBatch
-    batch_id: int
-    verification: Verification
-    wall_clock_us: int
-    asked_at_ns: int
-    phase: _Phase = _Phase.VERIFYING
-    waiters: list[_Waiter] = Factory(list)
-    sequence: int = 0
-    is_repeated: bool = False
-
-    @property
-    def deadline_ns(self) -> int:
-        """Return until when a caller waits for it; 0 if none does."""
-        return max((waiter.deadline_ns for waiter in self.waiters), default=0)
 
 
 @final
@@ -132,7 +78,7 @@ class Commits:
 
     def __init__(self, control: ControlState) -> None:
         self._control = control
-        self._commits: dict[_CommitKey, _Commit] = {}
+        self._commits: dict[CommitKey, PendingCommit] = {}
         self._now_ns = 0
 
     def next_deadline_ns(self) -> int | None:
@@ -169,16 +115,16 @@ class Commits:
         job = self._control.job(request.job_id)
         job.check_may_write(request.query_id, writable)
         _check_epochs(request, self._control.ticket_next)
-        waiter = _Waiter(
+        waiter = CommitWaiter(
             link=link,
             request_id=request.request_id,
             asked_at_ns=now_ns,
             deadline_ns=now_ns + request.timeout_ms * NS_PER_MS,
         )
-        key = _key_of(request)
+        key = key_of(request)
         commit = self._commits.get(key)
         if commit is not None and (
-            commit.phase is not _Phase.VERIFYING
+            commit.phase is not CommitPhase.VERIFYING
             or commit.request.stages == request.stages
         ):
             commit.waiters.append(waiter)
@@ -192,7 +138,7 @@ class Commits:
             states=_states_of(decided),
         )
         if commit is None:
-            commit = _Commit(
+            commit = PendingCommit(
                 key=key,
                 request=request,
                 batch_id=batch_id,
@@ -238,9 +184,9 @@ class Commits:
         for commit in list(self._commits.values()):
             if commit.request.job_id != job.record.job_id:
                 continue
-            if commit.phase is _Phase.VERIFYING:
+            if commit.phase is CommitPhase.VERIFYING:
                 outcomes += self._proceed(commit)
-            elif commit.phase is _Phase.APPLYING:
+            elif commit.phase is CommitPhase.APPLYING:
                 outcomes += self._finish_if_applied(commit)
         return outcomes
 
@@ -248,9 +194,9 @@ class Commits:
         """Ask a node that is back what it has to verify, and see how far it is."""
         effects: list[ControlEffect] = []
         for commit in list(self._commits.values()):
-            if commit.phase is _Phase.APPLYING:
+            if commit.phase is CommitPhase.APPLYING:
                 effects += self._finish_if_applied(commit)
-            elif commit.phase is _Phase.VERIFYING:
+            elif commit.phase is CommitPhase.VERIFYING:
                 effects += self._ask_on(commit)
         return effects
 
@@ -265,7 +211,7 @@ class Commits:
         self._now_ns = now_ns
         effects: list[ControlEffect] = []
         for commit in list(self._commits.values()):
-            is_applying = commit.phase is _Phase.APPLYING
+            is_applying = commit.phase is CommitPhase.APPLYING
             if is_applying and job_id in {"", commit.request.job_id}:
                 effects += self._finish_if_applied(commit)
         return effects
@@ -274,7 +220,7 @@ class Commits:
         """Refuse what waits for a job that is gone; what is being decided finds out."""
         effects: list[ControlEffect] = []
         for commit in list(self._commits.values()):
-            is_deciding = commit.phase is _Phase.DECIDING
+            is_deciding = commit.phase is CommitPhase.DECIDING
             if commit.request.job_id == job_id and not is_deciding:
                 effects += self._fail(commit, UnknownJobError(job_id))
         return effects
@@ -282,9 +228,7 @@ class Commits:
     def link_closed(self, link: LinkId) -> None:
         """Forget who waited over that connection."""
         for commit in list(self._commits.values()):
-            commit.waiters = [
-                waiter for waiter in commit.waiters if waiter.link != link
-            ]
+            commit.forget_link(link)
             self._forget_if_unwanted(commit)
 
     def expire(self, *, now_ns: int) -> list[ControlEffect]:
@@ -295,14 +239,10 @@ class Commits:
             if commit.verification.is_collecting:
                 effects += self._ask_on(commit)
         for commit in list(self._commits.values()):
-            late = [waiter for waiter in commit.waiters if waiter.deadline_ns <= now_ns]
-            if not late:
-                continue
-            commit.waiters = [
-                waiter for waiter in commit.waiters if waiter.deadline_ns > now_ns
-            ]
-            effects += [self._timeout(commit, waiter, now_ns) for waiter in late]
-            self._forget_if_unwanted(commit)
+            late = commit.give_up_late(now_ns)
+            if late:
+                effects += [self._timeout(commit, waiter, now_ns) for waiter in late]
+                self._forget_if_unwanted(commit)
         return effects
 
     def refuse_all(self, error: NameServiceError) -> list[ControlEffect]:
@@ -314,21 +254,21 @@ class Commits:
 
     # -- verifying -----------------------------------------------------------------
 
-    def _verifying(self) -> list[_Commit]:
+    def _verifying(self) -> list[PendingCommit]:
         return [
             commit
             for commit in self._commits.values()
-            if commit.phase is _Phase.VERIFYING
+            if commit.phase is CommitPhase.VERIFYING
         ]
 
-    def _proceed(self, commit: _Commit) -> list[Outcome]:
+    def _proceed(self, commit: PendingCommit) -> list[Outcome]:
         """Ask what is to be asked now; decide if that is nothing."""
         outcomes: list[Outcome] = [*self._ask_on(commit)]
         if commit.key in self._commits and commit.verification.is_complete:
             outcomes.append(self._decide(commit))
         return outcomes
 
-    def _ask_on(self, commit: _Commit) -> list[ControlEffect]:
+    def _ask_on(self, commit: PendingCommit) -> list[ControlEffect]:
         """Ask what is to be asked now, and was not; fail what cannot be."""
         job = self._control.job(commit.request.job_id)
         try:
@@ -346,15 +286,17 @@ class Commits:
 
     # -- deciding ------------------------------------------------------------------
 
-    def _decide(self, commit: _Commit) -> Change:
+    def _decide(self, commit: PendingCommit) -> Change:
         """Queue the decision until it is its turn to be written."""
-        commit.phase = _Phase.DECIDING
+        commit.phase = CommitPhase.DECIDING
         return Change(
             prepare=partial(self._decision, commit),
             refuse=partial(self._fail, commit),
         )
 
-    def _decision(self, commit: _Commit, now_ns: int) -> Write | Sequence[Outcome]:
+    def _decision(
+        self, commit: PendingCommit, now_ns: int
+    ) -> Write | Sequence[Outcome]:
         """Check once more, now that nothing can come between, and write."""
         self._now_ns = now_ns
         request, verification = commit.request, commit.verification
@@ -370,7 +312,7 @@ class Commits:
                 job, now_ns=now_ns, deadline_ns=commit.deadline_ns
             )
             if not verification.is_complete:
-                commit.phase = _Phase.VERIFYING
+                commit.phase = CommitPhase.VERIFYING
                 self._forget_if_unwanted(commit)
                 return effects
         waited_us = (now_ns - commit.asked_at_ns) // NS_PER_US
@@ -388,7 +330,7 @@ class Commits:
         )
 
     def _decided(
-        self, commit: _Commit, change: JobChange, now_ns: int
+        self, commit: PendingCommit, change: JobChange, now_ns: int
     ) -> list[ControlEffect]:
         del now_ns
         self._control.tally.decided_count += 1
@@ -400,9 +342,9 @@ class Commits:
     # -- applying ------------------------------------------------------------------
 
     def _await_applied(
-        self, commit: _Commit, decided: Repeated, *, is_repeated: bool
+        self, commit: PendingCommit, decided: Repeated, *, is_repeated: bool
     ) -> list[ControlEffect]:
-        commit.phase = _Phase.APPLYING
+        commit.phase = CommitPhase.APPLYING
         commit.batch_id = decided.batch_id
         commit.sequence = decided.sequence
         commit.is_repeated = is_repeated
@@ -412,7 +354,7 @@ class Commits:
         self._forget_if_unwanted(commit)
         return self._finish_if_applied(commit)
 
-    def _finish_if_applied(self, commit: _Commit) -> list[ControlEffect]:
+    def _finish_if_applied(self, commit: PendingCommit) -> list[ControlEffect]:
         """Answer the writers if every owner is as far as this commit."""
         job = self._control.job(commit.request.job_id)
         if self._waited_for(job, commit.sequence):
@@ -421,17 +363,7 @@ class Commits:
         for waiter in commit.waiters:
             waited_ns = self._now_ns - waiter.asked_at_ns
             self._control.tally.latencies.add("commit", waited_ns)
-        return [
-            AnswerWriter(
-                link=waiter.link,
-                message=BatchCommitted(
-                    request_id=waiter.request_id,
-                    batch_id=commit.batch_id,
-                    is_repeated=commit.is_repeated,
-                ),
-            )
-            for waiter in commit.waiters
-        ]
+        return commit.answers()
 
     def _waited_for(self, job: Job, sequence: int) -> Sequence[str]:
         """Return who has not applied an entry, or may answer without it (rule D5)."""
@@ -442,20 +374,21 @@ class Commits:
 
     # -- failing -------------------------------------------------------------------
 
-    def _fail(self, commit: _Commit, error: NameServiceError) -> list[ControlEffect]:
+    def _fail(
+        self, commit: PendingCommit, error: NameServiceError
+    ) -> list[ControlEffect]:
         self._commits.pop(commit.key, None)
-        return [
-            RefuseWriter(link=waiter.link, request_id=waiter.request_id, error=error)
-            for waiter in commit.waiters
-        ]
+        return commit.refusals(error)
 
-    def _forget_if_unwanted(self, commit: _Commit) -> None:
+    def _forget_if_unwanted(self, commit: PendingCommit) -> None:
         """Forget a commit that no caller waits for, unless it is being written."""
-        if not commit.waiters and commit.phase is not _Phase.DECIDING:
+        if not commit.waiters and commit.phase is not CommitPhase.DECIDING:
             self._commits.pop(commit.key, None)
 
-    def _timeout(self, commit: _Commit, waiter: _Waiter, now_ns: int) -> ControlEffect:
-        is_decided = commit.phase is _Phase.APPLYING
+    def _timeout(
+        self, commit: PendingCommit, waiter: CommitWaiter, now_ns: int
+    ) -> ControlEffect:
+        is_decided = commit.phase is CommitPhase.APPLYING
         if is_decided:
             job = self._control.job(commit.request.job_id)
             node_ids = self._waited_for(job, commit.sequence)
@@ -475,16 +408,6 @@ class Commits:
             },
         )
         return RefuseWriter(link=waiter.link, request_id=waiter.request_id, error=error)
-
-
-def _key_of(request: CommitBatch) -> _CommitKey:
-    return (
-        request.job_id,
-        request.query_id,
-        request.writer_epoch,
-        request.batch_id,
-        request.state_numbers,
-    )
 
 
 def _states_of(decided: JobChange | Repeated) -> tuple[BatchState, ...]:
