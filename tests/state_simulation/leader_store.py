@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from election import Delete, Put
 from election.store import check_operations
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 
 __all__ = ["NameService"]
+
+
+_NODES: Final = "nodes/"
 
 
 @final
@@ -43,6 +46,8 @@ class NameService:
         self._on_commit = on_commit
         self._limits = limits
         self._values: dict[str, bytes] = {}
+        # Records of nodes as they were, of whose writes the leader has yet to hear.
+        self._unheard: dict[str, bytes | None] = {}
         self.epoch = 0
         self.leader: str | None = None
 
@@ -78,6 +83,8 @@ class NameService:
         for operation in operations:
             match operation:
                 case Put(path=path, value=value):
+                    if path.startswith(_NODES):
+                        self._unheard.setdefault(path, self._values.get(path))
                     self._values[path] = value
                 case Delete(path=path):
                     self._values.pop(path, None)
@@ -88,14 +95,29 @@ class NameService:
         """Return whether some commits of a large write are there, and not all."""
         return any(path.startswith(LARGE) for path in self._values)
 
+    def heard(self) -> None:
+        """Take note that the leader knows of all that is written."""
+        self._unheard.clear()
+
     def load(self) -> StoredControl:
         """Return what a new leader reads, by the shipped code."""
+        self.heard()
         return stored_control(self._values, self._limits)
 
     def store_id_of(self, node_id: str) -> str | None:
         """Return which data directory the control plane takes for the node's."""
-        value = with_large(self._values).get(paths.node_path(node_id))
-        return None if value is None else paths.decode_node(value).store_id
+        return _store_id(with_large(self._values).get(paths.node_path(node_id)))
+
+    def store_id_heard_of(self, node_id: str) -> str | None:
+        """Return which one it was when the leader heard of its last write."""
+        path = paths.node_path(node_id)
+        if path in self._unheard:
+            return _store_id(self._unheard[path])
+        return self.store_id_of(node_id)
+
+
+def _store_id(value: bytes | None) -> str | None:
+    return None if value is None else paths.decode_node(value).store_id
 
 
 def _difference(

@@ -480,7 +480,8 @@ class Proxy:
                     request.query_id,
                     message.batch_id,
                     request.state_numbers,
-                    world.owners_of(request.job_id),
+                    # One that is expected counts, with what it had, until it is back.
+                    world.owners_of(request.job_id, world.names.store_id_heard_of),
                 )
             case StateDropDone():
                 request = self._asked[link, message.request_id]
@@ -516,6 +517,8 @@ class Proxy:
 
         def finish(event: StoreWritten | StoreFailed) -> None:
             if self.is_alive and self.core is core:
+                if isinstance(event, StoreWritten):
+                    world.names.heard()
                 self._step(event)
 
         def arrive() -> None:

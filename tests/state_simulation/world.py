@@ -536,13 +536,22 @@ class World:
     def _is_in_use(self, store_id: str) -> bool:
         return any(host.disk.store_id == store_id for host in self.hosts)
 
-    def owners_of(self, job_id: str) -> dict[str, Disk | None]:
-        """Return who has in-sync copies, with the data directory in the books."""
+    def owners_of(
+        self, job_id: str, store_id_of: Callable[[str], str | None] | None = None
+    ) -> dict[str, Disk | None]:
+        """
+        Return who has in-sync copies, with the data directory in the books.
+
+        Args:
+            job_id: Of which job.
+            store_id_of: Returns the id of that of a node; by default as it is stored.
+        """
+        store_id_of = store_id_of or self.names.store_id_of
         record = self.moves.present[job_id]
         indexes = sorted({index for owners in record.owners for index in owners})
         node_ids = [record.node_ids[index] for index in indexes]
         return {
-            node_id: self.checker.disks.get(self.names.store_id_of(node_id) or "")
+            node_id: self.checker.disks.get(store_id_of(node_id) or "")
             for node_id in node_ids
         }
 
