@@ -2,18 +2,16 @@
 `NodeStore`: the store of a node and the threads that touch it, as the loop sees them.
 
 What `NodeCore` wants written is given to the writer's thread, which does it in that
-order for each job; what came of it goes back to the core as events, in the loop.  When
-the node must serve another control plane, another store takes the place of this one,
-and what the threads of the old one may still say counts no more.
+order for each job (`queryablestate.node.store_tasks`); what came of it goes back to the
+core as events, in the loop.  When the node must serve another control plane, another
+store takes the place of this one, and what the threads of the old one may still say
+counts no more.
 """
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
-
-from attrs import evolve
 
 from nameservice import (
     DidNotHappenError,
@@ -22,8 +20,6 @@ from nameservice import (
     StorageError,
     get_logger,
 )
-from nameservice.clock import NS_PER_US
-from queryablestate.errors import StagedDataMissingError
 from queryablestate.node.copying.limits import CopyLimits
 from queryablestate.node.copying.thread import CopyThread
 from queryablestate.node.core.effects import (
@@ -36,22 +32,16 @@ from queryablestate.node.core.effects import (
 )
 from queryablestate.node.core.events import (
     ChunkFinished,
-    CopyFinished,
-    EntryFinished,
     KeptChanged,
-    KeyGroupsHeld,
-    LeftJobsForgotten,
-    ResetFinished,
     StoreOpened,
 )
 from queryablestate.node.core.read_schedule import ReadLimits
 from queryablestate.node.directory import NodeDirectory
 from queryablestate.node.open_store import OpenStore, Staged
 from queryablestate.node.snapshots import NodeSnapshots
+from queryablestate.node.store_tasks import StoreTasks
 from queryablestate.store.room import StoreSizes
 from queryablestate.store.threads import StageTask
-from queryablestate.wire.job_plan import entry_digest
-from queryablestate.wire.records import SnapshotMarked
 from zmqtransport import SocketLimits
 
 
@@ -125,6 +115,7 @@ class NodeStore:
         self._directory = NodeDirectory(config)
         self.snapshots = NodeSnapshots(self.post)
         self.opened = self._open(self._directory.open())
+        self._tasks = self._tasks_of(self.opened)
         self._kept = self._kept_rows()
         try:
             self._copying = CopyThread(
@@ -186,18 +177,15 @@ class NodeStore:
 
     def apply(self, effect: ApplyEntry) -> None:
         """Apply an entry."""
-        opened = self.opened
-        opened.writer.run(partial(self._apply, opened, effect), job_id=effect.job_id)
+        self._run(partial(self._tasks.apply, effect), effect.job_id)
 
     def reset(self, effect: ResetJobRows) -> None:
         """Begin a job anew."""
-        opened = self.opened
-        opened.writer.run(partial(self._reset, opened, effect), job_id=effect.job_id)
+        self._run(partial(self._tasks.reset, effect), effect.job_id)
 
     def hold(self, effect: HoldKeyGroups) -> None:
         """Hold some key groups of a job, and no others."""
-        opened = self.opened
-        opened.writer.run(partial(self._hold, opened, effect), job_id=effect.job_id)
+        self._run(partial(self._tasks.hold, effect), effect.job_id)
 
     def fetch(self, effect: FetchKeyGroups) -> None:
         """Fetch rows from another node."""
@@ -215,52 +203,46 @@ class NodeStore:
 
     def finish_copy(self, effect: FinishCopy) -> None:
         """Bring copies as far as the rest of their job."""
-        opened = self.opened
-        opened.writer.run(
-            partial(self._finish_copy, opened, effect), job_id=effect.job_id
-        )
+        self._run(partial(self._tasks.finish_copy, effect), effect.job_id)
 
     def bind(self, control_id: str) -> None:
         """Say in the store whose rows it holds."""
         opened = self.opened
         opened.control_id = control_id
-        opened.writer.run(partial(self._write, opened.bind))
+        self._run(partial(self._tasks.write, opened.bind))
 
     def raise_fences(self, fences: Sequence[WriterFence]) -> None:
         """Keep fences."""
-        opened = self.opened
-        raise_fences = partial(opened.store.fence, fences)
-        opened.writer.run(partial(self._write, raise_fences))
+        raise_fences = partial(self.opened.store.fence, fences)
+        self._run(partial(self._tasks.write, raise_fences))
 
     def drop_old_stages(self, spared: Sequence[str]) -> None:
         """Drop rows that no commit has named for long, but for those of some jobs."""
-        opened = self.opened
-        drop_old = partial(self._drop_old, opened, spared)
-        opened.writer.run(partial(self._write, drop_old))
+        drop_old = partial(self._tasks.drop_old_stages, spared)
+        self._run(partial(self._tasks.write, drop_old))
 
     def keep_plan(self, plan: JobPlan) -> None:
         """Keep what is planned for a job."""
         opened = self.opened
         keep_plan = partial(opened.store.keep_plan, plan)
-        opened.writer.run(
-            partial(self._write, opened.bind, keep_plan), job_id=plan.job_id
-        )
+        self._run(partial(self._tasks.write, opened.bind, keep_plan), plan.job_id)
 
     def forget_job(self, job_id: str) -> None:
         """Remove all that there is of a job, here and in the stores not in use."""
-        opened = self.opened
-        opened.writer.run(partial(self._forget_job, opened, job_id), job_id=job_id)
+        self._run(partial(self._tasks.forget_job, job_id), job_id)
 
     def forget_left(self, kept: Sequence[str]) -> None:
         """Forget what is left of all jobs but these."""
-        opened = self.opened
-        opened.writer.run(partial(self._forget_left, opened, kept))
+        self._run(partial(self._tasks.forget_left, kept))
 
     def drop_fences(self, job_id: str, query_ids: Sequence[str]) -> None:
         """Remember these fences no more."""
-        opened = self.opened
-        drop_fences = partial(opened.store.drop_fences, job_id, query_ids)
-        opened.writer.run(partial(self._write, drop_fences))
+        drop_fences = partial(self.opened.store.drop_fences, job_id, query_ids)
+        self._run(partial(self._tasks.write, drop_fences))
+
+    def _run(self, task: Callable[[], object], job_id: str | None = None) -> None:
+        """Have the writer's thread do *task*, in its turn."""
+        self.opened.writer.run(task, job_id=job_id)
 
     # -- for clients ---------------------------------------------------------------
 
@@ -336,6 +318,16 @@ class NodeStore:
             staged_bytes_per_job_max=self._config.staged_bytes_per_job_max,
         )
 
+    def _tasks_of(self, opened: OpenStore) -> StoreTasks:
+        return StoreTasks(
+            opened,
+            directory=self._directory,
+            snapshots=self.snapshots,
+            stage_retention_us=self._config.stage_retention_us,
+            on_event=partial(self._tell, opened),
+            on_kept_forgotten=partial(self._kept_forgotten, opened),
+        )
+
     def switch(self, control_id: str) -> None:
         """
         Go on with the store of another control plane.
@@ -355,6 +347,7 @@ class NodeStore:
         self.snapshots.forget()
         left = self.opened.close()
         self.opened = self._open(store)
+        self._tasks = self._tasks_of(self.opened)
         self._kept = self._kept_rows()
         refusal = DidNotHappenError("the node serves another control plane now")
         for task in left:
@@ -382,6 +375,11 @@ class NodeStore:
         if opened is self.opened and not self._send_page(peer, frames):
             opened.copier.lose(peer)
 
+    def _kept_changed(self, opened: OpenStore) -> None:
+        if opened is self.opened:
+            self._kept = self._kept_rows()
+            self._on_event(KeptChanged(kept=self._kept))
+
     def _finished(self, opened: OpenStore, event: NodeEvent) -> None:
         if opened is self.opened:
             self._on_event(event)
@@ -398,153 +396,8 @@ class NodeStore:
     def _staged(self, opened: OpenStore, results: Staged) -> None:
         self.post(partial(self._acknowledge, opened, results))
 
-    def _apply(self, opened: OpenStore, effect: ApplyEntry) -> None:
-        apply = partial(opened.store.apply, effect.job_id, effect.entry)
-        failure, reason = self._written(opened.bind, apply)
-        if failure is None and isinstance(effect.entry, SnapshotMarked):
-            self.snapshots.marked(opened.store, effect.job_id, effect.entry)
-        event = EntryFinished(
-            job_id=effect.job_id,
-            entry=effect.entry,
-            failure=failure,
-            digest=entry_digest(effect.entry) if failure is None else b"",
-            reason=reason,
-        )
-        self.post(partial(self._finished, opened, event))
-        opened.copier.advance()
-
-    def _reset(self, opened: OpenStore, effect: ResetJobRows) -> None:
-        job_id, sequence = effect.job_id, effect.sequence
-        reset = partial(
-            opened.store.reset_job,
-            job_id,
-            sequence,
-            effect.state_numbers,
-            effect.restore_id,
-        )
-        failure, reason = self._written(opened.bind, reset)
-        event = ResetFinished(job_id=job_id, failure=failure, reason=reason)
+    def _tell(self, opened: OpenStore, event: NodeEvent) -> None:
         self.post(partial(self._finished, opened, event))
 
-    def _hold(self, opened: OpenStore, effect: HoldKeyGroups) -> None:
-        copied: tuple[int, ...] = ()
-        missing: tuple[int, ...] = ()
-        sequence_min = 0
-
-        def hold() -> None:
-            nonlocal copied, missing, sequence_min
-            held = opened.store.hold(effect.job_id, effect.key_groups, effect.joining)
-            copied, missing = held.copied, held.missing
-            sequence_min = held.sequence_min
-
-        failure = self._write(opened.bind, hold)
-        event = KeyGroupsHeld(
-            job_id=effect.job_id,
-            assignment_version=effect.assignment_version,
-            copied=copied,
-            missing=missing,
-            sequence_min=sequence_min,
-            failure=failure,
-        )
-        self._remove_unheld(opened, event)
-
-    def _remove_unheld(self, opened: OpenStore, event: KeyGroupsHeld) -> None:
-        """Remove some rows, and come again; tell what is held when none is left."""
-        is_done = True
-
-        def remove() -> None:
-            nonlocal is_done
-            is_done = opened.store.remove_unheld(event.job_id)
-
-        if event.failure is None:
-            failure = self._write(remove)
-            if failure is not None:
-                event = evolve(event, failure=failure)
-            elif not is_done:
-                opened.writer.run(
-                    partial(self._remove_unheld, opened, event), job_id=event.job_id
-                )
-                return
-        self.post(partial(self._finished, opened, event))
-
-    def _finish_copy(self, opened: OpenStore, effect: FinishCopy) -> None:
-        """Replay some kept entries, and come again: others have turns meanwhile."""
-        key_groups: tuple[int, ...] | None = None
-
-        def finish() -> None:
-            nonlocal key_groups
-            key_groups = opened.store.finish_copy(
-                effect.job_id, effect.key_groups, effect.sequence
-            )
-
-        failure = self._write(finish)
-        if failure is None and key_groups is None:
-            opened.writer.run(
-                partial(self._finish_copy, opened, effect), job_id=effect.job_id
-            )
-            return
-        event = CopyFinished(
-            job_id=effect.job_id,
-            fetch_id=effect.fetch_id,
-            key_groups=key_groups or (),
-            failure=failure,
-        )
-        self.post(partial(self._finished, opened, event))
-
-    def _forget_job(self, opened: OpenStore, job_id: str) -> None:
-        """Remove a job; what fails is tried again when the node registers again."""
-        forget = partial(opened.store.forget_job, job_id)
-        forget_kept = partial(self._directory.forget_kept, job_id, opened.store)
-        if self._write(opened.bind, forget, forget_kept) is None:
-            self._log.info("job.forgotten", job_id=job_id)
-            self.post(partial(self._kept_changed, opened))
-
-    def _forget_left(self, opened: OpenStore, kept: Sequence[str]) -> None:
-        job_ids: tuple[str, ...] = ()
-
-        def forget() -> None:
-            nonlocal job_ids
-            job_ids = opened.store.forget_left(kept)
-
-        self._write(forget)
-        if job_ids:
-            self._log.info("jobs.left", job_ids=job_ids)
-        event = LeftJobsForgotten(job_ids=job_ids)
-        self.post(partial(self._finished, opened, event))
-
-    def _kept_changed(self, opened: OpenStore) -> None:
-        if opened is self.opened:
-            self._kept = self._kept_rows()
-            self._on_event(KeptChanged(kept=self._kept))
-
-    def _drop_old(self, opened: OpenStore, spared: Sequence[str]) -> None:
-        before_us = time.time_ns() // NS_PER_US - self._config.stage_retention_us
-        self.snapshots.drop_old(opened.store, before_us, spared)
-        batch_count = opened.store.drop_stages_older_than(before_us, spared)
-        if batch_count:
-            self._log.info("stages.dropped", batch_count=batch_count)
-
-    def _write(self, *actions: Callable[[], object]) -> str | None:
-        """Do *actions*, and return why one of them failed, or None."""
-        failure, _ = self._written(*actions)
-        return failure
-
-    def _written(self, *actions: Callable[[], object]) -> tuple[str | None, str]:
-        """Do *actions*, and return why one of them failed, or None; also in a word."""
-        try:
-            for action in actions:
-                action()
-        except NameServiceError as error:
-            self._log.warning("store.write_failed", error=str(error))
-            return str(error), _reason_of(error)
-        except Exception as error:  # noqa: BLE001 (told to the proxy, not lost)
-            self._log.error("loop.failed", where="writer", exc_info=error)
-            return f"{type(error).__name__}: {error}", "defect"
-        return None, ""
-
-
-def _reason_of(error: NameServiceError) -> str:
-    """Return why a job is stopped in a word of ours: metrics have it as a label."""
-    if isinstance(error, StorageError):
-        return error.reason
-    return "rows_missing" if isinstance(error, StagedDataMissingError) else "failed"
+    def _kept_forgotten(self, opened: OpenStore) -> None:
+        self.post(partial(self._kept_changed, opened))

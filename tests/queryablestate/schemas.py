@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queryablestate import AtomicType, Field, StateKind, StateSchema
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 
 
 __all__ = ["AIRCRAFT", "NUMBERS", "TEXTS"]
