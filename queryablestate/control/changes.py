@@ -12,6 +12,7 @@ a *notice* in that place, and the core asks them what follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from attrs import frozen
@@ -31,6 +32,7 @@ __all__ = [
     "JobRemoved",
     "NodeCame",
     "Outcome",
+    "Turn",
     "Write",
 ]
 
@@ -49,6 +51,19 @@ class Write:
     adopt: Callable[[int], Sequence[Outcome]]
 
 
+class Turn(Enum):
+    """What a change is for, and so what it waits for."""
+
+    NODE = "node"
+    """Nodes are taken in before anything else is done, whatever clients want."""
+
+    WRITER = "writer"
+    """Batches take turns with what is for others, one write each."""
+
+    OTHER = "other"
+    """What operators ask for, moves, and clean-up."""
+
+
 @frozen(kw_only=True)
 class Change:
     """
@@ -58,12 +73,12 @@ class Change:
         prepare: Is told the time, and says what to write; what it raises goes to
             *refuse*.  A sequence says that there is nothing to write, and what follows.
         refuse: Returns how those who wait for it are told that it failed.
-        is_urgent: Whether it waits for what is under way, and for others like it, only.
+        turn: Before what it has its turn.
     """
 
     prepare: Callable[[int], Write | Sequence[Outcome]]
     refuse: Callable[[NameServiceError], Sequence[ControlEffect]]
-    is_urgent: bool = False
+    turn: Turn = Turn.OTHER
 
 
 @frozen(kw_only=True)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, final
 from nameservice import LocalProtocolError, NameServiceError, StorageError
 from nameservice.clock import NS_PER_MS, NS_PER_SECOND, NS_PER_US
 from queryablestate.control.chains import extend_chain, lagging_nodes, prunable_entries
-from queryablestate.control.changes import Change, Write
+from queryablestate.control.changes import Change, Turn, Write
 from queryablestate.control.commit_verification import Verification
 from queryablestate.control.effects import RefuseWriter
 from queryablestate.control.job.batch_order import Repeated
@@ -292,6 +292,7 @@ class Commits:
         return Change(
             prepare=partial(self._decision, commit),
             refuse=partial(self._fail, commit),
+            turn=Turn.WRITER,
         )
 
     def _decision(

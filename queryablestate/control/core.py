@@ -46,6 +46,7 @@ from queryablestate.control.changes import (
     Change,
     JobRemoved,
     NodeCame,
+    Turn,
     Write,
 )
 from queryablestate.control.commits import Commits
@@ -363,7 +364,9 @@ class ControlCore:
                 assert_never(request)
         if isinstance(request, DrawTicket | BindRun | DropState | RescaleJob):
             prepare = self._if_known(request, prepare)
-        return [Change(prepare=prepare, refuse=refuse)]
+        is_writer = isinstance(request, DrawTicket | BindRun)
+        turn = Turn.WRITER if is_writer else Turn.OTHER
+        return [Change(prepare=prepare, refuse=refuse, turn=turn)]
 
     def _if_known(
         self,

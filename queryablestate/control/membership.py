@@ -40,7 +40,7 @@ from election import Delete, Put
 from nameservice.clock import NS_PER_MS, earliest
 from queryablestate.control.announcements import tell_address
 from queryablestate.control.chains import catch_up, declare_lost
-from queryablestate.control.changes import Change, NodeCame, Write
+from queryablestate.control.changes import Change, NodeCame, Turn, Write
 from queryablestate.control.commit_rows import stages_at
 from queryablestate.control.commit_verification import verify_id_of
 from queryablestate.control.direct_readers import direct_lease_ns
@@ -132,7 +132,7 @@ class Membership:
         self._registering[link] = message
         prepare = partial(self._register, link, message)
         refuse = partial(self._refused, link)
-        return Change(prepare=prepare, refuse=refuse, is_urgent=True)
+        return Change(prepare=prepare, refuse=refuse, turn=Turn.NODE)
 
     def hear(
         self, link: LinkId, registration_id: str, *, now_ns: int

@@ -7,8 +7,9 @@ next is looked at.  A write that is larger than one commit of the store takes se
 and is written before the next as well (`queryablestate.control.large_writes`); what an
 earlier leader has left of one comes first.
 
-Urgent changes have their turn before all others: nodes are taken in whatever clients
-want (rule S4).
+Nodes are taken in before anything else is done (rule S4).  Batches take turns with all
+the rest, one write each: what operators ask for, however often, holds up no batch, nor
+do many batches hold up a move (rules S2 and B2).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from nameservice import (
     MayHaveHappenedError,
     NameServiceError,
 )
-from queryablestate.control.changes import Change, Write
+from queryablestate.control.changes import Change, Turn, Write
 from queryablestate.control.effects import ControlEffect, StartOver, WriteStore
 from queryablestate.control.large_writes import (
     NOTHING_LEFT,
@@ -76,18 +77,18 @@ class WriteQueue:
     def __init__(self, unfinished: DividedWrite, commit_limits: CommitLimits) -> None:
         self._unfinished = unfinished
         self._commit_limits = commit_limits
-        self._queue: deque[Change] = deque()
-        self._urgent: deque[Change] = deque()
+        self._waiting: dict[Turn, deque[Change]] = {turn: deque() for turn in Turn}
+        self._had_last = Turn.OTHER
         self._under_way: _UnderWay | None = None
 
     @property
     def is_stalled(self) -> bool:
         """Return whether something waits, and nothing is under way."""
-        return self._under_way is None and bool(self._urgent or self._queue)
+        return self._under_way is None and any(self._waiting.values())
 
     def add(self, change: Change) -> Sequence[ControlEffect]:
         """Have *change* wait for its turn; refuse it if too many wait."""
-        queue = self._urgent if change.is_urgent else self._queue
+        queue = self._waiting[change.turn]
         if len(queue) < _COUNT_MAX:
             queue.append(change)
             return []
@@ -105,10 +106,9 @@ class WriteQueue:
             return None
         if self._unfinished.commits:
             return self._begin_unfinished()
-        queue = self._urgent or self._queue
-        if not queue:
+        change = self._next()
+        if change is None:
             return None
-        change = queue.popleft()
         try:
             planned = change.prepare(now_ns)
             operations = planned.operations if isinstance(planned, Write) else ()
@@ -119,8 +119,18 @@ class WriteQueue:
             return planned
         if not commits.commits:
             return planned.adopt(now_ns)
+        self._had_last = change.turn
         self._under_way = _UnderWay(change=change, write=planned, commits=commits)
         return [WriteStore(operations=commits.commits[0])]
+
+    def _next(self) -> Change | None:
+        """Take the change whose turn it is, or None if none waits."""
+        first = Turn.OTHER if self._had_last is Turn.WRITER else Turn.WRITER
+        turns = (Turn.NODE, first, Turn.WRITER, Turn.OTHER)
+        queue = next(
+            (self._waiting[turn] for turn in turns if self._waiting[turn]), None
+        )
+        return None if queue is None else queue.popleft()
 
     def _begin_unfinished(self) -> Sequence[Outcome]:
         self._under_way = _UnderWay(
@@ -177,8 +187,8 @@ class WriteQueue:
     def refuse_all(self, error: NameServiceError) -> Sequence[ControlEffect]:
         """Refuse what waits."""
         effects: list[ControlEffect] = []
-        while queue := self._urgent or self._queue:
-            effects += queue.popleft().refuse(error)
+        while change := self._next():
+            effects += change.refuse(error)
         return effects
 
 
