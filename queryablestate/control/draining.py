@@ -6,8 +6,8 @@ it is now: the node gets no key groups any more, and those that it has go elsewh
 in any other rescale (`queryablestate.control.assignment.reassignment`).  When it has no
 part in any job, and no batch is under way that was begun when it had one
 (`queryablestate.control.open_batches`), it is told that it may end; and so it is if
-there is no node that could take anything over.  A new process of that name has been
-started for a purpose: it is not emptied.
+there is no node that could take anything over, and none is expected.  A new process of
+that name has been started for a purpose: it is not emptied.
 """
 
 from __future__ import annotations
@@ -93,8 +93,11 @@ class Draining:
         control = self._control
         if not control.is_settled(now_ns=now_ns):
             return []  # a node that could take something over may still come
-        draining = [node for node in control.nodes if self._is_draining(node)]
-        are_others = len(draining) < sum(1 for _ in control.nodes)
+        nodes = control.nodes
+        draining = [node for node in nodes if nodes.is_draining(node.node_id)]
+        # One whose connection has just closed may take over in a moment.
+        others = {*nodes.present_ids, *nodes.expected}
+        are_others = not all(nodes.is_draining(node_id) for node_id in others)
         effects: list[ControlEffect] = []
         for node in draining:
             reason = None
@@ -109,9 +112,6 @@ class Draining:
         return effects
 
     # -- parts ---------------------------------------------------------------------
-
-    def _is_draining(self, node: PresentNode) -> bool:
-        return self._control.nodes.is_draining(node.node_id)
 
     def _leave(self, node: PresentNode, now_ns: int) -> Write | Sequence[Outcome]:
         nodes = self._control.nodes

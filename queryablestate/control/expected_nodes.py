@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from queryablestate.control.present_node import PresentNode
 
@@ -46,6 +46,10 @@ class ExpectedNodes:
     def __contains__(self, node_id: str) -> bool:
         """Return whether a node is away, and may be back in a moment."""
         return node_id in self._expected
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of those that are expected, sorted."""
+        return iter(sorted(self._expected))
 
     def node(self, node_id: str) -> PresentNode | None:
         """Return a node as it was when its connection closed, if it is expected."""

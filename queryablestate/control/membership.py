@@ -308,12 +308,13 @@ class Membership:
         del self._registering[link]
         is_foreign = serves_another(message, control.counters.control_id)
         effects: list[Outcome] = []
-        for earlier in (control.nodes.present(message.node_id), control.nodes.at(link)):
-            if earlier is None or control.nodes.present(earlier.node_id) is not earlier:
+        earlier = control.nodes.last_known(message.node_id)
+        for other in (control.nodes.present(message.node_id), control.nodes.at(link)):
+            if other is None or control.nodes.present(other.node_id) is not other:
                 continue
-            is_same = (earlier.link, earlier.node_id) == (link, message.node_id)
+            is_same = (other.link, other.node_id) == (link, message.node_id)
             if is_foreign or not is_same:
-                effects.append(self._forget(earlier))
+                effects.append(self._forget(other))
         if is_foreign:
             control.nodes.expected.give_up(message.node_id)
             # It learns whose rows are wanted here, and comes again with those.
@@ -321,6 +322,12 @@ class Membership:
         heard = without(message, record.forgotten)
         node = control.nodes.register(heard, link=link, now_ns=now_ns)
         self._note_missed(node)
+        if earlier is not None and earlier.store_id != node.store_id:
+            earlier = None  # nothing of that is true of this one
+        if earlier is not None and node.expected_until_ns is None:
+            # It was here all the time, and has only asked once more.
+            node.expected_until_ns = earlier.expected_until_ns
+            node.registered_at_ns = earlier.registered_at_ns
         # What it has more of than is known here stays as it is.
         untouched = kept.ahead_of(node.node_id)
         jobs = [
@@ -331,8 +338,11 @@ class Membership:
         parts = tuple(job_assignment(job, node.node_id, control.nodes) for job in jobs)
         effects.append(self._taken(link, parts, record))
         for job in jobs:
-            effects += catch_up(control, job, node)
+            missed = catch_up(control, job, node)
+            effects += missed
             job_id = job.record.job_id
+            if earlier is not None:
+                node.recall(earlier, job_id, is_told=bool(missed))
             if job_id not in node.sequences:
                 # It is to begin anew.  What it says of copies until it has heard that
                 # is of those from before: it begins them anew in another version.

@@ -92,6 +92,9 @@ class Moves:
             self._retry_at_ns = None
         if not self._is_settled and control.is_settled(now_ns=now_ns):
             self._is_settled = True
+            # An earlier leader may have been asked to give copies up, and who is to
+            # stay may have been cut off since it registered (rule S4).
+            control.nodes.doubt()
             control.touch()
 
     def look(self) -> list[Change]:
@@ -285,10 +288,10 @@ class Moves:
                 report is not None
                 and report.assignment_version == job.assignment.version
             )
-            silent_ns = self._now_ns - node.heard_at_ns
             standings[node_id] = NodeStanding(
                 store_id=node.store_id,
-                is_silent=node.is_doubted or silent_ns > self._control.silence_ns,
+                is_silent=self._now_ns - node.heard_at_ns > self._control.silence_ns,
+                is_doubted=node.is_doubted,
                 is_draining=is_draining,
                 is_failing=job_id in node.failing,
                 is_lost=job_id in node.lost_jobs,
@@ -359,6 +362,7 @@ class Moves:
         del error
         self._queued.discard(job_id)
         self._refused.add(job_id)
+        self._control.nodes.doubt()  # who was here may not be by then (rule S4)
         return []
 
     # -- failures --------------------------------------------------------------------

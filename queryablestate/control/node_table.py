@@ -114,6 +114,10 @@ class NodeTable:
         """Return that node if it is present, or None."""
         return self._present.get(node_id)
 
+    def last_known(self, node_id: str) -> PresentNode | None:
+        """Return that node if it is present, or as it was if it is expected."""
+        return self._present.get(node_id) or self.expected.node(node_id)
+
     def at(self, link: LinkId) -> PresentNode | None:
         """Return the node that is registered over *link*, or None."""
         return self._by_link.get(link)
@@ -194,7 +198,7 @@ class NodeTable:
         Returns:
             Its sequence; -1 if the node is away and not expected, or has not said so.
         """
-        node = self._present.get(node_id) or self.expected.node(node_id)
+        node = self.last_known(node_id)
         return -1 if node is None else node.sequences.get(job_id, -1)
 
     def failing(self) -> Sequence[PresentNode]:

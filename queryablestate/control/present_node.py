@@ -83,7 +83,8 @@ class PresentNode:
             long as it has not applied that.
         expected_until_ns: How long it was expected then, or None if it was not.
         registered_at_ns: When it was taken in.
-        is_doubted: Whether it has said nothing since copies were to be given up last.
+        is_doubted: Whether it has said nothing since it was taken in, or copies were to
+            be given up last: what it asked then may have waited for long.
     """
 
     node_id: str
@@ -106,7 +107,25 @@ class PresentNode:
     missed: dict[str, int] = field(factory=dict)
     expected_until_ns: int | None = None
     registered_at_ns: int = 0
-    is_doubted: bool = False
+    is_doubted: bool = True
+
+    def recall(self, earlier: PresentNode, job_id: str, *, is_told: bool) -> None:
+        """
+        Take what was known of a job for true: registering anew mends nothing.
+
+        Args:
+            earlier: The same node before, with the same data directory.
+            job_id: Which job.
+            is_told: Whether it is told something now that it answers, and so says
+                whether it can go on.
+        """
+        if job_id in earlier.lost_jobs:
+            self.lost_jobs.add(job_id)
+        if is_told and job_id in earlier.failing:
+            self.failing[job_id] = earlier.failing[job_id]
+        missed = earlier.missed.get(job_id, -1)
+        if self.sequences.get(job_id, -1) < missed:
+            self.missed[job_id] = missed
 
     def forget_job(self, job_id: str) -> None:
         """Know nothing any more of what it says of a job."""

@@ -10,16 +10,16 @@ of it at once:
     or that reports a failure: but only those of which there is another one that can be
     relied upon.  Lost rows also go where the other one is of a node that is away or
     reports a failure: it has what no other node has.  A copy that is being made goes in
-    any case.  All copies of a node that is away and expected stay: it had them.
+    any case.  All copies of a node that is away and expected stay: it had them.  A node
+    that was not heard from lately cannot be relied upon so far: it may be gone as well.
 2.  *Finished copies are in sync.*
 3.  *The plan is made anew*, if the nodes that are to have the job are others now, or
     some are missing.
 4.  *Surplus copies go*, where all that are wanted are in sync, none of their nodes is
-    expected, and one of them at least was heard from lately, and since an operator or
-    a node that leaves has asked for less: the others may be gone, which is only known
-    when their sessions are over (rule S4).
-5.  *The primary is one that is here*, as long as the one that is wanted is expected,
-    or is back and has yet to apply what it missed.
+    expected, and one of them at least was heard from lately, and is not doubted: the
+    others may be gone, which is only known when their sessions are over (rule S4).
+5.  *The primary is one that is here*, as long as the one that is wanted is away, or is
+    back and has yet to apply what it missed.
 6.  *Copies begin*, a limited number for each node at once.
 7.  *Nodes without a part are left out.*
 
@@ -59,8 +59,9 @@ class NodeStanding:
         store_id: Its data directory, as known last.
         is_present: Whether it is registered now.
         is_expected: Whether it is not, and may be again in a moment with what it had.
-        is_silent: Whether nothing was heard of it for longer than it should be, or
-            since copies were to be given up last.
+        is_silent: Whether nothing was heard of it for longer than it should be.
+        is_doubted: Whether nothing was heard of it since copies were to be given up
+            last: see `PresentNode`.
         is_draining: Whether it is to be emptied.
         is_failing: Whether it has said that it cannot go on.
         is_lost: Whether it has lost its rows of the job since it was assigned.
@@ -76,6 +77,7 @@ class NodeStanding:
     is_present: bool = True
     is_expected: bool = False
     is_silent: bool = False
+    is_doubted: bool = False
     is_draining: bool = False
     is_failing: bool = False
     is_lost: bool = False
@@ -212,6 +214,7 @@ class _Draft:
         """Take out the copies that cannot be relied upon, where there are others."""
         indexes = range(len(self.node_ids))
         reliable = [self._is_reliable(index) for index in indexes]
+        heard = [reliable[i] and not self.standings[i].is_silent for i in indexes]
         kept = [reliable[index] or self._is_expected(index) for index in indexes]
         makes = [kept[index] and not self.standings[index].is_anew for index in indexes]
         not_lost = [not self._has_lost(index) for index in indexes]
@@ -222,7 +225,7 @@ class _Draft:
         }
         if not all(reliable) or not all(makes):
             for key_group, owners in enumerate(self.owners):
-                sound = kept if any(reliable[index] for index in owners) else not_lost
+                sound = kept if any(heard[index] for index in owners) else not_lost
                 left = tuple(index for index in owners if sound[index])
                 if left and left != owners:
                     self.owners[key_group] = left
@@ -371,7 +374,8 @@ class _Draft:
             in_sync = tuple(index for index in wanted if index in owners)
             if len(in_sync) == len(wanted):
                 is_surplus = len(wanted) < len(owners)
-                are_silent = all(self.standings[index].is_silent for index in wanted)
+                standings = [self.standings[index] for index in wanted]
+                are_silent = all(one.is_silent or one.is_doubted for one in standings)
                 is_early = are_silent or any(map(self._is_expected, wanted))
                 if not (is_surplus and is_early):
                     self.owners[key_group] = wanted
@@ -395,7 +399,7 @@ class _Draft:
         unable = {
             index
             for index, standing in enumerate(self.standings)
-            if standing.is_behind or self._is_expected(index)
+            if standing.is_behind or not standing.is_present
         }
         is_other = False
         for key_group, owners in enumerate(self.owners):

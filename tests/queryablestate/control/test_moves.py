@@ -547,6 +547,83 @@ class TestReplicas:
         plane.settle(TimePassed())
         assert owners(plane) == ["a"] * 4
 
+    @pytest.mark.proves("S1", "S3")
+    def test_copies_are_not_given_up_for_one_that_is_silent(self) -> None:
+        """S3: where power is cut, the first that is back has what it had."""
+        plane, epoch = start("ab", replica_count=2)
+        plane.now_ns = SECOND
+        plane.hear(LINK_B, heartbeat("b", 1))
+        plane.ask(commit(epoch, 0))
+        plane.now_ns = TIMEOUT_NS
+        plane.settle(TimePassed())
+        assert owners(plane) == ["ba"] * 4  # who may be there is asked
+        plane.now_ns = TIMEOUT_NS + SECOND
+        plane.settle(TimePassed())
+        assert {len(one) for one in owners(plane)} == {2}
+        plane.hear(LINK_A, node_register("a", positions={APP: 0}))
+        assert owners(plane) == ["a"] * 4
+        assert told(BatchCommitted, plane.hear(LINK_A, applied("a", 1))).batch_id == 0
+
+    @pytest.mark.proves("S1")
+    def test_one_that_was_silent_speaks(self) -> None:
+        """S1: then a commit waits for the other one no longer."""
+        plane, epoch = start("ab", replica_count=2)
+        plane.ask(commit(epoch, 0))
+        plane.now_ns = SECOND
+        plane.hear(LINK_B, heartbeat("b", 1))
+        plane.now_ns = TIMEOUT_NS
+        assert not answers(plane.settle(TimePassed()))
+        effects = plane.hear(LINK_B, applied("b", 1))
+        assert told(BatchCommitted, effects).batch_id == 0
+        assert owners(plane) == ["b"] * 4
+
+    @pytest.mark.proves("S1", "S3")
+    def test_one_that_is_back_asks_once_more(self) -> None:
+        """S1, S3: it is behind as before, and is expected no longer than before."""
+        plane, epoch = start("ab", replica_count=2)
+        plane.ask(commit(epoch, 0))
+        plane.hear(LINK_A, applied("a", 1))
+        plane.settle(LinkClosed(link=LINK_B))
+        plane.now_ns = GRACE_NS // 2
+        for link in (LINK_B, LINK_B, LINK_C):
+            plane.hear(link, node_register("b", positions={APP: 0}))
+            assert owners(plane) == ["ab"] * 4
+        plane.settle(LinkClosed(link=LINK_C))
+        plane.now_ns = GRACE_NS
+        effects = plane.settle(TimePassed())
+        assert told(BatchCommitted, effects).batch_id == 0
+        assert owners(plane) == ["a"] * 4
+
+    @pytest.mark.proves("S1")
+    def test_one_that_has_been_back_for_long_is_expected_again(self) -> None:
+        """S1: though it has asked once more a moment ago."""
+        plane, _ = start("ab", replica_count=2)
+        plane.settle(LinkClosed(link=LINK_B))
+        plane.hear(LINK_B, node_register("b", positions={APP: 0}))
+        plane.now_ns = 2 * GRACE_NS
+        plane.hear(LINK_A, heartbeat("a", 1))
+        plane.hear(LINK_B, node_register("b", positions={APP: 0}))
+        plane.settle(LinkClosed(link=LINK_B))
+        plane.now_ns += GRACE_NS - 1
+        plane.settle(TimePassed())
+        assert owners(plane) == ["ab"] * 4
+
+    @pytest.mark.proves("S1", "W7")
+    def test_one_that_has_lost_its_rows_comes_again(self) -> None:
+        """S1: it has nothing, though it has begun anew before anybody heeded that."""
+        plane, epoch = start("ab", replica_count=2)
+        for batch_id in range(103):
+            plane.decide(commit(epoch, batch_id))
+        plane.next_leader()
+        # It is further behind than entries are kept.
+        plane.hear(LINK_B, node_register("b", positions={APP: 1}))
+        plane.hear(LINK_B, applied("b", 103))
+        plane.settle(LinkClosed(link=LINK_B))
+        plane.hear(LINK_C, node_register("b", positions={APP: 103}))
+        plane.hear(LINK_A, node_register("a", positions={APP: 103}))
+        assert owners(plane) == ["a"] * 4
+        assert [len(joining) for joining in assignment(plane).joining] == [1] * 4
+
     @pytest.mark.proves("W7", "S1")
     def test_an_empty_disk_begins_anew(self) -> None:
         """S1: it is never asked for what it has not; nothing is lost (W7)."""
@@ -615,6 +692,36 @@ class TestFailing:
         plane.now_ns = TIMEOUT_NS
         effects = plane.settle(TimePassed())
         assert len(parts(effects, LINK_B)[0].joining) == 4
+
+    @pytest.mark.proves("S1")
+    @pytest.mark.parametrize("link", [LINK_B, LINK_C])
+    def test_to_ask_again_mends_nothing(self, link: LinkId) -> None:
+        """S1: the copies of one that is away are not given up for it."""
+        plane, epoch = start("ab", replica_count=2)
+        plane.ask(commit(epoch, 0))
+        plane.hear(LINK_A, applied("a", 1))
+        plane.settle(LinkClosed(link=LINK_A))
+        plane.hear(LINK_B, applied("b", 0, failure="disk full"))
+        plane.now_ns = GRACE_NS
+        plane.settle(TimePassed())
+        plane.hear(link, node_register("b", positions={APP: 0}))
+        plane.hear(link, applied("b", 0, failure="disk full"))
+        assert {len(one) for one in owners(plane)} == {2}
+        effects = plane.hear(LINK_A, node_register("a", positions={APP: 1}))
+        assert told(BatchCommitted, effects).batch_id == 0
+        assert owners(plane) == ["a"] * 4
+
+    @pytest.mark.proves("S1")
+    def test_what_was_mended_before_it_asks_again(self) -> None:
+        """S1: a node that has everything has no reason to say so again."""
+        plane, epoch = start("ab", replica_count=2)
+        plane.decide(commit(epoch, 0))
+        plane.settle(LinkClosed(link=LINK_A))
+        plane.hear(LINK_B, applied("b", 0, failure="disk full"))
+        plane.now_ns = GRACE_NS
+        plane.settle(TimePassed())
+        plane.hear(LINK_C, node_register("b", positions={APP: 1}))
+        assert owners(plane) == ["b"] * 4
 
     def test_a_failure_that_is_over(self) -> None:
         """It has the only copies, and nothing has changed meanwhile."""
@@ -904,7 +1011,7 @@ class TestDrain:
         plane.hear(LINK_B, heartbeat("b", 1))
         plane.ask(drain("b"))
         plane.now_ns = TIMEOUT_NS
-        plane.settle(TimePassed())
+        plane.hear(LINK_B, heartbeat("b", 3))
         assert owners(plane) == ["b"] * 4
 
     @pytest.mark.proves("S4")
@@ -924,12 +1031,55 @@ class TestDrain:
         plane.now_ns = TIMEOUT_NS // 2
         plane.hear(LINK_B, heartbeat("b", 2))
         plane.now_ns = TIMEOUT_NS
-        plane.settle(TimePassed())
+        plane.hear(LINK_B, heartbeat("b", 3))
         assert owners(plane) == ["b"] * 4
         # Or it is there, and says so.
         plane, _ = start("ab", replica_count=2)
         plane.hear(LINK_B, leave("b"))
         plane.hear(LINK_A, heartbeat("a", 1))
+        assert owners(plane) == ["a"] * 4
+
+    @pytest.mark.proves("S4")
+    def test_a_new_leader_goes_on_with_a_drain(self) -> None:
+        """S4: who is to stay may have been cut off since it registered."""
+        plane, _ = start("ab", replica_count=2)
+        plane.ask(drain("b"))
+        plane.next_leader()
+        plane.hear(LINK_A, node_register("a", positions={APP: 0}))
+        plane.hear(LINK_A, heartbeat("a", 1))
+        plane.now_ns = SECOND
+        plane.hear(LINK_B, node_register("b", positions={APP: 0}))
+        assert owners(plane) == ["ab", "ab", "ba", "ba"]
+        plane.hear(LINK_A, heartbeat("a", 2))
+        assert owners(plane) == ["a"] * 4
+
+    @pytest.mark.proves("S4")
+    def test_who_asked_to_be_taken_in_before_has_not_spoken_since(self) -> None:
+        """S4: its turn may come late, when it has been cut off."""
+        plane, _ = start("ab", replica_count=2)
+        (write,) = plane.step(NodeSpoke(link=LINK_B, message=leave("b")))
+        assert isinstance(write, WriteStore)
+        again = node_register("a", positions={APP: 0})
+        assert plane.step(NodeSpoke(link=LINK_C, message=again)) == ()
+        plane.write(write)
+        plane.settle_rest(plane.step(StoreWritten()))
+        assert owners(plane) == ["ab", "ab", "ba", "ba"]
+        plane.hear(LINK_C, heartbeat("a", 1))
+        assert owners(plane) == ["a"] * 4
+
+    @pytest.mark.proves("S4")
+    def test_a_store_that_does_not_take_it(self) -> None:
+        """S4: who had spoken may be cut off when it is tried again."""
+        plane, _ = start("ab", replica_count=2)
+        plane.ask(drain("b"))
+        said = NodeSpoke(link=LINK_A, message=heartbeat("a", 1))
+        assert isinstance(plane.step(said)[-1], WriteStore)
+        failed = StoreFailed(error=DidNotHappenError("no"), is_certain=True)
+        assert plane.step(failed) == ()
+        plane.now_ns = SECOND
+        plane.settle(TimePassed())
+        assert owners(plane) == ["ab", "ab", "ba", "ba"]
+        plane.hear(LINK_A, heartbeat("a", 2))
         assert owners(plane) == ["a"] * 4
 
     @pytest.mark.proves("S2")
@@ -1002,6 +1152,27 @@ class TestDrain:
         (part,) = parts(effects, LINK_C)
         effects = plane.hear(LINK_C, copied("c", part.assignment_version, *GROUPS))
         assert sent(effects, LINK_A)[-1] == emptied("empty")
+
+    @pytest.mark.proves("S4")
+    def test_who_is_expected_may_take_over(self) -> None:
+        """S4: its connection broke for a moment; then it has what is in sync."""
+        plane, _ = start("ab", replica_count=2)
+        plane.settle(LinkClosed(link=LINK_A))
+        effects = plane.hear(LINK_B, leave("b"))
+        assert emptied("nobody") not in sent(effects, LINK_B)
+        plane.hear(LINK_A, node_register("a", positions={APP: 0}))
+        plane.hear(LINK_A, heartbeat("a", 1))
+        assert owners(plane) == ["a"] * 4
+        # Or it is not back in time, or is to be emptied itself.
+        plane, _ = start("ab", replica_count=2)
+        plane.settle(LinkClosed(link=LINK_A))
+        plane.hear(LINK_B, leave("b"))
+        plane.now_ns = GRACE_NS
+        assert emptied("nobody") in sent(plane.settle(TimePassed()), LINK_B)
+        plane, _ = start("ab", replica_count=2)
+        plane.hear(LINK_A, leave("a"))
+        plane.settle(LinkClosed(link=LINK_A))
+        assert emptied("nobody") in sent(plane.hear(LINK_B, leave("b")), LINK_B)
 
     @pytest.mark.proves("S2")
     def test_not_before_the_leader_has_settled(self) -> None:

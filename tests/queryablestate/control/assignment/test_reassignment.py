@@ -629,6 +629,21 @@ class TestDraining:
         cluster.settle()
         assert cluster.record.node_ids == ("a",)
 
+    @pytest.mark.proves("S4")
+    def test_a_copy_is_not_given_up_for_one_that_is_doubted(self) -> None:
+        """S4: but what another one had that is gone is."""
+        cluster = Cluster(first("ab", replica_count=2), ready("ab"))
+        cluster.settle()
+        cluster.nodes = {
+            "a": standing("a", is_doubted=True),
+            "b": standing("b", is_draining=True),
+        }
+        cluster.settle()
+        assert held_by(cluster.record, "b") == (0, 1, 2, 3)
+        cluster.nodes["b"] = standing("b", is_present=False)
+        cluster.settle()
+        assert cluster.record.node_ids == ("a",)
+
     def test_nobody_could_take_them(self) -> None:
         """It keeps what it has, and what was planned is planned no more."""
         cluster = Cluster(first("ab"), ready("ab"))
