@@ -52,7 +52,7 @@ MUTATIONS: Final = (
         name="missed-entries-not-sent",
         rule="W3: a node that was away fetches what it missed",
         module="queryablestate.control.membership",
-        before="            effects += catch_up(control, job, node)\n"
+        before="            effects += missed\n"
         "            job_id = job.record.job_id\n",
         after="            job_id = job.record.job_id\n",
         seed=4,
