@@ -1,8 +1,9 @@
 """
 `Leaders`: who leads, for everybody who asks over HTTP.
 
-The name service is asked one question at a time, whose answer is for all who ask while
-it is under way.  A component that is watched has one retriever for all of its
+The name service is asked one question at a time.  Its answer is for all who asked
+before it was put: a leader may have confirmed since.  Who comes while it is under way
+shares the next one.  A component that is watched has one retriever for all of its
 watchers.
 """
 
@@ -110,7 +111,8 @@ class Leaders:
         self._heartbeat_seconds = heartbeat_seconds
         self._clock = SystemClock()
         self._log = get_logger(component="gateway")
-        self._asking: asyncio.Future[Sequence[ComponentInformation]] | None = None
+        self._asking = asyncio.Lock()
+        self._next: asyncio.Future[Sequence[ComponentInformation]] | None = None
         self._watches: dict[str, _LeaderWatch] = {}
 
     @property
@@ -125,18 +127,19 @@ class Leaders:
         Raises:
             NameServiceError: If the name service cannot tell.
         """
-        if self._asking is None:
-            loop = asyncio.get_running_loop()
-            operations = self._services.operations
-            self._asking = loop.run_in_executor(None, operations.leaders)
-            self._asking.add_done_callback(self._asked)
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._ask())
+            self._next.add_done_callback(_heed)
         # One who gives up does not take the answer from the others.
-        return await asyncio.shield(self._asking)
+        return await asyncio.shield(self._next)
 
-    def _asked(self, asking: asyncio.Future[Sequence[ComponentInformation]]) -> None:
-        self._asking = None
-        if not asking.cancelled():
-            asking.exception()  # those who have waited were told
+    async def _ask(self) -> Sequence[ComponentInformation]:
+        """Ask the name service, once it is asked nothing else."""
+        async with self._asking:
+            self._next = None  # it is too late for who comes from now on
+            return await asyncio.get_running_loop().run_in_executor(
+                None, self._services.operations.leaders
+            )
 
     async def find(self, component_id: str) -> ComponentInformation:
         """
@@ -241,3 +244,9 @@ class Leaders:
                     del self._watches[component_id]
                 watch.end()
                 watch.retriever.close()
+
+
+def _heed(asked: asyncio.Future[Sequence[ComponentInformation]]) -> None:
+    """Take note of an error: those who have waited for it were told."""
+    if not asked.cancelled():
+        asked.exception()

@@ -5,20 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Iterator
+import threading
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import cast, final
 
 import pytest
 from attrs import evolve
 
-from haservices import HAServices, campaign, open_ha_services
-from nameservice import REST_ENDPOINT
+from haservices import (
+    ComponentInformation,
+    HAServices,
+    campaign,
+    open_ha_services,
+)
+from nameservice import REST_ENDPOINT, NameServiceError, UnreachableError
 from queryablestate.gateway import GatewayConfig, GatewayServer
 from queryablestate.gateway.leader_endpoints import who_sees_leaders
 from queryablestate.gateway.leader_watching import Leaders
 from retrieval import LeaderInformation, LeaderRetriever
-from tests.queryablestate.gateway.asking import Asker
+from tests.queryablestate.gateway.asking import WAIT_SECONDS, Asker
 
 
 pytestmark = pytest.mark.shells
@@ -257,3 +264,72 @@ def test_what_was_not_heard_yet_is_not_told(ha: HAServices) -> None:
     assert first is not None
     assert b"driver:7077" in first
     assert others == [None, None, None]
+
+
+@final
+class SlowOperations:
+    """
+    Says who led when it was asked, and takes its time to say so.
+
+    Attributes:
+        found: Who leads, or what is wrong.
+        has_begun: Set when a question has come.
+        may_answer: Set when answers may be given.
+        count: Questions that have come.
+    """
+
+    def __init__(self) -> None:
+        self.found: Sequence[ComponentInformation] | NameServiceError = ()
+        self.has_begun = threading.Event()
+        self.may_answer = threading.Event()
+        self.count = 0
+
+    @property
+    def operations(self) -> SlowOperations:
+        """Return itself: it stands for the name service, too."""
+        return self
+
+    def leaders(self) -> Sequence[ComponentInformation]:
+        """Return who led at the beginning of this call."""
+        found = self.found
+        self.count += 1
+        self.has_begun.set()
+        assert self.may_answer.wait(WAIT_SECONDS)
+        if isinstance(found, NameServiceError):
+            raise found
+        return found
+
+
+@pytest.mark.proves("F2")
+@pytest.mark.parametrize("before", [(), UnreachableError("x", 1.0)])
+def test_no_answer_is_for_what_was_asked_after_it(
+    before: Sequence[ComponentInformation] | NameServiceError,
+) -> None:
+    """
+    A leader may have confirmed while the name service was asked for others.
+
+    Those who come while it is asked share the next question.
+    """
+    leader = LeaderInformation(
+        address="driver:7077", leader_session_id=uuid.uuid4(), epoch=7
+    )
+    after = ComponentInformation(
+        component_id="flights", leader=leader, contender_count=1, epoch=7
+    )
+
+    async def ask() -> list[object]:
+        slow = SlowOperations()
+        slow.found = before
+        leaders = Leaders(cast("HAServices", slow), heartbeat_seconds=0.2)
+        early = asyncio.ensure_future(leaders.all())
+        await asyncio.to_thread(slow.has_begun.wait, WAIT_SECONDS)
+        slow.found = (after,)
+        late = [asyncio.ensure_future(leaders.all()) for _ in range(3)]
+        await asyncio.sleep(0)
+        slow.may_answer.set()
+        told = await asyncio.gather(early, *late, return_exceptions=True)
+        assert slow.count == 2
+        assert await leaders.all() == (after,)
+        return list(told)
+
+    assert asyncio.run(ask()) == [before, *[(after,)] * 3]
