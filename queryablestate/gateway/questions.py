@@ -11,9 +11,9 @@ from attrs import frozen
 from starlette.responses import Response
 
 from nameservice import LocalProtocolError
-from queryablestate.client.results import StateEntry, StatePage
 from queryablestate.errors import WrongKeyTypeError
 from queryablestate.gateway.boundary import mark
+from queryablestate.gateway.fitting import fits
 from queryablestate.gateway.problems import GatewayError
 from queryablestate.gateway.representations import JSON, chosen_format, json_bytes
 from queryablestate.gateway.requests import (
@@ -190,7 +190,7 @@ class StateQuestion:
                 if newer.registered_schema == known.registered_schema:
                     raise
                 return newer, await read(newer)
-            if is_new or _fits(known, found):
+            if is_new or fits(known, found):
                 return known, found
             newer = await self.describe(is_new=True)
             if newer.registered_schema == known.registered_schema:
@@ -290,26 +290,3 @@ def answer(
     if matches(request.headers.get("if-none-match"), tag):
         return Response(status_code=304, headers=found)
     return Response(body, media_type=JSON, headers=found)
-
-
-def _fits(known: StateInformation, found: object) -> bool:
-    """Return whether *found* can be of the state as it is *known*."""
-    match found:
-        case StateEntry(generation=int(generation), value=value):
-            return generation == known.generation and _has_columns(known, value)
-        case StatePage(generation=int(generation), rows=rows):
-            values = [value for _, value in rows[:1]]
-            is_known = all(_has_columns(known, value) for value in values)
-            return generation == known.generation and is_known
-        case _:
-            return True
-
-
-def _has_columns(known: StateInformation, value: Any) -> bool:
-    """Return whether *value*, a row or several, has no column that is not *known*."""
-    columns = frozenset(known.value_columns)
-    rows = value if isinstance(value, list) else [value]
-    if known.kind == "map" and isinstance(value, Mapping):
-        rows = [value, *value.values()]  # an entry alone, or all of them
-    rows = [row for row in rows[:2] if isinstance(row, Mapping)]
-    return not rows or any(columns.issuperset(row) for row in rows)

@@ -13,6 +13,11 @@ state that is gone.
 
 Watchers hear of the newest value alone.  One that reads slowly finds what is newest
 when it comes back; what was in between is left out, so nothing waits for it.
+
+What a watcher is told was read after it came, and so were problems: its caller may have
+seen more, elsewhere, than what was read for others before (rules Q1, Q3).  So for one
+that joins others the key is read once more, beside the question that waits.  Those that
+join meanwhile share the next read.
 """
 
 from __future__ import annotations
@@ -43,6 +48,7 @@ from queryablestate.errors import (
     WrongKeyTypeError,
 )
 from queryablestate.gateway.events import event_bytes
+from queryablestate.gateway.fitting import fits
 from queryablestate.gateway.problems import Problem, problem_of, unexpected
 from queryablestate.gateway.tags import EventId, digest
 
@@ -100,10 +106,12 @@ class _Seen:
     Attributes:
         event_id: As of when, and what.
         event: It, for watchers.
+        read_count: How many reads had begun with the newest that has found it.
     """
 
     event_id: EventId
     event: bytes
+    read_count: int
 
 
 @final
@@ -138,6 +146,14 @@ class KeyWatch:
         self._is_over = False
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._telling = asyncio.Lock()
+        self._read_count = 0
+        # How many had begun when the last watcher came, and with what failed last.
+        self._came_count = 0
+        self._failed_count = 0
+        self._met_count = 0  # with the one that has just failed
+        self._look: asyncio.Task[None] | None = None
+        self._is_look_due = False
         self.watcher_count = 0
 
     def start(self) -> None:
@@ -148,28 +164,39 @@ class KeyWatch:
         """Read no more; watchers hear nothing more, and end."""
         self._is_over = True
         self._announce()
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, self._look):
+            if task is not None:
+                task.cancel()
 
     @property
     def is_over(self) -> bool:
         """Return whether it reads no more."""
         return self._is_over
 
-    async def events(self, last: EventId | None) -> AsyncGenerator[bytes | None, None]:
+    def events(self, last: EventId | None) -> AsyncGenerator[bytes | None, None]:
         """
-        Yield what there is now, then each change, as events.
+        Return what yields what there is now, then each change, as events.
 
-        What there is after a problem is told, too, also if nothing has changed.
+        Now is when this is called: nothing that was read before is told.  What there is
+        after a problem is told, too, also if nothing has changed.
 
         Args:
             last: What the watcher has seen before: it is not told that again, and
                 nothing that is older.
 
-        Yields:
-            An event; or None when there was none for a while, and one is to be sent
-            that says so.
+        Returns:
+            A generator of events; or of None when there was none for a while, and one
+            is to be sent that says so.
         """
+        came_count = self._came_count = self._read_count
+        if came_count:
+            self._look_again()
+        return self._events(last, came_count)
+
+    async def _events(
+        self, last: EventId | None, came_count: int
+    ) -> AsyncGenerator[bytes | None, None]:
+        """Yield `events` of reads that began after *came_count* others."""
         told_value = None if last is None else last.value
         floor: Floor | None = None if last is None else last.floor
         told_problem: Problem | None = None
@@ -178,6 +205,8 @@ class KeyWatch:
         while True:
             changed = self._changed  # before looking: what comes now is seen below
             seen = self._seen
+            if seen is not None and seen.read_count <= came_count:
+                seen = None
             if floor is not None and self._has_waited(began_ns):
                 floor = None  # that batch is lost: the name service forgot its store
             if seen is not None and (floor is None or seen.event_id.floor >= floor):
@@ -187,7 +216,7 @@ class KeyWatch:
                     told_value, is_in_doubt = seen.event_id.value, False
                     yield seen.event
                     continue
-            problem = self._problem
+            problem = self._problem if self._failed_count > came_count else None
             if problem is not None and problem is not told_problem:
                 is_in_doubt = True
                 yield event_bytes("problem", problem.document())
@@ -215,6 +244,25 @@ class KeyWatch:
             except Exception as error:  # noqa: BLE001 (watchers are told what it was)
                 await self._fail(error)
 
+    def _look_again(self) -> None:
+        """Read the key once more, for one that has come."""
+        self._is_look_due = True
+        if self._look is None or self._look.done():
+            self._look = asyncio.ensure_future(self._look_until_seen())
+
+    async def _look_until_seen(self) -> None:
+        """Read until it was done for everyone who came."""
+        while self._is_look_due and not self._is_over:
+            self._is_look_due = False
+            try:
+                await self._read(None)
+                self._announce()
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 (watchers are told what it was)
+                self._is_look_due = True
+                await self._fail(error)
+
     async def _follow(self) -> None:
         """Read until something goes wrong."""
         entry = await self._read(None)
@@ -238,20 +286,26 @@ class KeyWatch:
             deadline_seconds = self._config.deadline_seconds
         else:
             deadline_seconds = self._config.park_seconds
-        entry = await self._caller.client.lookup(
-            *self._state,
-            self._key,
-            _ABSENT,
-            deadline_seconds=deadline_seconds,
-            min_batch_id=batch_id,
-            min_generation=generation,
-        )
-        information = await self._information(entry)
-        had_problem = self._problem is not None
-        self._problem = None
-        self._tell(information, entry)
-        if had_problem:
-            self._announce()
+        self._read_count = read_count = self._read_count + 1
+        try:
+            entry = await self._caller.client.lookup(
+                *self._state,
+                self._key,
+                _ABSENT,
+                deadline_seconds=deadline_seconds,
+                min_batch_id=batch_id,
+                min_generation=generation,
+            )
+            async with self._telling:  # in the order of the answers (rule Q1)
+                information = await self._information(entry)
+                had_problem = self._problem is not None
+                self._problem = None
+                self._tell(information, entry, read_count)
+                if had_problem:
+                    self._announce()
+        except Exception:
+            self._met_count = read_count
+            raise
         return entry
 
     async def _information(self, entry: StateEntry) -> StateInformation:
@@ -261,7 +315,7 @@ class KeyWatch:
             deadline_seconds=self._config.deadline_seconds,
             is_new=False,
         )
-        if found.generation != entry.generation and not is_new:
+        if not is_new and not fits(found, entry):
             found, _ = await self._caller.describe(
                 *self._state,
                 deadline_seconds=self._config.deadline_seconds,
@@ -269,7 +323,9 @@ class KeyWatch:
             )
         return found
 
-    def _tell(self, information: StateInformation, entry: StateEntry) -> None:
+    def _tell(
+        self, information: StateInformation, entry: StateEntry, read_count: int
+    ) -> None:
         schema = information.registered_schema
         is_absent = entry.value is _ABSENT
         if is_absent:
@@ -291,22 +347,34 @@ class KeyWatch:
             (entry.generation, batch_id), "-" if is_absent else digest(text.encode())
         )
         before = self._seen
-        if before is not None and event_id.floor < before.event_id.floor:
-            return
+        if before is not None:
+            read_count = max(read_count, before.read_count)
         name = "absent" if is_absent else "value"
-        self._seen = _Seen(event_id, event_bytes(name, document, str(event_id)))
+        event = event_bytes(name, document, str(event_id))
+        self._seen = _Seen(event_id, event, read_count)
         if before is None or before.event_id.value != event_id.value:
             self._announce()
 
     async def _fail(self, error: Exception) -> None:
-        """Tell watchers what is wrong, and wait until it is worth trying again."""
+        """
+        Tell watchers what is wrong, and wait until it is worth trying again.
+
+        It is not for those who came after the read that has met it had begun: the state
+        may have come to be since (rule Q3).
+        """
+        read_count = self._met_count
         found = problem_of(error)
         if found is None:
             self._log.error("watch.failed", error=repr(error))
             found = unexpected()
-        if self._problem is None or self._problem.name != found.name:
+        is_for_more = self._failed_count <= self._came_count < read_count
+        self._failed_count = max(self._failed_count, read_count)
+        if isinstance(error, _LASTING) and read_count > self._came_count:
+            self._is_over = True
+        is_other = self._problem is None or self._problem.name != found.name
+        if is_other:
             self._problem = found
-            self._is_over = isinstance(error, _LASTING)
+        if is_other or is_for_more or self._is_over:
             self._announce()
         pause_seconds = found.retry_after_seconds or _PAUSE_SECONDS_MIN
         if isinstance(error, RateLimitedError):
