@@ -135,11 +135,21 @@ class QueryBuilder:
         )
 
     def route(
-        self, job_id: str, state_name: str, deadline_ns: int, stale: Route | None = None
+        self,
+        job_id: str,
+        state_name: str,
+        deadline_ns: int,
+        stale: Route | None = None,
+        *,
+        is_new: bool = False,
     ) -> RouteRead:
-        """Return the question for the route to a state, another one than *stale*."""
+        """
+        Return the question for the route to a state, another one than *stale*.
+
+        If *is_new*, what is known from before will not do.
+        """
         return RouteRead(
-            None, _state(job_id, state_name), self._now_ns(), deadline_ns, stale
+            None, _state(job_id, state_name), self._now_ns(), deadline_ns, stale, is_new
         )
 
     def nodes(

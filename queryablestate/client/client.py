@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, final, overload
 
 from attrs import evolve
 
-from nameservice import SystemClock
+from nameservice import LocalProtocolError, SystemClock
 from queryablestate.client.builder import (
     MISSING,
     QueryBuilder,
@@ -56,6 +56,7 @@ from queryablestate.errors import (
     UnknownJobError,
     UnknownKeyError,
     UnknownStateError,
+    WrongKeyTypeError,
 )
 from queryablestate.schema.schema import StateKind
 from queryablestate.wire.clients import JobsListed, StateDescribed, StatesListed
@@ -619,7 +620,12 @@ class QueryableStateClient:
     ) -> Iterator[ScannedPage]:
         deadline_ns = self._builder.deadline_ns(deadline_seconds)
         route = self._route(job_id, state_name, deadline_ns)
-        scan = scan_of(route)
+        try:
+            scan = scan_of(route)
+        except (WrongKeyTypeError, LocalProtocolError):
+            # The route may be that of another state, which had the name before.
+            route = self._route(job_id, state_name, deadline_ns, is_new=True)
+            scan = scan_of(route)
         scan.begin(route)
         if scan.is_over:  # what there is none of has columns, too
             yield ScannedPage(route, (), (), is_last=True)
@@ -1052,9 +1058,13 @@ class QueryableStateClient:
         state_name: str,
         deadline_ns: int,
         stale: Route | None = None,
+        *,
+        is_new: bool = False,
     ) -> Route:
-        """Return the route to a state, another one than *stale*."""
-        read = self._builder.route(job_id, state_name, deadline_ns, stale)
+        """Return the route to a state; see `QueryBuilder.route`."""
+        read = self._builder.route(
+            job_id, state_name, deadline_ns, stale, is_new=is_new
+        )
         self._shell.run(read)
         raise_error(read.error)
         assert read.route is not None

@@ -217,6 +217,7 @@ class StateTraffic:
         describe_id: The request that asks for the route, or None.
         describe_due_ns: When to ask (again).
         describe_asked_ns: When it was asked for last.
+        route_asked_ns: When the present one was asked for.
         direct: How its nodes are asked without the proxy, or None.
         direct_pause_ns: How long the last pause was before the route was asked for
             since a node had not taken the ticket.
@@ -239,6 +240,7 @@ class StateTraffic:
         self.describe_id: int | None = None
         self.describe_due_ns = 0
         self.describe_asked_ns = 0
+        self.route_asked_ns = 0
         self.direct: DirectRoute | None = None
         self.direct_pause_ns = 0
         self.ticket_id = 0
@@ -284,7 +286,7 @@ class StateTraffic:
 
     def enqueue(
         self, parts: Sequence[Part], *, least: Floor | None = None
-    ) -> tuple[Sequence[Lane], Sequence[tuple[KeysRead, Exception]]]:
+    ) -> tuple[Sequence[Lane], Sequence[tuple[Part, Exception]]]:
         """
         Put keys into their lanes; there is a route.
 
@@ -293,29 +295,30 @@ class StateTraffic:
             least: What was seen already, above what the reads themselves say; or None.
 
         Returns:
-            The lanes that something was put into, and the reads that cannot be asked.
+            The lanes that something was put into, and what cannot be asked.
         """
         if len(parts) == 1 and len(parts[0][0].keys) == 1:
-            return self._enqueue_one(parts[0][0], least)
+            return self._enqueue_one(parts[0], least)
         touched: dict[Lane, None] = {}
-        failed: list[tuple[KeysRead, Exception]] = []
+        failed: list[tuple[Part, Exception]] = []
         for run, asking, run_least in _runs(parts, least):
             self._enqueue_run(run, asking, run_least, touched, failed)
         return list(touched), failed
 
     def _enqueue_one(
-        self, read: KeysRead, least: Floor | None
-    ) -> tuple[Sequence[Lane], Sequence[tuple[KeysRead, Exception]]]:
+        self, part: Part, least: Floor | None
+    ) -> tuple[Sequence[Lane], Sequence[tuple[Part, Exception]]]:
         """Do as `enqueue` for a single key: this way is three times as short."""
         route = self.route
         assert route is not None
+        read = part[0]
         if read.least is not None:
             least = later_of(read.least, least)
         try:
             (key,) = route.storage_keys(read.asking, read.keys)
             table, _ = self._table(route, read.asking, least)
         except Exception as error:  # noqa: BLE001 - a key is any object of the user's
-            return (), ((read, error),)
+            return (), ((part, error),)
         lane = table[(key[0] << 8) | key[1]]
         lane.keys.append(key)
         lane.reads.append(read)
@@ -330,7 +333,7 @@ class StateTraffic:
         asking: Asking,
         least: Floor | None,
         touched: dict[Lane, None],
-        failed: list[tuple[KeysRead, Exception]],
+        failed: list[tuple[Part, Exception]],
     ) -> None:
         """Put keys that are asked for in one way into their lanes."""
         route = self.route
@@ -360,7 +363,7 @@ class StateTraffic:
         except Exception as error:  # noqa: BLE001 - a key is any object of the user's
             # One of them is wrong: the others are not to suffer from it.
             if len(run) == 1:
-                failed.append((run[0][0], error))
+                failed.append((run[0], error))
                 return
             for part in run:
                 self._enqueue_run((part,), asking, least, touched, failed)

@@ -201,8 +201,16 @@ class KeyReads:
             self.routes.want(traffic)
         lanes, failed = traffic.enqueue(parts, least=least)
         self._flights.add(lanes)
-        for read, error in failed:
-            if not read.is_done:
+        for part, error in failed:
+            read = part[0]
+            if read.asked_ns > traffic.route_asked_ns and isinstance(
+                error, NameServiceError
+            ):
+                # Another state may have the name since, of which that is no error: it
+                # would be older than the last known commit (rule Q3).
+                traffic.waiting.append(part)
+                self.routes.want_newer(traffic)
+            elif not read.is_done:
                 self._outbox.fail(read, error)
 
     def _put_back(self, flight: Flight) -> None:
@@ -405,6 +413,7 @@ class KeyReads:
         if route is not traffic.route:
             self._flights.forget(traffic.lanes())
         traffic.adopt(route)
+        traffic.route_asked_ns = traffic.describe_asked_ns
         for way in self.routes.take_access(traffic, described.direct):
             self._flights.leave(way)
         waiting, traffic.waiting = traffic.waiting, []

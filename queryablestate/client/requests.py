@@ -99,6 +99,7 @@ class RouteRead:
         asked_ns: When it was asked.
         deadline_ns: When its answer is worth nothing any more.
         stale: A route that is not wanted: it was found to be stale.
+        is_new: Whether none is wanted that was asked for before *asked_ns*.
         is_done: Whether it was answered, failed, or given up.
         error: Why it failed, or None.
         route: The answer.
@@ -109,6 +110,7 @@ class RouteRead:
     asked_ns: int
     deadline_ns: int
     stale: Route | None = None
+    is_new: bool = False
     is_done: bool = False
     error: Exception | None = None
     route: Route | None = None

@@ -99,6 +99,12 @@ class StateRoutes:
         """Have the route asked for."""
         self._wanting[traffic] = None
 
+    def want_newer(self, traffic: StateTraffic) -> None:
+        """Have the route asked for at once, though it leads somewhere."""
+        if traffic.describe_id is None:
+            traffic.describe_due_ns = self._outbox.now_ns
+        self.want(traffic)
+
     def ask(self, read: RouteRead) -> None:
         """Take a question for a route."""
         traffic = self.traffic_of(read.state)
@@ -214,11 +220,16 @@ class StateRoutes:
         """Tell those who wait for a route, if there is one."""
         if traffic.route is None or traffic.is_stale:
             return
-        for read in traffic.route_reads:
-            if not read.is_done:
+        reads, traffic.route_reads = traffic.route_reads, []
+        for read in reads:
+            if read.is_done:
+                continue
+            if read.is_new and read.asked_ns > traffic.route_asked_ns:
+                traffic.route_reads.append(read)
+                self.want_newer(traffic)
+            else:
                 read.route = traffic.route
                 self._outbox.finish(read)
-        traffic.route_reads = []
         self._stop_wanting(traffic)
 
     def lost(self, traffic: StateTraffic, error: NameServiceError) -> None:

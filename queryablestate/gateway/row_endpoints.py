@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, final
 
 from starlette.responses import Response
 
+from nameservice import LocalProtocolError
 from queryablestate.client.results import StateInformation, StatePage
 from queryablestate.gateway.problems import GatewayError
 from queryablestate.gateway.questions import AsOf, StateQuestion, answer, asking
@@ -173,10 +174,10 @@ class _Asked:
         schema = known.registered_schema
         if self._key_text is not None:
             if schema.kind is not StateKind.MAP:
-                raise GatewayError(
-                    "wrong-question",
+                # As the client says it: what is known may be out of date.
+                raise LocalProtocolError(
                     f"{question.job_id}/{question.state_name} is a {known.kind} state: "
-                    "only maps have entries",
+                    "only maps have entries"
                 )
             bounds = _Bounds(key=question.key(schema.key, self._key_text))
             fields = schema.map_key

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from starlette.responses import Response
 
+from nameservice import LocalProtocolError
 from queryablestate.client.documents import (
     FoundKey,
     found_document,
@@ -331,10 +332,10 @@ def _size_of(known: StateInformation, found: StateEntry | BaseException) -> int:
 
 def _check_map(question: StateQuestion, known: StateInformation) -> None:
     if known.registered_schema.kind is not StateKind.MAP:
-        raise GatewayError(
-            "wrong-question",
+        # As the client says it: what is known may be out of date, and is asked anew.
+        raise LocalProtocolError(
             f"{question.job_id}/{question.state_name} is a {known.kind} state: only "
-            "maps have entries",
+            "maps have entries"
         )
 
 

@@ -210,10 +210,11 @@ class Conversation:
             is_partial,
         )
 
-    def route_read(self, stale: Any = None) -> RouteRead:
+    def route_read(self, stale: Any = None, *, is_new: bool = False) -> RouteRead:
         """Return a question for the route."""
         state = (self.state.job_id, self.state.state_name)
-        return RouteRead(None, state, self.now_ns, self.now_ns + DEADLINE_NS, stale)
+        now_ns = self.now_ns
+        return RouteRead(None, state, now_ns, now_ns + DEADLINE_NS, stale, is_new)
 
     def node_read(self, route: Any, node_index: int, operation: Any) -> NodeRead:
         """Return a question for a node."""

@@ -1085,6 +1085,58 @@ class TestRoutes:
         assert talk.done == [read]
         assert isinstance(read.error, WrongKeyTypeError)
 
+    @pytest.mark.proves("Q3")
+    def test_keys_that_fit_a_state_that_was_made_anew(self) -> None:
+        """That they fitted none of before is no answer to who asks now."""
+        talk = Conversation(state_of())
+        talk.settle(talk.begin_routed(talk.read("N1")))
+        talk.state = with_numbers_for_keys(talk.state)
+        talk.now_ns += 1
+        read = talk.read(7)
+        (describe,) = talk.ask(read)
+        (ask,) = talk.describe(describe)
+        assert asked(ask).state_number == talk.state.state_number
+        assert not read.is_done
+
+    @pytest.mark.proves("Q3")
+    def test_a_route_that_was_asked_for_before_such_a_state(self) -> None:
+        """It may be older, and is asked for once more: that tells what is wrong."""
+        talk = Conversation(state_of())
+        talk.settle(talk.begin_routed(talk.read("N1")))
+        talk.now_ns += 10 * NS_PER_SECOND
+        describe, _ = talk.ask(talk.read("N1"))
+        talk.now_ns += 1
+        read, wrong = talk.read(7), talk.read(b"7")
+        assert talk.ask(read, wrong) == ()
+        (again,) = talk.describe(describe)
+        assert not read.is_done
+        talk.state = with_numbers_for_keys(talk.state)
+        (ask,) = talk.describe(again)
+        assert asked(ask).state_number == talk.state.state_number
+        assert not read.is_done
+        assert isinstance(wrong.error, WrongKeyTypeError)
+
+    @pytest.mark.proves("Q3")
+    def test_a_route_that_is_to_be_new(self) -> None:
+        """What is known, or was asked for before, will not do; others go on by it."""
+        talk = Conversation(state_of())
+        talk.settle(talk.begin_routed(talk.read("N1")))
+        talk.now_ns += 10 * NS_PER_SECOND
+        describe, ask = talk.ask(talk.read("N1"))
+        talk.now_ns += 1
+        new, known = talk.route_read(is_new=True), talk.route_read()
+        assert talk.ask(new, known) == ()
+        assert (new.is_done, known.is_done) == (False, True)
+        (again,) = talk.describe(describe)
+        assert not new.is_done
+        read = talk.read("N2")
+        talk.settle([ask, *talk.ask(read)])
+        assert read.is_done
+        talk.state = state_of()
+        assert talk.describe(again) == ()
+        assert new.route is not None
+        assert new.route.state_number == talk.state.state_number
+
     def test_a_stale_route_that_is_being_refreshed(self) -> None:
         """Who hears *stale* while the route is on its way waits for that one."""
         talk = Conversation(state_of())
@@ -2062,3 +2114,11 @@ class TestNodeReads:
         assert talk.core.flight_count == 0
         assert refusal_codes([last]) == ["DeadlineExceededError"]
         assert [r for r in talk.done if r in reads] == []
+
+
+def with_numbers_for_keys(state: ScriptedState) -> ScriptedState:
+    """Return a state of the same name with keys of another type."""
+    anew = state_of()
+    key = (attrs.evolve(state.schema.key[0], type=AtomicType.INT),)
+    anew.schema = attrs.evolve(state.schema, key=key)
+    return anew
