@@ -714,7 +714,7 @@ class Node:
     def _write_next(self) -> None:
         self._is_writing = bool(self._tasks)
         if self._tasks:
-            delay_ns = self._world.store_delay_ns() * self.slowness
+            delay_ns = self._world.store_delay_ns(self.slowness)
             self._world.timeline.after(delay_ns, self._written)
 
     def _written(self) -> None:
