@@ -221,9 +221,16 @@ class ControlCore:
         """Return the route table: each state by its number."""
         return self._control.routes.locations
 
-    def takes_for_away(self, now_ns: int) -> bool:
-        """Return whether a node that is not here counts as away (rule S2)."""
-        return self._control.takes_for_away(now_ns)
+    def takes_for_away(self, node_id: str, now_ns: int) -> bool:
+        """
+        Return whether a node that is not here counts as away (rule S2).
+
+        One that has asked to be taken in is coming, though a large write may come
+        before it.
+        """
+        return not self._membership.is_coming(node_id) and self._control.takes_for_away(
+            now_ns
+        )
 
     def rescalings(self, request: ListRescalings, *, now_ns: int) -> RescalingsListed:
         """Return how far jobs are from what is wanted; `UnknownJobError`."""

@@ -209,6 +209,10 @@ class Membership:
         self._due_ns = self.next_deadline_ns()
         return effects
 
+    def is_coming(self, node_id: str) -> bool:
+        """Return whether a node has asked to be taken in, and waits for its turn."""
+        return any(one.node_id == node_id for one in self._registering.values())
+
     def _coming_ids(self) -> set[str]:
         """Return who has asked to be taken in, and waits for its turn."""
         return {message.node_id for message in self._registering.values()}

@@ -65,9 +65,9 @@ _ELSEWHERE_PERHAPS: Final = frozenset({_UNAVAILABLE, "storage", "did-not-happen"
 """What a node says that cannot answer, where another one may."""
 
 
-def _none_is_away(now_ns: int) -> bool:
+def _none_is_away(node_id: str, now_ns: int) -> bool:
     """Return whether nodes that are not here are away, before there is a leader."""
-    del now_ns
+    del node_id, now_ns
     return False
 
 
@@ -91,8 +91,8 @@ class NodeReads:
         moved_count: Reads that others were asked for, since the primary was
             unresponsive, away, or had refused.
         latencies: How long it took from a question to its answer.
-        takes_for_away: Returns whether a node that is not here counts as away at a
-            time.  Every refusal for such a node asks it at that moment.
+        takes_for_away: Returns whether that node, which is not here, counts as away at
+            a time.  Every refusal for such a node asks it at that moment.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class NodeReads:
             self._pending.reads, slow_delay_ns=hedging.slow_delay_ns
         )
         self._charges = ReadCharges(limiter)
-        self.takes_for_away: Callable[[int], bool] = _none_is_away
+        self.takes_for_away: Callable[[str, int], bool] = _none_is_away
         self.questions = NodeQuestions(
             self._pending,
             self._watch,
@@ -132,7 +132,7 @@ class NodeReads:
         locations: Mapping[int, KvStateLocation],
         *,
         leader_epoch: int,
-        takes_for_away: Callable[[int], bool],
+        takes_for_away: Callable[[str, int], bool],
     ) -> None:
         """Ask by *locations* from now on; the arguments are those of `ReadRouter`."""
         self.takes_for_away = takes_for_away
@@ -484,7 +484,7 @@ class NodeReads:
             location is None
             or not is_sole
             or is_back
-            or not self.takes_for_away(now_ns)
+            or not self.takes_for_away(location.node_ids[ask.node_index], now_ns)
         ):
             # A client that asks again waits for nodes that are late, or asks this one.
             return refused(client, ask.request_id, STALE_ROUTE)

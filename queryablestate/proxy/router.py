@@ -149,7 +149,7 @@ class ReadRouter:
         locations: Mapping[int, KvStateLocation],
         *,
         leader_epoch: int,
-        takes_for_away: Callable[[int], bool],
+        takes_for_away: Callable[[str, int], bool],
     ) -> None:
         """
         Route by *locations* from now on.
@@ -157,8 +157,8 @@ class ReadRouter:
         Args:
             locations: The route table, a view that stays up to date.
             leader_epoch: The epoch of this leadership.
-            takes_for_away: Returns whether a node that is not here counts as away at
-                that time: otherwise it may be coming, and is waited for.
+            takes_for_away: Returns whether that node, which is not here, counts as away
+                at that time: otherwise it may be coming, and is waited for.
         """
         self._locations = locations
         self.nodes.lead(
@@ -317,7 +317,8 @@ class ReadRouter:
             return outgoing
         ask = asked.ask
         is_sole = bool(location.sole_key_groups[ask.node_index])
-        if is_sole and self.nodes.takes_for_away(now_ns):
+        node_id = location.node_ids[ask.node_index]
+        if is_sole and self.nodes.takes_for_away(node_id, now_ns):
             client = asked.client
             return [unavailable(client, ask.request_id, location, ask.node_index)]
         return self._park(asked, now_ns)
@@ -334,7 +335,9 @@ class ReadRouter:
             ):
                 outgoing.append(refused(client, ask.request_id, STALE_ROUTE))
                 continue
-            if location.batch_id is not None and not self.nodes.takes_for_away(now_ns):
+            node_id = location.node_ids[ask.node_index]
+            is_away = self.nodes.takes_for_away(node_id, now_ns)
+            if location.batch_id is not None and not is_away:
                 error = DidNotHappenError(
                     "too many questions wait for nodes already: ask again in a moment"
                 )

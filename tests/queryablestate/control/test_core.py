@@ -243,13 +243,13 @@ class TestQuestions:
     def test_none_is_away_before_all_known_nodes_are_there(self) -> None:
         """S2: or when one session timeout has passed."""
         plane = Plane()
-        assert plane.core.takes_for_away(0)
+        assert plane.core.takes_for_away("a", 0)
         plane.start_nodes()
         plane.next_leader()
-        assert not plane.core.takes_for_away(TIMEOUT_NS - 1)
-        assert plane.core.takes_for_away(TIMEOUT_NS)
+        assert not plane.core.takes_for_away("a", TIMEOUT_NS - 1)
+        assert plane.core.takes_for_away("a", TIMEOUT_NS)
         plane.start_nodes()
-        assert plane.core.takes_for_away(0)
+        assert plane.core.takes_for_away("a", 0)
 
     @pytest.mark.proves("S2")
     def test_a_node_that_has_come_and_gone_may_come_again(self) -> None:
@@ -259,8 +259,8 @@ class TestQuestions:
         plane.next_leader()
         plane.start_nodes()
         plane.settle(LinkClosed(link=LINK_B))
-        assert not plane.core.takes_for_away(TIMEOUT_NS - 1)
-        assert plane.core.takes_for_away(TIMEOUT_NS)
+        assert not plane.core.takes_for_away("a", TIMEOUT_NS - 1)
+        assert plane.core.takes_for_away("a", TIMEOUT_NS)
         # Other copies are promoted at once all the same (S4).
         request = ListRescalings(request_id=1, session=b"", job_id=None)
         assert plane.core.rescalings(request, now_ns=0).is_settled
@@ -271,7 +271,24 @@ class TestQuestions:
         plane = Plane()
         plane.start_nodes()
         plane.settle(LinkClosed(link=LINK_B))
-        assert plane.core.takes_for_away(0)
+        assert plane.core.takes_for_away("a", 0)
+
+    @pytest.mark.proves("S4")
+    def test_a_node_that_asks_to_be_taken_in_is_coming(self) -> None:
+        """S4: whatever is written before it; until it is refused, or has gone again."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.settle(LinkClosed(link=LINK_B))
+        (write,) = plane.step(asked(DRIVER, draw()))
+        assert isinstance(write, WriteStore)
+        for end in (LinkClosed(link=LinkId(9)), StoreWritten()):
+            message = node_register("b")
+            assert plane.step(NodeSpoke(link=LinkId(9), message=message)) == ()
+            assert not plane.core.takes_for_away("b", 0)
+            assert plane.core.takes_for_away("a", 0)
+            plane.step(end)
+            assert plane.core.takes_for_away("b", 0)
+        assert plane.view.node_at(LinkId(9)) == "b"
 
     def test_without_nodes_and_commits_there_is_no_deadline(self) -> None:
         """A core that waits for nothing need not be woken."""

@@ -154,9 +154,9 @@ class TestForgettingNodes:
         summaries = plane.view.node_summaries(now_ns=plane.now_ns)
         assert [node.node_id for node in summaries] == ["a"]
         plane.next_leader()
-        assert not plane.core.takes_for_away(plane.now_ns)
+        assert not plane.core.takes_for_away("a", plane.now_ns)
         plane.hear(LINK_A, node_register("a"))
-        assert plane.core.takes_for_away(plane.now_ns)
+        assert plane.core.takes_for_away("a", plane.now_ns)
 
     def test_one_that_comes_all_the_same_is_a_new_one(self) -> None:
         """A slip of an operator costs nothing."""

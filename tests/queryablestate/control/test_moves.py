@@ -767,9 +767,9 @@ class TestSettling:
         plane.lose(LINK_C)
         plane.next_leader()
         for node_id in "abc":
-            assert not plane.core.takes_for_away(plane.now_ns)
+            assert not plane.core.takes_for_away("a", plane.now_ns)
             plane.hear(LINKS[node_id], node_register(node_id))
-        assert plane.core.takes_for_away(plane.now_ns)
+        assert plane.core.takes_for_away("a", plane.now_ns)
         assert assignment(plane).wanted
 
 

@@ -694,8 +694,8 @@ class TestLooks:
         assert proxy.control.next_deadline_ns(is_anybody_parked=True) == deadline_ns
         proxy.clock.advance(deadline_ns - proxy.clock.now_ns())
         assert proxy.control.core is not None
-        assert proxy.control.core.takes_for_away(deadline_ns)
-        assert not proxy.control.core.takes_for_away(deadline_ns - 1)
+        assert proxy.control.core.takes_for_away("a", deadline_ns)
+        assert not proxy.control.core.takes_for_away("a", deadline_ns - 1)
         with capture_logs():
             proxy.control.advance(now_ns=deadline_ns)
         # What is parked then waits for something else: that moment is over.

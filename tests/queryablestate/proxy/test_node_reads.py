@@ -106,7 +106,7 @@ class Stage:
         self.router.lead(
             self.locations,
             leader_epoch=7,
-            takes_for_away=lambda now_ns: self.is_settled,
+            takes_for_away=lambda node_id, now_ns: self.is_settled,
         )
         self.number = 0
 

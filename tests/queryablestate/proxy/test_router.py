@@ -139,7 +139,7 @@ class Reads:
         self.router.lead(
             self.locations,
             leader_epoch=EPOCH,
-            takes_for_away=lambda now_ns: self.is_settled,
+            takes_for_away=lambda node_id, now_ns: self.is_settled,
         )
 
     def ask(
