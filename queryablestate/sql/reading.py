@@ -222,9 +222,5 @@ async def _scan(
             wanted = {one.name: one for one in table.fields}
             expected = load_arrow().arrow_schema([wanted[name] for name in columns])
             if not batch.schema.remove_metadata().equals(expected):
-                raise SQLError(
-                    "0A000",
-                    f"{table.job_id}/{table.name} has changed meanwhile",
-                    "ask again",
-                )
+                raise table.changed()
         yield batch

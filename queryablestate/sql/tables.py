@@ -129,7 +129,13 @@ class Table:
         return found or [self.fields[0].name]
 
     def rows_of(self, key: Any, entry: StateEntry) -> list[tuple[Any, ...]]:
-        """Return what is kept under *key* as rows of all columns."""
+        """
+        Return what is kept under *key* as rows of all columns.
+
+        Raises:
+            SQLError: If it is not of this state: another has the name by now.
+        """
+        self._check(entry.value)
         freshness = self._freshness(entry)
         if self.schema.kind is StateKind.VALUE:
             rows = [row_columns(self.schema, key, entry.value)]
@@ -146,6 +152,23 @@ class Table:
             )
             rows = [(*columns, *lists)]
         return [(*row, *freshness) for row in rows]
+
+    def _check(self, value: Any) -> None:
+        is_list = isinstance(value, list)
+        is_map = self.schema.kind is StateKind.MAP
+        rows = value if is_list else value.values() if is_map else (value,)
+        # A column that is missing may have been added since; an unknown one was not.
+        names = {one.name for one in self.schema.value}
+        if is_list != (self.schema.kind is StateKind.LIST) or not all(
+            isinstance(row, dict) and names.issuperset(row) for row in rows
+        ):
+            raise self.changed()
+
+    def changed(self) -> SQLError:
+        """Return what to raise where the state is another one by now."""
+        return SQLError(
+            "0A000", f"{self.job_id}/{self.name} has changed meanwhile", "ask again"
+        )
 
     def _freshness(self, entry: StateEntry) -> tuple[Any, ...]:
         values = (entry.batch_id, entry.age_seconds, entry.generation)

@@ -55,6 +55,40 @@ def entry(value: Any) -> StateEntry:
     )
 
 
+class TestOtherStates:
+    """A state may have been dropped, and made anew with other columns, meanwhile."""
+
+    N = (Field("n", AtomicType.INT),)
+
+    @pytest.mark.parametrize(
+        ("kind", "value"),
+        [
+            (StateKind.VALUE, {"m": 1}),
+            (StateKind.VALUE, [{"n": 1}]),
+            (StateKind.VALUE, {"key": {"n": 1}}),
+            (StateKind.LIST, {"n": 1}),
+            (StateKind.LIST, [{"n": 1}, {"m": 1}]),
+            (StateKind.MAP, {"n": 1}),
+            (StateKind.MAP, [{"n": 1}]),
+            (StateKind.MAP, {"key": {"m": 1}}),
+        ],
+    )
+    def test_nothing_of_another_state_is_shown_as_null(
+        self, kind: StateKind, value: Any
+    ) -> None:
+        """It is refused, and found when it is asked again."""
+        map_key = (Field("m_k", AtomicType.STRING),) if kind is StateKind.MAP else ()
+        table = Table.of(information(kind=kind, value=self.N, map_key=map_key))
+        with pytest.raises(SQLError, match="has changed meanwhile"):
+            table.rows_of("k", entry(value))
+
+    def test_a_column_that_was_added_since_is_null(self) -> None:
+        """A client learns of it later than a tool may have."""
+        table = Table.of(information(value=(*self.N, Field("m", AtomicType.INT))))
+        ((key, n, m, *_),) = table.rows_of("k", entry({"n": 1}))
+        assert (key, n, m) == ("k", 1, None)
+
+
 class TestTables:
     @pytest.mark.parametrize("job_id", ["system", "Memory", "lodestar", "pg_catalog"])
     def test_a_job_that_is_called_like_a_schema_of_the_engine(
