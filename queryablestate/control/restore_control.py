@@ -340,6 +340,7 @@ class Restores:
             sequence=0,
             replica_count=control.limits.replica_count,
         )
+        control.loading[request.restore_id] = assignment.node_ids
         effects: list[ControlEffect] = []
         for node_id in assignment.node_ids:
             node = control.nodes.present(node_id)
@@ -450,7 +451,7 @@ class Restores:
         control.jobs[request.job_id] = job
         job.adopt(change)
         control.routes.locate(job)
-        self._running.pop(request.restore_id, None)
+        self._end(restore)
         effects = tell_assignment(control, job, former)
         assert job.assignment is not None
         for waiter in restore.waiters:
@@ -458,10 +459,16 @@ class Restores:
             effects.append(AnswerWriter(link=waiter.link, message=answer))
         return effects
 
+    def _end(self, restore: _Restore) -> None:
+        """Take note that it is over."""
+        self._running.pop(restore.request.restore_id, None)
+        if self._control.loading.pop(restore.request.restore_id, None) is not None:
+            self._control.is_touched = True  # a node that is empty may end now
+
     # -- failing -------------------------------------------------------------------
 
     def _fail(self, restore: _Restore, error: NameServiceError) -> list[ControlEffect]:
-        self._running.pop(restore.request.restore_id, None)
+        self._end(restore)
         effects: list[ControlEffect] = [
             RefuseWriter(link=waiter.link, request_id=waiter.request_id, error=error)
             for waiter in restore.waiters

@@ -18,7 +18,7 @@ from queryablestate.errors import StateUnavailableError, UnknownJobError
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from queryablestate.control.job.job import Job
     from queryablestate.control.present_node import PresentNode
@@ -62,6 +62,8 @@ class ControlState:
         direct: Tickets that were given, and nodes that may answer by them.
         settled_at_ns: When a node that is not here will not come by itself.
         open_batches: Those that were begun and may not be over.
+        loading: The nodes that load rows of a snapshot, by restore: a job that is not
+            there yet is to be theirs.
         tally: What was decided.
         touched: Jobs for whose assignment something may have changed (`touch`).
         is_touched: Whether anything at all may have.
@@ -98,6 +100,7 @@ class ControlState:
         self.direct = DirectReaders(self.nodes, lease_ns=direct_lease_ns, now_ns=now_ns)
         self.settled_at_ns = now_ns + session_timeout_ns
         self.open_batches = OpenBatches(self.jobs, now_ns=now_ns)
+        self.loading: dict[str, Collection[str]] = {}
         self.tally = Tally() if tally is None else tally
         self.touched = set(self.jobs)
         self.is_touched = True
@@ -155,9 +158,15 @@ class ControlState:
         return [node for node in self.nodes if has_node(job, node.node_id)]
 
     def is_needed(self, node_id: str) -> bool:
-        """Return whether a node has a part in a job, or may have rows of a batch."""
-        return bool(self.jobs_of(node_id)) or self.open_batches.may_need(
-            node_id, self.jobs
+        """
+        Return whether a node has a part in a job, or is about to have one.
+
+        Or may have rows of a batch.
+        """
+        return (
+            bool(self.jobs_of(node_id))
+            or any(node_id in node_ids for node_ids in self.loading.values())
+            or self.open_batches.may_need(node_id, self.jobs)
         )
 
     def is_settled(self, *, now_ns: int) -> bool:

@@ -112,7 +112,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.node_table",
         before="return -1 if node is None else",
         after="return 1_000_000 if node is None else",
-        seed=5,
+        seed=16,
     ),
     Mutation(
         name="unsettled-leader-moves",
@@ -151,7 +151,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.commit_rows",
         before=".union(*(stage.given_up for stage in stages))",
         after="",
-        seed=179,
+        seed=184,
     ),
     Mutation(
         name="collected-rows-repeated",
@@ -159,7 +159,7 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.commit_rows",
         before="            lacks = sorted(due[node_id] - there)\n",
         after="            lacks = sorted(due[node_id])\n",
-        seed=24,
+        seed=77,
     ),
     Mutation(
         name="uneven-plan-kept",

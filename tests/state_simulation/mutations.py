@@ -114,7 +114,7 @@ MUTATIONS: Final = (
         module="queryablestate.control.job.batch_order",
         before="    if last > batch_id:\n        raise",
         after="    if last < -1:\n        raise",
-        seed=8,
+        seed=12,
     ),
     Mutation(
         name="dropped-state-forgets-others",

@@ -16,7 +16,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.floors",
         before="        if seen < floor:\n",
         after="        if seen[0] < floor[0]:\n",
-        seed=64,
+        seed=68,
     ),
     Mutation(
         name="client-goes-back-by-a-generation",
@@ -24,7 +24,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.floors",
         before="        if seen < floor:\n",
         after="        if seen[0] == floor[0] and seen < floor:\n",
-        seed=30_000,
+        seed=30_013,
     ),
     Mutation(
         name="refusals-of-before",
@@ -41,7 +41,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.client.page_reads",
         before="        if floor is not None:\n            if told",
         after="        if floor is not None and read is None:\n            if told",
-        seed=101,
+        seed=103,
     ),
     Mutation(
         name="copies-not-awaited",
@@ -136,7 +136,7 @@ READ_MUTATIONS: Final = (
         module="queryablestate.control.direct_readers",
         before="        if self._is_ready(held, now_ns):\n",
         after="        if held is not None:\n",
-        seed=10_165,
+        seed=10_184,
     ),
     Mutation(
         name="earlier-tickets-forgotten",

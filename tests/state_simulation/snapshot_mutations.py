@@ -57,7 +57,7 @@ SNAPSHOT_MUTATIONS: Final = (
         module="queryablestate.control.restore_control",
         before="        if restore.awaited:\n            return []\n",
         after="        if len(restore.awaited) > 1:\n            return []\n",
-        seed=55,
+        seed=89,
     ),
     Mutation(
         name="loaded-rows-visible",
@@ -73,7 +73,7 @@ SNAPSHOT_MUTATIONS: Final = (
         module="queryablestate.node.snapshots",
         before="mark.restore_id not in own_ids or mark.began_at_us < began_before_us",
         after="mark.restore_id in own_ids",
-        seed=26,
+        seed=33,
     ),
     Mutation(
         name="page-of-a-snapshot-left-out",
@@ -89,6 +89,6 @@ SNAPSHOT_MUTATIONS: Final = (
         module="queryablestate.control.chains",
         before='if isinstance(following, SnapshotRestored) else ""',
         after="if isinstance(following, SnapshotRestored) else None",
-        seed=10004,
+        seed=10_266,
     ),
 )

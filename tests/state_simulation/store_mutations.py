@@ -18,7 +18,7 @@ STORE_MUTATIONS: Final = (
         after="        with self._environment.writing() as transaction:\n"
         "            move_position(transaction, self._meta, job_id, entry.sequence)\n"
         "        self._environment.write(write)\n",
-        seed=12,
+        seed=16,
     ),
     Mutation(
         name="late-abort-kept",

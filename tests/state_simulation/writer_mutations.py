@@ -39,7 +39,7 @@ WRITER_MUTATIONS: Final = (
         module="queryablestate.writer.stage_core",
         before="        node.waiting.extendleft(reversed(node.unanswered.values()))\n",
         after="",
-        seed=12,
+        seed=13,
     ),
     Mutation(
         name="chunk-turned-away-forgotten",
@@ -47,7 +47,7 @@ WRITER_MUTATIONS: Final = (
         module="queryablestate.writer.stage_core",
         before="node.waiting.appendleft(node.unanswered.pop(request_id))",
         after="node.unanswered.pop(request_id)",
-        seed=2,
+        seed=3,
     ),
     Mutation(
         name="given-up-with-nobody-else",
@@ -55,7 +55,7 @@ WRITER_MUTATIONS: Final = (
         module="queryablestate.writer.stage_core",
         before="node.index in holders and lacking.issuperset(holders)",
         after="node.index in holders and not holders",
-        seed=7,
+        seed=10,
     ),
     Mutation(
         name="digest-not-shown",

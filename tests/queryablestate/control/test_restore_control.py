@@ -31,7 +31,13 @@ from queryablestate.control.events import (
 )
 from queryablestate.control.limits import ControlLimits
 from queryablestate.wire.clients import BatchCommitted
-from queryablestate.wire.node_messages import ApplyEntries, AssignJob, ResetJob
+from queryablestate.wire.node_messages import (
+    ApplyEntries,
+    AssignJob,
+    LeaveNode,
+    NodeEmptied,
+    ResetJob,
+)
 from queryablestate.wire.records import (
     QueryProgress,
     SnapshotRestored,
@@ -331,6 +337,33 @@ class TestRestoring:
         error = refusal(plane.settle(asked(restore_id="0c" * 16)))
         assert isinstance(error, ConfigurationError)
         assert "has state already" in str(error)
+
+
+@pytest.mark.proves("S1", "S6")
+class TestDraining:
+    """A node that is to be emptied has a part in what is being restored."""
+
+    @pytest.fixture
+    def plane(self, plane: Plane) -> Plane:
+        """Return a control plane where node ``b`` loads a part, and wants to end."""
+        plane.settle(asked())
+        leave = LeaveNode(registration_id="process-b")
+        effects = plane.settle(NodeSpoke(link=LINK_B, message=leave))
+        assert NodeEmptied not in kinds_of(sent(effects, LINK_B))
+        return plane
+
+    def test_it_may_not_end_before_others_have_its_part(self, plane: Plane) -> None:
+        """S1, S6: the job is not there yet, and it has the only copy of that part."""
+        plane.settle(loaded("b"))
+        told = sent(plane.settle(loaded("a")), LINK_B)
+        (first, *_) = [one.job for one in told if isinstance(one, AssignJob)]
+        assert first.key_groups == (2, 3)
+        assert NodeEmptied not in kinds_of(told)
+
+    def test_it_may_end_when_nothing_comes_of_it(self, plane: Plane) -> None:
+        """Of the restore, say since another node has failed."""
+        effects = plane.settle(loaded("a", failure="a damaged file"))
+        assert NodeEmptied in kinds_of(sent(effects, LINK_B))
 
 
 @pytest.mark.proves("S6")
