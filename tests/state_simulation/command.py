@@ -56,7 +56,9 @@ Written by `python -m tests.state_simulation --report FILE`
 shipped stores on real data directories, run on one virtual time line, with drivers
 that commit batches and operators that move key groups, take snapshots and restore
 them; in seven of ten seeds under all the faults below, in one under moves alone, in
-two with one node away at a time.  In four of ten seeds rows expire.\
+two with one node away at a time.  In four of ten seeds rows expire.  There are four
+kinds of seeds (`tests/state_simulation/kinds.py`): in one of them nodes are cut off
+again and again while clients ask them, in another states are taken over, too.\
 """
 
 
