@@ -83,6 +83,7 @@ if TYPE_CHECKING:
 
     from queryablestate.store.environment import StoreEnvironment
     from queryablestate.store.layout import CopyMark, HoldMark, Runs
+    from queryablestate.store.room import RoomKeeper
     from queryablestate.store.staging import StagingArea
     from queryablestate.wire.copy_messages import CopiedRows, CopiedState, CopiedStates
     from queryablestate.wire.records import BatchDecided
@@ -101,10 +102,13 @@ _REPLAYED_CHUNKS_MAX: Final = 8
 class CopyMaker:
     """Makes copies of key groups; for the writing thread."""
 
-    def __init__(self, environment: StoreEnvironment, staging: StagingArea) -> None:
+    def __init__(
+        self, environment: StoreEnvironment, staging: StagingArea, room: RoomKeeper
+    ) -> None:
         self._environment = environment
         self._meta = environment.meta
         self._staging = staging
+        self._room = room
 
     # -- while entries are applied ---------------------------------------------------
 
@@ -186,6 +190,7 @@ class CopyMaker:
                 self._begin(transaction, mark, header, begun)
             groups = runs_from(one.key_group for one in copies)
             self._put_rows(transaction, page, groups)
+            self._room.check_promised(transaction)
 
     def _begin(
         self,

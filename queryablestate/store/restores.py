@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from queryablestate.store.environment import StoreEnvironment
     from queryablestate.store.layout import HoldMark
+    from queryablestate.store.room import RoomKeeper
     from queryablestate.wire.records import SnapshotRestored
     from queryablestate.wire.snapshot_messages import LoadedState
 
@@ -74,8 +75,9 @@ _MARK: Final = msgspec.msgpack.Decoder(LoadMark)
 class RestoreArea:
     """What is loaded; all methods are for the writing thread, and block."""
 
-    def __init__(self, environment: StoreEnvironment) -> None:
+    def __init__(self, environment: StoreEnvironment, room: RoomKeeper) -> None:
         self._environment = environment
+        self._room = room
         self._meta = environment.meta
 
     def begin(self, mark: LoadMark, states: Sequence[LoadedState]) -> None:
@@ -122,7 +124,8 @@ class RestoreArea:
         Keep rows of one state.
 
         Raises:
-            StorageError: If the store is full, or what was begun has been dropped.
+            StorageError: If the store is full, or what is left is promised to a batch
+                (rule W3), or what was begun has been dropped.
         """
         with self._environment.writing() as transaction:
             mark = state_mark(transaction, self._meta, state_number)
@@ -131,6 +134,7 @@ class RestoreArea:
             cursor = transaction.cursor(self._environment.slots[mark.slot])
             rows: Iterator[tuple[bytes, bytes]] = zip(keys, values, strict=True)
             cursor.putmulti(rows)
+            self._room.check_promised(transaction)
 
     def finish(self, restore_id: str) -> None:
         """

@@ -12,7 +12,9 @@ since it is decided.  So the node is asked **before** the decision:
   exact, whatever the rows and the trees look like (`EntryApplier.rehearse`).
 
 **What was promised is kept** until the batch is applied or dropped: chunks that would
-take it are refused.  Promises are in memory only.  A node that was restarted has none,
+take it are refused, and so are rows that are copied, or loaded of a snapshot: they can
+be had again, while a job whose batch is decided stands still.  Promises are in memory
+only.  A node that was restarted has none,
 and its first entries are applied before it is asked again.
 
 Two things are not seen: pages that a long read of an old snapshot holds, and a disk
@@ -140,9 +142,9 @@ class RoomKeeper:
             kept = self._promised.values()
             return sum(count for other, count in kept if other != prefix)
 
-    def check_staging(self, transaction: Transaction[bytes]) -> None:
+    def check_promised(self, transaction: Transaction[bytes]) -> None:
         """
-        Return if what *transaction* has staged leaves what was promised.
+        Return if what *transaction* has put leaves what was promised.
 
         Raises:
             StorageError: If not; the transaction is to be given up.

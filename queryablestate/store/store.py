@@ -118,9 +118,9 @@ class StateStore:
             page_size_bytes=environment.environment.stat()["psize"],
         )
         self._room = RoomKeeper(environment, self._staging)
-        self._copies = CopyMaker(environment, self._staging)
+        self._copies = CopyMaker(environment, self._staging, self._room)
         self._holdings = HoldingKeeper(environment, self._copies)
-        self._restores = RestoreArea(environment)
+        self._restores = RestoreArea(environment, self._room)
         self._plans = PlanKeeper(environment)
         self._applier = EntryApplier(
             environment, self._staging, self._copies, self._restores, self._plans
@@ -323,7 +323,7 @@ class StateStore:
                 self._staging.add(
                     transaction, chunk, payload, now_us, job_size_bytes_max
                 )
-            self._room.check_staging(transaction)
+            self._room.check_promised(transaction)
 
     def discard_stages(
         self, job_id: str, writer_epoch: int, batch_id: int, stage_ids: Iterable[bytes]

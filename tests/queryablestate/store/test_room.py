@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from nameservice import StorageError
+from queryablestate.store.restores import LoadMark
 from queryablestate.store.store import StateStore
-from queryablestate.wire.node_messages import StageChunk
+from queryablestate.wire.copy_messages import CopiedRows, CopiedState, CopiedStates
+from queryablestate.wire.node_messages import JoiningGroup, StageChunk
 from queryablestate.wire.records import StateDropped
+from queryablestate.wire.snapshot_messages import LoadedState
 from tests.queryablestate.store_batches import (
     JOB,
     NODE,
@@ -25,6 +28,16 @@ from tests.queryablestate.whole_reads import WholeReader
 
 MIB = 1 << 20
 LIMIT = 4 * MIB
+
+LOADED = LoadedState(
+    snapshot_number=1,
+    state_number=7,
+    kind="value",
+    has_ttl=False,
+    generation=1,
+    batch_id=1,
+    decided_at_us=1,
+)
 
 pytestmark = pytest.mark.proves("W3")
 
@@ -57,6 +70,41 @@ def stage_each(store: StateStore, chunks: list[tuple[StageChunk, bytes]]) -> Non
     """Stage chunks, each in a transaction of its own."""
     for one in chunks:
         store.stage([one], NOW_US)
+
+
+def load_each(store: StateStore, state_number: int, count: int) -> None:
+    """Load pages of rows of a snapshot, each in a transaction of its own."""
+    for number in range(count):
+        rows = some_rows(100, first=100 * number)
+        keys, values = [row[0] for row in rows], [row[1] or b"" for row in rows]
+        store.restores.put("r", state_number, keys, values)
+
+
+def copy_each(store: StateStore, state_number: int, count: int) -> None:
+    """Copy pages of rows of another node, each in a transaction of its own."""
+    header = CopiedStates(
+        key_groups=((0, 0),),
+        sequence=1,
+        states=(
+            CopiedState(
+                state_number=state_number,
+                kind="value",
+                has_ttl=False,
+                generation=1,
+                batch_id=1,
+                decided_at_us=1,
+                lost=(),
+            ),
+        ),
+    )
+    for number in range(count):
+        rows = some_rows(100, first=100 * number)
+        page = CopiedRows(
+            state_number=state_number,
+            keys=[row[0] for row in rows],
+            values=[row[1] or b"" for row in rows],
+        )
+        store.put_copied("other", header, page)
 
 
 class TestReserve:
@@ -163,6 +211,31 @@ class TestPromises:
                 stage_each(store, others)
             store.apply(JOB, entry)
             stage_each(store, others[-1:])
+
+    def test_a_restore_does_not_take_what_was_promised(self, tmp_path: Path) -> None:
+        """It is refused, like chunks; the batch that was decided meanwhile is not."""
+        entry = decided(1, {"a": 1})
+        mark = LoadMark(restore_id="r", job_id="other", began_at_us=5)
+        with opened(tmp_path) as store:
+            store.stage([chunk(some_rows(1_200))], NOW_US)
+            store.reserve(JOB, entry)
+            store.restores.begin(mark, [LOADED])
+            with pytest.raises(StorageError, match="no room"):
+                load_each(store, 7, 40)
+            store.apply(JOB, entry)
+            load_each(store, 7, 2)
+
+    def test_a_copy_does_not_take_what_was_promised(self, tmp_path: Path) -> None:
+        """It is refused, like chunks; the batch that was decided meanwhile is not."""
+        entry = decided(1, {"a": 1})
+        with opened(tmp_path) as store:
+            store.hold("other", [], [JoiningGroup(key_group=0, since=1)])
+            store.stage([chunk(some_rows(1_200))], NOW_US)
+            store.reserve(JOB, entry)
+            with pytest.raises(StorageError, match="no room"):
+                copy_each(store, 7, 40)
+            store.apply(JOB, entry)
+            copy_each(store, 7, 2)
 
     def test_two_batches_do_not_get_the_same_room(self, tmp_path: Path) -> None:
         """The second is refused, though it would fit alone."""
