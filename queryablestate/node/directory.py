@@ -6,6 +6,10 @@ something else.  The rows of the old one are not used, and not thrown away eithe
 stay in their own sub-directory, and are used again if that control plane comes back.
 The node says what they are when it registers (`NodeDirectory.kept_rows`).
 
+A store can be open once.  So the two threads of a node that look into stores which are
+not in use wait for each other: one that is just being looked into is not damaged, nor
+another node's.
+
 ::
 
     DATA_DIR/current    the name of the sub-directory in use
@@ -18,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
@@ -53,6 +58,7 @@ class NodeDirectory:
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
         self._path = Path(config.data_dir)
+        self._lock = threading.Lock()  # is held by who has one open that is not in use
         self._log = get_logger(component="state-node", data_dir=os.fspath(self._path))
 
     def open(self) -> StateStore:
@@ -87,6 +93,10 @@ class NodeDirectory:
         Raises:
             StorageError: If that cannot be had.
         """
+        with self._lock:
+            return self._open_for(control_id, node_id)
+
+    def _open_for(self, control_id: str, node_id: str) -> StateStore:
         with self._translated():
             numbers = self._numbers()
         for number in reversed(numbers):
@@ -133,7 +143,7 @@ class NodeDirectory:
             if name == name_in_use:
                 continue
             try:
-                with self._open(name, opened.node_id) as store:
+                with self._lock, self._open(name, opened.node_id) as store:
                     rows = store.kept_rows()
             except StorageError as error:
                 self._log.warning(
@@ -161,7 +171,7 @@ class NodeDirectory:
             name_in_use = (self._path / _CURRENT).read_text("utf-8").strip()
         for name in names:
             if name != name_in_use:
-                with self._open(name, opened.node_id) as store:
+                with self._lock, self._open(name, opened.node_id) as store:
                     store.forget_job(job_id)
 
     def _numbers(self) -> list[int]:

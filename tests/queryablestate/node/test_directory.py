@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -225,3 +227,69 @@ class TestDamage:
         path.write_text("a file")
         with pytest.raises(StorageError, match="cannot use the data directory"):
             NodeDirectory(NodeConfig(data_dir=path)).open()
+
+
+@pytest.mark.proves("W7")
+class TestForgettingMeanwhile:
+    """The writing thread forgets a job in a store that is not in use."""
+
+    @pytest.fixture
+    def forgetting(self, directory: NodeDirectory) -> Iterator[StateStore]:
+        """Yield the store in use; another one has rows of control plane ``a``."""
+        with directory.open() as first:
+            first.bind_control("a")
+            applied(first, "job", 7)
+            directory.open_for("b", "n").close()
+        with directory.open() as store:
+            store.bind_control("b")
+            yield store
+
+    @staticmethod
+    def meanwhile(
+        directory: NodeDirectory,
+        store: StateStore,
+        monkeypatch: pytest.MonkeyPatch,
+        action: Callable[[], None],
+    ) -> None:
+        """Do *action* in a thread of its own while ``other`` is being forgotten."""
+        thread = threading.Thread(target=action)
+
+        def forget_job(_: StateStore, job_id: str) -> None:
+            assert job_id == "other"
+            thread.start()
+            thread.join(timeout=0.2)
+
+        monkeypatch.setattr(StateStore, "forget_job", forget_job)
+        directory.forget_kept("other", store)
+        thread.join()
+
+    def test_its_control_plane_finds_its_rows(
+        self,
+        directory: NodeDirectory,
+        forgetting: StateStore,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """An empty store in their place would be taken for them from then on."""
+        positions: list[dict[str, int]] = []
+
+        def switch() -> None:
+            with directory.open_for("a", "n") as store:
+                positions.append(store.positions())
+
+        self.meanwhile(directory, forgetting, monkeypatch, switch)
+        assert positions == [{"job": 1}]
+
+    def test_it_is_said_to_be_kept(
+        self,
+        directory: NodeDirectory,
+        forgetting: StateStore,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Else its other jobs would be begun anew unasked."""
+        kept: list[KeptRows] = []
+
+        def look() -> None:
+            kept.extend(directory.kept_rows(forgetting))
+
+        self.meanwhile(directory, forgetting, monkeypatch, look)
+        assert [job.job_id for rows in kept for job in rows.jobs] == ["job"]
