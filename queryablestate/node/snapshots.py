@@ -70,10 +70,17 @@ class _CancelledError(Exception):
 
 @final
 class _Task:
-    """A thread that writes or loads."""
+    """
+    A thread that writes or loads.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: What it is called: the snapshot, or the restore.
+        loaded_job_id: The job that it loads rows for, or None.
+    """
+
+    def __init__(self, name: str, loaded_job_id: str | None) -> None:
         self.name = name
+        self.loaded_job_id = loaded_job_id
         self._changed = threading.Condition()
         self._is_cancelled = False
         self._thread: threading.Thread | None = None
@@ -158,6 +165,7 @@ class NodeSnapshots:
         self._lock = threading.Lock()  # guards what follows
         self._awaited: dict[tuple[str, int], _Command] = {}
         self._tasks: list[_Task] = []
+        self._ended_count = 0
         self._loaded_ids: set[str] = set()
 
     def handle(
@@ -180,14 +188,16 @@ class NodeSnapshots:
                     while len(self._awaited) > _AWAITED_COUNT_MAX:
                         del self._awaited[next(iter(self._awaited))]
             case LoadSnapshot():
-                self._cancel(command.restore_id)
+                # What another attempt of the same job has yet to begin, it would
+                # begin with nothing: it would drop what this one has loaded.
+                self._cancel(lambda task: task.loaded_job_id == command.job_id)
                 with self._lock:
                     self._loaded_ids.add(command.restore_id)
                 load = partial(self._load, given, command, store, writer)
-                if not self._start(command.restore_id, load):
+                if not self._start(command.restore_id, load, command.job_id):
                     self._report(given, _loaded(given, command, 0, _BUSY))
             case DropLoaded(restore_id=restore_id):
-                self._cancel(restore_id)
+                self._cancel(lambda task: task.name == restore_id)
                 writer.run(partial(self._drop, store, restore_id))
             case _:
                 assert_never(command)
@@ -196,6 +206,7 @@ class NodeSnapshots:
         """Begin to write, if that was asked for: *entry* has just been applied."""
         with self._lock:
             given = self._awaited.pop((job_id, entry.sequence), None)
+            ended_count = self._ended_count
         if given is None:
             return
         command = given.command
@@ -207,7 +218,9 @@ class NodeSnapshots:
             return
         failure = _unfit(reader, command)
         write = partial(self._write, given, command, reader)
-        if failure is None and self._start(command.snapshot_id, write):
+        if failure is None and self._start(
+            command.snapshot_id, write, ended_count=ended_count
+        ):
             return
         reader.close()
         self._report(given, _written(given, command, failure or _BUSY))
@@ -237,6 +250,7 @@ class NodeSnapshots:
         """End everything, and wait for it: the store is about to be closed."""
         with self._lock:
             self._awaited.clear()
+            self._ended_count += 1
             tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -245,14 +259,28 @@ class NodeSnapshots:
 
     # -- tasks ---------------------------------------------------------------------
 
-    def _start(self, name: str, action: Callable[[_Task], None]) -> bool:
-        """Start a task; return whether there is room for it."""
-        task = _Task(name)
+    def _start(
+        self,
+        name: str,
+        action: Callable[[_Task], None],
+        loaded_job_id: str | None = None,
+        *,
+        ended_count: int | None = None,
+    ) -> bool:
+        """
+        Start a task, and return whether that may be.
+
+        There may be no room for it; or everything was ended meanwhile, *ended_count*
+        being how often it had been before: its store is about to be closed.
+        """
+        task = _Task(name, loaded_job_id)
         with self._lock:
             if len(self._tasks) >= _TASK_COUNT_MAX:
                 return False
+            if ended_count is not None and ended_count != self._ended_count:
+                return False
             self._tasks.append(task)
-        task.start(partial(self._do, action))
+            task.start(partial(self._do, action))  # `forget` waits for what has begun
         return True
 
     def _do(self, action: Callable[[_Task], None], task: _Task) -> None:
@@ -264,10 +292,10 @@ class NodeSnapshots:
             with self._lock:
                 self._tasks.remove(task)
 
-    def _cancel(self, name: str) -> None:
-        """Have the tasks of that name end; they touch the store no more."""
+    def _cancel(self, is_unwanted: Callable[[_Task], bool]) -> None:
+        """Have these tasks end; they touch the store no more."""
         with self._lock:
-            tasks = [task for task in self._tasks if task.name == name]
+            tasks = [task for task in self._tasks if is_unwanted(task)]
         for task in tasks:
             task.cancel()
 
@@ -384,7 +412,7 @@ class NodeSnapshots:
             self._log.warning("store.write_failed", error=str(error))
 
 
-_BUSY: Final = "the node is busy with other snapshots"
+_BUSY: Final = "the node is busy with other snapshots, or ends"
 
 
 def _unfit(reader: CopyReader, command: WriteSnapshot) -> str | None:

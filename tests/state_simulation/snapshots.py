@@ -67,9 +67,12 @@ class InterruptedCallError(BaseException):
 class _Task:
     """A thread of a node that writes or loads, in place of the shipped one."""
 
-    def __init__(self, operators: SnapshotOperators, name: str) -> None:
+    def __init__(
+        self, operators: SnapshotOperators, name: str, loaded_job_id: str | None
+    ) -> None:
         self._operators = operators
         self.name = name
+        self.loaded_job_id = loaded_job_id
         self._thread: VirtualThread | None = None
         self._is_cancelled = False
         self._is_woken = False

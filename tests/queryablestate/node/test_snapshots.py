@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final, Self
@@ -20,6 +21,7 @@ from queryablestate.schema.schema import (
     StateSchema,
     schema_json,
 )
+from queryablestate.store.copy_reader import CopyReader
 from queryablestate.store.restores import LoadMark
 from queryablestate.store.store import StateStore
 from queryablestate.store.threads import StoreWriter
@@ -277,6 +279,25 @@ class TestWriting:
         assert failure is not None
         assert "cannot write to" in failure
 
+    def test_none_begins_when_the_store_is_about_to_be_closed(
+        self, node: Node, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It would read on from a store that is closed, or another one's place."""
+        copy_reader = StateStore.copy_reader
+
+        def closing(
+            store: StateStore, job_id: str, key_groups: Iterable[int]
+        ) -> CopyReader:
+            reader = copy_reader(store, job_id, key_groups)
+            node.snapshots.forget()  # in the loop, while the writer is here
+            return reader
+
+        monkeypatch.setattr(StateStore, "copy_reader", closing)
+        node.handle(write_command(node))
+        node.mark(2)
+        assert node.report().failure is not None
+        assert not node.place.exists()
+
 
 class TestLoading:
     """Into the store, out of sight for now."""
@@ -319,6 +340,37 @@ class TestLoading:
         node.handle(load_command(node, checksum))
         assert node.report().failure is None
 
+    @pytest.mark.proves("S6")
+    def test_an_earlier_attempt_takes_nothing_from_a_later_one(
+        self, node: Node, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was given up while the node was cut off, and has yet to begin here."""
+        checksum = take(node)
+        later = replace(load_command(node, checksum), restore_id="0b" * 16)
+        read_manifest = SnapshotDirectory.read_manifest
+        threads: list[threading.Thread] = []
+        may_go_on = threading.Event()
+
+        def slow(directory: SnapshotDirectory) -> tuple[SnapshotManifest, str]:
+            threads.append(threading.current_thread())
+            if len(threads) == 1:
+                assert may_go_on.wait(WAIT_SECONDS)
+            return read_manifest(directory)
+
+        monkeypatch.setattr(SnapshotDirectory, "read_manifest", slow)
+        earlier = load_command(node, checksum)
+        (loaded_state,) = earlier.states
+        other = replace(loaded_state, state_number=8)
+        node.handle(replace(earlier, states=(other,)))
+        while not threads:
+            pass
+        node.handle(later)
+        assert node.report().failure is None
+        may_go_on.set()
+        threads[0].join()
+        node.settle()
+        assert node.loads() == [later.restore_id]
+
     def test_what_is_given_up_is_dropped(self, node: Node) -> None:
         """Also what is still being loaded: nothing of it comes afterwards."""
         checksum = take(node)
@@ -348,7 +400,8 @@ class TestLoading:
         node.writer.run(partial(blocked.get, timeout=WAIT_SECONDS))
         for number in range(4):
             command = load_command(node, checksum)
-            node.handle(replace(command, restore_id=f"{number:032x}"))
+            restore_id = f"{number:032x}"
+            node.handle(replace(command, restore_id=restore_id, job_id=f"j-{number}"))
         node.handle(load_command(node, checksum))
         failure = node.report().failure
         blocked.put(None)
