@@ -30,6 +30,7 @@ from queryablestate.control.effects import AnswerWriter, StartOver
 from queryablestate.control.job.forgotten_runs import with_fence_of
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record, node_path
 from queryablestate.errors import UnknownJobError
+from queryablestate.wire.job_plan import entry_digest
 from queryablestate.wire.operation_messages import AwayNodeForgotten, JobForgotten
 from queryablestate.wire.records import ForgottenJob
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
     from queryablestate.control.state import ControlState
-    from queryablestate.wire.node_messages import RegisterNode
+    from queryablestate.wire.node_messages import JobPosition, RegisterNode
     from queryablestate.wire.operation_messages import ForgetAwayNode, ForgetJob
     from queryablestate.wire.records import NodeRecord
 
@@ -221,17 +222,30 @@ def still_there(
         forgotten: What it was to forget.
         jobs: Those that there are, be they called the same.
     """
-    positions = {one.job_id: one.origin.job_number for one in message.positions}
+    positions = {one.job_id: one for one in message.positions}
     kept = {job.job_id for rows in message.kept for job in rows.jobs}
     there = []
     for note in forgotten:
-        number = positions.get(note.job_id)
+        position = positions.get(note.job_id)
         job = jobs.get(note.job_id)
         # Of a job that is begun anew it may have rows already.
-        is_new = job is not None and number == job.record.job_number
-        if note.job_id in kept or (number is not None and not is_new):
+        is_new = job is not None and position is not None and _is_of(position, job)
+        if note.job_id in kept or (position is not None and not is_new):
             there.append(note)
     return tuple(there)
+
+
+def _is_of(position: JobPosition, job: Job) -> bool:
+    """
+    Return whether a node has rows of *job*, not of a former one of that name.
+
+    It may have ended between an entry and the plan that tells the number of the job:
+    a job that is restored begins with an entry.
+    """
+    entry = job.entries.get(position.sequence)
+    return position.origin.job_number == job.record.job_number or (
+        entry is not None and position.origin.entry_digest == entry_digest(entry)
+    )
 
 
 def without(message: RegisterNode, forgotten: Collection[ForgottenJob]) -> RegisterNode:

@@ -10,7 +10,7 @@ from queryablestate.control.effects import StartOver
 from queryablestate.control.events import LinkClosed, TimePassed
 from queryablestate.control.job.leader_paths import decode_node, node_path
 from queryablestate.errors import UnknownJobError
-from queryablestate.wire.job_plan import JobOrigin
+from queryablestate.wire.job_plan import JobOrigin, entry_digest
 from queryablestate.wire.node_messages import NodeRegistered, RegisterNode
 from queryablestate.wire.operation_messages import (
     AwayNodeForgotten,
@@ -108,6 +108,20 @@ class TestForgetting:
         assert plane.core._control.nodes.present("a").sequences == {APP: 0}  # type: ignore[union-attr]  # it is there
         first = registered(plane, "a", coming("a", 0, job_number=2))
         assert first.forgotten == ()
+
+    @pytest.mark.proves("W7")
+    def test_what_it_has_of_the_new_one_is_not_forgotten(self, plane: Plane) -> None:
+        """W7: a restored job is shown before its number is kept, and it ends then."""
+        registered(plane, "a", coming("a", 1))
+        registered(plane, "b", node_register("b"))
+        epoch = plane.bind(plane.draw())
+        plane.decide(commit(epoch, 0, state_numbers=(2,)))
+        entry = plane.core._control.job(APP).entries[1]
+        message = coming("a", 1)
+        origin = JobOrigin(job_number=0, entry_digest=entry_digest(entry))
+        positions = tuple(replace(one, origin=origin) for one in message.positions)
+        first = registered(plane, "a", replace(message, positions=positions))
+        assert (first.forgotten, first.untouched) == ((), ())
 
     def test_what_is_kept_aside_goes_too(self) -> None:
         """An operator wants neither to take it over nor to hear of it."""
