@@ -51,7 +51,11 @@ from queryablestate.control.restored_states import (
     restored_progress,
 )
 from queryablestate.control.room import check_room_for_key_groups, check_schemas
-from queryablestate.control.unused_jobs import check_room_for_job
+from queryablestate.control.unused_jobs import (
+    check_room_for_job,
+    removed,
+    room_for_job,
+)
 from queryablestate.control.waiters import Waiter
 from queryablestate.errors import DeadlineExceededError, StateUnavailableError
 from queryablestate.wire.records import (
@@ -75,6 +79,7 @@ if TYPE_CHECKING:
     from queryablestate.control.events import LinkId
     from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
+    from queryablestate.control.unused_jobs import Removal
     from queryablestate.wire.records import AssignmentRecord, CountersRecord
     from queryablestate.wire.snapshot_messages import RestoreJob, SnapshotLoaded
 
@@ -253,7 +258,7 @@ class Restores:
         return None
 
     def _check_may_begin(self, request: RestoreJob, now_ns: int) -> None:
-        control, limits = self._control, self._control.limits
+        control = self._control
         check_states(request.states)
         self._check_empty(request.job_id)
         if len(self._running) >= _RUNNING_COUNT_MAX:
@@ -270,6 +275,11 @@ class Restores:
         if not self._free_stores():
             detail = "no state node is registered: start one with 'lodestar node'"
             raise _unavailable(request.job_id, detail)
+        self._check_room(request)
+
+    def _check_room(self, request: RestoreJob) -> None:
+        """Return if the job may be made now, or room for it."""
+        control, limits = self._control, self._control.limits
         check_room_for_job(control, request.job_id)
         check_room_for_key_groups(control, request.job_id, request.max_parallelism)
         check_schemas(control, request.job_id, [each.state for each in request.states])
@@ -377,10 +387,16 @@ class Restores:
         gone = self._gone(restore)
         if gone:
             raise _left(restore, gone)
+        self._check_room(request)  # others may have taken it meanwhile
         job = control.jobs.get(request.job_id)
         counters = control.counters
         operations: list[StoreOperation] = []
+        unused: Removal | None = None
         if job is None:
+            unused = room_for_job(control, request.job_id)
+            if unused is not None:
+                operations += unused.operations
+                counters = unused.counters
             counters = replace(counters, job_number=counters.job_number + 1)
             operations.append(Put(COUNTERS, encode_record(counters)))
             fence = fence_of_job(counters, request.job_id)
@@ -388,7 +404,9 @@ class Restores:
         change = self._change(restore, job)
         return Write(
             operations=[*operations, *job.operations(change)],
-            adopt=partial(self._created, restore, job, change, counters),
+            adopt=partial(
+                self._created, restore, job, change, counters=counters, unused=unused
+            ),
         )
 
     def _change(self, restore: _Restore, job: Job) -> JobChange:
@@ -441,18 +459,21 @@ class Restores:
         restore: _Restore,
         job: Job,
         change: JobChange,
-        counters: CountersRecord,
         now_ns: int,
-    ) -> list[ControlEffect]:
+        *,
+        counters: CountersRecord,
+        unused: Removal | None,
+    ) -> list[Outcome]:
         del now_ns
         control, request = self._control, restore.request
         control.counters = counters
+        effects: list[Outcome] = [] if unused is None else removed(control, unused)
         former = job.assignment
         control.jobs[request.job_id] = job
         job.adopt(change)
         control.routes.locate(job)
         self._end(restore)
-        effects = tell_assignment(control, job, former)
+        effects += tell_assignment(control, job, former)
         assert job.assignment is not None
         for waiter in restore.waiters:
             answer = _answer(waiter.request_id, job.assignment, job.record.sequence)

@@ -33,12 +33,7 @@ from queryablestate.control.room import (
     check_room_for_key_groups,
     check_room_for_states,
 )
-from queryablestate.control.unused_jobs import (
-    check_room_for_job,
-    removal,
-    removed,
-    unused_job,
-)
+from queryablestate.control.unused_jobs import removed, room_for_job
 from queryablestate.errors import StateUnavailableError
 from queryablestate.wire.clients import (
     BindRun,
@@ -140,7 +135,7 @@ class TicketOffice:
         job = control.jobs.get(request.job_id)
         gone: Removal | None = None
         if job is None:
-            gone = self._room_for_job(request.job_id)
+            gone = room_for_job(control, request.job_id)
             known = control.counters if gone is None else gone.counters
             counters = replace(
                 known,
@@ -221,16 +216,6 @@ class TicketOffice:
         if counters != self._control.counters:
             operations.append(Put(COUNTERS, encode_record(counters)))
         return operations
-
-    def _room_for_job(self, job_id: str) -> Removal | None:
-        """Return what makes room for one more job; None if there is room."""
-        control = self._control
-        check_room_for_job(control, job_id)
-        if len(control.jobs) < control.limits.job_count_max:
-            return None
-        unused = unused_job(control)
-        assert unused is not None
-        return removal(control, unused, control.counters)
 
     def _check_may_assign(self, job_id: str, now_ns: int) -> None:
         """Return if nodes may be chosen for a job now (rule S2)."""

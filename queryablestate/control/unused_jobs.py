@@ -56,6 +56,7 @@ __all__ = [
     "check_room_for_job",
     "removal",
     "removed",
+    "room_for_job",
     "unused_job",
 ]
 
@@ -189,6 +190,21 @@ def check_room_for_job(control: ControlState, job_id: str) -> None:
             f"{count_max:,}: raise its job_count_max, call what belongs together by "
             "one job_id, or forget jobs with 'lodestar forget-job'"
         )
+
+
+def room_for_job(control: ControlState, job_id: str) -> Removal | None:
+    """
+    Return what makes room for a job; None if there is room.
+
+    Raises:
+        ConfigurationError: If nothing does.
+    """
+    check_room_for_job(control, job_id)
+    if job_id in control.jobs or len(control.jobs) < control.limits.job_count_max:
+        return None
+    unused = unused_job(control)
+    assert unused is not None
+    return removal(control, unused, control.counters)
 
 
 def removal(control: ControlState, job: Job, counters: CountersRecord) -> Removal:

@@ -366,6 +366,44 @@ class TestDraining:
         assert NodeEmptied in kinds_of(sent(effects, LINK_B))
 
 
+@pytest.mark.proves("B3", "B4")
+class TestRoom:
+    """Limits are those of the moment at which the job is made."""
+
+    def test_a_job_that_is_not_used_makes_room(self, plane: Plane) -> None:
+        """It goes: else every restore would be one job more."""
+        plane.core.limit(ControlLimits(job_count_max=1))
+        plane.draw(job_id="idle")
+        told(JobRestored, restore(plane))
+        assert list(plane.core._control.jobs) == [APP]
+        plane.next_leader()
+        assert list(plane.core._control.jobs) == [APP]
+
+    def test_two_restores_do_not_get_the_same_room(self, plane: Plane) -> None:
+        """There was room for each of them when it began."""
+        plane.core.limit(ControlLimits(job_count_max=1))
+        other_id = "0c" * 16
+        attempt = attempt_of(plane.settle(asked()))
+        other = attempt_of(plane.settle(asked(restore_id=other_id, job_id="other")))
+        plane.settle(loaded("a", attempt=attempt))
+        told(JobRestored, plane.settle(loaded("b", attempt=attempt)))
+        plane.settle(loaded("a", restore_id=other_id, attempt=other))
+        effects = plane.settle(loaded("b", restore_id=other_id, attempt=other))
+        assert "job_count_max" in str(refusal(effects))
+        assert kinds_of(sent(effects, LINK_A)) == [DropLoaded]
+        assert list(plane.core._control.jobs) == [APP]
+
+    def test_states_that_came_meanwhile_count(self, plane: Plane) -> None:
+        """There was room for both of the snapshot when the restore began."""
+        plane.core.limit(ControlLimits(state_count_max=2))
+        plane.settle(asked())
+        plane.bind(plane.draw(job_id="other"), job_id="other")
+        plane.settle(loaded("a"))
+        effects = plane.settle(loaded("b"))
+        assert "state_count_max" in str(refusal(effects))
+        assert plane.core._control.state_count == 1
+
+
 @pytest.mark.proves("S6")
 class TestFailing:
     """No job, and nodes that drop what they have loaded."""
