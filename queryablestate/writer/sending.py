@@ -44,6 +44,8 @@ class StageLimits:
             it, if others get its rows.
         open_timeout_seconds: How long a connection may take.  A machine that is gone
             refuses none; its node may be elsewhere by now.
+        busy_seconds: How long a node may refuse everything, because it can keep nothing
+            just now, before it is as good as away.
     """
 
     chunk_size_bytes_max: int = 4 * 1024 * 1024
@@ -52,6 +54,7 @@ class StageLimits:
     timeout_seconds: float = 60.0
     give_up_seconds: float = 2.0
     open_timeout_seconds: float = 5.0
+    busy_seconds: float = 600.0
 
 
 NO_PART: Final = ""
@@ -100,6 +103,7 @@ class NodeSending:
         is_out: Whether it said that the node has no part in the job any more.
         is_given_up: Whether it gets nothing any more.
         denied_since_ns: Since when it has refused to take rows of this run, or None.
+        busy_since_ns: Since when it has refused rows for a while, or None.
     """
 
     index: int
@@ -120,6 +124,7 @@ class NodeSending:
     is_out: bool = False
     is_given_up: bool = False
     denied_since_ns: int | None = None
+    busy_since_ns: int | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -145,6 +150,14 @@ class NodeSending:
         """Return for how long there has been no connection."""
         since_ns = self.unreachable_since_ns
         return 0 if since_ns is None else now_ns - since_ns
+
+    def unheard(self, unheard_ns: int) -> None:
+        """Take note that no one has listened to it for so long: it may have spoken."""
+        self.silent_since_ns += unheard_ns
+        if self.denied_since_ns is not None:
+            self.denied_since_ns += unheard_ns
+        if self.busy_since_ns is not None:
+            self.busy_since_ns += unheard_ns
 
     def give_up(self) -> None:
         """Forget everything that was for it."""

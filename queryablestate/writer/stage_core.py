@@ -8,6 +8,9 @@ said that it is on disk.  A node knows a chunk that it gets twice, so whatever g
 wrong on the way has one answer: send it again, over a new connection, until the node
 has been silent for too long.
 
+**Time** counts while the shell listens.  Between two calls of `Stager` a task computes
+rows, for longer than a node may be silent: what a node said meanwhile is heard later.
+
 **Copies.**  A node that is away is given up after a moment if each of its key groups
 has another node in the plan: the stage says so, and the node gets the rows from the
 others before it may answer for them again (rule S4).  One that has no part in the job
@@ -46,6 +49,7 @@ from queryablestate.writer.sending import (
     SentChunk,
 )
 from queryablestate.writer.stage_events import (
+    CallerReturned,
     ChunkAnswered,
     ChunkCut,
     ChunkTurnedAway,
@@ -121,6 +125,7 @@ class StageCore:
         self._timeout_ns = seconds_to_ns(limits.timeout_seconds)
         self._give_up_ns = seconds_to_ns(limits.give_up_seconds)
         self._open_timeout_ns = seconds_to_ns(limits.open_timeout_seconds)
+        self._busy_ns = seconds_to_ns(limits.busy_seconds)
         self._finds_nodes = finds_nodes
         self._renews_grants = renews_grants
         self._grant = run.grant
@@ -257,10 +262,13 @@ class StageCore:
         After a `FailStage` nothing happens any more.
         """
         assert now_ns >= self._now_ns
-        self._now_ns = now_ns
+        went_ns, self._now_ns = now_ns - self._now_ns, now_ns
         if self._is_over:
             return ()
-        if isinstance(event, TimeWent):
+        if isinstance(event, CallerReturned):
+            for node in self._nodes.values():
+                node.unheard(went_ns)
+        elif isinstance(event, TimeWent):
             for node in self._nodes.values():
                 self._tend(node)
         else:
@@ -295,7 +303,7 @@ class StageCore:
                 self._looked_for(node, found)
             case GrantRenewed(grant=grant):
                 self._renewed(node, grant)
-            case TimeWent():
+            case CallerReturned() | TimeWent():
                 pass
             case _:
                 assert_never(event)
@@ -326,13 +334,15 @@ class StageCore:
         node.silent_since_ns = self._now_ns
         node.pause_ns = REOPEN_PAUSE_NS
         if isinstance(reply, ChunkStaged):
-            node.denied_since_ns = None
+            node.denied_since_ns = node.busy_since_ns = None
             return
         error = error_of(Refusal(request_id=0, code=reply.code, data=reply.data))
         if isinstance(error, AccessDeniedError):
             self._denied(node, error)
         elif reply.code not in _TRANSIENT_CODES:
             self._fail(error)
+        elif node.busy_since_ns is None:
+            node.busy_since_ns = self._now_ns
         node.problem = error
         node.waiting.appendleft(chunk)
         node.due_ns = self._now_ns + _REFUSED_PAUSE_NS
@@ -371,11 +381,16 @@ class StageCore:
         is_silent = now_ns - node.silent_since_ns >= self._timeout_ns
         is_unreachable = is_silent and node.unreachable_since_ns is not None
         is_away = node.is_away and node.unreachable_ns(now_ns) >= self._give_up_ns
-        if (is_away or is_unreachable or node.is_out) and self._others_have(node):
+        is_busy = (
+            node.busy_since_ns is not None
+            and now_ns - node.busy_since_ns >= self._busy_ns
+        )
+        is_lacking = is_away or is_unreachable or node.is_out or is_busy
+        if is_lacking and self._others_have(node):
             self._give_up(node)
             return
-        if is_silent:
-            self._fail(self._silence(node))
+        if is_silent or is_busy:
+            self._fail(self._silence(node, is_busy=is_busy))
             return
         if node.link is LinkState.OPENING and (
             now_ns - node.opening_since_ns >= self._open_timeout_ns
@@ -472,11 +487,13 @@ class StageCore:
             self._effects.append(CloseLink(node.index))
         node.give_up()
 
-    def _silence(self, node: NodeSending) -> NameServiceError:
-        """Return why *node* is given up."""
+    def _silence(self, node: NodeSending, *, is_busy: bool) -> NameServiceError:
+        """Return why the stage has failed for *node*."""
+        limits = self._limits
+        waited_seconds = limits.busy_seconds if is_busy else limits.timeout_seconds
         detail = (
             f"node {node.node_id} at {node.address or '?'} has taken no rows for "
-            f"{self._limits.timeout_seconds:.3g} s"
+            f"{waited_seconds:.3g} s"
         )
         if node.problem is not None:
             detail += f" ({node.problem})"

@@ -11,6 +11,7 @@ from queryablestate.wire.node_messages import ChunkRefused, ChunkStaged, StageCh
 
 
 __all__ = [
+    "CallerReturned",
     "ChunkAnswered",
     "ChunkCut",
     "ChunkTurnedAway",
@@ -110,6 +111,12 @@ class GrantRenewed:
 
 @final
 @frozen
+class CallerReturned:
+    """No one has listened to any node since the step before."""
+
+
+@final
+@frozen
 class TimeWent:
     """Nothing happened but that time went by."""
 
@@ -122,6 +129,7 @@ StageEvent: TypeAlias = (
     | ChunkTurnedAway
     | NodeLookedFor
     | GrantRenewed
+    | CallerReturned
     | TimeWent
 )
 

@@ -28,6 +28,7 @@ from queryablestate.writer.connections import writer_connections
 from queryablestate.writer.sending import StageLimits
 from queryablestate.writer.stage_core import StageCore
 from queryablestate.writer.stage_events import (
+    CallerReturned,
     ChunkAnswered,
     ChunkTurnedAway,
     CloseLink,
@@ -141,6 +142,7 @@ class Stager:
             NameServiceError: What else a node refused a chunk with.
         """
         self._check_open()
+        self._step(CallerReturned())
         for cut in self._core.cut(state_number, rows, is_list=is_list):
             self._step(cut)
             self._work(lambda: self._core.has_room)
@@ -153,6 +155,7 @@ class Stager:
             NameServiceError: As `add` does.
         """
         self._check_open()
+        self._step(CallerReturned())
         self._work(lambda: self._core.is_staged)
         message = self._core.message()
         self.close()

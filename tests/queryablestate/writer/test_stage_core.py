@@ -19,6 +19,7 @@ from queryablestate.writer.rows import StateRows
 from queryablestate.writer.sending import NO_PART, StageLimits
 from queryablestate.writer.stage_core import StageCore
 from queryablestate.writer.stage_events import (
+    CallerReturned,
     ChunkAnswered,
     ChunkTurnedAway,
     CloseLink,
@@ -44,6 +45,7 @@ LIMITS = StageLimits(
     waiting_count_max=4,
     timeout_seconds=10.0,
     give_up_seconds=2.0,
+    busy_seconds=30.0,
 )
 FIRST, SECOND = "tcp://10.0.0.1:1", "tcp://10.0.0.2:1"
 BOTH = [(0, 1)] * 4
@@ -235,6 +237,66 @@ def test_a_grant_of_an_earlier_leader_is_renewed(*, renews_grants: bool) -> None
     assert stage.step(refused(second, "access-denied", "stage rows")) == ()
     stage.step(GrantRenewed(0, b"another"))
     assert {one.message.grant for one in sent(stage.wait())} == {b"another"}
+
+
+@pytest.mark.proves("W2")
+def test_a_node_that_refuses_for_ever_fails_its_stage() -> None:
+    """W2: it answers each time, and takes nothing: a batch does not wait for ever."""
+    stage = Stage(owners=[(0,)] * 4, addresses=(FIRST,))
+    stage.add(some_rows(1))
+    effects: tuple[StageEffect, ...] = stage.step(LinkOpened(0))
+    began_ns = stage.now_ns
+    while not isinstance(effects[0], FailStage):
+        (chunk,) = sent(effects)
+        effects = stage.step(refused(chunk, "did-not-happen", "busy")) or stage.wait()
+        assert stage.now_ns - began_ns <= 2 * LIMITS.busy_seconds * NS_PER_SECOND
+    assert isinstance(effects[0].error, StateUnavailableError)
+    assert "busy" in str(effects[0].error)
+    assert stage.now_ns - began_ns >= LIMITS.busy_seconds * NS_PER_SECOND
+
+
+@pytest.mark.proves("S4")
+def test_a_node_that_refuses_for_ever_is_given_up_if_others_have_its_rows() -> None:
+    """S4: as one that is away."""
+    stage = Stage()
+    stage.add(some_rows(1))
+    stage.answer_all(1, sent(stage.step(LinkOpened(1))))
+    effects = stage.step(LinkOpened(0))
+    while not stage.core.is_staged:
+        (chunk,) = sent(effects)
+        effects = stage.step(refused(chunk, "did-not-happen", "busy"))
+        if not stage.core.is_staged:
+            effects = stage.wait()
+    assert effects == (CloseLink(0),)
+    assert stage.core.message().stage.given_up == ("n0",)
+
+
+@pytest.mark.proves("W2")
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_while_no_one_has_listened_no_node_was_silent(*, is_refused: bool) -> None:
+    """W2: a task may compute for long between rows; then time counts again."""
+    stage = Stage(owners=[(0,)] * 4, addresses=(FIRST,))
+    stage.add(some_rows(4))
+    (chunk, *_) = sent(stage.step(LinkOpened(0)))
+    if is_refused:
+        stage.step(refused(chunk, "did-not-happen", "busy"))
+    stage.now_ns += 1_000 * NS_PER_SECOND
+    assert stage.step(CallerReturned()) == ()
+    assert not any(isinstance(one, FailStage) for one in stage.add(some_rows(4)))
+    # What has happened to the connection is no reason to fail, either.
+    assert stage.step(LinkLost(0)) == ()
+    began_ns = stage.now_ns
+    (looked,) = stage.wait()
+    assert looked == LookForNode(0, "n0")
+    stage.step(NodeLookedFor(0, FIRST))
+    effects: tuple[StageEffect, ...] = ()
+    while not (effects and isinstance(effects[0], FailStage)):
+        effects = stage.wait()
+        for effect in effects:
+            if isinstance(effect, LookForNode):
+                stage.step(NodeLookedFor(0, FIRST))
+    waited_ns = stage.now_ns - began_ns
+    assert waited_ns == pytest.approx(LIMITS.timeout_seconds * NS_PER_SECOND, rel=0.1)
 
 
 @pytest.mark.proves("W1")

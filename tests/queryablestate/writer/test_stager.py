@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
@@ -322,6 +323,20 @@ class TestTrouble:
                 with pytest.raises(StateUnavailableError, match="node n0") as caught:
                     stager.finish()
             assert caught.value.key_groups == (0, 2)
+
+    @pytest.mark.proves("W2")
+    def test_a_task_that_computes_for_long_finds_no_node_silent(
+        self, connections: WriterConnections
+    ) -> None:
+        """W2: no one has listened meanwhile: what nodes have said is heard first."""
+        limits = StageLimits(timeout_seconds=0.5)
+        with staging_node() as node:
+            run = write_run([node.address], [(0,)] * 4)
+            with Stager(run, 0, connections=connections, limits=limits) as stager:
+                for _ in range(3):
+                    stager.add(1, some_rows(10), is_list=False)
+                    threading.Event().wait(2 * limits.timeout_seconds)
+                assert stager.finish().stage.row_count == 30
 
     def test_a_node_that_is_not_there_is_unavailable_in_time(
         self, connections: WriterConnections
