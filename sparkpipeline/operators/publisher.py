@@ -107,6 +107,7 @@ class OperatorStatePublisher:
         with self._changed:
             if run != self._begun:
                 self._begun = run
+                self._is_behind = False  # that was another one
                 self._put(run, None)
 
     def offer(self, batch: PublishedBatch) -> Offer:

@@ -262,6 +262,29 @@ class TestPublisher:
             # Its thread has nothing left to do.
             wait_until(publishers.are_idle)
 
+    @pytest.mark.proves("W5", "O5")
+    def test_a_run_that_was_behind_hides_no_failure_of_the_next(
+        self, config: HAConfig, publishers: Publishers
+    ) -> None:
+        """W5, O5: a query that is started again is told like one that never ran."""
+        publisher = publishers.make(wait_seconds=WAIT_SECONDS)
+        other = OperatorStatePublication(
+            config=config, job_id="job", on_new_query="replace"
+        )
+        with nodes(config), capture_logs() as logs:
+            publisher.begin(batch(0).run)
+            publisher.wait(publisher.offer(batch(0)))
+            publish_batch(other, batch(0, query_id="other"))
+            refused = publisher.offer(batch(1))
+            wait_until(lambda: refused.error is not None)
+            publisher.offer(EMPTY)
+            wait_until(publishers.are_idle)
+            publisher.wait(refused)
+            assert delayed(logs) == [1]
+            publisher.begin(batch(1, run_id="next run").run)
+            with pytest.raises(StateOwnedError):
+                publisher.wait(publisher.offer(batch(1, run_id="next run")))
+
     @pytest.mark.proves("W1", "O5")
     def test_what_an_ended_run_still_tries_fences_no_newer_run(
         self, config: HAConfig, publishers: Publishers
