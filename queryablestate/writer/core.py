@@ -93,12 +93,15 @@ class WriterCore:
         run_id: str,
         max_parallelism: int,
         on_new_query: str,
+        born_epoch: int | None = None,
         timeout_ns: int,
         now_ns: int,
     ) -> Conversation[WriteRun]:
         """Draw a ticket for a batch of a run and show it, in one message (rule W1)."""
         own_run = (self._name_service, job_id, query_id, run_id)
         self._own_runs.begins(own_run)
+        if born_epoch is not None and self._own_runs.epoch_of(own_run) is None:
+            self._own_runs.born_epoch(own_run, born_epoch)
 
         def draw(deadline_ns: int) -> Conversation[Heard]:
             return self._draw_bound(
@@ -340,15 +343,17 @@ class WriterCore:
         run_id: str,
         timeout_ns: int,
         now_ns: int,
-    ) -> Conversation[None]:
-        """Draw the epoch that a run of this process is born with, if it has none."""
+    ) -> Conversation[int]:
+        """Return the epoch that a run of this process is born with; now, if need be."""
         own_run = (self._name_service, job_id, query_id, run_id)
         self._own_runs.begins(own_run)
-        if self._own_runs.epoch_of(own_run) is None:
+        born_epoch = self._own_runs.epoch_of(own_run)
+        if born_epoch is None:
             ticket = yield from self.draw_epoch(
                 job_id, timeout_ns=timeout_ns, now_ns=now_ns
             )
-            self._own_runs.born_epoch(own_run, ticket)
+            born_epoch = self._own_runs.born_epoch(own_run, ticket)
+        return born_epoch
 
 
 def _to_plan(

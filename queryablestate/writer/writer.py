@@ -88,6 +88,7 @@ class StateWriter:
         run_id: str,
         max_parallelism: int,
         on_new_query: str,
+        born_epoch: int | None = None,
         timeout_seconds: float,
     ) -> WriteRun:
         """
@@ -101,6 +102,8 @@ class StateWriter:
                 epoch that it is born with.
             max_parallelism: The number of key groups.
             on_new_query: ``refuse``, ``replace`` or ``continue`` (rule W5).
+            born_epoch: What the run is born with, if it has no epoch yet: that which it
+                has under another query id.
             timeout_seconds: How long to try, and to wait for nodes that are away.
 
         Raises:
@@ -119,6 +122,7 @@ class StateWriter:
                 run_id=run_id,
                 max_parallelism=max_parallelism,
                 on_new_query=on_new_query,
+                born_epoch=born_epoch,
                 timeout_ns=seconds_to_ns(timeout_seconds),
                 now_ns=self._clock.now_ns(),
             )
@@ -324,9 +328,9 @@ class StateWriter:
 
     def be_born(
         self, job_id: str, *, query_id: str, run_id: str, timeout_seconds: float
-    ) -> None:
+    ) -> int:
         """
-        Draw the epoch that a run of this process is born with, if it has none (W1).
+        Return the epoch that a run of this process is born with; now, if need be (W1).
 
         `begin` and `bind` do so themselves.  A run that may write its first batch late
         is born before: until then a run that has replaced it counts as the older one.
@@ -336,7 +340,7 @@ class StateWriter:
             AccessDeniedError: If the caller may write no state at all.
             NameServiceError: If the proxy could not be asked.
         """
-        self._converse(
+        return self._converse(
             self._core.be_born(
                 job_id,
                 query_id=query_id,

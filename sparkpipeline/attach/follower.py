@@ -178,14 +178,16 @@ class StateFollower:
             StorageError: If the checkpoint could not be read.
             NameServiceError: If the proxy or a node could not be reached, or refused.
         """
-        self._look()
-        # It may be long until there is a batch to publish.
-        self._writer.be_born(
-            self._options.job_id,
-            query_id=self.query_id,
-            run_id=self._run_id,
-            timeout_seconds=_DESCRIBE_TIMEOUT_SECONDS,
-        )
+        try:
+            # Before it looks: one that is born later has seen no less.
+            born_epoch = self._writer.be_born(
+                self._options.job_id,
+                query_id=self.query_id,
+                run_id=self._run_id,
+                timeout_seconds=_DESCRIBE_TIMEOUT_SECONDS,
+            )
+        finally:
+            self._look()  # how far behind it is can be told all the same
         description = self._describe()
         owner = None
         if description is not None and description.batch_id is not None:
@@ -198,7 +200,7 @@ class StateFollower:
         ):
             return None
         self._check_same_query()
-        run = self._bind_as_owner(owner)
+        run = self._bind_as_owner(owner, born_epoch)
         self.published = run.batch_id_last
         step = next_step(
             run.origin.query_id,
@@ -282,14 +284,15 @@ class StateFollower:
         if self._own_id is not None and owner not in {None, self._own_id}:
             raise self._owned_by(str(owner))
 
-    def _bind_as_owner(self, owner: str | None) -> WriteRun:
+    def _bind_as_owner(self, owner: str | None, born_epoch: int) -> WriteRun:
         """Return a run of the query that owns the state, or will own it."""
         if self._own_id is not None:
             return self._bind(self._own_id, "refuse")
         if owner is None:
             return self._bind(self.query_id, "refuse")
         if owner == self.query_id or owner.startswith(self.query_id + _REFILL):
-            run = self._bind(owner, "refuse")
+            # Another one may go by that id since: who of us is older does not change.
+            run = self._bind(owner, "refuse", born_epoch)
             self._own_id = owner
             return run
         if self._options.on_new_query == "refuse":
@@ -310,7 +313,9 @@ class StateFollower:
         self._refill_ids.add(query_id)
         return query_id
 
-    def _bind(self, query_id: str, on_new_query: OnNewQuery) -> WriteRun:
+    def _bind(
+        self, query_id: str, on_new_query: OnNewQuery, born_epoch: int | None = None
+    ) -> WriteRun:
         timeout_seconds = self._options.commit_timeout_seconds
         return self._writer.begin(
             self._options.job_id,
@@ -319,6 +324,7 @@ class StateFollower:
             run_id=self._run_id,
             max_parallelism=self._options.max_parallelism,
             on_new_query=on_new_query,
+            born_epoch=born_epoch,
             timeout_seconds=timeout_seconds,
         )
 

@@ -187,14 +187,14 @@ class LogStateFollower:
             StorageError: If the checkpoint could not be read.
             NameServiceError: If the proxy or a node could not be reached, or refused.
         """
-        self.committed = tuple(self._checkpoint.committed())
-        pending = pending_batch_ids(self.committed, self.published)
+        try:
+            # Before it looks: one that is born later has seen no less.
+            be_born(self._publication, self._run, self._proxy)
+        finally:
+            pending = self._look()  # how far behind it is can be told all the same
         if not pending:
             self._check_not_rewound()
-            self.pending_since_ms = None
-            be_born(self._publication, self._run, self._proxy)
             return None
-        self.pending_since_ms = self._checkpoint.committed_at_ms(pending[0])
         self._check_same_query()
         batch_id = pending[-1]
         snapshots = self.snapshots(batch_id)
@@ -212,6 +212,15 @@ class LogStateFollower:
         self.published = batch_id
         self.pending_since_ms = None
         return Published(batch_id=batch_id, mode="snapshot")
+
+    def _look(self) -> list[int]:
+        """Take note of what is committed; return what is yet to be published."""
+        self.committed = tuple(self._checkpoint.committed())
+        pending = pending_batch_ids(self.committed, self.published)
+        self.pending_since_ms = (
+            self._checkpoint.committed_at_ms(pending[0]) if pending else None
+        )
+        return pending
 
     def snapshots(self, batch_id: int) -> list[bytes] | None:
         """
