@@ -25,7 +25,8 @@ class DriverContender:
     Confirms what it is granted, and leaves a leadership when the queries have stopped.
 
     Attributes:
-        is_idle: Set when no query runs under a leadership of ours.
+        is_idle: To be set when no query runs under a leadership of ours, nor will: what
+            is granted from then on is not told, and left at once.
         leadership_lost: Set when the last leadership that was granted is revoked.
 
     Args:
@@ -50,11 +51,11 @@ class DriverContender:
 
     def grant_leadership(self, session: LeaderSession) -> None:
         """Confirm, and tell that we lead."""
-        if confirm_until_certain(
+        is_confirmed = confirm_until_certain(
             self._election, session, self._address, is_closing=self._is_closing
-        ):
+        )
+        if is_confirmed and not self.is_idle.is_set():
             self.leadership_lost = threading.Event()
-            self.is_idle.clear()
             self._tell(Granted(session=session))
 
     def revoke_leadership(self) -> None:
