@@ -432,7 +432,8 @@ class ElectionCore:
             if leadership is not None and leadership.session_id == session_id:
                 effects += component.end(has_stopped=has_stopped, is_told=False)
         for component_id, contender_id in session.contenders:
-            del self._components[component_id].contenders[contender_id]
+            component = self._components[component_id]
+            effects += self._leaderships.leave(component, contender_id)
         self._sessions.close(session_id)
         self._waits.set((_SESSION, session_id), None)
         effects.append(CloseSession(session_id=session_id, reason=reason))

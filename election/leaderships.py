@@ -26,6 +26,7 @@ from election.effects import (
     RefuseEpoch,
 )
 from election.epochs import EVERY_COMPONENT
+from election.events import EpochReported
 
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
         ContenderPreferred,
         ContenderRegistered,
         ContenderWithdrawn,
-        EpochReported,
         LeadershipConfirmed,
         RevocationAcknowledged,
         TransferRequested,
@@ -166,11 +166,29 @@ class Leaderships:
         leadership = component.leadership
         if leadership is not None and leadership.contender_id == event.contender_id:
             ended = component.end(has_stopped=True, is_told=False)
-        del component.contenders[event.contender_id]
+        reported = self.leave(component, event.contender_id)
         session = self._sessions.get(event.session_id)
         assert session is not None
         del session.contenders[event.component_id, event.contender_id]
-        return (*ended, *self.grant(component))
+        return (*ended, *reported, *self.grant(component))
+
+    def leave(
+        self, component: Component, contender_id: str
+    ) -> tuple[ElectionEffect, ...]:
+        """
+        Take a contender out of the queue of *component*.
+
+        What it claims is over, and was granted all the same: nothing below it may be
+        reinstated or granted.
+        """
+        claim = component.contenders.pop(contender_id).claim
+        if claim is None:
+            return ()
+        return self.take_report(
+            EpochReported(
+                component_id=component.component_id, epoch=claim.epoch, is_ended=True
+            )
+        )
 
     def prefer(self, event: ContenderPreferred) -> tuple[ElectionEffect, ...]:
         """Put a contender first; the present leader keeps its place after it."""

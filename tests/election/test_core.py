@@ -64,6 +64,12 @@ OLDER = epoch_of(3, INCARNATION - 1)
 AHEAD = epoch_of(3, INCARNATION + 1)
 IMPOSSIBLE = epoch_of(1, INCARNATION + 24 * 60 * 60 + 1)
 UNDECIDED_NS = 90
+# How Alice may leave.
+DEPARTURES: tuple[ElectionEvent, ...] = (
+    SessionCloseRequested(session_id="alice"),
+    SessionExpireRequested(session_id="alice"),
+    ContenderWithdrawn(session_id="alice", component_id=JOB, contender_id="alice/1"),
+)
 
 
 def reported(
@@ -1410,14 +1416,64 @@ class TestE9Claims:
             "alice", epoch_of(1, INCARNATION + 2), component_id="c/other"
         )
 
-    def test_claimant_whose_session_has_ended_claims_nothing(self) -> None:
-        """E9: its place, and its claim with it, is gone."""
+    @pytest.mark.parametrize("departure", DEPARTURES)
+    def test_claimant_that_has_left_claims_nothing(
+        self, departure: ElectionEvent
+    ) -> None:
+        """E9: its place is gone; that there was a leader, and is none, is known."""
         stage = Stage(undecided_ns=UNDECIDED_NS)
         stage.open("alice", "bob")
         stage.register("bob")
         stage.register("alice", claim=claim_of(OLD))
-        stage.step(SessionCloseRequested(session_id="alice"))
-        assert stage.pass_until(UNDECIDED_NS) == granted("bob", FIRST)
+        stage.step(departure)
+        assert stage.pass_until(UNDECIDED_NS) == (nobody(OLD), *granted("bob", FIRST))
+
+    @pytest.mark.parametrize("departure", DEPARTURES)
+    def test_claim_below_that_of_one_who_has_left_is_revoked(
+        self, departure: ElectionEvent
+    ) -> None:
+        """E2, E9: what was claimed was granted, whoever is there to be reinstated."""
+        stage = Stage(undecided_ns=UNDECIDED_NS)
+        stage.open("alice", "bob")
+        stage.register("bob", claim=claim_of(OLDER))
+        stage.register("alice", claim=claim_of(OLD))
+        stage.step(departure)
+        assert stage.pass_until(UNDECIDED_NS) == (
+            nobody(OLD),
+            revoked("bob", OLDER),
+            *granted("bob", FIRST),
+        )
+
+    @pytest.mark.proves("E2")
+    @pytest.mark.parametrize("departure", DEPARTURES)
+    def test_epochs_are_above_the_claim_of_one_who_has_left(
+        self, departure: ElectionEvent
+    ) -> None:
+        """E2, E9: a server whose clock was ahead granted it."""
+        stage = Stage(undecided_ns=UNDECIDED_NS)
+        stage.open("alice", "bob")
+        stage.register("bob")
+        stage.register("alice", claim=claim_of(AHEAD))
+        stage.step(departure)
+        assert stage.pass_until(UNDECIDED_NS) == (
+            nobody(AHEAD),
+            *granted("bob", epoch_of(1, INCARNATION + 2)),
+        )
+
+    @pytest.mark.proves("E2")
+    def test_impossible_claim_of_one_who_has_left_is_no_report(self) -> None:
+        """E2, E9: no clock can have made it."""
+        stage = Stage(undecided_ns=UNDECIDED_NS)
+        stage.open("alice", "bob")
+        stage.register("bob", claim=claim_of(OLD))
+        stage.register("alice", claim=claim_of(IMPOSSIBLE))
+        assert stage.withdraw("alice") == (
+            RefuseEpoch(component_id=JOB, epoch=IMPOSSIBLE),
+        )
+        assert stage.pass_until(UNDECIDED_NS) == (
+            *granted("bob", OLD),
+            published(OLD),
+        )
 
     def test_late_claim_is_refused_and_taken_as_a_report(self) -> None:
         """E9: one that claims after the decision hears so, and may lead afresh."""
