@@ -11,8 +11,9 @@ was requested, in order.
 
 Belief follows from writes of our own node that committed, and from nothing else: it
 counts from when the question was *asked*, and is bounded by `Renewals` (E4).  A confirm
-is such a write.  A commit of the leader store begins with a check of our node's
-version, and so fails once the node is gone or marked (L2).
+is such a write.  One that was never answered is looked for: who has confirmed is not
+ended for want of it (E3).  A commit of the leader store begins with a check of our
+node's version, and so fails once the node is gone or marked (L2).
 
 ::
 
@@ -162,6 +163,8 @@ class HoldingCore:
         self._requests: dict[int, _Request] = {}
         self._question: _Question | None = None
         self._publishing = _Publishing.CREATE
+        # What may have been published by a confirm that was not answered.
+        self._doubted: ContenderRecord | None = None
         self._is_over = False
         self._is_confirmed = False
         self._is_leader_watched = False
@@ -177,7 +180,7 @@ class HoldingCore:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `TimePassed` is due, or None if it need not come."""
-        deadlines = (self._wake_ns, self._belief_due_ns, self._confirm_due_ns)
+        deadlines = (self._wake_ns, self._belief_due_ns, self._judged_ns)
         return earliest(deadlines)
 
     def step(self, event: HoldingEvent, *, now_ns: int) -> tuple[HoldingEffect, ...]:
@@ -242,6 +245,8 @@ class HoldingCore:
                 self._ask(WriteNode(record=record, version=version), effects, record)
             else:
                 self._ask(SendSync(), effects)
+        elif self._doubted is not None:
+            self._ask(ReadLeaderNode(), effects)
         elif self._requests:
             request = next(iter(self._requests.values()))
             request.is_sent = True
@@ -327,18 +332,27 @@ class HoldingCore:
                 self._commit(question, event.version, effects)
             case Transact(number=number, is_publication=is_publication):
                 if is_publication:
-                    self._publishing = _Publishing.SET
-                    self._is_confirmed = True
-                    self._confirm_due_ns = None
+                    self._confirmed()
                     self._commit(question, self._version + 1, effects)
                 del self._requests[number]
                 effects.append(AnswerRequest(number=number))
             case ReadLeaderNode():
-                self._publishing = (
-                    _Publishing.SET if event.is_ours else _Publishing.REPLACE
-                )
+                doubted, self._doubted = self._doubted, None
+                if not event.is_ours:
+                    self._publishing = _Publishing.REPLACE
+                elif doubted is None:
+                    self._publishing = _Publishing.SET
+                else:
+                    self._record = doubted
+                    self._confirmed()
             case _:
                 assert_never(question.effect)
+
+    def _confirmed(self) -> None:
+        """Heed that retrievers may see us."""
+        self._publishing = _Publishing.SET
+        self._is_confirmed = True
+        self._confirm_due_ns = None
 
     def _commit(
         self, question: _Question, version: int, effects: list[HoldingEffect]
@@ -375,9 +389,12 @@ class HoldingCore:
                 if not self._own_node_failed(error, effects):
                     effects.append(Stumble())
             case Transact(number=number):
-                self._transaction_failed(self._requests[number], error, effects)
+                request = self._requests[number]
+                self._transaction_failed(request, question.record, error, effects)
             case ReadLeaderNode():
-                if not isinstance(error, NodeMissingError):  # or it is gone again
+                if isinstance(error, NodeMissingError):  # or it is gone again
+                    self._doubted = None
+                else:
                     effects.append(Stumble())
             case _:
                 assert_never(question.effect)
@@ -394,12 +411,18 @@ class HoldingCore:
         return False
 
     def _transaction_failed(
-        self, request: _Request, error: Exception, effects: list[HoldingEffect]
+        self,
+        request: _Request,
+        record: ContenderRecord | None,
+        error: Exception,
+        effects: list[HoldingEffect],
     ) -> None:
         if isinstance(error, ConfigurationError | LocalProtocolError):
             self._fail(request, error, effects)  # it was not sent: nothing else is hurt
             return
         if not isinstance(error, TransactionFailedError):
+            if not self._is_confirmed:
+                self._doubted = record
             self._fail(request, _in_doubt(error), effects)
             effects.append(Stumble())
             return
@@ -436,12 +459,17 @@ class HoldingCore:
 
     # -- time and the end ----------------------------------------------------------
 
+    @property
+    def _judged_ns(self) -> int | None:
+        """Return when it is too late to confirm, unless that was done perhaps."""
+        return self._confirm_due_ns if self._doubted is None else None
+
     def _pass_time(self, effects: list[HoldingEffect]) -> None:
         if self._wake_ns is not None and self._now_ns >= self._wake_ns:
             self._wake_ns = None  # the turn that follows finds the heartbeat due
         if self._belief_due_ns is not None and self._now_ns >= self._belief_due_ns:
             self._check_belief(effects)
-        if self._confirm_due_ns is not None and self._now_ns >= self._confirm_due_ns:
+        if self._judged_ns is not None and self._now_ns >= self._judged_ns:
             self._confirm_due_ns = None
             self._end(effects)
 

@@ -134,6 +134,14 @@ class Stage:
         assert isinstance(write, WriteNode)
         return self.answer()
 
+    def lose_confirm(self) -> None:
+        """Send a confirm whose answer is lost."""
+        self.step(ConfirmAsked(number=1, address="a:1", confirm_count=1))
+        self.turn()
+        lost = MayHaveHappenedError("lost")
+        failed = FailRequest(number=1, error=lost)
+        assert self.step(QuestionFailed(error=lost)) == [failed, Stumble()]
+
     def confirm(self) -> None:
         """Publish an address."""
         self.step(ConfirmAsked(number=1, address="a:1", confirm_count=1))
@@ -476,6 +484,55 @@ def test_a_second_confirm_sets_what_is_there(holding: Stage) -> None:
     (write,) = holding.turn()
     assert isinstance(write, WriteNode)
     assert encode_record(write.record) == encode_record(own)
+
+
+@pytest.mark.proves("E3")
+def test_a_confirm_without_an_answer_is_looked_for(holding: Stage) -> None:
+    """E3: who has confirmed is not ended, whether or not it was told of that."""
+    holding.lose_confirm()
+    assert holding.turn() == [ReadLeaderNode()]
+    assert holding.answer(is_ours=True) == []
+    assert holding.turn() == [WatchLeaderNode()]
+    own = msgspec.structs.replace(RECORD, is_granted=True, address="a:1")
+    assert holding.turn(after_ns=TENTH_NS) == [SendSync()]
+    holding.answer()
+    assert holding.turn() == [WriteNode(record=own, version=holding.version)]
+    holding.answer()
+    assert EndEntry() not in holding.step(TimePassed(), after_ns=CONFIRM_TIMEOUT_NS)
+
+
+@pytest.mark.proves("E3")
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_confirm_that_was_not_done_is_still_due(
+    holding: Stage, is_there: bool
+) -> None:
+    """E3: what somebody else has left behind is no confirm of ours."""
+    holding.lose_confirm()
+    assert holding.turn() == [ReadLeaderNode()]
+    if is_there:
+        holding.answer(is_ours=False)
+    else:
+        holding.step(QuestionFailed(error=NodeMissingError("leader")))
+    assert holding.turn() == []
+    assert EndEntry() in holding.step(TimePassed(), after_ns=CONFIRM_TIMEOUT_NS)
+
+
+@pytest.mark.proves("E3")
+def test_nobody_is_ended_while_its_confirm_is_in_doubt(holding: Stage) -> None:
+    """E3: it is looked for as soon as there is contact, and judged then."""
+    holding.lose_confirm()
+    due_ns = holding.now_ns + CONFIRM_TIMEOUT_NS
+    assert EndEntry() not in holding.step(TimePassed(), after_ns=CONFIRM_TIMEOUT_NS)
+    holding.step(ConnectionRestored())
+    holding.turn()
+    holding.answer()
+    assert holding.turn() == [ReadLeaderNode()]
+    lost = QuestionFailed(error=MayHaveHappenedError("lost"))
+    assert holding.step(lost) == [Stumble()]
+    assert holding.turn() == [ReadLeaderNode()]
+    holding.answer(is_ours=False)
+    assert holding.core.next_deadline_ns() == due_ns
+    assert holding.step(TimePassed()) == [EndEntry()]
 
 
 @pytest.mark.proves("E3")
