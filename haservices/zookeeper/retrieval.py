@@ -20,6 +20,7 @@ from haservices.zookeeper.retrieval_core import (
     ReadFailed,
     ReadLeader,
     RetrievalCore,
+    RetrieverJoined,
     SessionRefused,
     Tell,
     TellError,
@@ -131,9 +132,12 @@ class _Subscription:
 
     def add(self, driver: ZooKeeperRetrievalDriver) -> None:
         self._drivers[driver] = None
-        news = self._core.news_for_newcomer
+        news, refusal = self._core.news_for_newcomer, self._core.refusal
         if news is not None:
             driver.deliver(news)
+        if refusal is not None:
+            driver.fail(refusal)
+        self._step(RetrieverJoined())
 
     def remove(self, driver: ZooKeeperRetrievalDriver) -> bool:
         """Remove *driver*; return whether none is left."""

@@ -49,6 +49,7 @@ __all__ = [
     "RetrievalCore",
     "RetrievalEffect",
     "RetrievalEvent",
+    "RetrieverJoined",
     "SessionRefused",
     "Tell",
     "TellError",
@@ -78,6 +79,11 @@ class SessionRefused:
     """We are not taken any more, as *error* tells."""
 
     error: Exception
+
+
+@frozen(kw_only=True)
+class RetrieverJoined:
+    """Another one wants to know: what could not be read may be readable by now."""
 
 
 @frozen(kw_only=True)
@@ -114,6 +120,7 @@ RetrievalEvent: TypeAlias = (
     | ContactSuspended
     | ContactLost
     | SessionRefused
+    | RetrieverJoined
     | LeaderNodeChanged
     | LeaderRead
     | ReadFailed
@@ -164,14 +171,19 @@ class RetrievalCore:
 
     Args:
         leader: The leader's node, for errors.
+
+    Attributes:
+        refusal: Why nothing is told any more, for who joins now; None while it is.
     """
 
     def __init__(self, *, leader: str) -> None:
+        self.refusal: Exception | None = None
         self._leader = leader
         self._newest: Publication | None = None
         self._newest_zxid = 0
         self._has_contact = False
         self._is_current = False
+        self._has_failed = False
         self._read_count = 0
         # Of the first question since contact was restored.
         self._number_min = 0
@@ -198,7 +210,11 @@ class RetrievalCore:
                 self._lose_contact()
                 effects.append(Tell(event=retriever.ContactLost()))
             case SessionRefused(error=error):
+                self.refusal = error
                 effects.append(TellError(error=error))
+            case RetrieverJoined():
+                if self._has_failed:
+                    self._read(effects)
             case LeaderNodeChanged():
                 self._read(effects)
             case LeaderRead():
@@ -227,6 +243,7 @@ class RetrievalCore:
 
     def _read(self, effects: list[RetrievalEffect]) -> None:
         if self._has_contact:  # otherwise it is read when contact is restored
+            self._has_failed = False
             self._read_count += 1
             effects.append(ReadLeader(number=self._read_count))
 
@@ -237,6 +254,7 @@ class RetrievalCore:
             try:
                 record = decode_leader(event.leader.value, path=self._leader)
             except RemoteProtocolError as error:
+                self._has_failed = True
                 effects.append(TellError(error=error))
                 return
             publication = record.to_publication()
@@ -269,5 +287,6 @@ class RetrievalCore:
 
     def _fail(self, error: Exception, effects: list[RetrievalEffect]) -> None:
         if isinstance(error, AuthenticationError | RemoteProtocolError):
+            self._has_failed = True
             effects.append(TellError(error=error))
         # Otherwise the connection is gone: it is read when contact is restored.

@@ -61,7 +61,7 @@ from zmqtransport.log_budget import LogBudget
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
     from uuid import UUID
 
     from election.holder import DeliverGrant, DeliverRevoke, HolderCore
@@ -170,6 +170,9 @@ class LeaderClient:
         self._store_watchers: dict[int, tuple[str, Callable[[], None]]] = {}
         self._opened: Future[Welcome] = Future()
         self._last_problem: NameServiceError | None = None
+        # Since when messages could flow last: whether we were refused, and who knows.
+        self._is_refused = False
+        self._told_of_refusal: set[str | int] = set()
         self._is_leaving = False
         self._is_closed = False
         self._is_stopped = False
@@ -415,6 +418,8 @@ class LeaderClient:
 
     def opened(self) -> None:
         """Record that messages can flow."""
+        self._is_refused = False
+        self._told_of_refusal.clear()
         self._step(LinkOpened())
         self._wake_store_watchers(None)  # a notice may have gone with the connection
 
@@ -431,8 +436,19 @@ class LeaderClient:
         self._step(MessageReceived(message=message))
 
     def refused(self, error: NameServiceError) -> None:
-        """Record that the server did not admit us."""
-        self._fail_opening(error)
+        """Record that the server did not admit us; each hears why, once."""
+        contenders, retrievers = self._contenders.copy(), self._retrievers.copy()
+        askers = (*contenders.items(), *retrievers.items())
+        untold = [
+            fail
+            for asker_id, (_, fail) in askers
+            if asker_id not in self._told_of_refusal
+        ]
+        if self._is_refused and not untold:
+            return
+        self._is_refused = True
+        self._told_of_refusal = contenders.keys() | retrievers.keys()
+        self._fail_opening(error, untold)
 
     def noticed(self, problem: NameServiceError) -> None:
         """Keep what an `UnreachableError` should say if nothing better comes."""
@@ -476,7 +492,7 @@ class LeaderClient:
             case DeliverStoreChange(component_id=component_id):
                 self._wake_store_watchers(component_id)
             case FailOpening(error=error):
-                self._fail_opening(error)
+                self._fail_opening(error, self._failing())
             case JoinTopic(component_id=component_id):
                 self._link.join_topic(component_id)
             case LeaveTopic(component_id=component_id):
@@ -515,15 +531,22 @@ class LeaderClient:
                 failed = SendFailed(number=message.number, error=error)
                 self._link.post(lambda: self._step(failed))
             else:
-                self._fail_opening(error)
+                self._fail_opening(error, self._failing())
 
-    def _fail_opening(self, error: NameServiceError) -> None:
+    def _failing(self) -> Sequence[Callable[[Exception], None]]:
+        """Return how all contenders and retrievers hear of what went wrong."""
+        askers = (*self._contenders.values(), *self._retrievers.values())
+        return [fail for _, fail in askers]
+
+    def _fail_opening(
+        self, error: NameServiceError, told: Iterable[Callable[[Exception], None]]
+    ) -> None:
         self._log.warning("session.refused", error=str(error))
         if not self._opened.done():
             self._opened.set_exception(error)
             return
         # The server admitted us once and does so no more: everybody must hear why.
-        for _, fail in (*self._contenders.values(), *self._retrievers.values()):
+        for fail in told:
             fail(error)
 
 

@@ -148,7 +148,6 @@ class SocketLink:
         self._lock = threading.Lock()  # guards _is_started
         self._is_started = False
         self._is_open = False
-        self._was_refused = False
         self._is_unproved = False
         self._request_pause = RetryPause()
         self._publisher_pause = RetryPause()
@@ -284,7 +283,6 @@ class SocketLink:
     def _request_event(self, event: ConnectionEvent) -> None:
         match event:
             case HandshakeSucceeded():
-                self._was_refused = False
                 self._request_pause.opened(now_ns=self._clock.now_ns())
                 self._is_open = True
                 self._key_proved()
@@ -296,8 +294,7 @@ class SocketLink:
                     event.failure is HandshakeFailure.CLOSED and self._choose_key(error)
                 )
                 self._reopen_soon(is_at_once=is_untried)
-                if is_final and not self._was_refused:
-                    self._was_refused = True
+                if is_final:
                     self._client.refused(error)
             case ConnectionClosed():
                 # What it brought before its end lies in the socket.
@@ -411,8 +408,7 @@ class SocketLink:
             message = codec.decode_to_client(payload)
         except RemoteProtocolError as error:
             self._say(self._log.warning, "frame.dropped", error.reason, error.detail)
-            if isinstance(error, WrongVersionError) and not self._was_refused:
-                self._was_refused = True
+            if isinstance(error, WrongVersionError):
                 self._client.refused(error)
             return
         self._client.received(message)

@@ -54,6 +54,7 @@ class _Subscription:
         newest: The highest publication known.
         is_current: Whether the server has told of it since contact was restored.
         refused: What was told of a leader that is older than what we know, or None.
+        has_failed: Whether the server has refused to answer what was asked last.
     """
 
     component_id: str
@@ -62,6 +63,7 @@ class _Subscription:
     newest: Publication | None = None
     is_current: bool = False
     refused: EpochAheadError | None = None
+    has_failed: bool = False
 
 
 @final
@@ -90,6 +92,9 @@ class ClientSubscriptions:
                 self._outbox.emit(JoinTopic(component_id=event.component_id))
             if has_contact:
                 self._begin_subscribe(subscription)
+        elif subscription.has_failed and has_contact:
+            # Why was told before it came, and may be so no more.
+            self._begin_subscribe(subscription)
         subscription.retriever_ids[event.retriever_id] = None
         if subscription.is_current:
             restored = ContactRestored(publication=subscription.newest)
@@ -158,6 +163,7 @@ class ClientSubscriptions:
         if reply.is_undecided:
             return
         subscription = self._subscriptions[component_id]
+        subscription.has_failed = False
         self._outbox.exchanges.end((Purpose.SUBSCRIBE, component_id))
         publication = None
         if reply.publication is not None:
@@ -206,7 +212,9 @@ class ClientSubscriptions:
 
     def subscribe_failed(self, component_id: str, error: NameServiceError) -> None:
         """Tell retrievers why they hear nothing."""
-        for retriever_id in self._subscriptions[component_id].retriever_ids:
+        subscription = self._subscriptions[component_id]
+        subscription.has_failed = True
+        for retriever_id in subscription.retriever_ids:
             self._report(retriever_id, error)
 
     def take_broadcast(self, message: Published, *, is_numbered: bool) -> None:
@@ -247,6 +255,7 @@ class ClientSubscriptions:
             assert has_contact or not subscription.is_current
 
     def _begin_subscribe(self, subscription: _Subscription) -> None:
+        subscription.has_failed = False
         self._outbox.begin((Purpose.SUBSCRIBE, subscription.component_id), None)
 
     def _keep_newest(

@@ -66,6 +66,11 @@ class TestLostData:
             late = ConfirmingContender(later, "b:1")
             later.start(late)
             assert isinstance(late.wait_for_error(), RemoteProtocolError)
+            for job in (JOB, "another that nobody has asked for"):
+                late_listener = RecordingListener()
+                ha.get_leader_retriever(job).start(late_listener)
+                late_listener.record.wait_for_count(1)
+                assert isinstance(late_listener.errors[0], RemoteProtocolError)
 
             fresh = resources.enter_context(open_ha_services(config))
             again = fresh.get_leader_election(JOB)

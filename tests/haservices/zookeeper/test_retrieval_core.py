@@ -16,6 +16,7 @@ from haservices.zookeeper.retrieval_core import (
     ReadLeader,
     RetrievalCore,
     RetrievalEvent,
+    RetrieverJoined,
     SessionRefused,
     Tell,
     TellError,
@@ -194,6 +195,28 @@ class TestErrors:
         """L4: retrievers hear why they learn nothing."""
         assert core.step(ReadFailed(number=1, error=error)) == (TellError(error=error),)
         assert core.step(SessionRefused(error=error)) == (TellError(error=error),)
+
+    def test_who_joins_after_a_refusal_is_told_it(self, core: RetrievalCore) -> None:
+        """L4: nothing else will come."""
+        assert core.refusal is None
+        error = AuthenticationError("zookeeper://a", "no")
+        core.step(SessionRefused(error=error))
+        assert core.refusal is error
+
+    def test_what_could_not_be_read_is_read_again_for_who_joins(
+        self, core: RetrievalCore
+    ) -> None:
+        """L4: why is told to all again; the access list may be another by now."""
+        assert core.step(RetrieverJoined()) == (), "the first answer is to come"
+        error = AuthenticationError("zookeeper://a", "no")
+        core.step(ReadFailed(number=1, error=error))
+        assert core.step(RetrieverJoined()) == (ReadLeader(number=2),)
+        assert core.step(RetrieverJoined()) == (), "they share the answer"
+        node = Node(value=b"rubbish", stat=component(0))
+        core.step(read(2, node))
+        assert core.step(RetrieverJoined()) == (ReadLeader(number=3),)
+        assert core.step(read(3, leader(5))) == restored(publication(5))
+        assert core.step(RetrieverJoined()) == ()
 
     def test_a_lost_connection_is_no_error(self, core: RetrievalCore) -> None:
         """It is read again when contact is restored."""

@@ -99,6 +99,16 @@ class Client:
             component_id, deliver=self.events.add, fail=self.errors.add
         )
 
+    def contend(self) -> None:
+        """Enter a contender, whose errors are reported likewise."""
+        self.client.add_contender(
+            "c/job",
+            confirm_timeout_ns=NS_PER_SECOND,
+            on_added=lambda _: None,
+            deliver=lambda _: None,
+            fail=self.errors.add,
+        )
+
     def is_served(self) -> bool:
         """Return whether the server answers."""
         return isinstance(
@@ -428,7 +438,8 @@ class TestRefusal:
         """
         One that is taken off the allow-list hears why, once; and is back when listed.
 
-        libzmq tries no more after a refusal, so the link does (N4).
+        So does what is asked for meanwhile: it waits not in silence (E8).  libzmq tries
+        no more after a refusal, so the link does (N4).
         """
         port = endpoint_of(listener).port
         listener.close()
@@ -462,6 +473,10 @@ class TestRefusal:
             )
             assert len(client.errors.items) == 1
             assert isinstance(client.errors.items[0], AuthenticationError)
+            client.retrieve()
+            client.contend()
+            errors = client.errors.wait_for_count(3)
+            assert {type(error) for error in errors} == {AuthenticationError}
             server.close()
             server = start(own)
             wait_until(lambda: server.status()["topics"] == 1)

@@ -233,6 +233,46 @@ class TestRetrievers:
             ReportToRetriever(retriever_id=2, error=error),
         ]
 
+    def test_after_a_refusal_the_next_one_asks_anew(
+        self, subscribed: Subscribed
+    ) -> None:
+        """N4: it waits not in silence, and what was refused may be allowed by now."""
+        error = AuthenticationError("h", "no")
+        subscribed.add(1)
+        subscribed.all.subscribe_failed(JOB, error)
+        subscribed.take()
+        assert subscribed.asked == ["subscribe"]
+        assert subscribed.add(2) == []
+        assert subscribed.asked == ["subscribe"]
+        subscribed.all.subscribe_failed(JOB, error)
+        assert [type(effect) for effect in subscribed.take()] == 2 * [ReportToRetriever]
+        subscribed.add(3)
+        assert subscribed.asked == ["subscribe"]
+        restored = ContactRestored(publication=leads(7))
+        assert subscribed.snapshot(3, leads(7)) == told(restored, 1, 2, 3)
+
+    def test_after_a_refusal_that_was_taken_back_nobody_need_ask(
+        self, subscribed: Subscribed
+    ) -> None:
+        """The server was asked again in the meantime, and has answered."""
+        subscribed.add(1)
+        subscribed.all.subscribe_failed(JOB, AuthenticationError("h", "no"))
+        subscribed.snapshot(3, leads(7))
+        assert subscribed.add(2) == told(ContactRestored(publication=leads(7)), 2)
+        assert subscribed.asked == []
+
+    def test_without_contact_a_refusal_is_asked_about_later(
+        self, subscribed: Subscribed
+    ) -> None:
+        """R4: everything is asked anew then."""
+        subscribed.add(1)
+        subscribed.all.subscribe_failed(JOB, AuthenticationError("h", "no"))
+        assert subscribed.asked == ["subscribe"]
+        subscribed.has_contact = False
+        subscribed.all.contact_suspended()
+        subscribed.add(2)
+        assert subscribed.asked == []
+
 
 class TestSnapshots:
     def test_an_undecided_server_is_asked_again(self, subscribed: Subscribed) -> None:
