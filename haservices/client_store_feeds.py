@@ -114,3 +114,6 @@ class _ClientStoreFeed:
                     UnwatchStoreRequest(component_id=self._component_id),
                     is_repeatable=True,
                 )
+            # It may have reached the server after the question of one that has begun to
+            # watch meanwhile, who asks again.
+            self._client.wake_store_watchers(self._component_id)

@@ -303,7 +303,7 @@ class LeaderClient:
         self._post(RetrieverRemoved(retriever_id=retriever_id))
 
     def add_store_watcher(self, component_id: str, changed: Callable[[], None]) -> int:
-        """Call *changed*, on the link's thread, when that store may have changed."""
+        """Call *changed*, on any thread, when that store may have changed."""
         self._fork_guard.check()
         watcher_id = next(self._ids)
         with self._lock:
@@ -317,7 +317,8 @@ class LeaderClient:
             left = {component_id for component_id, _ in self._store_watchers.values()}
         return removed is not None and removed[0] not in left
 
-    def _wake_store_watchers(self, component_id: str | None) -> None:
+    def wake_store_watchers(self, component_id: str | None) -> None:
+        """Have those who watch a store, or any if that is None, ask what changed."""
         with self._lock:
             watchers = tuple(self._store_watchers.values())
         for watched_id, changed in watchers:
@@ -421,7 +422,7 @@ class LeaderClient:
         self._is_refused = False
         self._told_of_refusal.clear()
         self._step(LinkOpened())
-        self._wake_store_watchers(None)  # a notice may have gone with the connection
+        self.wake_store_watchers(None)  # a notice may have gone with the connection
 
     def broadcasts_reached(self) -> None:
         """Record that broadcasts are heard from now on."""
@@ -488,9 +489,9 @@ class LeaderClient:
                 self._link.connect_publisher(welcome)
                 if not self._opened.done():
                     self._opened.set_result(welcome)
-                self._wake_store_watchers(None)  # the server knows of none of them
+                self.wake_store_watchers(None)  # the server knows of none of them
             case DeliverStoreChange(component_id=component_id):
-                self._wake_store_watchers(component_id)
+                self.wake_store_watchers(component_id)
             case FailOpening(error=error):
                 self._fail_opening(error, self._failing())
             case JoinTopic(component_id=component_id):
