@@ -170,7 +170,10 @@ def be_born(
         publication.job_id,
         query_id=run.query_id,
         run_id=run.run_id,
-        timeout_seconds=publication.commit_timeout_seconds,
+        # A batch may come meanwhile, which is not to wait for long, and tries itself.
+        timeout_seconds=min(
+            publication.commit_timeout_seconds / 2, _FIND_TIMEOUT_SECONDS
+        ),
     )
 
 

@@ -180,6 +180,9 @@ class OperatorStatePublisher:
             error = self._try(offer)
             with self._changed:
                 offer.error = error
+                newest = self._newest
+                if newest is not None and newest.run == offer.run:
+                    newest.error = error  # who waits for it meanwhile is told why
                 if error is None:
                     self._end(offer)
                     if offer.batch is not None:

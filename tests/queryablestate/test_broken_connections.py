@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -35,9 +36,12 @@ def connections_to(port: int) -> Iterator[tuple[int, socket.socket]]:
     """Yield the file descriptors of this process that are connected to *port*."""
     for path in list(Path("/proc/self/fd").iterdir()):
         number = int(path.name)
-        with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
-            if connection.getpeername()[1:2] == (port,):
-                yield number, connection
+        with suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(number)) as connection:
+                if connection.getpeername()[1:2] == (port,):
+                    yield number, connection
 
 
 def break_connections(port: int, spared: Iterable[int]) -> int:
