@@ -19,6 +19,7 @@ from haservices.zookeeper.holding_effects import (
     EndEntry,
     KnowVersion,
     NoteWrite,
+    ReadLeaderNode,
     SendSync,
     Tell,
     Transact,
@@ -376,11 +377,14 @@ class Client:
                     self._hold()
                 else:
                     self._due_ns = now_ns + self._world.draw_lateness_ns()
-            case "set" | "commit":
+            case "published":
+                self._is_busy = False
+                self._take(QuestionAnswered(is_ours=answer))
+            case "set" | "publish" | "commit":
                 self._is_busy = False
                 self._take(
                     QuestionFailed(error=NodeMissingError("own"))
-                    if answer is None and kind == "set"
+                    if answer is None and kind != "commit"
                     else QuestionFailed(
                         error=TransactionFailedError(0, NodeMissingError("own"))
                     )
@@ -438,7 +442,10 @@ class Client:
                 self._ask("set")
             case Transact(is_publication=is_publication):
                 self._is_busy = True
-                self._ask("set" if is_publication else "commit")
+                self._ask("publish" if is_publication else "commit")
+            case ReadLeaderNode():
+                self._is_busy = True
+                self._ask("published")
             case KnowVersion(version=version):
                 self._version = version
             case NoteWrite():

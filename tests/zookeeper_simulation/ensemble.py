@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Request", "Role", "Server", "Stream"]
 
+_READS: Final = frozenset({"first", "published"})
+"""What the server that is asked answers from its own tree."""
+
 
 class Role(Enum):
     """What a server does for the ensemble."""
@@ -68,7 +71,8 @@ class Transaction:
 
     Attributes:
         zxid: Its place in the order of all.
-        kind: ``open``, ``close``, ``create``, ``set``, ``commit`` or ``error``.
+        kind: ``open``, ``close``, ``create``, ``set``, ``publish``, ``commit`` or
+            ``error``.
         session_id: Which session it concerns.
         request: What asked for it; None for the end of a session.
     """
@@ -88,11 +92,13 @@ class Tree:
         count: How many entries of its log.
         sessions: The open ones.
         nodes: The transaction that created each session's node.
+        published: The sessions that have published a leader.
     """
 
     count: int = 0
     sessions: set[int] = field(factory=set)
     nodes: dict[int, int] = field(factory=dict)
+    published: set[int] = field(factory=set)
 
     def apply(self, transaction: Transaction) -> Any:
         """Apply the next entry; return what the client is answered."""
@@ -105,13 +111,17 @@ class Tree:
             case "close":
                 self.sessions.discard(session_id)
                 self.nodes.pop(session_id, None)
+                self.published.discard(session_id)
                 return None
             case "create":
                 if session_id not in self.sessions:
                     return None
                 return self.nodes.setdefault(session_id, transaction.zxid)
-            case "set" | "commit":
-                return self.nodes.get(session_id)
+            case "set" | "publish" | "commit":
+                node = self.nodes.get(session_id)
+                if transaction.kind == "publish" and node is not None:
+                    self.published.add(session_id)
+                return node
             case _:
                 return None
 
@@ -493,15 +503,18 @@ class Server:
         if self.role is Role.LEADING:
             if request.kind not in ("open", "revalidate"):
                 self._touch(session_id)
-            if request.kind != "first":
+            if request.kind not in _READS:
                 self._submit(request)
         elif self.role is Role.FOLLOWING:
             if request.kind not in ("open", "revalidate"):
                 self._touched.add(session_id)
-            if request.kind != "first":
+            if request.kind not in _READS:
                 assert self.leader is not None
                 self._tell(self.leader, "request", request)
         if request.kind == "first":
             nodes = self.tree.nodes
             is_first = session_id in nodes and nodes[session_id] == min(nodes.values())
             request.connection.answer(request, is_first)
+        elif request.kind == "published":
+            is_published = session_id in self.tree.published
+            request.connection.answer(request, is_published)
