@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import select
@@ -54,7 +55,9 @@ def test_a_child_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
         assert url.startswith("leaderserver://127.0.0.1:")
     child.close()
     assert lines.get(timeout=TIMEOUT_SECONDS) is None
-    assert (tmp_path / "log").read_text(encoding="utf-8") == ""
+    # On a machine that is busy it may say that it stood still for a moment.
+    told = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
+    assert {json.loads(line)["event"] for line in told} <= {"server.stalled"}
 
 
 def test_a_name_service_that_cannot_start_says_why(tmp_path: Path) -> None:
