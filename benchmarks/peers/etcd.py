@@ -129,7 +129,7 @@ class _Service:
                 self._connection.close()
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(_INTERVAL_SECONDS)  # noqa: TID251
+                time.sleep(_INTERVAL_SECONDS)  # noqa: TID251 (a foreign server)
             else:
                 return
 

@@ -90,8 +90,9 @@ class _Service:
             except NameServiceError:
                 if time.monotonic() > deadline:
                     raise
+            assert time.monotonic() < deadline, "no leadership was granted in time"
             # The server may not have heard of us yet, nor we of the server.
-            time.sleep(_INTERVAL_SECONDS)  # noqa: TID251
+            time.sleep(_INTERVAL_SECONDS)  # noqa: TID251 (either may be late)
 
     def register(self, prefix: str, count: int) -> float:
         """Start contenders in one session; each is granted, as no other contends."""

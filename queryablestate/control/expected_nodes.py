@@ -92,7 +92,7 @@ class ExpectedNodes:
         self._expected[node.node_id] = _Expected(node, until_ns)
 
     def welcome(self, node: PresentNode) -> None:
-        """Take note that *node* is here, and in it whether it was expected."""
+        """Expect *node* no more, which is here; note in it how long it was expected."""
         expected = self._expected.pop(node.node_id, None)
         if expected is not None and expected.node.store_id == node.store_id:
             node.expected_until_ns = expected.until_ns

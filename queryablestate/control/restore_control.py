@@ -481,7 +481,7 @@ class Restores:
         return effects
 
     def _end(self, restore: _Restore) -> None:
-        """Take note that it is over."""
+        """Forget a restore that is done, or has failed."""
         self._running.pop(restore.request.restore_id, None)
         if self._control.loading.pop(restore.request.restore_id, None) is not None:
             self._control.is_touched = True  # a node that is empty may end now

@@ -157,7 +157,7 @@ class MoveChecker:
             self._check_promoted(job_id, self._checker.disks[store_id], key_group)
         for node_id, since in _joining(record, key_group).items():
             require(
-                "S2 whoever is to have rows is brought all that is decided since",
+                "S2 each node that is to have rows is brought what is decided since",
                 since == joining.get(node_id, record.sequence),
                 node_id,
                 key_group,
@@ -279,7 +279,7 @@ class MoveChecker:
                 for index in range(stage.chunk_counts.get(node_id, 0)):
                     rows = disk.staged.get((stage.stage_id, index))
                     self._require(
-                        "W3 no decision names rows that nobody has",
+                        "W3 no decision names rows that no node has",
                         rows is not None,
                         node_id,
                         "lacks chunks for",
@@ -294,7 +294,7 @@ class MoveChecker:
             for number, all_rows in expected.items():
                 due = [(r.key, r.value) for r in all_rows if r.group in key_groups]
                 self._require(
-                    "S2 whoever has or makes a copy is brought its rows, once",
+                    "S2 each node that has or makes a copy is brought its rows, once",
                     sorted(brought.get(number, []), key=repr) == sorted(due, key=repr),
                     node_id,
                     sorted(key_groups),
@@ -375,7 +375,7 @@ class MoveChecker:
                 primary,
             )
         require(
-            "S2 nobody answers before it has applied what its assignment came after",
+            "S2 a node answers once it has applied what came before its assignment",
             disk.position(job_id) >= record.sequence,
             disk,
             disk.position(job_id),
@@ -424,7 +424,7 @@ class MoveChecker:
             primaries[owners[0]] += 1
         require = self._require
         require(
-            "S1 a job that is settled has the nodes that it shall have",
+            "S1 a settled job has the nodes that are wanted",
             len(record.node_ids) == due_count and not any(record.joining),
             record,
             "of",
@@ -432,7 +432,7 @@ class MoveChecker:
         )
         degree = min(record.replica_count, due_count)
         require(
-            "S4 each key group has the copies that it shall have",
+            "S4 each key group has the copies that are wanted",
             all(len(owners) == degree for owners in record.owners),
             record,
         )

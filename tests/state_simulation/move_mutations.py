@@ -124,7 +124,7 @@ MOVE_MUTATIONS: Final = (
     ),
     Mutation(
         name="joining-node-not-brought-rows",
-        rule="S2: whoever is to have rows is brought what is decided",
+        rule="S2: each node that is to have rows is brought what is decided",
         module="queryablestate.control.assignment.assignment",
         before="    if not assignment.joining:\n",
         after="    if assignment.joining is not None:\n",

@@ -26,7 +26,7 @@ __all__ = ["MUTATIONS", "install", "install_from_arguments"]
 MUTATIONS: Final = (
     Mutation(
         name="verification-skipped",
-        rule="W3: no decision names rows that nobody has",
+        rule="W3: no decision names rows that no node has",
         module="queryablestate.control.commit_rows",
         before="            for node_id, count in stage.chunk_counts.items()\n"
         "            if count > 0\n",
