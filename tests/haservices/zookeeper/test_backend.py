@@ -301,7 +301,8 @@ class TestTampering:
         assert waiting.calls == ()
 
     def test_a_deleted_publication_ends_the_leadership(self, cluster: Cluster) -> None:
-        """R2, R3: retrievers may have been told None of this epoch: it has ended.
+        """
+        R2, R3: retrievers may have been told None of this epoch: it has ended.
 
         The next one may follow at once, before the None in between was read.
         """
