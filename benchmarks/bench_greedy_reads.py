@@ -6,8 +6,13 @@ asks for one small value every 2 ms; beside it another process asks, as fast as 
 for one value of 15 MB, or for 15 values of 1 MB (four questions at once), or scans the
 small ones (ten scans at once).  Rounds without and with the other process alternate.
 
-Bad: a p99 beside it above twice that without; more than 64 MiB of anonymous memory of
-the node above its rest.
+The greedy process needs processors, too, and takes them from all on the machine.  So
+the same small question is also put, beside the same process, to a *bystander*: another
+cluster, which answers no other question.  What is lost there is lost to the machine;
+what is lost beyond it is lost to the node that both callers share.
+
+Bad: a p99 beside it above twice the bystander's; more than 64 MiB of anonymous memory
+of the node above its rest.
 """
 
 from __future__ import annotations
@@ -49,39 +54,53 @@ _THREADS: Final = sized(
 def run() -> None:
     """Measure and report."""
     figures: list[Figure] = []
-    with StateCluster(node_count=1) as cluster:
+    with StateCluster(node_count=1) as cluster, StateCluster(node_count=1) as other:
         keys = list(keys_of(_SMALL_COUNT))
         cluster.write(keys, "v" * 100, rows_per_batch=50_000)
         large = "l" * _LARGE_SIZE_BYTES
         cluster.write(_LARGE, large, rows_per_batch=5, first_batch_id=100)
         largest = "l" * _LARGEST_SIZE_BYTES
         cluster.write([_LARGEST], largest, rows_per_batch=1, first_batch_id=200)
-        pid = cluster.node_pids[0]
-        with QueryableStateClient(cluster.url) as client:
-            _measure(client, keys[0], _WARM_UP_SECONDS)
+        other.write(keys, "v" * 100, rows_per_batch=50_000)
+        with (
+            QueryableStateClient(cluster.url) as client,
+            QueryableStateClient(other.url) as bystander,
+        ):
+            for each in (client, bystander):
+                _measure(each, keys[0], _WARM_UP_SECONDS)
             for manner in _THREADS:
-                figures += _beside(cluster.url, client, keys[0], pid, manner)
+                figures += _beside(cluster, client, bystander, keys[0], manner)
     report("greedy_reads", figures)
 
 
 def _beside(
-    url: str, client: QueryableStateClient, key: str, pid: int, manner: str
+    cluster: StateCluster,
+    client: QueryableStateClient,
+    bystander: QueryableStateClient,
+    key: str,
+    manner: str,
 ) -> list[Figure]:
     """Return what is measured alone, and beside a greedy process."""
     alone: list[float] = []
     beside: list[float] = []
+    elsewhere: list[float] = []
+    pid = cluster.node_pids[0]
     rest = _anonymous_mib(pid)
     peaks: list[float] = []
     for _ in range(_ROUND_COUNT):
         alone += _measure(client, key, _ROUND_SECONDS)
-        with _greedy(url, manner), _watched(pid, peaks):
+        with _greedy(cluster.url, manner), _watched(pid, peaks):
             beside += _measure(client, key, _ROUND_SECONDS)
+            elsewhere += _measure(bystander, key, _ROUND_SECONDS)
     before = figure(f"get, alone ({manner})", "us", alone)
     after = figure(f"get, beside {manner}", "us", beside)
+    floor = figure(f"get of the bystander, beside {manner}", "us", elsewhere)
     return [
         before,
         after,
+        floor,
         figure(f"p99 beside {manner} by p99 alone", "x", [after.p99 / before.p99]),
+        figure(f"p99 beside {manner} by the bystander's", "x", [after.p99 / floor.p99]),
         figure(f"RssAnon of the node above rest, {manner}", "MiB", [max(peaks) - rest]),
     ]
 
