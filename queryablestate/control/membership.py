@@ -270,15 +270,22 @@ class Membership:
         """
         Return a node that is not missed by any job, or None.
 
-        One that is away, and has nothing: if it is back one day, it is a new one.
+        One that is away, and has nothing: if it is back one day, it is a new one.  One
+        that has yet to forget a job goes last: it would show rows of it as kept.
         """
-        for node_id in self._control.nodes.known_ids:
-            nodes = self._control.nodes
-            is_away = nodes.present(node_id) is None
-            is_missed = self._control.is_needed(node_id) or nodes.kept.of_node(node_id)
-            if is_away and not is_missed:
-                return node_id
-        return None
+        nodes = self._control.nodes
+        idle = (
+            node_id
+            for node_id in nodes.known_ids
+            if nodes.present(node_id) is None
+            and not self._control.is_needed(node_id)
+            and not nodes.kept.of_node(node_id)
+        )
+        return min(
+            idle,
+            key=lambda name: len(nodes.known_record_of(name).forgotten),
+            default=None,
+        )
 
     def _too_many(self) -> NodeRefused:
         limit = self._control.limits.node_count_max

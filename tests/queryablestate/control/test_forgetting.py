@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from nameservice import ConfigurationError, DidNotHappenError
 from queryablestate.control.effects import StartOver
-from queryablestate.control.events import LinkClosed, TimePassed
+from queryablestate.control.events import LinkClosed, LinkId, TimePassed
 from queryablestate.control.job.leader_paths import decode_node, node_path
+from queryablestate.control.limits import ControlLimits
 from queryablestate.errors import UnknownJobError
 from queryablestate.wire.job_plan import JobOrigin, entry_digest
 from queryablestate.wire.node_messages import NodeRegistered, RegisterNode
@@ -95,6 +96,18 @@ class TestForgetting:
         assert plane.view.problem_of(APP, now_ns=plane.now_ns) is None
         assert registered(plane, "b", node_register("b")).forgotten == ()
         assert forgotten(plane, "b") == ()
+
+    @pytest.mark.proves("B4", "W7")
+    def test_who_has_yet_to_forget_makes_room_last(self, plane: Plane) -> None:
+        """W7: without the note its rows would be those of a job to adopt."""
+        plane.core.limit(ControlLimits(node_count_max=2))
+        registered(plane, "b", node_register("b"))
+        plane.settle(LinkClosed(link=LINK_B))
+        plane.now_ns += GRACE_NS
+        plane.settle(TimePassed())
+        plane.hear(LinkId(30), node_register("c"))
+        assert node_path("b") not in plane.store
+        assert forgotten(plane, "a")
 
     @pytest.mark.proves("B4")
     def test_it_may_be_begun_anew_at_once(self, plane: Plane) -> None:
