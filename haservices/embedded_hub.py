@@ -137,15 +137,16 @@ class EmbeddedHub:
     def attach(self, link: EmbeddedLink) -> None:
         """Have *link* take part; the first one starts the thread."""
         with self._changed:
-            self._links[link] = None
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._run,
                     args=[self._last_thread],
                     name=f"embedded-{self._name}",
                     daemon=True,
                 )
-                self._thread.start()
+                thread.start()  # raises where a process may have no more of them
+                self._thread = thread
+            self._links[link] = None
         self.post(link.client.opened)
 
     def detach(self, link: EmbeddedLink) -> None:
@@ -282,8 +283,12 @@ class EmbeddedLink:
     def post(self, action: Callable[[], None]) -> None:
         """Run *action* on the hub's thread soon."""
         if not self._is_attached:
-            self._is_attached = True
-            self._hub.attach(self)
+            self._is_attached = True  # before the client is told that it is open
+            try:
+                self._hub.attach(self)
+            except BaseException:
+                self._is_attached = False
+                raise
         self._hub.post(lambda: self._act(action))
 
     def send(self, message: ToServer) -> None:

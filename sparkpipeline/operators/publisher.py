@@ -122,10 +122,10 @@ class OperatorStatePublisher:
         if superseded is not None:
             superseded.is_over = True
         if not self._is_working:
-            self._is_working = True
             threading.Thread(
                 target=self._work, name="operator-state", daemon=True
-            ).start()
+            ).start()  # raises where a process may have no more of them
+            self._is_working = True
         self._changed.notify_all()
         return offer
 

@@ -12,6 +12,7 @@ from haservices import HAConfig, open_ha_services
 from haservices.embedded import link_of
 from haservices.testing import LeadershipControl
 from nameservice import UnreachableError
+from tests.exhausted_threads import no_more_threads
 from tests.opening import open_patiently
 from tests.recording import WAIT_SECONDS, ConfirmingContender, Record, wait_until
 
@@ -33,7 +34,7 @@ class TestEmbeddedHub:
         left.close()
         # Longer than the hub's clock takes for a stall, so that there is one to excuse.
         time.sleep(1.0)  # noqa: TID251
-        with open_patiently(config) as ha:
+        with open_ha_services(config.url) as ha:
             assert ha.operations.status()["sessions"] in {1, 2}
             election = ha.get_leader_election("job")
             contender = ConfirmingContender(election, "a:1")
@@ -80,3 +81,14 @@ class TestEmbeddedHub:
         assert len(names.items) == 400
         running = [thread.name for thread in threading.enumerate()]
         assert "embedded-coming-and-going" not in running
+
+    def test_a_process_that_may_have_no_more_threads(self) -> None:
+        """It is told so, and what is opened once there is room again works."""
+        url = "embedded:no-threads"
+        with (
+            no_more_threads("embedded-no-threads"),
+            pytest.raises(RuntimeError, match="new thread"),
+        ):
+            open_ha_services(url)
+        with open_patiently(HAConfig(url=url)) as ha:
+            assert len(ha.operations.sessions()) == 1

@@ -35,6 +35,7 @@ from sparkpipeline.operators.publication import (
     publish_batch,
 )
 from sparkpipeline.operators.publisher import OperatorStatePublisher
+from tests.exhausted_threads import no_more_threads
 from tests.recording import WAIT_SECONDS, wait_until
 
 
@@ -356,6 +357,21 @@ class TestPublisher:
         assert "belongs to query other" in str(refused.error)
 
     @pytest.mark.proves("O5")
+    def test_a_batch_without_a_thread_does_not_hold_the_next_one_back(
+        self, config: HAConfig, publishers: Publishers
+    ) -> None:
+        """O5: a process may have no more threads for a moment."""
+        publisher = publishers.make()
+        with nodes(config):
+            with (
+                no_more_threads("operator-state"),
+                pytest.raises(RuntimeError, match="new thread"),
+            ):
+                publisher.offer(batch(0, "first"))
+            offer = publisher.offer(batch(0, "first"))
+            publisher.wait(offer)
+            assert offer.is_over
+
     def test_a_required_batch_says_why_it_is_not_published(
         self, publishers: Publishers
     ) -> None:
