@@ -21,21 +21,23 @@ if TYPE_CHECKING:
         parse_allow_list,
     )
     from zmqtransport.authentication import Authenticator
+    from zmqtransport.connection_limiter import (
+        ConnectionLimiter,
+        connection_count_possible,
+        connection_limit,
+    )
     from zmqtransport.connections import (
         ConnectFailed,
         ConnectionAccepted,
         ConnectionClosed,
         ConnectionEvent,
         ConnectionId,
-        ConnectionLimiter,
         ConnectionMonitor,
         ConnectionOpened,
         HandshakeFailed,
         HandshakeFailure,
         HandshakeSucceeded,
         accepted_last,
-        connection_count_possible,
-        connection_limit,
         connection_of,
         handshake_error,
     )
@@ -177,21 +179,23 @@ __getattr__, __dir__ = lazy_face(
             "parse_allow_list",
         ),
         "zmqtransport.authentication": ("Authenticator",),
+        "zmqtransport.connection_limiter": (
+            "ConnectionLimiter",
+            "connection_count_possible",
+            "connection_limit",
+        ),
         "zmqtransport.connections": (
             "ConnectFailed",
             "ConnectionAccepted",
             "ConnectionClosed",
             "ConnectionEvent",
             "ConnectionId",
-            "ConnectionLimiter",
             "ConnectionMonitor",
             "ConnectionOpened",
             "HandshakeFailed",
             "HandshakeFailure",
             "HandshakeSucceeded",
             "accepted_last",
-            "connection_count_possible",
-            "connection_limit",
             "connection_of",
             "handshake_error",
         ),

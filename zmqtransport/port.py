@@ -15,12 +15,8 @@ from typing import TYPE_CHECKING, final
 import zmq
 
 from nameservice import RemoteProtocolError, get_logger
-from zmqtransport.connections import (
-    ConnectionClosed,
-    ConnectionLimiter,
-    accepted_last,
-    connection_of,
-)
+from zmqtransport.connection_limiter import ConnectionLimiter
+from zmqtransport.connections import ConnectionClosed, accepted_last, connection_of
 from zmqtransport.listeners import Listener
 from zmqtransport.log_budget import LogBudget
 from zmqtransport.peers import PeerTable

@@ -1,4 +1,4 @@
-"""What these tests share: contexts whose sockets are closed whatever happens."""
+"""What these tests share: a server, and contexts whose sockets are always closed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import zmq
 
+from tests.zmqtransport.monitored_server import MonitoredServer
 from zmqtransport import ZMQContext, ZMQSocket
 
 
@@ -41,3 +42,11 @@ def context() -> Iterator[ZMQContext]:
 def client_context() -> Iterator[ZMQContext]:
     """Yield a client's context, apart from the server's."""
     yield from _context()
+
+
+@pytest.fixture
+def server(context: ZMQContext) -> Iterator[MonitoredServer]:
+    """Yield a server that anybody may connect to."""
+    server = MonitoredServer(context)
+    yield server
+    server.monitor.close()
