@@ -177,6 +177,7 @@ PURE_ROOM_FILES = frozenset(
         "haservices/zookeeper/holding_core.py",
         "haservices/zookeeper/holding_effects.py",
         "haservices/zookeeper/holding_events.py",
+        "haservices/zookeeper/holding_publication.py",
         "haservices/zookeeper/operations_core.py",
         "haservices/zookeeper/packing.py",
         "haservices/zookeeper/queue_belief.py",

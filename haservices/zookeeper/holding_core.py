@@ -11,9 +11,10 @@ was requested, in order.
 
 Belief follows from writes of our own node that committed, and from nothing else: it
 counts from when the question was *asked*, and is bounded by `Renewals` (E4).  A confirm
-is such a write.  One that was never answered is looked for: who has confirmed is not
-ended for want of it (E3).  A commit of the leader store begins with a check of our
-node's version, and so fails once the node is gone or marked (L2).
+is such a write; what else it writes is known to `HoldingPublication`.  One that was
+never answered is looked for: who has confirmed is not ended for want of it (E3).  A
+commit of the leader store begins with a check of our node's version, and so fails once
+the node is gone or marked (L2).
 
 ::
 
@@ -23,7 +24,6 @@ node's version, and so fails once the node is gone or marked (L2).
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 import attrs
@@ -61,18 +61,16 @@ from haservices.zookeeper.holding_events import (
     TimePassed,
     TurnCame,
 )
+from haservices.zookeeper.holding_publication import HoldingPublication
 from haservices.zookeeper.nodes import (
     CheckNode,
-    CreateNode,
-    DeleteNode,
     NodeExistsError,
     NodeMissingError,
-    NodeOperation,
     NodeVersionError,
     SetNode,
     TransactionFailedError,
 )
-from haservices.zookeeper.records import ContenderRecord, LeaderRecord, encode_record
+from haservices.zookeeper.records import ContenderRecord, encode_record
 from haservices.zookeeper.renewals import WriteCommitted
 from nameservice import (
     ConfigurationError,
@@ -96,14 +94,6 @@ __all__ = ["HEARTBEATS_PER_TIMEOUT", "HoldingCore"]
 HEARTBEATS_PER_TIMEOUT: Final = 10
 
 _ATTEMPT_COUNT_MAX: Final = 10
-
-
-class _Publishing(Enum):
-    """How the next confirm writes the leader's node."""
-
-    CREATE = "create"
-    SET = "set"
-    REPLACE = "replace"
 
 
 @attrs.define(eq=False)
@@ -156,17 +146,14 @@ class HoldingCore:
         self._session = session
         self._record = record
         self._node = node
-        self._leader = leader
-        self._component = component
+        self._publication = HoldingPublication(
+            session, leader=leader, component=component
+        )
         self._renewals = renewals
         self._confirm_timeout_ns = confirm_timeout_ns
         self._requests: dict[int, _Request] = {}
         self._question: _Question | None = None
-        self._publishing = _Publishing.CREATE
-        # What may have been published by a confirm that was not answered.
-        self._doubted: ContenderRecord | None = None
         self._is_over = False
-        self._is_confirmed = False
         self._is_leader_watched = False
         self._is_witnessed = True
         self._version = 0
@@ -236,7 +223,7 @@ class HoldingCore:
         if self._is_over:
             return
         self._version = version
-        if self._is_confirmed and not self._is_leader_watched:
+        if self._publication.is_confirmed and not self._is_leader_watched:
             self._is_leader_watched = True
             effects.append(WatchLeaderNode())
         if self._now_ns >= self._heartbeat_due_ns:
@@ -245,7 +232,7 @@ class HoldingCore:
                 self._ask(WriteNode(record=record, version=version), effects, record)
             else:
                 self._ask(SendSync(), effects)
-        elif self._doubted is not None:
+        elif self._publication.is_doubted:
             self._ask(ReadLeaderNode(), effects)
         elif self._requests:
             request = next(iter(self._requests.values()))
@@ -281,35 +268,13 @@ class HoldingCore:
 
     def _publish(self, asked: ConfirmAsked, effects: list[HoldingEffect]) -> None:
         record = msgspec.structs.replace(self._record, address=asked.address)
-        publication = encode_record(
-            LeaderRecord(
-                epoch=self._session.epoch,
-                confirm_count=asked.confirm_count,
-                leader_session_id=self._session.leader_session_id,
-                address=asked.address,
-            )
+        own = SetNode(
+            path=self._node, value=encode_record(record), version=self._version
         )
-        create: list[NodeOperation] = [
-            CreateNode(path=self._leader, value=publication, is_ephemeral=True),
-            # Counts the leaders, for the one that removes what another has left behind.
-            SetNode(path=self._component, value=b""),
-        ]
-        operations: list[NodeOperation] = [
-            SetNode(path=self._node, value=encode_record(record), version=self._version)
-        ]
-        match self._publishing:
-            case _Publishing.CREATE:
-                operations += create
-            case _Publishing.SET:
-                operations.append(SetNode(path=self._leader, value=publication))
-            case _Publishing.REPLACE:
-                operations += [DeleteNode(path=self._leader), *create]
-            case _:
-                assert_never(self._publishing)
         self._ask(
             Transact(
                 number=asked.number,
-                operations=tuple(operations),
+                operations=(own, *self._publication.operations(asked)),
                 is_publication=True,
             ),
             effects,
@@ -332,27 +297,18 @@ class HoldingCore:
                 self._commit(question, event.version, effects)
             case Transact(number=number, is_publication=is_publication):
                 if is_publication:
-                    self._confirmed()
+                    self._publication.confirmed()
+                    self._confirm_due_ns = None
                     self._commit(question, self._version + 1, effects)
                 del self._requests[number]
                 effects.append(AnswerRequest(number=number))
             case ReadLeaderNode():
-                doubted, self._doubted = self._doubted, None
-                if not event.is_ours:
-                    self._publishing = _Publishing.REPLACE
-                elif doubted is None:
-                    self._publishing = _Publishing.SET
-                else:
-                    self._record = doubted
-                    self._confirmed()
+                record = self._publication.seen(is_ours=event.is_ours)
+                if record is not None:
+                    self._record = record
+                    self._confirm_due_ns = None
             case _:
                 assert_never(question.effect)
-
-    def _confirmed(self) -> None:
-        """Heed that retrievers may see us."""
-        self._publishing = _Publishing.SET
-        self._is_confirmed = True
-        self._confirm_due_ns = None
 
     def _commit(
         self, question: _Question, version: int, effects: list[HoldingEffect]
@@ -377,7 +333,8 @@ class HoldingCore:
         )
         self._check_belief(effects)
         is_told = self._now_ns < self._belief_ends_ns
-        if is_told and not self._is_confirmed and self._confirm_due_ns is None:
+        is_confirmed = self._publication.is_confirmed
+        if is_told and not is_confirmed and self._confirm_due_ns is None:
             self._confirm_due_ns = self._now_ns + self._confirm_timeout_ns
 
     def _failed(self, error: Exception, effects: list[HoldingEffect]) -> None:
@@ -393,7 +350,7 @@ class HoldingCore:
                 self._transaction_failed(request, question.record, error, effects)
             case ReadLeaderNode():
                 if isinstance(error, NodeMissingError):  # or it is gone again
-                    self._doubted = None
+                    self._publication.unseen()
                 else:
                     effects.append(Stumble())
             case _:
@@ -421,8 +378,8 @@ class HoldingCore:
             self._fail(request, error, effects)  # it was not sent: nothing else is hurt
             return
         if not isinstance(error, TransactionFailedError):
-            if not self._is_confirmed:
-                self._doubted = record
+            if record is not None:
+                self._publication.doubt(record)
             self._fail(request, _in_doubt(error), effects)
             effects.append(Stumble())
             return
@@ -446,10 +403,8 @@ class HoldingCore:
             self._ask(ReadLeaderNode(), effects)
         elif not isinstance(error.error, NodeMissingError):
             self._fail(request, error.error, effects)
-        elif self._publishing is _Publishing.SET:
+        elif self._publication.missed():
             self._end(effects)  # somebody has ended what we had published
-        else:
-            self._publishing = _Publishing.CREATE
 
     def _fail(
         self, request: _Request, error: Exception, effects: list[HoldingEffect]
@@ -462,7 +417,7 @@ class HoldingCore:
     @property
     def _judged_ns(self) -> int | None:
         """Return when it is too late to confirm, unless that was done perhaps."""
-        return self._confirm_due_ns if self._doubted is None else None
+        return None if self._publication.is_doubted else self._confirm_due_ns
 
     def _pass_time(self, effects: list[HoldingEffect]) -> None:
         if self._wake_ns is not None and self._now_ns >= self._wake_ns:

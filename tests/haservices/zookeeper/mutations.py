@@ -58,7 +58,7 @@ CORE_MUTATIONS: Final = (
         name="leader-unwatched",
         rule="N6: who deletes what is published ends the leadership",
         module=_HOLDING,
-        before="if self._is_confirmed and not self._is_leader_watched:",
+        before="if self._publication.is_confirmed and not self._is_leader_watched:",
         after="if False:",
     ),
     Mutation(
