@@ -13,7 +13,7 @@ from haservices.client_services import ClientHAServices
 from haservices.embedded_hub import EmbeddedHub, EmbeddedLink
 from haservices.interface import Guarantee
 from leaderserver.client.client import LeaderClient
-from leaderserver.client.core.core import ClientConfig
+from leaderserver.client.core.config import ClientConfig
 from nameservice import LocalProtocolError, seconds_to_ns
 
 

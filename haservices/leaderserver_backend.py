@@ -10,7 +10,7 @@ from haservices.client_name import client_name
 from haservices.client_services import ClientHAServices
 from haservices.interface import Guarantee
 from leaderserver.client.client import LeaderClient
-from leaderserver.client.core.core import ClientConfig
+from leaderserver.client.core.config import ClientConfig
 from leaderserver.client.link import ClientKeys, SocketLink
 from nameservice import (
     AuthenticationError,

@@ -23,7 +23,8 @@ import zmq
 
 from benchmarks.peers._names import COMPONENT, say
 from leaderserver import codec
-from leaderserver.client.core.core import ClientConfig, ClientCore
+from leaderserver.client.core.config import ClientConfig
+from leaderserver.client.core.core import ClientCore
 from leaderserver.client.core.events import (
     AnnounceSession,
     BroadcastsReached,

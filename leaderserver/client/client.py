@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from election.holder import DeliverGrant, DeliverRevoke, HolderCore
-    from leaderserver.client.core.core import ClientConfig
+    from leaderserver.client.core.config import ClientConfig
     from leaderserver.messages import (
         ReplyBody,
         RequestBody,

@@ -14,7 +14,7 @@ from haservices import HAConfig, open_ha_services
 from haservices.client_services import ClientHAServices
 from leaderserver import LeaderServer, ServerConfig, codec
 from leaderserver.client.client import LeaderClient
-from leaderserver.client.core.core import ClientConfig
+from leaderserver.client.core.config import ClientConfig
 from leaderserver.client.link import SocketLink
 from leaderserver.messages import (
     ContendersRequest,

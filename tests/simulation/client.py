@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, final
 
 from election.holder import DeliverGrant, DeliverRevoke
 from leaderserver import codec
-from leaderserver.client.core.core import ClientConfig, ClientCore
+from leaderserver.client.core.config import ClientConfig
+from leaderserver.client.core.core import ClientCore
 from leaderserver.client.core.events import (
     AnnounceSession,
     CallAsked,

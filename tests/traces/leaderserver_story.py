@@ -41,7 +41,8 @@ from election.config import ElectionConfig
 from election.epochs import IncarnationEpochs
 from election.events import RevokeRequested
 from election.holder import DeliverGrant, DeliverRevoke
-from leaderserver.client.core.core import ClientConfig, ClientCore
+from leaderserver.client.core.config import ClientConfig
+from leaderserver.client.core.core import ClientCore
 from leaderserver.client.core.events import (
     ClientEffect,
     ClientEvent,

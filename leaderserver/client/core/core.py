@@ -41,12 +41,10 @@ request of the application, and one when `next_deadline_ns` is reached.
 
 from __future__ import annotations
 
-import hashlib
-from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, assert_never, final
+from typing import TYPE_CHECKING, assert_never, final
 
-from attrs import Factory, define, field, frozen, validators
+from attrs import field, frozen
 
 from election.holder import Ended, RevokeDelivered
 from leaderserver.client.core.contact import ServerContact
@@ -74,10 +72,10 @@ from leaderserver.client.core.events import (
     TimeWentBy,
 )
 from leaderserver.client.core.exchanges import Purpose
-from leaderserver.client.core.failures import (
-    error_of_refusal,
-)
-from leaderserver.client.core.outbox import RETRY_DIVISOR, ClientOutbox
+from leaderserver.client.core.failures import error_of_refusal
+from leaderserver.client.core.greeting import Greeting
+from leaderserver.client.core.heartbeats import Heartbeats
+from leaderserver.client.core.outbox import ClientOutbox
 from leaderserver.client.core.requests import ClientRequests
 from leaderserver.client.core.server_watch import ServerWatch
 from leaderserver.client.core.subscriptions import ClientSubscriptions
@@ -86,7 +84,6 @@ from leaderserver.messages import (
     CloseSessionRequest,
     Granted,
     HeartbeatRequest,
-    Hello,
     Hindered,
     Published,
     RefusedHello,
@@ -110,37 +107,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from election.holder import HolderCore
+    from leaderserver.client.core.config import ClientConfig
     from leaderserver.messages import ToClient
 
 
-__all__ = ["ClientConfig", "ClientCore"]
-
-_NONCE_SIZE_BYTES: Final = 16
+__all__ = ["ClientCore"]
 
 
 @frozen(kw_only=True)
-class ClientConfig:
-    """
-    How a client lives with its server.
-
-    Attributes:
-        target: The server's URL, for errors.
-        client: Who we are, for operators; at most 255 characters.
-        session_timeout_ns: Asked for; the server may agree on another.
-        lease_ns: Asked for likewise; at most half the session timeout.
-        clears_on_suspended: Whether contenders are told of a suspension.
-        seed: Random, 32 bytes: what nonces are derived from.
-    """
-
-    target: str
-    client: str
-    session_timeout_ns: int = field(validator=validators.ge(1))
-    lease_ns: int = field(validator=validators.ge(1))
-    clears_on_suspended: bool
-    seed: bytes = field(repr=False, validator=validators.min_len(16))
-
-
-@define(kw_only=True)
 class _ClientSession:
     """
     The session as the client knows it.
@@ -150,24 +124,12 @@ class _ClientSession:
         session_id: What names us to operators.
         incarnation: Of the server that opened it.
         number_first: Our first number in this session, less one.
-        sent: (number, when) of the opening, as 0, and of the heartbeats of the last
-            session timeout.
-        acknowledged: The newest heartbeat that was answered.
     """
 
     secret: bytes = field(repr=False)
     session_id: str
     incarnation: int
     number_first: int
-    sent: deque[tuple[int, int]] = Factory(deque)
-    acknowledged: int = 0
-
-    def sent_ns(self, number: int) -> int | None:
-        """Return when heartbeat *number* was sent, if that is known."""
-        for known, sent_ns in reversed(self.sent):
-            if known == number:
-                return sent_ns
-        return None
 
 
 @final
@@ -191,11 +153,8 @@ class ClientCore:
         )
         self._subscriptions = ClientSubscriptions(self._outbox)
         self._number = 0
-        self._nonce_count = 0
-        self._nonce = b""
-        self._hello_ns: int | None = None
-        self._hello_due_ns = now_ns
-        self._hello_retry_ns = 0
+        self._greeting = Greeting(config, self._outbox)
+        self._heartbeats = Heartbeats(self._outbox, self._contenders)
         self._is_link_open = False
         self._session: _ClientSession | None = None
         self._contact = ServerContact(
@@ -207,17 +166,13 @@ class ClientCore:
             self._contenders,
             self._subscriptions,
             self._contact,
-            on_snapshot=self._settle,
+            on_snapshot=self._heartbeats.settle,
         )
         self._watch = ServerWatch()
-        self._heartbeat_due_ns = now_ns
-        self._settling_until_ns = now_ns
-        self._settling_interval_ns = 0
         self._is_closing = False
         # A step moves the deadline, and nothing else does; it is asked for twice.
         self._is_deadline_known = False
         self._deadline_ns: int | None = None
-        self._renew_nonce()
 
     # -- queries -------------------------------------------------------------------
 
@@ -229,13 +184,7 @@ class ClientCore:
     @property
     def heartbeat_interval_ns(self) -> int:
         """Return how often heartbeats are sent now."""
-        if len(self._contenders):
-            return self._outbox.lease_ns // RETRY_DIVISOR
-        interval_ns = self._outbox.session_timeout_ns // 3
-        is_new = self._session is not None and not self._session.acknowledged
-        if is_new or self._outbox.now_ns < self._settling_until_ns:
-            return min(self._settling_interval_ns, interval_ns)
-        return interval_ns
+        return self._heartbeats.interval_ns
 
     def holder(self, contender_id: str) -> HolderCore:
         """Return what a contender believes; it must be there."""
@@ -254,9 +203,8 @@ class ClientCore:
         can_send = self._session is not None and self._is_link_open
         moments = [self._outbox.exchanges.earliest_ns(can_send=can_send)]
         if not self._is_closing:
-            moments.append(
-                self._hello_due_ns if self._session is None else self._heartbeat_due_ns
-            )
+            asks = self._greeting if self._session is None else self._heartbeats
+            moments.append(asks.due_ns)
             moments.append(self._contact.deadline_ns())
         return earliest(moments)
 
@@ -276,9 +224,7 @@ class ClientCore:
             case LinkClosed():
                 self._link_closed()
             case BroadcastsReached():
-                if now_ns >= self._settling_until_ns:
-                    self._settle()
-                self._heartbeat_due_ns = now_ns
+                self._heartbeats.broadcasts_reached()
             case MessageReceived(message=message):
                 self._take(message)
             case SendFailed(number=number, error=error):
@@ -327,31 +273,16 @@ class ClientCore:
         """Return whether the server was heard from lately."""
         return self._contact.is_connected
 
-    def _renew_nonce(self) -> None:
-        """Begin another greeting: the server opens one session for each nonce."""
-        self._nonce_count += 1
-        digest = hashlib.blake2b(
-            self._nonce_count.to_bytes(8, "big"),
-            key=self._config.seed,
-            digest_size=_NONCE_SIZE_BYTES,
-        )
-        self._nonce = digest.digest()
-        self._hello_ns = None
-        self._hello_due_ns = self._outbox.now_ns
-        self._hello_retry_ns = self._outbox.lease_ns
-
     def _link_opened(self) -> None:
         self._is_link_open = True
-        self._hello_due_ns = self._outbox.now_ns
-        self._hello_retry_ns = self._outbox.lease_ns
-        self._heartbeat_due_ns = self._outbox.now_ns
+        self._greeting.hurry()
+        self._heartbeats.hurry()
         self._outbox.exchanges.hurry(now_ns=self._outbox.now_ns)
 
     def _link_closed(self) -> None:
         self._is_link_open = False
         if self._session is None:
-            # The server knows a nonce by the connection that it came over.
-            self._renew_nonce()
+            self._greeting.begin()
         self._contact.suspend()
 
     def _take(self, message: ToClient) -> None:
@@ -405,12 +336,8 @@ class ClientCore:
             self._subscriptions.report(error)
 
     def _take_welcome(self, welcome: Welcome) -> None:
-        if (
-            self._session is not None
-            or welcome.nonce != self._nonce
-            or self._hello_ns is None
-            or self._is_closing
-        ):
+        asked_ns = self._greeting.sent_ns(welcome.nonce)
+        if self._session is not None or asked_ns is None or self._is_closing:
             return
         outbox = self._outbox
         outbox.session_timeout_ns = welcome.session_timeout_ns
@@ -422,7 +349,6 @@ class ClientCore:
             incarnation=welcome.incarnation,
             number_first=self._number,
         )
-        self._session.sent.append((0, self._hello_ns))
         outbox.emit(AnnounceSession(welcome=welcome))
         self._report_several(
             self._watch.session_begins(
@@ -431,20 +357,16 @@ class ClientCore:
                 silence_ns=outbox.now_ns - self._contact.last_ns,
             )
         )
-        self._heartbeat_due_ns = outbox.now_ns
-        # The first heartbeat may be lost: until one is answered, more follow soon.
-        self._settling_interval_ns = outbox.lease_ns // RETRY_DIVISOR
+        self._heartbeats.session_begins(asked_ns)
         self._contenders.session_begins()
         self._subscriptions.session_begins()
         outbox.exchanges.hurry(now_ns=outbox.now_ns)
-        self._contact.answered(self._hello_ns)
+        self._contact.answered(asked_ns)
 
     def _take_refusal(self, refused: RefusedHello) -> None:
-        if self._session is None and refused.nonce in (self._nonce, b""):
+        if self._session is None and self._greeting.refused(refused.nonce):
             error = error_of_refusal(refused, self._config.target)
             self._outbox.emit(FailOpening(error=error))
-            self._renew_nonce()
-            self._hello_due_ns += self._outbox.session_timeout_ns // 3
 
     def _session_over(self, session: _ClientSession, incarnation: int) -> None:
         """Begin anew; *incarnation* tells if the session was judged, or forgotten."""
@@ -457,7 +379,7 @@ class ClientCore:
             self._contact.suspend()
         self._contenders.session_over(was_ended=was_ended)
         self._requests.session_over()
-        self._renew_nonce()
+        self._greeting.begin()
 
     def _close(self, event: CloseAsked) -> None:
         self._is_closing = True
@@ -480,50 +402,19 @@ class ClientCore:
         if not len(self._contenders):
             # Heartbeats come more often from now on.
             self._contact.contending_begins()
-            self._heartbeat_due_ns = self._outbox.now_ns
-            greet_ns = self._outbox.now_ns + self._outbox.lease_ns // RETRY_DIVISOR
-            self._hello_due_ns = min(self._hello_due_ns, greet_ns)
+            self._heartbeats.hurry()
+            self._greeting.contending_begins()
         self._contenders.add(event)
 
-    def _settle(self) -> None:
-        """
-        Send heartbeats more often for a moment: who leads was just told.
-
-        A subscription takes its time to reach the server's broadcast socket, and what
-        is published meanwhile is not heard; the answers to these heartbeats tell.
-        What was published before the answer to the subscription is in that answer.
-        Each comes after twice the time of the one before.  What was missed is noticed
-        after twice the time that the subscription took, and thousands of clients that
-        come back at once leave the server time to answer.
-        """
-        interval_ns = self._outbox.lease_ns // RETRY_DIVISOR
-        self._settling_interval_ns = interval_ns
-        self._settling_until_ns = self._outbox.now_ns + 2 * self._outbox.lease_ns
-        self._heartbeat_due_ns = min(
-            self._heartbeat_due_ns, self._outbox.now_ns + interval_ns
-        )
-
     def _send_heartbeat(self, session: _ClientSession) -> None:
-        now_ns = self._outbox.now_ns
-        number = self._send(
-            session, HeartbeatRequest(acknowledged=session.acknowledged)
-        )
-        oldest_ns = now_ns - self._outbox.session_timeout_ns
-        while session.sent and session.sent[0][1] < oldest_ns:
-            session.sent.popleft()
-        session.sent.append((number, now_ns))
-        self._heartbeat_due_ns = now_ns + self.heartbeat_interval_ns
-        self._settling_interval_ns *= 2
+        body = HeartbeatRequest(acknowledged=self._heartbeats.acknowledged)
+        self._heartbeats.sent(self._send(session, body))
 
     def _take_acknowledgement(self, number: int, body: AcknowledgedHeartbeat) -> None:
-        session = self._session
-        sent_ns = None if session is None else session.sent_ns(number)
-        if session is None or sent_ns is None:
+        sent_ns = self._heartbeats.sent_ns(number)
+        if self._session is None or sent_ns is None:
             return
-        is_first = not session.acknowledged
-        session.acknowledged = max(session.acknowledged, number)
-        if is_first and not len(self._contenders):
-            self._heartbeat_due_ns = self._outbox.now_ns + self.heartbeat_interval_ns
+        self._heartbeats.answered(number)
         self._contact.answered(sent_ns)
         for record in body.affirmations:
             self._contenders.affirm(record, number=number, sent_ns=sent_ns)
@@ -536,10 +427,9 @@ class ClientCore:
         self._subscriptions.take_revisions(body.revisions)
 
     def _take_grant(self, granted: Granted) -> None:
-        session = self._session
-        if session is None or session.session_id != granted.session_id:
+        if self.session_id != granted.session_id:
             return
-        sent_ns = session.sent_ns(granted.heartbeat_number)
+        sent_ns = self._heartbeats.sent_ns(granted.heartbeat_number)
         if sent_ns is not None:
             self._contenders.affirm(
                 granted.affirmation, number=granted.heartbeat_number, sent_ns=sent_ns
@@ -551,33 +441,14 @@ class ClientCore:
         now_ns = self._outbox.now_ns
         self._requests.give_up_overdue()
         if self._session is None:
-            if not self._is_closing and now_ns >= self._hello_due_ns:
-                self._send_hello()
+            if not self._is_closing and now_ns >= self._greeting.due_ns:
+                self._greeting.send(is_contending=len(self._contenders) > 0)
             return
-        if not self._is_closing and now_ns >= self._heartbeat_due_ns:
+        if not self._is_closing and now_ns >= self._heartbeats.due_ns:
             # Before what else is due: a contender that registers has been heard from.
             self._send_heartbeat(self._session)
         if self._is_link_open:
             self._requests.send_due(partial(self._send, self._session))
-
-    def _send_hello(self) -> None:
-        now_ns = self._outbox.now_ns
-        if self._hello_ns is None:
-            self._hello_ns = now_ns
-        config = self._config
-        hello = Hello(
-            nonce=self._nonce,
-            session_timeout_ns=config.session_timeout_ns,
-            lease_ns=config.lease_ns,
-            client=config.client,
-        )
-        self._outbox.emit(SendMessage(message=hello))
-        if len(self._contenders):
-            self._hello_due_ns = now_ns + self._outbox.lease_ns // RETRY_DIVISOR
-        else:
-            # What claims nothing can wait: thousands may greet a server at once.
-            self._hello_due_ns = now_ns + self._hello_retry_ns
-            self._hello_retry_ns = 2 * self._outbox.lease_ns
 
     def _send(self, session: _ClientSession, body: RequestBody) -> int:
         self._number += 1

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from leaderserver.client.client import LeaderClient
-from leaderserver.client.core.core import ClientConfig
+from leaderserver.client.core.config import ClientConfig
 from leaderserver.messages import Hello, Welcome
 from nameservice import ManualClock
 from nameservice.clock import NS_PER_MS, NS_PER_SECOND

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from leaderserver import LeaderServer, ServerConfig, codec
 from leaderserver.client.client import LeaderClient
-from leaderserver.client.core.core import ClientConfig
+from leaderserver.client.core.config import ClientConfig
 from leaderserver.client.link import ClientKeys, SocketLink
 from leaderserver.messages import Hello, StatusReply, StatusRequest, Welcome
 from nameservice import (
