@@ -85,7 +85,7 @@ class _ClientStoreFeed:
         self._refresh_seconds = refresh_seconds
         self._incarnation = 0
         self._revision: int | None = None
-        self._watcher_id = client.add_store_watcher(component_id, changed)
+        self._watcher_id = client.store_watchers.add(component_id, changed)
 
     @property
     def refresh_seconds(self) -> float:
@@ -108,7 +108,7 @@ class _ClientStoreFeed:
 
     def close(self) -> None:
         """Tell of nothing more."""
-        if self._client.remove_store_watcher(self._watcher_id):
+        if self._client.store_watchers.remove(self._watcher_id):
             with contextlib.suppress(NameServiceError):  # it ends with the session
                 self._client.call(
                     UnwatchStoreRequest(component_id=self._component_id),
@@ -116,4 +116,4 @@ class _ClientStoreFeed:
                 )
             # It may have reached the server after the question of one that has begun to
             # watch meanwhile, who asks again.
-            self._client.wake_store_watchers(self._component_id)
+            self._client.store_watchers.wake(self._component_id)

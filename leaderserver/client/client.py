@@ -13,10 +13,12 @@ import contextlib
 import itertools
 import threading
 import uuid
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never, final
+from typing import TYPE_CHECKING, Final, Protocol, assert_never, final
 
+from leaderserver.client.audience import ClientAudience
+from leaderserver.client.calls import PendingCalls
 from leaderserver.client.core.core import ClientCore
 from leaderserver.client.core.events import (
     AnnounceSession,
@@ -47,6 +49,7 @@ from leaderserver.client.core.events import (
     SendMessage,
     TimeWentBy,
 )
+from leaderserver.client.store_watchers import StoreWatchers
 from leaderserver.messages import Request
 from nameservice import (
     ForkGuard,
@@ -61,10 +64,11 @@ from zmqtransport.log_budget import LogBudget
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from uuid import UUID
 
     from election.holder import DeliverGrant, DeliverRevoke, HolderCore
+    from leaderserver.client.calls import CallReply
     from leaderserver.client.core.config import ClientConfig
     from leaderserver.messages import (
         ReplyBody,
@@ -84,8 +88,6 @@ _GRACE_SECONDS: Final = 5.0
 _CLOSE_SECONDS_MAX: Final = 1.0
 # A client that is late by more than this many heartbeats has stalled.
 _STALL_HEARTBEAT_COUNT: Final = 2
-
-_Reply: TypeAlias = "ReplyBody | None"
 
 
 class ClientLink(Protocol):
@@ -136,6 +138,7 @@ class LeaderClient:
     Attributes:
         is_publisher_reached: Whether broadcasts can arrive, as far as the link knows;
             without them changes are asked for with each heartbeat.
+        store_watchers: Who is told that a leader store may have changed.
     """
 
     def __init__(
@@ -154,30 +157,17 @@ class LeaderClient:
         self._fork_guard = ForkGuard()
         self._log = get_logger(component="leaderserver-client", target=config.target)
         self._lock = threading.Lock()
-        self._ids = itertools.count(1)
-        self._calls: dict[int, Future[_Reply]] = {}
-        self._contenders: dict[
-            str,
-            tuple[
-                Callable[[DeliverGrant | DeliverRevoke], None],
-                Callable[[Exception], None],
-            ],
-        ] = {}
-        self._retrievers: dict[
-            int,
-            tuple[Callable[[RetrieverEvent], None], Callable[[Exception], None]],
-        ] = {}
-        self._store_watchers: dict[int, tuple[str, Callable[[], None]]] = {}
+        self._retriever_ids = itertools.count(1)
+        self._calls = PendingCalls()
+        self._audience = ClientAudience()
         self._opened: Future[Welcome] = Future()
         self._last_problem: NameServiceError | None = None
-        # Since when messages could flow last: whether we were refused, and who knows.
-        self._is_refused = False
-        self._told_of_refusal: set[str | int] = set()
+        self._is_refused = False  # since messages could flow last
         self._is_leaving = False
         self._is_closed = False
-        self._is_stopped = False
         self._budget = LogBudget()
         self.is_publisher_reached = True
+        self.store_watchers = StoreWatchers(self._fork_guard)
         self._link = link_factory(self)
 
     # -- for the application, on any thread ------------------------------------------
@@ -232,7 +222,7 @@ class LeaderClient:
         """
         self._fork_guard.check()
         contender_id = uuid.uuid4().hex
-        self._contenders[contender_id] = (deliver, fail)
+        self._audience.add_contender(contender_id, deliver=deliver, fail=fail)
         added = ContenderAdded(
             contender_id=contender_id,
             component_id=component_id,
@@ -250,7 +240,7 @@ class LeaderClient:
         """Withdraw a contender; wait until the server knows, within bounds."""
         if self._fork_guard.is_inherited:
             return
-        self._contenders.pop(contender_id, None)
+        self._audience.remove_contender(contender_id)
         timeout_seconds = self._timeout_seconds
         if self._is_leaving:
             # The entry ends with the session, which is about to end: whether or not
@@ -290,8 +280,8 @@ class LeaderClient:
     ) -> int:
         """Enter a retriever; return its id."""
         self._fork_guard.check()
-        retriever_id = next(self._ids)
-        self._retrievers[retriever_id] = (deliver, fail)
+        retriever_id = next(self._retriever_ids)
+        self._audience.add_retriever(retriever_id, deliver=deliver, fail=fail)
         self._post(RetrieverAdded(retriever_id=retriever_id, component_id=component_id))
         return retriever_id
 
@@ -299,31 +289,8 @@ class LeaderClient:
         """Take a retriever out; does not wait."""
         if self._fork_guard.is_inherited:
             return
-        self._retrievers.pop(retriever_id, None)
+        self._audience.remove_retriever(retriever_id)
         self._post(RetrieverRemoved(retriever_id=retriever_id))
-
-    def add_store_watcher(self, component_id: str, changed: Callable[[], None]) -> int:
-        """Call *changed*, on any thread, when that store may have changed."""
-        self._fork_guard.check()
-        watcher_id = next(self._ids)
-        with self._lock:
-            self._store_watchers[watcher_id] = (component_id, changed)
-        return watcher_id
-
-    def remove_store_watcher(self, watcher_id: int) -> bool:
-        """Call it no more; return whether no other watches the same store."""
-        with self._lock:
-            removed = self._store_watchers.pop(watcher_id, None)
-            left = {component_id for component_id, _ in self._store_watchers.values()}
-        return removed is not None and removed[0] not in left
-
-    def wake_store_watchers(self, component_id: str | None) -> None:
-        """Have those who watch a store, or any if that is None, ask what changed."""
-        with self._lock:
-            watchers = tuple(self._store_watchers.values())
-        for watched_id, changed in watchers:
-            if component_id in (None, watched_id):
-                changed()
 
     def call(self, body: RequestBody, *, is_repeatable: bool) -> ReplyBody:
         """
@@ -367,24 +334,19 @@ class LeaderClient:
             )
         finally:
             self._link.stop()
-            self._drop_calls()
+            stopped = UnreachableError(self._config.target, 0.0, "closed")
+            self._calls.stop(stopped)
 
     def _ask(
         self,
         event_of: Callable[[int, int], ClientEvent],
         *,
         timeout_seconds: float | None = None,
-    ) -> _Reply:
+    ) -> CallReply:
         """Post an event that completes a call, and wait for that."""
         if timeout_seconds is None:
             timeout_seconds = self._timeout_seconds
-        call_id = next(self._ids)
-        future: Future[_Reply] = Future()
-        with self._lock:
-            if self._is_stopped:
-                message = "these services are closed: open new ones"
-                raise LocalProtocolError(message)
-            self._calls[call_id] = future
+        call_id, future = self._calls.begin()
         deadline_ns = self._clock.now_ns() + seconds_to_ns(timeout_seconds)
         self._post(event_of(call_id, deadline_ns))
         try:
@@ -394,15 +356,7 @@ class LeaderClient:
                 self._config.target, timeout_seconds, "the client's own thread is stuck"
             ) from None
         finally:
-            self._calls.pop(call_id, None)
-
-    def _drop_calls(self) -> None:
-        """Answer those who still wait when the link is gone, and none after that."""
-        with self._lock:
-            self._is_stopped = True
-            left = tuple(self._calls.values())
-        for future in left:
-            _settle(future, error=UnreachableError(self._config.target, 0.0, "closed"))
+            self._calls.end(call_id)
 
     def _post(self, event: ClientEvent) -> None:
         self._link.post(lambda: self._step(event))
@@ -420,9 +374,9 @@ class LeaderClient:
     def opened(self) -> None:
         """Record that messages can flow."""
         self._is_refused = False
-        self._told_of_refusal.clear()
+        self._audience.admitted()
         self._step(LinkOpened())
-        self.wake_store_watchers(None)  # a notice may have gone with the connection
+        self.store_watchers.wake(None)  # a notice may have gone with the connection
 
     def broadcasts_reached(self) -> None:
         """Record that broadcasts are heard from now on."""
@@ -438,17 +392,10 @@ class LeaderClient:
 
     def refused(self, error: NameServiceError) -> None:
         """Record that the server did not admit us; each hears why, once."""
-        contenders, retrievers = self._contenders.copy(), self._retrievers.copy()
-        askers = (*contenders.items(), *retrievers.items())
-        untold = [
-            fail
-            for asker_id, (_, fail) in askers
-            if asker_id not in self._told_of_refusal
-        ]
+        untold = self._audience.untold_of_refusal()
         if self._is_refused and not untold:
             return
         self._is_refused = True
-        self._told_of_refusal = contenders.keys() | retrievers.keys()
         self._fail_opening(error, untold)
 
     def noticed(self, problem: NameServiceError) -> None:
@@ -489,35 +436,24 @@ class LeaderClient:
                 self._link.connect_publisher(welcome)
                 if not self._opened.done():
                     self._opened.set_result(welcome)
-                self.wake_store_watchers(None)  # the server knows of none of them
+                self.store_watchers.wake(None)  # the server knows of none of them
             case DeliverStoreChange(component_id=component_id):
-                self.wake_store_watchers(component_id)
+                self.store_watchers.wake(component_id)
             case FailOpening(error=error):
-                self._fail_opening(error, self._failing())
+                self._fail_opening(error, self._audience.all_failing())
             case JoinTopic(component_id=component_id):
                 self._link.join_topic(component_id)
             case LeaveTopic(component_id=component_id):
                 self._link.leave_topic(component_id)
-            case DeliverToContender(contender_id=contender_id, effect=delivered):
-                contender = self._contenders.get(contender_id)
-                if contender is not None:
-                    contender[0](delivered)
-            case ReportToContender(contender_id=contender_id, error=error):
-                contender = self._contenders.get(contender_id)
-                if contender is not None:
-                    contender[1](error)
-            case DeliverToRetriever(retriever_id=retriever_id, event=event):
-                retriever = self._retrievers.get(retriever_id)
-                if retriever is not None:
-                    retriever[0](event)
-            case ReportToRetriever(retriever_id=retriever_id, error=error):
-                retriever = self._retrievers.get(retriever_id)
-                if retriever is not None:
-                    retriever[1](error)
+            case (
+                DeliverToContender()
+                | ReportToContender()
+                | DeliverToRetriever()
+                | ReportToRetriever()
+            ):
+                self._audience.tell(effect)
             case CompleteCall(call_id=call_id, reply=reply, error=error):
-                future = self._calls.get(call_id)
-                if future is not None:
-                    _settle(future, reply=reply, error=error)
+                self._calls.complete(call_id, reply=reply, error=error)
             case _:
                 assert_never(effect)
 
@@ -532,12 +468,7 @@ class LeaderClient:
                 failed = SendFailed(number=message.number, error=error)
                 self._link.post(lambda: self._step(failed))
             else:
-                self._fail_opening(error, self._failing())
-
-    def _failing(self) -> Sequence[Callable[[Exception], None]]:
-        """Return how all contenders and retrievers hear of what went wrong."""
-        askers = (*self._contenders.values(), *self._retrievers.values())
-        return [fail for _, fail in askers]
+                self._fail_opening(error, self._audience.all_failing())
 
     def _fail_opening(
         self, error: NameServiceError, told: Iterable[Callable[[Exception], None]]
@@ -549,19 +480,3 @@ class LeaderClient:
         # The server admitted us once and does so no more: everybody must hear why.
         for fail in told:
             fail(error)
-
-
-def _settle(
-    future: Future[_Reply],
-    *,
-    reply: _Reply = None,
-    error: NameServiceError | None = None,
-) -> None:
-    """Complete *future* unless somebody has done so already."""
-    try:
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(reply)
-    except InvalidStateError:
-        return

@@ -6,8 +6,9 @@ import pytest
 
 from haservices.client_store_feeds import ClientStoreFeeds
 from haservices.open_services import OpenServices
+from leaderserver.client.store_watchers import StoreWatchers
 from leaderserver.messages import DoneReply, StoreRevisionReply, WatchStoreRequest
-from nameservice import UnreachableError
+from nameservice import ForkGuard, UnreachableError
 
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Client:
     A client whose server tells of the next change of the one store, or does not.
 
     Attributes:
+        store_watchers: Who is told.
         is_armed: Whether it does.
         before_unwatch: What happens before the server hears that nobody watches.
         problem: What comes of that instead of an answer, or None.
@@ -35,25 +37,7 @@ class Client:
         self.is_armed = False
         self.before_unwatch: Callable[[], None] = lambda: None
         self.problem: UnreachableError | None = None
-        self._watchers: dict[int, Callable[[], None]] = {}
-
-    def add_store_watcher(self, component_id: str, changed: Callable[[], None]) -> int:
-        """Call *changed* when the store may have changed."""
-        assert component_id == JOB
-        watcher_id = len(self._watchers) + 1
-        self._watchers[watcher_id] = changed
-        return watcher_id
-
-    def remove_store_watcher(self, watcher_id: int) -> bool:
-        """Call it no more; return whether it was the last."""
-        del self._watchers[watcher_id]
-        return not self._watchers
-
-    def wake_store_watchers(self, component_id: str) -> None:
-        """Tell all that it may have changed."""
-        assert component_id == JOB
-        for changed in self._watchers.values():
-            changed()
+        self.store_watchers = StoreWatchers(ForkGuard())
 
     def call(self, body: RequestBody, *, is_repeatable: bool) -> ReplyBody:
         """Ask the server."""
