@@ -11,11 +11,10 @@ import uuid
 
 from benchmarks._harness import Figure, figure, report, rounds, sized, timed_ns
 from leaderserver.codec import decode_to_client, decode_to_server, encode
+from leaderserver.message_parts import AffirmationRecord, PublicationRecord
 from leaderserver.messages import (
     AcknowledgedHeartbeat,
-    AffirmationRecord,
     HeartbeatRequest,
-    PublicationRecord,
     Published,
     Reply,
     Request,

@@ -22,19 +22,12 @@ from haservices.interface import (
 )
 from haservices.open_services import OpenServices
 from leaderserver.codec import publication_from_record
-from leaderserver.messages import (
-    CleanupRequest,
-    CommitRequest,
+from leaderserver.operator_messages import (
     ComponentsReply,
     ContendersReply,
     ContendersRequest,
-    DeleteRecord,
     ExpireRequest,
-    GetRequest,
     LeadersRequest,
-    ListRequest,
-    PathsReply,
-    PutRecord,
     RevokedReply,
     RevokeRequest,
     SessionsReply,
@@ -43,6 +36,15 @@ from leaderserver.messages import (
     StatusRequest,
     TransferredReply,
     TransferRequest,
+)
+from leaderserver.store_messages import (
+    CleanupRequest,
+    CommitRequest,
+    DeleteRecord,
+    GetRequest,
+    ListRequest,
+    PathsReply,
+    PutRecord,
     ValueReply,
 )
 from nameservice import (

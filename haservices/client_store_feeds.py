@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, final
 
-from leaderserver.messages import (
+from leaderserver.store_messages import (
     StoreRevisionReply,
     UnwatchStoreRequest,
     WatchStoreRequest,

@@ -8,17 +8,8 @@ from typing import Final, TypeAlias
 import msgspec
 from attrs import field, frozen
 
-from leaderserver.messages import (
-    Hello,
-    Nonce,
-    Number,
-    PublicationRecord,
-    Request,
-    RequestBody,
-    Secret,
-    ToClient,
-    ToServer,
-)
+from leaderserver.message_parts import Nonce, Number, PublicationRecord, Secret
+from leaderserver.messages import Hello, Request, RequestBody, ToClient, ToServer
 from nameservice import LocalProtocolError, RemoteProtocolError
 from retrieval import LeaderInformation, Publication
 

@@ -2,9 +2,9 @@
 What every field of a public call may hold; pure.
 
 This is the one place that knows.  Every public call on every backend passes what it is
-given through here before anything is sent, and the wire format (leaderserver/messages)
-takes its own limits from the constants below.  So what is admitted here, every codec
-encodes, and what is not is refused before anything is sent.
+given through here before anything is sent, and the wire format
+(leaderserver/message_parts) takes its own limits from the constants below.  So what is
+admitted here, every codec encodes, and what is not is refused before anything is sent.
 
 Each function returns its argument as the exact builtin type.  Subclasses
 (``numpy.str_``, an enumeration of strings, ``numpy.bytes_``, ``IntEnum``) are harmless

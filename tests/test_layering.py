@@ -97,7 +97,10 @@ ROOM_MAY_IMPORT: dict[str, dict[str, frozenset[str]]] = {
 SHARED_ABOVE_ROOMS = frozenset(
     {
         "leaderserver/codec.py",
+        "leaderserver/message_parts.py",
         "leaderserver/messages.py",
+        "leaderserver/operator_messages.py",
+        "leaderserver/store_messages.py",
         "queryablestate/errors.py",
         "queryablestate/hedging.py",
         "queryablestate/shares.py",
@@ -190,7 +193,10 @@ PURE_ROOM_FILES = frozenset(
         "haservices/zookeeper/renewals.py",
         "haservices/zookeeper/retrieval_core.py",
         "haservices/zookeeper/store_core.py",
+        "leaderserver/message_parts.py",
+        "leaderserver/operator_messages.py",
         "leaderserver/server/config.py",
+        "leaderserver/store_messages.py",
         "queryablestate/client/coalescing.py",
         "queryablestate/client/core.py",
         "queryablestate/client/direct.py",

@@ -27,9 +27,9 @@ from election.effects import (
 )
 from election.events import ElectionEvent, RevokeRequested
 from leaderserver.codec import publication_to_record
+from leaderserver.message_parts import AffirmationRecord
 from leaderserver.messages import (
     AcknowledgedHeartbeat,
-    AffirmationRecord,
     DoneReply,
     Failure,
     Granted,

@@ -40,13 +40,8 @@ import zmq
 
 from election.events import LimitsChanged
 from leaderserver import codec
-from leaderserver.messages import (
-    Failure,
-    Hello,
-    RefusedHello,
-    Reply,
-    StatusReply,
-)
+from leaderserver.messages import Failure, Hello, RefusedHello, Reply
+from leaderserver.operator_messages import StatusReply
 from leaderserver.server.config import ServerConfig
 from leaderserver.server.core.inflow import Inflow
 from leaderserver.server.core.topics import TopicTable

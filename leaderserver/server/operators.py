@@ -11,11 +11,9 @@ from election.events import (
     TimePassed,
     TransferRequested,
 )
-from leaderserver.messages import (
-    DoneReply,
-    Failure,
+from leaderserver.messages import DoneReply, Failure, ReplyBody
+from leaderserver.operator_messages import (
     LeadersRequest,
-    ReplyBody,
     RevokedReply,
     SessionsRequest,
     StatusReply,

@@ -12,19 +12,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, final
 
 from leaderserver import codec
-from leaderserver.messages import (
+from leaderserver.messages import FailedReply, Failure, Reply, UncertainReply
+from leaderserver.operator_messages import (
     ComponentsReply,
     ContendersReply,
-    FailedReply,
-    Failure,
-    PathsReply,
-    Reply,
     SessionsReply,
     StatusReply,
-    UncertainReply,
-    ValueReply,
 )
 from leaderserver.server.core.reply_queues import ReplyQueues
+from leaderserver.store_messages import PathsReply, ValueReply
 from nameservice import NS_PER_SECOND, LocalProtocolError, get_logger
 from zmqtransport import SendOutcome, framing, send_now, tcp_progress
 

@@ -18,36 +18,32 @@ from election.events import (
     TimePassed,
 )
 from leaderserver.codec import publication_to_record
+from leaderserver.message_parts import AffirmationRecord
 from leaderserver.messages import (
-    AffirmationRecord,
     BatchRequest,
-    CleanupRequest,
     CloseSessionRequest,
-    CommitRequest,
     ConfirmRequest,
-    ContendersRequest,
     DoneReply,
-    ExpireRequest,
     FailedReply,
     Failure,
-    GetRequest,
     HeartbeatRequest,
-    LeadersRequest,
-    ListRequest,
     RegisterRequest,
     RequestBody,
     RevocationFinishedRequest,
     Revoked,
+    SnapshotReply,
+    SubscribeRequest,
+    UnsubscribeRequest,
+    WithdrawRequest,
+)
+from leaderserver.operator_messages import (
+    ContendersRequest,
+    ExpireRequest,
+    LeadersRequest,
     RevokeRequest,
     SessionsRequest,
-    SnapshotReply,
     StatusRequest,
-    SubscribeRequest,
     TransferRequest,
-    UnsubscribeRequest,
-    UnwatchStoreRequest,
-    WatchStoreRequest,
-    WithdrawRequest,
 )
 from leaderserver.server.answering import Answering
 from leaderserver.server.core.client_table import ClientTable, ServedClient
@@ -66,6 +62,14 @@ from leaderserver.server.decision_news import DecisionNews
 from leaderserver.server.election_steps import ElectionSteps
 from leaderserver.server.operators import Operators
 from leaderserver.server.store_requests import StoreRequests
+from leaderserver.store_messages import (
+    CleanupRequest,
+    CommitRequest,
+    GetRequest,
+    ListRequest,
+    UnwatchStoreRequest,
+    WatchStoreRequest,
+)
 from retrieval.information import Publication
 
 

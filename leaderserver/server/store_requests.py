@@ -5,13 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from election.core import ElectionCore
-from leaderserver.messages import (
-    FailedReply,
-    Failure,
-    StoreChanged,
-    StoreRevisionReply,
-    WatchStoreRequest,
-)
+from leaderserver.messages import FailedReply, Failure
 from leaderserver.server.answering import Answering
 from leaderserver.server.core.audit import AuditedRequest
 from leaderserver.server.core.client_table import ClientTable, ServedClient
@@ -21,6 +15,11 @@ from leaderserver.server.core.turn import Turn
 from leaderserver.server.storage import UncertainWriteError
 from leaderserver.server.storage_work import perform_storage_task
 from leaderserver.server.store_tasks import StoreTasks
+from leaderserver.store_messages import (
+    StoreChanged,
+    StoreRevisionReply,
+    WatchStoreRequest,
+)
 from nameservice import StorageError
 
 

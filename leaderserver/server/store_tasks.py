@@ -15,18 +15,11 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never, final
 from election import Delete, Put, VersionedValue
 from election.store import check_operations
 from leaderserver.messages import (
-    CleanupRequest,
-    CommitRequest,
     DoneReply,
     FailedReply,
     Failure,
-    GetRequest,
-    ListRequest,
-    PathsReply,
-    PutRecord,
     ReplyBody,
     UncertainReply,
-    ValueReply,
 )
 from leaderserver.server.core.inspection import PAGE_SIZE
 from leaderserver.server.core.storage_queue import (
@@ -37,6 +30,15 @@ from leaderserver.server.core.storage_queue import (
 )
 from leaderserver.server.core.store_sizes import StoreFullError
 from leaderserver.server.storage import UncertainWriteError
+from leaderserver.store_messages import (
+    CleanupRequest,
+    CommitRequest,
+    GetRequest,
+    ListRequest,
+    PathsReply,
+    PutRecord,
+    ValueReply,
+)
 from nameservice import ConfigurationError, NameServiceError, VersionMismatchError
 
 

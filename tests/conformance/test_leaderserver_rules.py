@@ -18,10 +18,8 @@ from haservices import Guarantee, HAConfig, HAServices, open_ha_services
 from haservices.testing import LeaderServer, ServerConfig, TCPProxy
 from leaderserver import codec
 from leaderserver.messages import (
-    ContendersRequest,
     FailedReply,
     Failure,
-    GetRequest,
     HeartbeatRequest,
     Hello,
     RefusedHello,
@@ -31,6 +29,8 @@ from leaderserver.messages import (
     SubscribeRequest,
     WithdrawRequest,
 )
+from leaderserver.operator_messages import ContendersRequest
+from leaderserver.store_messages import GetRequest
 from nameservice import (
     NS_PER_SECOND,
     AuthenticationError,

@@ -15,16 +15,14 @@ import zmq
 
 from leaderserver import codec
 from leaderserver.messages import (
-    CommitRequest,
     DoneReply,
-    GetRequest,
     HeartbeatRequest,
     Hello,
-    PutRecord,
     Request,
     SubscribeRequest,
     Welcome,
 )
+from leaderserver.store_messages import CommitRequest, GetRequest, PutRecord
 from tests.drills.processes import Contender, Server
 from tests.leaderserver.scripted_client import ScriptedClient
 from zmqtransport import framing

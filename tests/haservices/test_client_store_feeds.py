@@ -7,7 +7,8 @@ import pytest
 from haservices.client_store_feeds import ClientStoreFeeds
 from haservices.open_services import OpenServices
 from leaderserver.client.store_watchers import StoreWatchers
-from leaderserver.messages import DoneReply, StoreRevisionReply, WatchStoreRequest
+from leaderserver.messages import DoneReply
+from leaderserver.store_messages import StoreRevisionReply, WatchStoreRequest
 from nameservice import ForkGuard, UnreachableError
 
 

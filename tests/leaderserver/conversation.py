@@ -12,17 +12,14 @@ from uuid import UUID
 
 from election.config import ElectionConfig
 from election.epochs import IncarnationEpochs
+from leaderserver.message_parts import AffirmationRecord, PublicationRecord
 from leaderserver.messages import (
-    AffirmationRecord,
-    CommitRequest,
     ConfirmRequest,
     FailedReply,
     Granted,
     HeartbeatRequest,
     Hello,
-    PublicationRecord,
     Published,
-    PutRecord,
     RegisterRequest,
     Reply,
     ReplyBody,
@@ -35,6 +32,7 @@ from leaderserver.server.core.turn import Broadcast, Outgoing, Send
 from leaderserver.server.service import LeaderService
 from leaderserver.server.service_config import ServiceConfig
 from leaderserver.server.storage import LeaderStorage, MemoryStorage
+from leaderserver.store_messages import CommitRequest, PutRecord
 from zmqtransport import ANONYMOUS, Principal
 
 

@@ -26,11 +26,10 @@ from leaderserver.messages import (
     ReplyBody,
     Request,
     RequestBody,
-    StatusReply,
-    StatusRequest,
     ToClient,
     Welcome,
 )
+from leaderserver.operator_messages import StatusReply, StatusRequest
 from zmqtransport import (
     CurveKeyPair,
     ZMQContext,

@@ -9,27 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaderserver import codec
+from leaderserver.message_parts import AffirmationRecord, PublicationRecord
 from leaderserver.messages import (
-    AffirmationRecord,
-    CommitRequest,
-    DeleteRecord,
     FailedReply,
     Granted,
     HeartbeatRequest,
     Hello,
-    PublicationRecord,
     Published,
-    PutRecord,
     Reply,
     Request,
     RequestBody,
     SnapshotReply,
-    StatusRequest,
     SubscribeRequest,
     ToClient,
     ToServer,
     Welcome,
 )
+from leaderserver.operator_messages import StatusRequest
+from leaderserver.store_messages import CommitRequest, DeleteRecord, PutRecord
 from nameservice import RemoteProtocolError
 from retrieval import LeaderInformation, Publication
 

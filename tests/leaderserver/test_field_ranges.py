@@ -16,18 +16,16 @@ from election import Delete, LeaderSession, Put, StoreOperation
 from election.store import LeaderStore, VersionedValue
 from haservices.client_services import commit_request
 from leaderserver import codec
+from leaderserver.message_parts import ClaimRecord
 from leaderserver.messages import (
-    ClaimRecord,
     ConfirmRequest,
-    ContendersRequest,
-    ExpireRequest,
-    GetRequest,
     Hello,
-    ListRequest,
     RegisterRequest,
     Request,
     RequestBody,
 )
+from leaderserver.operator_messages import ContendersRequest, ExpireRequest
+from leaderserver.store_messages import GetRequest, ListRequest
 from nameservice import ConfigurationError, check_component_id
 from nameservice.fields import (
     as_client_name,

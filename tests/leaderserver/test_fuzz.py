@@ -30,34 +30,38 @@ from structlog.testing import capture_logs
 
 from leaderserver import LeaderServer, ServerConfig, codec
 from leaderserver.messages import (
-    CleanupRequest,
     CloseSessionRequest,
-    CommitRequest,
     ConfirmRequest,
-    ContendersRequest,
-    DeleteRecord,
-    ExpireRequest,
-    GetRequest,
     Granted,
     HeartbeatRequest,
     Hello,
-    LeadersRequest,
-    ListRequest,
-    PutRecord,
     RegisterRequest,
     Request,
     RequestBody,
     RevocationFinishedRequest,
+    SessionUnknown,
+    SubscribeRequest,
+    UnsubscribeRequest,
+    WithdrawRequest,
+)
+from leaderserver.operator_messages import (
+    ContendersRequest,
+    ExpireRequest,
+    LeadersRequest,
     RevokeRequest,
     SessionsRequest,
-    SessionUnknown,
     StatusRequest,
-    SubscribeRequest,
     TransferRequest,
-    UnsubscribeRequest,
+)
+from leaderserver.store_messages import (
+    CleanupRequest,
+    CommitRequest,
+    DeleteRecord,
+    GetRequest,
+    ListRequest,
+    PutRecord,
     UnwatchStoreRequest,
     WatchStoreRequest,
-    WithdrawRequest,
 )
 from tests.leaderserver.scripted_client import ScriptedClient, ScriptedSubscriber
 from tests.tiers import nightly_after

@@ -8,39 +8,42 @@ from uuid import UUID
 
 import pytest
 
+from leaderserver.message_parts import AffirmationRecord, ClaimRecord
 from leaderserver.messages import (
-    AffirmationRecord,
     BatchRequest,
-    ClaimRecord,
-    CleanupRequest,
     CloseSessionRequest,
-    CommitRequest,
     ConfirmRequest,
-    ContendersRequest,
-    DeleteRecord,
-    ExpireRequest,
-    GetRequest,
     Granted,
     HeartbeatRequest,
     Hello,
-    LeadersRequest,
-    ListRequest,
-    PutRecord,
     RegisterRequest,
     RequestBody,
     RevocationFinishedRequest,
+    SubscribeRequest,
+    ToClient,
+    UnsubscribeRequest,
+    WithdrawRequest,
+)
+from leaderserver.operator_messages import (
+    ContendersRequest,
+    ExpireRequest,
+    LeadersRequest,
     RevokeRequest,
     SessionsRequest,
     StatusRequest,
-    SubscribeRequest,
-    ToClient,
     TransferRequest,
-    UnsubscribeRequest,
-    UnwatchStoreRequest,
-    WatchStoreRequest,
-    WithdrawRequest,
 )
 from leaderserver.server.core.turn import Outgoing, Send
+from leaderserver.store_messages import (
+    CleanupRequest,
+    CommitRequest,
+    DeleteRecord,
+    GetRequest,
+    ListRequest,
+    PutRecord,
+    UnwatchStoreRequest,
+    WatchStoreRequest,
+)
 from tests.leaderserver.conversation import (
     CONTENDER_OF_ANOTHER,
     JOB,

@@ -17,23 +17,24 @@ from leaderserver.client.client import LeaderClient
 from leaderserver.client.core.config import ClientConfig
 from leaderserver.client.link import SocketLink
 from leaderserver.messages import (
-    ContendersRequest,
     DoneReply,
-    ExpireRequest,
     FailedReply,
-    GetRequest,
     Hello,
-    LeadersRequest,
     RefusedHello,
     Reply,
     Request,
     SessionUnknown,
     UncertainReply,
-    ValueReply,
     Welcome,
+)
+from leaderserver.operator_messages import (
+    ContendersRequest,
+    ExpireRequest,
+    LeadersRequest,
 )
 from leaderserver.server.core.reply_queues import QueueLimits
 from leaderserver.server.reply_sender import ReplySender
+from leaderserver.store_messages import GetRequest, ValueReply
 from nameservice import (
     ConfigurationError,
     LocalProtocolError,

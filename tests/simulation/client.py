@@ -33,13 +33,12 @@ from leaderserver.client.core.events import (
     TimeWentBy,
 )
 from leaderserver.messages import (
-    CommitRequest,
-    PutRecord,
     Request,
     RequestBody,
     RevocationFinishedRequest,
     SessionEnded,
 )
+from leaderserver.store_messages import CommitRequest, PutRecord
 from nameservice.errors import EpochAheadError, SeveralServersError
 from tests.simulation.application import Election, Listener
 from tests.simulation.network import Path

@@ -7,18 +7,16 @@ from random import Random
 from typing import TYPE_CHECKING, Final, final
 
 from election.events import ContenderPreferred, SessionExpireRequested
-from leaderserver.messages import (
-    CleanupRequest,
+from leaderserver.operator_messages import (
     ContendersRequest,
     ExpireRequest,
-    GetRequest,
     LeadersRequest,
-    ListRequest,
     RevokeRequest,
     SessionsRequest,
     StatusRequest,
     TransferRequest,
 )
+from leaderserver.store_messages import CleanupRequest, GetRequest, ListRequest
 from tests.simulation.network import DROP, HOLD, Lane
 from tests.simulation.scenario import Storage, make_client_plan
 from tests.simulation.stalls import Stalls

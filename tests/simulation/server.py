@@ -12,7 +12,6 @@ from election.epochs import IncarnationEpochs, incarnation_after
 from leaderserver import codec
 from leaderserver.messages import (
     AcknowledgedHeartbeat,
-    CommitRequest,
     Granted,
     Hello,
     Reply,
@@ -25,6 +24,7 @@ from leaderserver.server.core.turn import Broadcast, Outgoing
 from leaderserver.server.service import LeaderService
 from leaderserver.server.service_config import ServiceConfig
 from leaderserver.server.storage_work import perform_storage_work
+from leaderserver.store_messages import CommitRequest
 from nameservice import NS_PER_SECOND
 from tests.simulation.disk import DiskStorage
 from tests.simulation.scenario import Storage
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from election.events import ElectionEvent
-    from leaderserver.messages import AffirmationRecord, ToServer
+    from leaderserver.message_parts import AffirmationRecord
+    from leaderserver.messages import ToServer
     from leaderserver.server.core.storage_queue import StorageWork
     from leaderserver.server.storage_work import Outcome
     from tests.simulation.world import World

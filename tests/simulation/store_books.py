@@ -8,7 +8,7 @@ from uuid import UUID
 from attrs import define
 
 from election import Put
-from leaderserver.messages import PutRecord
+from leaderserver.store_messages import PutRecord
 from nameservice import DidNotHappenError, StaleEpochError
 
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from election import StoreOperation
     from election.core import ElectionCore
-    from leaderserver.messages import AffirmationRecord, CommitRequest
+    from leaderserver.message_parts import AffirmationRecord
+    from leaderserver.store_messages import CommitRequest
     from nameservice import NameServiceError
 
 

@@ -66,13 +66,11 @@ from leaderserver.client.core.events import (
     SendMessage,
     TimeWentBy,
 )
+from leaderserver.message_parts import AffirmationRecord, ClaimRecord, PublicationRecord
 from leaderserver.messages import (
     AcknowledgedHeartbeat,
-    AffirmationRecord,
-    ClaimRecord,
     HeartbeatRequest,
     Hello,
-    PublicationRecord,
     Reply,
     Request,
     SessionUnknown,

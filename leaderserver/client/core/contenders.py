@@ -25,8 +25,8 @@ from election.holder import (
 )
 from leaderserver.client.core.events import DeliverToContender, ReportToContender
 from leaderserver.client.core.exchanges import Purpose
+from leaderserver.message_parts import ClaimRecord
 from leaderserver.messages import (
-    ClaimRecord,
     ConfirmRequest,
     RegisterRequest,
     RevocationFinishedRequest,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         ContenderRemoved,
     )
     from leaderserver.client.core.outbox import ClientOutbox
-    from leaderserver.messages import AffirmationRecord
+    from leaderserver.message_parts import AffirmationRecord
     from nameservice.errors import NameServiceError
 
 

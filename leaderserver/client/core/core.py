@@ -93,9 +93,9 @@ from leaderserver.messages import (
     Revoked,
     SessionEnded,
     SessionUnknown,
-    StoreChanged,
     Welcome,
 )
+from leaderserver.store_messages import StoreChanged
 from nameservice.clock import earliest
 from nameservice.errors import (
     SeveralServersError,

@@ -5,16 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leaderserver.client.core.exchanges import Purpose
-from leaderserver.messages import (
-    CleanupRequest,
-    CommitRequest,
-    ExpireRequest,
-    FailedReply,
-    Failure,
-    RefusedHello,
-    RegisterRequest,
-    TransferRequest,
-)
+from leaderserver.messages import FailedReply, Failure, RefusedHello, RegisterRequest
+from leaderserver.operator_messages import ExpireRequest, TransferRequest
+from leaderserver.store_messages import CleanupRequest, CommitRequest
 from nameservice.errors import (
     AuthenticationError,
     ConfigurationError,

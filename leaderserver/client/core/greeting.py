@@ -9,10 +9,11 @@ answered when the link closes is asked for with another one.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 from leaderserver.client.core.events import SendMessage
 from leaderserver.client.core.outbox import RETRY_DIVISOR
+from leaderserver.message_parts import NONCE_SIZE_BYTES
 from leaderserver.messages import Hello
 
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Greeting"]
-
-_NONCE_SIZE_BYTES: Final = 16
 
 
 @final
@@ -47,7 +46,7 @@ class Greeting:
         digest = hashlib.blake2b(
             self._nonce_count.to_bytes(8, "big"),
             key=self._config.seed,
-            digest_size=_NONCE_SIZE_BYTES,
+            digest_size=NONCE_SIZE_BYTES,
         )
         self._nonce = digest.digest()
         self._sent_ns: int | None = None

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-from leaderserver.messages import (
-    CleanupRequest,
+from leaderserver.messages import FailedReply
+from leaderserver.operator_messages import (
     ExpireRequest,
-    FailedReply,
     RevokedReply,
     RevokeRequest,
     TransferredReply,
     TransferRequest,
 )
+from leaderserver.store_messages import CleanupRequest
 
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from leaderserver.codec import publication_to_record
-from leaderserver.messages import (
+from leaderserver.operator_messages import (
     ComponentRecord,
     ComponentsReply,
     ContenderRecord,

@@ -31,7 +31,6 @@ from leaderserver.messages import (
     DoneReply,
     FailedReply,
     Failure,
-    GetRequest,
     HeartbeatRequest,
     RegisteredReply,
     RegisterRequest,
@@ -40,6 +39,7 @@ from leaderserver.messages import (
     SubscribeRequest,
     WithdrawRequest,
 )
+from leaderserver.store_messages import GetRequest
 from tests.leaderserver.client.core.test_core import Client
 
 
@@ -47,11 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from leaderserver.client.core.events import ClientEffect
-    from leaderserver.messages import (
-        BatchedBody,
-        BatchedReply,
-        RequestBody,
-    )
+    from leaderserver.messages import BatchedBody, BatchedReply, RequestBody
 
 
 MANY: Final = 1_000

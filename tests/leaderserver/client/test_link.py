@@ -20,7 +20,8 @@ from leaderserver import LeaderServer, ServerConfig, codec
 from leaderserver.client.client import LeaderClient
 from leaderserver.client.core.config import ClientConfig
 from leaderserver.client.link import ClientKeys, SocketLink
-from leaderserver.messages import Hello, StatusReply, StatusRequest, Welcome
+from leaderserver.messages import Hello, Welcome
+from leaderserver.operator_messages import StatusReply, StatusRequest
 from nameservice import (
     NS_PER_SECOND,
     AuthenticationError,

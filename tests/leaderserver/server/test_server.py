@@ -18,30 +18,34 @@ from election.events import ContenderPreferred
 from leaderserver import LeaderServer, ServerConfig, codec
 from leaderserver.messages import (
     AcknowledgedHeartbeat,
-    CommitRequest,
-    ComponentsReply,
-    ContendersRequest,
     DoneReply,
     FailedReply,
-    GetRequest,
     HeartbeatRequest,
-    LeadersRequest,
-    ListRequest,
     Published,
-    PutRecord,
     RefusedHello,
     RegisteredReply,
     Reply,
     Revoked,
     SessionEnded,
-    SessionsReply,
-    SessionsRequest,
     SessionUnknown,
     SnapshotReply,
-    StatusRequest,
     SubscribeRequest,
-    ValueReply,
     Welcome,
+)
+from leaderserver.operator_messages import (
+    ComponentsReply,
+    ContendersRequest,
+    LeadersRequest,
+    SessionsReply,
+    SessionsRequest,
+    StatusRequest,
+)
+from leaderserver.store_messages import (
+    CommitRequest,
+    GetRequest,
+    ListRequest,
+    PutRecord,
+    ValueReply,
 )
 from nameservice import ConfigurationError, LocalProtocolError, SystemClock
 from nameservice.version import package_version

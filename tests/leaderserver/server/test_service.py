@@ -9,26 +9,19 @@ import pytest
 from structlog.testing import capture_logs
 
 from election.events import ContenderPreferred
+from leaderserver.message_parts import AffirmationRecord, ClaimRecord, PublicationRecord
 from leaderserver.messages import (
     AcknowledgedHeartbeat,
-    AffirmationRecord,
     BatchedBody,
     BatchReply,
     BatchRequest,
-    ClaimRecord,
-    CleanupRequest,
     CloseSessionRequest,
     ConfirmRequest,
-    ContendersReply,
-    ContendersRequest,
     DoneReply,
-    ExpireRequest,
     Failure,
-    GetRequest,
     Granted,
     HeartbeatRequest,
     Hello,
-    PublicationRecord,
     RefusedHello,
     RegisteredReply,
     RegisterRequest,
@@ -36,22 +29,28 @@ from leaderserver.messages import (
     RequestBody,
     RevocationFinishedRequest,
     Revoked,
-    RevokedReply,
-    RevokeRequest,
     SessionEnded,
     SessionUnknown,
     SnapshotReply,
-    StatusRequest,
     SubscribeRequest,
     ToClient,
-    TransferredReply,
-    TransferRequest,
     UnsubscribeRequest,
     Welcome,
     WithdrawRequest,
 )
+from leaderserver.operator_messages import (
+    ContendersReply,
+    ContendersRequest,
+    ExpireRequest,
+    RevokedReply,
+    RevokeRequest,
+    StatusRequest,
+    TransferredReply,
+    TransferRequest,
+)
 from leaderserver.server.core.turn import Broadcast, Outgoing, Send
 from leaderserver.server.sqlite_storage import SQLiteStorage
+from leaderserver.store_messages import CleanupRequest, GetRequest
 from nameservice.clock import NS_PER_MS
 from tests.leaderserver.conversation import (
     CONTENDER,

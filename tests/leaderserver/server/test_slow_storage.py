@@ -6,11 +6,9 @@ import pytest
 
 from leaderserver.messages import (
     AcknowledgedHeartbeat,
-    CleanupRequest,
     CloseSessionRequest,
     DoneReply,
     FailedReply,
-    GetRequest,
     Granted,
     HeartbeatRequest,
     Hindered,
@@ -18,13 +16,13 @@ from leaderserver.messages import (
     Revoked,
     ToClient,
     UncertainReply,
-    ValueReply,
     WithdrawRequest,
 )
 from leaderserver.server.core.storage_queue import RecordEpochTask, StorageWork
 from leaderserver.server.core.turn import Outgoing, Send
 from leaderserver.server.storage import MemoryStorage, UncertainWriteError
 from leaderserver.server.storage_work import Outcome, perform_storage_work
+from leaderserver.store_messages import CleanupRequest, GetRequest, ValueReply
 from nameservice import StorageError
 from tests.leaderserver.conversation import (
     JOB,

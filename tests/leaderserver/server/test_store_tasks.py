@@ -4,21 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from leaderserver.messages import (
-    AffirmationRecord,
+from leaderserver.message_parts import AffirmationRecord
+from leaderserver.messages import DoneReply, FailedReply, WithdrawRequest
+from leaderserver.server.sqlite_storage import SQLiteStorage
+from leaderserver.store_messages import (
     CleanupRequest,
     CommitRequest,
     DeleteRecord,
-    DoneReply,
-    FailedReply,
     GetRequest,
     ListRequest,
     PathsReply,
     PutRecord,
     ValueReply,
-    WithdrawRequest,
 )
-from leaderserver.server.sqlite_storage import SQLiteStorage
 from tests.leaderserver.conversation import (
     EPOCH,
     JOB,

@@ -27,9 +27,8 @@ from leaderserver.client.core.events import (
 )
 from leaderserver.client.core.exchanges import Purpose
 from leaderserver.client.core.outbox import ClientOutbox
+from leaderserver.message_parts import AffirmationRecord, ClaimRecord
 from leaderserver.messages import (
-    AffirmationRecord,
-    ClaimRecord,
     ConfirmRequest,
     RegisterRequest,
     RequestBody,

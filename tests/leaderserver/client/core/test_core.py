@@ -45,24 +45,18 @@ from leaderserver.client.core.events import (
     TimeWentBy,
 )
 from leaderserver.codec import publication_from_record
+from leaderserver.message_parts import AffirmationRecord, ClaimRecord, PublicationRecord
 from leaderserver.messages import (
     AcknowledgedHeartbeat,
-    AffirmationRecord,
     BatchRequest,
-    ClaimRecord,
-    CleanupRequest,
     CloseSessionRequest,
-    CommitRequest,
     ConfirmRequest,
-    DeleteRecord,
     DoneReply,
     FailedReply,
     Failure,
-    GetRequest,
     Granted,
     HeartbeatRequest,
     Hello,
-    PublicationRecord,
     Published,
     RefusedHello,
     RegisteredReply,
@@ -79,9 +73,15 @@ from leaderserver.messages import (
     SubscribeRequest,
     ToClient,
     UnsubscribeRequest,
-    ValueReply,
     Welcome,
     WithdrawRequest,
+)
+from leaderserver.store_messages import (
+    CleanupRequest,
+    CommitRequest,
+    DeleteRecord,
+    GetRequest,
+    ValueReply,
 )
 from nameservice import (
     AuthenticationError,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from leaderserver.client.core.exchanges import Exchange, ExchangeKey, Exchanges, Purpose
-from leaderserver.messages import GetRequest
+from leaderserver.store_messages import GetRequest
 
 
 KEY: ExchangeKey = (Purpose.CALL, "1")

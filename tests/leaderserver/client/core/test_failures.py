@@ -11,18 +11,14 @@ from leaderserver.client.core.failures import (
     error_of_silence,
 )
 from leaderserver.messages import (
-    CleanupRequest,
-    CommitRequest,
     ConfirmRequest,
-    DeleteRecord,
-    ExpireRequest,
     FailedReply,
     Failure,
     RefusedHello,
     RequestBody,
-    StatusRequest,
-    TransferRequest,
 )
+from leaderserver.operator_messages import ExpireRequest, StatusRequest, TransferRequest
+from leaderserver.store_messages import CleanupRequest, CommitRequest, DeleteRecord
 from nameservice import (
     AuthenticationError,
     ConfigurationError,

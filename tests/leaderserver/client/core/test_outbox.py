@@ -5,7 +5,8 @@ import pytest
 from leaderserver.client.core.events import CompleteCall, JoinTopic, LeaveTopic
 from leaderserver.client.core.exchanges import Purpose
 from leaderserver.client.core.outbox import ClientOutbox
-from leaderserver.messages import DoneReply, GetRequest
+from leaderserver.messages import DoneReply
+from leaderserver.store_messages import GetRequest
 from nameservice import DidNotHappenError
 
 

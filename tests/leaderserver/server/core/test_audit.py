@@ -6,13 +6,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from leaderserver.messages import (
-    CleanupRequest,
-    ExpireRequest,
-    RequestBody,
-    RevokeRequest,
-    TransferRequest,
-)
+from leaderserver.messages import RequestBody
+from leaderserver.operator_messages import ExpireRequest, RevokeRequest, TransferRequest
+from leaderserver.store_messages import CleanupRequest
 from tests.leaderserver.conversation import (
     EPOCH,
     JOB,

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-from leaderserver.messages import (
+from leaderserver.messages import DoneReply, SessionEnded
+from leaderserver.operator_messages import (
     ComponentRecord,
     ComponentsReply,
     ContenderRecord,
     ContendersReply,
     ContendersRequest,
-    DoneReply,
     ExpireRequest,
     LeadersRequest,
     RevokeRequest,
-    SessionEnded,
     SessionRecord,
     SessionsReply,
     SessionsRequest,
