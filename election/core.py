@@ -3,10 +3,10 @@
 
 Theory of operation
 -------------------
-Only this file sequences.  It owns the table of sessions (`sessions.py`), the components
-and who leads them (`leaderships.py`, `component.py`) and the deadlines; every step
-first does what time has made due, then takes the event, and returns what to do, in
-order.
+Only this file sequences.  It owns the sessions (`liveness.py`, `sessions.py`), the
+components and who leads them (`leaderships.py`, `component.py`) and the deadlines;
+every step first does what time has made due, then takes the event, and returns what to
+do, in order.
 
 *A leadership begins* when a component has no leadership, its barrier has passed, the
 core is decided, and some contender has been heard from within its lease: the first
@@ -41,12 +41,8 @@ from attrs import evolve
 from election.deadlines import Deadlines
 from election.effects import (
     AcceptRegistration,
-    AcknowledgeHeartbeat,
-    CloseSession,
     ElectionEffect,
-    OpenSession,
     RefuseRegistration,
-    RefuseSession,
     RegistrationRefusal,
     SessionEnd,
 )
@@ -69,8 +65,9 @@ from election.events import (
     TransferRequested,
 )
 from election.leaderships import Leaderships
+from election.liveness import SESSION, Liveness
 from election.patience import PatientClock
-from election.sessions import Session, SessionTable
+from election.sessions import SessionTable
 
 
 if TYPE_CHECKING:
@@ -80,13 +77,13 @@ if TYPE_CHECKING:
     from election.component import Component
     from election.config import ElectionConfig
     from election.epochs import EpochSource
+    from election.sessions import Session
     from retrieval.information import Publication
 
 
 __all__ = ["ElectionCore"]
 
 _DECISION: Final = "decision"
-_SESSION: Final = "session"
 
 
 @final
@@ -131,6 +128,13 @@ class ElectionCore:
             waits=self._waits,
         )
         self._components = self._leaderships.components  # the same table
+        self._liveness = Liveness(
+            config,
+            sessions=self._sessions,
+            leaderships=self._leaderships,
+            clock=self._clock,
+            waits=self._waits,
+        )
         self._step_due_ns: int | None = None
         # When the first wait or barrier is over, if no further stall makes it longer.
         self._wait_due_ns: int | None = None
@@ -232,15 +236,17 @@ class ElectionCore:
             case TimePassed():
                 pass
             case SessionRequested():
-                self._open_session(event, effects)
+                effects.append(self._liveness.open(event))
             case HeartbeatReceived():
-                self._heartbeat(event, effects)
+                effects += self._liveness.heartbeat(event)
             case ConnectionClosed(session_id=session_id):
-                self._suspect(session_id)
+                self._liveness.suspect(session_id)
             case SessionCloseRequested(session_id=session_id):
-                self._end_session(session_id, SessionEnd.CLOSED, effects)
+                effects += self._liveness.end(session_id, SessionEnd.CLOSED)
             case SessionExpireRequested(session_id=session_id):
-                self._end_session(session_id, SessionEnd.EXPIRED_BY_OPERATOR, effects)
+                effects += self._liveness.end(
+                    session_id, SessionEnd.EXPIRED_BY_OPERATOR
+                )
             case ContenderRegistered():
                 self._register(event, effects)
             case ContenderWithdrawn():
@@ -258,7 +264,7 @@ class ElectionCore:
             case TransferRequested():
                 effects += self._leaderships.transfer(event)
             case LimitsChanged():
-                self._config = self._leaderships.config = evolve(
+                config = evolve(
                     self._config,
                     session_count_max=event.session_count_max,
                     contender_count_max=event.contender_count_max,
@@ -267,6 +273,8 @@ class ElectionCore:
                     ),
                     component_count_max=event.component_count_max,
                 )
+                self._config = config
+                self._leaderships.config = self._liveness.config = config
             case _:
                 assert_never(event)
         self._arm()
@@ -324,8 +332,8 @@ class ElectionCore:
         now = self._clock.now
         while (key := self._waits.pop_due(now.patient_ns)) is not None:
             kind, name = key
-            if kind == _SESSION:
-                self._review_session(name, effects)
+            if kind == SESSION:
+                effects += self._liveness.review(name)
             elif kind != _DECISION:
                 effects += self._leaderships.review(name)
             elif now.patient_ns < self._decision_ns():
@@ -340,105 +348,6 @@ class ElectionCore:
         return self._started.due_ns(
             undecided_ns, grace_ns=undecided_ns, now=self._clock.now
         )
-
-    def _arm_session(self, session: Session) -> None:
-        deadline_ns = session.deadline_ns(self._clock.now)
-        self._waits.set((_SESSION, session.session_id), deadline_ns)
-
-    def _review_session(self, session_id: str, effects: list[ElectionEffect]) -> None:
-        """End a session that nothing was heard of for too long."""
-        session = self._sessions.get(session_id)
-        assert session is not None
-        now = self._clock.now
-        if now.patient_ns < session.deadline_ns(now):
-            self._arm_session(session)
-        elif session.close_evidence is None:
-            self._end_session(session_id, SessionEnd.SILENT, effects)
-        else:
-            self._end_session(session_id, SessionEnd.CONNECTION_CLOSED, effects)
-
-    # -- sessions ------------------------------------------------------------------
-
-    def _open_session(
-        self, event: SessionRequested, effects: list[ElectionEffect]
-    ) -> None:
-        if len(self._sessions) >= self._config.session_count_max:
-            effects.append(RefuseSession(session_id=event.session_id))
-            return
-        session = self._sessions.open(
-            event.session_id,
-            client=event.client,
-            session_timeout_ns=event.session_timeout_ns,
-            lease_ns=event.lease_ns,
-            now=self._clock.now,
-        )
-        self._arm_session(session)
-        effects.append(OpenSession(session_id=event.session_id))
-
-    def _heartbeat(
-        self, event: HeartbeatReceived, effects: list[ElectionEffect]
-    ) -> None:
-        session = self._sessions.get(event.session_id)
-        if session is None:
-            return
-        if not self._sessions.heartbeat(
-            session,
-            number=event.number,
-            acknowledged=event.acknowledged,
-            is_late=event.is_late,
-            now=self._clock.now,
-        ):
-            return
-        self._arm_session(session)
-        affirmations = []
-        vacant = []
-        for component_id in dict.fromkeys(name for name, _ in session.contenders):
-            component = self._components[component_id]
-            leadership = component.leadership
-            if leadership is None:
-                vacant.append(component)
-            elif leadership.session_id == session.session_id:
-                leadership.last_affirmed_ns = self._now_ns
-                # Its deadline is later now. It is not armed anew, which would cost a
-                # step for each leadership: a look at the old deadline sees the new one.
-                affirmations.append(component.affirmation())
-        effects.append(
-            AcknowledgeHeartbeat(
-                session_id=session.session_id,
-                number=event.number,
-                affirmations=tuple(affirmations),
-                is_undecided=self.is_undecided,
-            )
-        )
-        for component in vacant:
-            effects += self._leaderships.grant(component)
-
-    def _suspect(self, session_id: str) -> None:
-        session = self._sessions.get(session_id)
-        if session is not None and session.close_evidence is None:
-            session.close_evidence = self._clock.now
-            self._arm_session(session)
-
-    def _end_session(
-        self, session_id: str, reason: SessionEnd, effects: list[ElectionEffect]
-    ) -> None:
-        session = self._sessions.get(session_id)
-        if session is None:
-            return
-        has_stopped = reason is SessionEnd.CLOSED
-        left = [self._components[name] for name, _ in session.contenders]
-        for component in left:
-            leadership = component.leadership
-            if leadership is not None and leadership.session_id == session_id:
-                effects += component.end(has_stopped=has_stopped, is_told=False)
-        for component_id, contender_id in session.contenders:
-            component = self._components[component_id]
-            effects += self._leaderships.leave(component, contender_id)
-        self._sessions.close(session_id)
-        self._waits.set((_SESSION, session_id), None)
-        effects.append(CloseSession(session_id=session_id, reason=reason))
-        for component in left:
-            effects += self._leaderships.grant(component)
 
     # -- contenders ----------------------------------------------------------------
 

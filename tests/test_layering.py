@@ -151,6 +151,7 @@ PURE_FILES = frozenset(
         "key_columns",
         "key_text",
         "leaderships",
+        "liveness",
         "log_budget",
         "messages",
         "observation",
