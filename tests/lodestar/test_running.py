@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
 from lodestar.running import run
 from nameservice import NameServiceError, RemoteProtocolError
+from tests.lodestar.running import WAIT_SECONDS, environment
 
 
 def told(error: NameServiceError, capsys: pytest.CaptureFixture[str]) -> str:
@@ -34,3 +38,46 @@ def test_another_mistake_of_a_peer(capsys: pytest.CaptureFixture[str]) -> None:
     """It has nothing to do with versions."""
     error = RemoteProtocolError("oversized", "too long")
     assert told(error, capsys) == "lodestar leaders: too long (oversized)\n"
+
+
+@pytest.mark.proves("N5")
+@pytest.mark.shells
+class TestClosedStreams:
+    """A script may close what it does not want: ``lodestar … 2>&-`` (N5)."""
+
+    def end(self, redirection: str, *arguments: str) -> tuple[int, str]:
+        """Return the exit code of a verb in a shell, and all that was printed."""
+        command = [sys.executable, "-m", "lodestar", *arguments]
+        ended = subprocess.run(
+            ["/bin/sh", "-c", f'"$@" {redirection}', "sh", *command],
+            check=False,
+            env=environment(LODESTAR_URL="leaderserver://127.0.0.1:1"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=WAIT_SECONDS,
+        )
+        return ended.returncode, ended.stdout
+
+    def test_errors_that_are_not_wanted(self, tmp_path: Path) -> None:
+        """N5: the answer is printed; before, every verb failed with nothing said."""
+        verb = ("keygen", "a", "--dir", str(tmp_path))
+        exit_code, printed = self.end("2>&-", *verb)
+        assert exit_code == 0
+        assert str(tmp_path / "a.key_secret") in printed
+        assert self.end("2>&-", *verb) == (2, "")  # the files are there by now
+
+    def test_an_answer_that_is_not_wanted(self, tmp_path: Path) -> None:
+        """N5: only the exit code tells how it went."""
+        verb = ("keygen", "a", "--dir", str(tmp_path))
+        assert self.end(">&-", *verb) == (0, "")
+        assert (tmp_path / "a.key_secret").exists()
+
+    def test_a_question_that_no_one_can_answer(self) -> None:
+        """N5: a verb that asks says what to do instead, and shows no traceback."""
+        exit_code, printed = self.end("<&-", "drop-state", "flights", "aircraft")
+        assert exit_code == 2
+        assert printed == (
+            "lodestar drop-state: say --yes to drop flights/aircraft: standard input "
+            "is not a terminal\n"
+        )
