@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import re
+import sys
 import textwrap
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, final
@@ -35,8 +37,11 @@ __all__ = [
 _BAD_USAGE: Final = 2  # `ExitCode.BAD_USAGE`, which loads every error type
 _HELP_WIDTH: Final = 79
 _LIKENESS_MIN: Final = 0.7
+_LIKENESS_MIN_OF_VARIABLES: Final = 0.85  # all of them begin alike
 _OPTIONS_WITHOUT_VERB: Final = frozenset({"-h", "--help", "-V", "--version"})
 _NOT_FROM_ENVIRONMENT: Final = frozenset({"help", "config", "print_config"})
+_KUBERNETES: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)$")
+"""How names end that Kubernetes sets for a service, as for one called lodestar-node."""
 _FLAGS: Final = {"1": True, "true": True, "0": False, "false": False}
 
 SERVING_VERBS: Final = frozenset({"server", "proxy", "node", "gateway", "sql"})
@@ -239,11 +244,14 @@ def enter(
 
 def _take_environment(parser: ArgumentParser, verb: str) -> None:
     """Take ``LODESTAR_VERB_OPTION`` for an option that is not given."""
+    prefix = f"LODESTAR_{verb}_".upper()
+    known: list[str] = []
     for action in parser._actions:  # noqa: SLF001 (argparse has no other way)
         if action.dest in _NOT_FROM_ENVIRONMENT or action.dest.startswith("setting_"):
             continue
         for option in action.option_strings:
-            name = f"LODESTAR_{verb}{option[1:]}".upper().replace("-", "_")
+            name = prefix + option.lstrip("-").upper().replace("-", "_")
+            known.append(name)
             text = os.environ.get(name)
             if text is None:
                 continue
@@ -255,13 +263,32 @@ def _take_environment(parser: ArgumentParser, verb: str) -> None:
             else:
                 action.default = text
                 action.required = False
+    _check_environment(parser, prefix, known)
 
 
-def near_name(name: str, known: Iterable[str]) -> str | None:
+def _check_environment(parser: ArgumentParser, prefix: str, known: list[str]) -> None:
+    """
+    Refuse a name with *prefix* that must be a misspelt one, and tell of others.
+
+    A server that passed over ``LODESTAR_SERVER_DATADIR`` in silence would keep its
+    stores in memory.
+    """
+    for name in sorted(os.environ.keys() - set(known)):
+        if not name.startswith(prefix) or _KUBERNETES.search(name):
+            continue
+        near = near_name(name, known, _LIKENESS_MIN_OF_VARIABLES)
+        if near is not None:
+            parser.error(f"{name} is no setting: did you mean {near}?")
+        print(f"lodestar: {name} is no setting, and is ignored", file=sys.stderr)
+
+
+def near_name(
+    name: str, known: Iterable[str], likeness_min: float = _LIKENESS_MIN
+) -> str | None:
     """Return which of *known* may be meant by *name*, or None."""
     import difflib  # noqa: PLC0415 (only who has misspelt something needs it)
 
-    near = difflib.get_close_matches(name, list(known), 1, _LIKENESS_MIN)
+    near = difflib.get_close_matches(name, list(known), 1, likeness_min)
     return near[0] if near else None
 
 

@@ -170,6 +170,7 @@ class TestEnvironment:
             ("LODESTAR_NODE_CONNECTIONS_MAX", "many", "--connections-max"),
             ("LODESTAR_NODE_INSECURE", "maybe", "LODESTAR_NODE_INSECURE"),
             ("LODESTAR_ULR", "leaderserver://h:1", "did you mean LODESTAR_URL?"),
+            ("LODESTAR_NODE_DATADIR", "/d", "did you mean LODESTAR_NODE_DATA_DIR?"),
         ],
     )
     def test_a_mistake_is_told_in_one_line(
@@ -197,6 +198,20 @@ class TestEnvironment:
         config_of("leaders", "--url", "leaderserver://h:1")
         error = capsys.readouterr().err
         assert error == "lodestar: LODESTAR_FOO is no setting, and is ignored\n"
+
+    def test_of_a_servers_own_names_it_is_told_likewise(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """N5: but not of those that Kubernetes sets where a service is called so."""
+        monkeypatch.setenv("LODESTAR_NODE_COLOUR", "blue")
+        for name in ("SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP_ADDR"):
+            monkeypatch.setenv(f"LODESTAR_NODE_{name}", "1")
+            monkeypatch.setenv(f"LODESTAR_NODE_HEADLESS_{name}", "1")
+        monkeypatch.setenv("LODESTAR_SERVER_COLOUR", "red")  # of another process
+        make_parser(["node"])
+        assert capsys.readouterr().err == (
+            "lodestar: LODESTAR_NODE_COLOUR is no setting, and is ignored\n"
+        )
 
 
 class TestBadUsage:
