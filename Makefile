@@ -3,7 +3,9 @@ MAKEFLAGS += --warn-undefined-variables
 
 PYTHON ?=
 BACKEND ?= leaderserver
+KEEP ?=
 REPORT ?=
+SOAK_SECONDS ?=
 SEED ?=
 QUESTIONS ?=
 WORKERS ?= 4

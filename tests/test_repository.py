@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -196,6 +198,19 @@ class TestMakefile:
     def test_every_verb_is_there_and_explained(self, verb: str) -> None:
         """A comment above each verb says what it is for."""
         assert re.search(rf"^# .+\n{verb}:", MAKEFILE, flags=re.MULTILINE)
+
+    @pytest.mark.parametrize("verb", VERBS.split())
+    def test_no_verb_begins_with_a_warning(self, verb: str) -> None:
+        """Every variable is set: the first thing that a newcomer sees is no warning."""
+        shown = subprocess.run(
+            ["make", "--dry-run", verb],
+            check=True,
+            cwd=ROOT,
+            env={"PATH": os.environ["PATH"]},
+            capture_output=True,
+            text=True,
+        )
+        assert "warning" not in shown.stderr
 
 
 def test_the_changelog_knows_this_version() -> None:
