@@ -22,7 +22,7 @@ from nameservice import ConfigurationError, check_component_id
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 __all__ = [
@@ -188,17 +188,11 @@ class HAConfig:
             ConfigurationError: If a setting is unknown, malformed or missing, or the
                 file cannot be read.
         """
+        _check_names(settings, "")
         merged: dict[str, Any] = {}
         merged |= _read_file(path)
         merged |= _read_environment(os.environ)
         merged |= settings
-        unknown = sorted(set(merged) - _field_names())
-        if unknown:
-            message = (
-                f"unknown settings: {', '.join(unknown)}; "
-                f"known are {', '.join(sorted(_field_names()))}"
-            )
-            raise ConfigurationError(message)
         if "url" not in merged:
             message = (
                 "no name service is named: give --url on the command line or url=… in "
@@ -455,7 +449,20 @@ def _read_file(path: str | os.PathLike[str] | None) -> dict[str, Any]:
     if not isinstance(table, dict):
         message = f"'lodestar' in {chosen} must be a table of settings"
         raise ConfigurationError(message)
+    _check_names(table, f"the configuration {chosen} has ")
     return table
+
+
+def _check_names(settings: Iterable[str], place: str) -> None:
+    """Refuse names that no setting has, and say in which *place* they stand."""
+    known = sorted(_field_names())
+    unknown = sorted(set(settings).difference(known))
+    if not unknown:
+        return
+    near = difflib.get_close_matches(unknown[0], known, 1, _LIKENESS_MIN)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+    message = f"{place}unknown settings: {', '.join(unknown)}; {hint}"
+    raise ConfigurationError(message)
 
 
 def unknown_environment(environment: Mapping[str, str]) -> list[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -347,8 +348,27 @@ class TestLoad:
     ) -> None:
         """L4: a misspelt setting is not ignored."""
         (empty_place / "lodestar.toml").write_text('url = "embedded:"\nlease = 1\n')
-        with pytest.raises(ConfigurationError, match=r"unknown settings: lease; .*url"):
+        with pytest.raises(
+            ConfigurationError,
+            match=r"configuration lodestar\.toml has unknown settings: lease; .*url",
+        ):
             HAConfig.load()
+        with pytest.raises(
+            ConfigurationError, match=r"^unknown settings: lease; .*url"
+        ):
+            HAConfig.load(os.devnull, lease=1)
+
+    def test_a_misspelt_setting_is_told_what_it_may_mean(
+        self, empty_place: Path
+    ) -> None:
+        """L4: and where it stands: ``lodestar.toml`` is found without being named."""
+        (empty_place / "lodestar.toml").write_text('cluster-id = "prod"\n')
+        with pytest.raises(ConfigurationError) as caught:
+            HAConfig.load()
+        assert str(caught.value) == (
+            "the configuration lodestar.toml has unknown settings: cluster-id; "
+            "did you mean cluster_id?"
+        )
 
     @pytest.mark.parametrize(
         ("content", "why"),
