@@ -8,6 +8,7 @@ shown, on standard error.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -43,12 +44,14 @@ def configure_logging(level_name: str = "info") -> None:
     """
     Send log lines to standard error; programs call it once, libraries never.
 
+    On a terminal they are coloured, unless ``NO_COLOR`` is set (https://no-color.org).
+
     Args:
         level_name: ``debug``, ``info``, ``warning`` or ``error``.
     """
     is_terminal = sys.stderr.isatty()
     renderer: Processor = (
-        structlog.dev.ConsoleRenderer()
+        structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
         if is_terminal
         else structlog.processors.JSONRenderer()
     )

@@ -70,6 +70,18 @@ class TestConfigureLogging:
         with pytest.raises(json.JSONDecodeError):
             json.loads(terminal.getvalue())
 
+    @pytest.mark.parametrize(("no_color", "is_coloured"), [("1", False), ("", True)])
+    def test_lines_are_coloured_unless_that_is_not_wanted(
+        self, monkeypatch: pytest.MonkeyPatch, no_color: str, *, is_coloured: bool
+    ) -> None:
+        """As https://no-color.org has it: ``NO_COLOR`` is set, and is not empty."""
+        terminal = Terminal()
+        monkeypatch.setattr("sys.stderr", terminal)
+        monkeypatch.setenv("NO_COLOR", no_color)
+        configure_logging()
+        get_logger().info("leadership.granted", epoch=7)
+        assert ("\x1b[" in terminal.getvalue()) is is_coloured
+
     @pytest.mark.parametrize(
         ("level_name", "expected"),
         [
