@@ -46,6 +46,17 @@ def run(parsed: argparse.Namespace) -> int:
         notes = [*getattr(error, "__notes__", ())]
         if isinstance(error, RemoteProtocolError) and error.reason in _NOT_UNDERSTOOD:
             notes.append("the other side may run an earlier version: upgrade it first")
-        say(parsed.verb, "; ".join((str(error), *notes)))
+        say(parsed.verb, "; ".join((_text_of(error), *notes)))
         return exit_code_of(error)
     return code
+
+
+def _text_of(error: NameServiceError | OSError) -> str:
+    """Return what *error* says, without the number that the system has for it."""
+    if isinstance(error, NameServiceError) or error.strerror is None:
+        return str(error)
+    return (
+        error.strerror
+        if error.filename is None
+        else f"{os.fsdecode(error.filename)}: {error.strerror}"
+    )

@@ -96,8 +96,9 @@ def whole_file(name: str) -> Iterator[BinaryIO]:
     Until then it has another name in the same directory, and no name after an error.
 
     Raises:
-        ConfigurationError: If *name* is there, and is no file: it is not replaced.
-        OSError: If it cannot be written.
+        ConfigurationError: If *name* is there and is no file, which is not replaced, or
+            no file can be made there.
+        OSError: If it cannot be written as a whole.
     """
     target = Path(os.path.realpath(name))  # the file itself, not a link to it
     with suppress(FileNotFoundError):
@@ -108,7 +109,12 @@ def whole_file(name: str) -> Iterator[BinaryIO]:
             )
     part = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
     try:
-        with part.open("xb") as file:
+        file = part.open("xb")
+    except OSError as error:
+        message = f"cannot write {name}: {error.strerror}"
+        raise ConfigurationError(message) from error
+    try:
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())

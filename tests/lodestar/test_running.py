@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from argparse import Namespace
@@ -14,7 +15,7 @@ from nameservice import NameServiceError, RemoteProtocolError
 from tests.lodestar.running import WAIT_SECONDS, environment
 
 
-def told(error: NameServiceError, capsys: pytest.CaptureFixture[str]) -> str:
+def told(error: NameServiceError | OSError, capsys: pytest.CaptureFixture[str]) -> str:
     """Run a verb that ends with *error*; return what is printed."""
 
     def verb(_: Namespace) -> int:
@@ -38,6 +39,25 @@ def test_another_mistake_of_a_peer(capsys: pytest.CaptureFixture[str]) -> None:
     """It has nothing to do with versions."""
     error = RemoteProtocolError("oversized", "too long")
     assert told(error, capsys) == "lodestar leaders: too long (oversized)\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (
+            OSError(errno.EACCES, "Permission denied", "a.csv"),
+            "a.csv: Permission denied",
+        ),
+        (OSError(errno.EACCES, "Permission denied", b"a"), "a: Permission denied"),
+        (OSError("what a library says"), "what a library says"),
+    ],
+)
+def test_an_error_of_the_system(
+    error: OSError, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told in words; "[Errno 28]" helps few."""
+    assert told(error, capsys) == f"lodestar leaders: {text}\n"
 
 
 @pytest.mark.proves("N5")
