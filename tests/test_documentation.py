@@ -273,3 +273,15 @@ def public_errors() -> set[str]:
         for module in (nameservice.errors, queryablestate.errors, rescaling.errors)
         for name in module.__all__
     }
+
+
+class TestDrills:
+    """The page with the drills: what is done to which process, and what must hold."""
+
+    page = ROOT / "docs" / "howto" / "run-the-drills.md"
+
+    def test_every_drill_is_told_of(self) -> None:
+        """Each file of drills has a row, or stands with those that test the drills."""
+        files = {path.name for path in (ROOT / "tests" / "drills").glob("test_*.py")}
+        named = re.findall(r"`(test_\w+\.py)`", prose(self.page))
+        assert sorted(named) == sorted(files)
