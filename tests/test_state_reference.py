@@ -24,13 +24,13 @@ from queryablestate import errors as state_errors
 from sparkpipeline import StateSpec, publish_state, publish_states
 from sparkpipeline.state.options import WRITE_OPTION_NAMES
 from sparkpipeline.state.reader import READ_OPTION_NAMES
+from tests.test_layering import OURS
 
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 PAGE = (REFERENCE / "state-api.md").read_text("utf-8")
 LOG_PAGE = (REFERENCE / "log-events.md").read_text("utf-8")
-LOGGING_PACKAGES = ("queryablestate", "sparkpipeline", "lodestar")
 
 
 def methods_of(client: type) -> dict[str, inspect.Signature]:
@@ -44,12 +44,14 @@ def methods_of(client: type) -> dict[str, inspect.Signature]:
 
 def logged_events() -> Iterator[str]:
     """Yield every event that is logged for somebody to see."""
-    for package in LOGGING_PACKAGES:
+    for package in sorted(OURS):
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 match node:
                     case ast.Call(
-                        func=ast.Attribute(attr="info" | "warning" | "error"),
+                        func=ast.Attribute(
+                            attr="info" | "warning" | "error" | "exception"
+                        ),
                         args=[ast.Constant(value=str(event)), *_],
                     ) if re.fullmatch(r"[a-z_]+\.[a-z_-]+", event):
                         yield event
@@ -114,3 +116,18 @@ class TestLogEvents:
     def test_every_event_is_told_of(self, event: str) -> None:
         """The reader of a log finds what a line means."""
         assert f"`{event}`" in LOG_PAGE
+
+    def test_the_parts_that_speak(self) -> None:
+        """What is logged can be told apart by its ``component``."""
+        texts = (
+            path.read_text("utf-8")
+            for package in OURS
+            for path in (ROOT / package).rglob("*.py")
+        )
+        speaking = {
+            component
+            for text in texts
+            for component in re.findall(r'(?:component=|EventLoop\()"([a-z-]+)"', text)
+        }
+        table = LOG_PAGE.partition("| in | `component` |")[2].partition("\n\n")[0]
+        assert set(re.findall(r"`([a-z-]+)`", table)) == speaking
