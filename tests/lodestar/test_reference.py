@@ -33,6 +33,27 @@ class TestReference:
         """A reader finds each verb under a heading of its name."""
         assert f"\n## {verb}\n" in REFERENCE
 
+    def test_the_list_at_the_top_is_complete(self) -> None:
+        """Who looks for a verb finds all of them, and what each does."""
+        top, _, _ = REFERENCE.partition("\n## ")
+        listed = re.findall(r"^\| \[`([a-z-]+).*?`\]\(#([a-z-]+)\)", top, re.MULTILINE)
+        assert sorted(listed) == [(verb, verb) for verb in sorted(parsers())]
+
+    def test_an_option_of_some_verbs_names_them(self) -> None:
+        """As ``--on-suspended`` does: others would refuse it."""
+        found = re.findall(
+            r"^\| `(--[a-z-]+) [^|]*?` \((.*?)\) \|",
+            REFERENCE.replace(r"\|", "/"),
+            re.MULTILINE,
+        )
+        assert len(found) == 3
+        for option, verbs in found:
+            assert sorted(re.findall("[a-z-]+", verbs)) == sorted(
+                verb
+                for verb, parser in parsers().items()
+                if option in parser._option_string_actions
+            )
+
     @pytest.mark.parametrize("verb", sorted(parsers()))
     def test_every_option_is_told_of(self, verb: str) -> None:
         """No option is there without being written down."""
