@@ -11,7 +11,7 @@ read waits for a connection, and none fails because there is no way::
       └──────────────────┴─failed, late──┘
 
 A way that came to nothing is tried again after a pause, which doubles; a node that does
-not let us in is left alone for long.  A way is closed when no route leads over it.
+not admit us is left alone for long.  A way is closed when no route leads over it.
 
 A read that a node has not answered after the *hedge delay* is asked of the proxy, too
 (`queryablestate.hedging`).  What waits for a tenth of the time that it had, is, in any

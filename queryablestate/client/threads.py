@@ -3,12 +3,12 @@
 
 Theory of operation.  A hop from one thread to another and back costs 50 to 90 us here,
 as much as half of a round trip over two sockets (measured).  So there is no thread that
-does I/O for the others: whoever asks does it, for itself and for everybody else.
+does I/O for the others: a thread that asks does it, for itself and for all others.
 
 *   Under the lock, a thread takes a *turn*: hands to the core what it asks, sends what
     may be sent (what others ask, too: the core packs it together), and takes what has
     come.  Turns are short and never wait.
-*   Whoever then still waits for an answer, and finds nobody *driving*, drives: waits
+*   A thread that still waits then, and finds none *driving*, drives: waits
     until the socket is readable or the core's deadline comes, without the lock, takes a
     turn, and so on until its own requests are answered.  Then it hands over to another
     that waits, if there is one.
@@ -18,8 +18,8 @@ So a single thread never leaves its own stack, and of many threads one receives 
 ZeroMQ allows a socket to be used by one thread after the other if there is a memory
 barrier between them, which a lock is.
 
-Nothing happens while nobody asks: a connection that closes meanwhile, and a leader that
-changes, are noticed by the next request.
+Nothing happens while no thread asks: a connection that closes meanwhile, and a leader
+that changes, are noticed by the next request.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class QueryShell(QueryDriver):
         links: Mapping[int, QueryLink] = {}
         while True:
             with self._lock:
-                if ready is not None:  # whoever begins to drive has just had a turn
+                if ready is not None:  # who begins to drive has just had a turn
                     self._turn(has_come=self._look_at(ready, links))
                 if not waiter.open_count:
                     self._hand_over()
@@ -211,7 +211,7 @@ class QueryShell(QueryDriver):
         return has_come
 
     def _hand_over(self) -> None:
-        """Let another drive; under the lock."""
+        """Have another drive; under the lock."""
         self._driver = None
         if self._waiters:
             self._driver = waiter = next(iter(self._waiters))
@@ -221,7 +221,7 @@ class QueryShell(QueryDriver):
             self._release()
 
     def _give_up(self, waiter: _Waiter, requests: Sequence[Request]) -> None:
-        """Forget *requests*: whoever asked has been interrupted."""
+        """Forget *requests*: the thread that asked has been interrupted."""
         with self._lock:
             self._waiters.pop(waiter, None)
             self._turn()
@@ -275,8 +275,8 @@ class QueryShell(QueryDriver):
         Ask, and do whatever can be done now; under the lock.
 
         ZeroMQ signals a message only to one who has looked in vain since the last one,
-        and a send may take the signal: so a turn ends with looking, unless nobody waits
-        for anything.
+        and a send may take the signal: so a turn ends with looking, unless no thread
+        waits for anything.
         """
         if self._is_news:
             self._is_news = False
@@ -348,7 +348,7 @@ class QueryShell(QueryDriver):
         self._wake()
 
     def _wake(self) -> None:
-        """Let who drives look again; from any thread."""
+        """Have the thread that drives look again; from any thread."""
         with self._wake_lock:
             if self._is_pipe_open:
                 try:
@@ -363,7 +363,7 @@ class QueryShell(QueryDriver):
             return
 
     def _release(self) -> None:
-        """Close the pipe when the client is closed and nobody drives any more."""
+        """Close the pipe when the client is closed and no thread drives any more."""
         if self._is_closed and self._driver is None:
             with self._wake_lock:
                 if self._is_pipe_open:

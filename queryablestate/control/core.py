@@ -151,7 +151,7 @@ class ControlCore:
         copy_secret: What nodes that are taken in are given, to show each other.
         direct_reads: Whether nodes may answer clients without the proxy (rule D1).
         direct_lease_ns: How long they may after they were heard, also if an earlier
-            leader has let them.
+            leader has allowed it.
         unfinished: What is to be written before anything else.
         commit_limits: How much one commit of the leader store takes.
         tally: Is told what was decided.

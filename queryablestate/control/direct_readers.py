@@ -12,9 +12,9 @@ that it has that acknowledgement (`NodeHeartbeat.acknowledged`): messages come i
 Its lease is over one lease after it was last heard, since it counts from the send of a
 heartbeat that was acknowledged.
 
-Whoever has no ticket asks the proxy.  So nothing waits where no ticket was given that
-may still be worth something; but what an earlier leader may have given is not known,
-and each node that is known then is waited for.
+A client without a ticket asks the proxy.  So nothing waits where no ticket was given
+that may still be worth something; but what an earlier leader may have given is not
+known, and each node that is known then is waited for.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class ControlState:
         copy_secret: What nodes that are taken in are given, to show each other.
         direct_reads: Whether nodes may answer clients without the proxy (rule D1).
         direct_lease_ns: How long they may after they were heard, also if an earlier
-            leader has let them.
+            leader has allowed it.
 
     Attributes:
         counters: As the store has them.

@@ -103,7 +103,7 @@ class StateQuestion:
         job_id: The job.
         state_name: The state.
         parameters: Behind the question mark.
-        held: Let go at the end of the answer; whoever answers later takes it over.
+        held: Released at the end of the answer; what answers later takes it over.
     """
 
     def __init__(

@@ -87,7 +87,7 @@ class CallerClients:
             await kept.client.close()
 
     async def forget(self, token: str | None) -> None:
-        """Close the client of a caller who was not let in, unless others use it."""
+        """Close the client of a caller who was not admitted, unless others use it."""
         kept = self._kept.get(token)
         if kept is not None and not kept.use_count:
             del self._kept[token]

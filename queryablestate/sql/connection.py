@@ -195,7 +195,7 @@ class Connection:
                     return False
 
     def _check(self, parameters: Mapping[str, str]) -> None:
-        """Refuse a session that cannot begin, whoever wants it."""
+        """Refuse a session that cannot begin, whatever its caller is."""
         if self._config.is_tls_required and not self._is_encrypted:
             raise SQLError(
                 "28000", "TLS is required here", "connect with sslmode=require"

@@ -5,7 +5,7 @@ Theory of operation.  Nodes do not know who may read what.  The proxy leader doe
 gives a client a *ticket* with the route of a state: who asks, what for, until when.  It
 is authenticated by a keyed digest (BLAKE2b).  The key is the secret that the leader
 gives to nodes when it takes them in (`NodeRegistered.copy_secret`), for this purpose
-alone: so a node can tell whether a ticket is one, and whoever has a ticket can make no
+alone: so a node can tell whether a ticket is one, and a client that has one can make no
 other.  The secret is another one with each leader, and a node goes by the newest alone.
 
 **Time.**  A ticket expires by the clock of the leader that made it.  A node knows that

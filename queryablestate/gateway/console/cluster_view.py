@@ -190,7 +190,7 @@ def _job(
     if rescaling.missing_count:
         problems.append(
             f"{rescaling.missing_count} key groups have fewer copies than the "
-            f"{rescaling.replica_count} that they shall have. Start a node, or those "
+            f"{rescaling.replica_count} that are wanted. Start a node, or those "
             "that are away: copies are made by themselves."
         )
     done = None

@@ -142,7 +142,7 @@ class Pages:
             **_of_scope(request.scope), **values
         )
         return Response(
-            # Half of a pair of surrogates, which Spark lets pass, is no UTF-8.
+            # Half of a pair of surrogates, which Spark admits, is no UTF-8.
             text.encode(errors="replace"),
             status_code=status,
             media_type="text/html",
@@ -164,7 +164,7 @@ class Pages:
             "content-type": "text/html; charset=utf-8",
             **_HEADERS,
         }
-        # A browser would ask for a name and a password, which nobody has.
+        # A browser would ask for a name and a password, which no caller has.
         headers.pop("www-authenticate", None)
         return text.encode(errors="replace"), headers
 

@@ -187,7 +187,7 @@ class NodeCore:
         self._untouched: frozenset[str] = frozenset()
         # While the store forgets jobs: those that it does not.
         self._kept_jobs: frozenset[str] | None = None
-        # Jobs of which a command was let pass since: the next answer says it again.
+        # Jobs of which a command was passed over since: the next answer says it again.
         self._passed_over: set[str] = set()
         self._is_left_looked_for = False
         self._deadline_ns = self._drop_stages_due_ns
@@ -306,13 +306,13 @@ class NodeCore:
     # -- the machine ---------------------------------------------------------------
 
     def step(self, event: NodeEvent, *, now_ns: int) -> tuple[NodeEffect, ...]:
-        """Let *event* happen, and return what is to be done, in that order."""
+        """Take *event* in, and return what is to be done, in that order."""
         assert now_ns >= self._now_ns
         self._now_ns = now_ns
         effects = self._handle(event, now_ns)
         effects += self._advance(now_ns)
         if not self._registration.is_registered:
-            self._waiting.clear()  # whoever asked is not there any more
+            self._waiting.clear()  # who asked is not there any more
             effects = [effect for effect in effects if not _is_report(effect)]
         self._deadline_ns = self._next_deadline_ns()
         return tuple(effects)
@@ -438,7 +438,7 @@ class NodeCore:
         return [ForgetLeftJobs(kept=tuple(sorted(self._kept_jobs)))]
 
     def _left_forgotten(self, job_ids: Sequence[str]) -> list[NodeEffect]:
-        """Know the jobs no more that are gone, and let the proxy know."""
+        """Know the jobs no more that are gone, and tell the proxy."""
         self._kept_jobs = None
         effects: list[NodeEffect] = []
         for job_id in job_ids:
@@ -528,7 +528,7 @@ class NodeCore:
                 return registration.refused(command, now_ns=now_ns)
             case HeartbeatAcknowledged():
                 # The proxy sent all that was missed before it heard this heartbeat;
-                # unless the node has asked again meanwhile, and let it pass.
+                # unless the node has asked again meanwhile, and passed it over.
                 is_ours = registration.acknowledged(command, now_ns=now_ns)
                 if is_ours and not registration.is_asking:
                     self._copies.missed_came()
@@ -656,7 +656,7 @@ class NodeCore:
         ]
 
     def _cancel(self, question_ids: Sequence[int]) -> list[NodeEffect]:
-        """Answer these questions no more: nobody waits for that."""
+        """Answer these questions no more: no client waits for that."""
         effects: list[NodeEffect] = [
             SendToProxy(message=cancelled(waiting.asked.question))
             for waiting in self._waiting.take_cancelled(question_ids)

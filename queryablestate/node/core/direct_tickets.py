@@ -28,7 +28,7 @@ class ShownTickets:
     """
     Tickets by connection and number.
 
-    There are so many at most, in all and of each connection; the one that was shown
+    Their number is limited, in all and of each connection; the one that was shown
     longest ago makes room.  A client whose ticket went that way is refused, and shows
     it, or another one, again.
 

@@ -80,7 +80,7 @@ class ReaderGate:
             return None
         if ticket.leader_epoch != content.leader_epoch:
             return False
-        # Tickets that an earlier secret let in are over as soon as the node says so.
+        # Tickets that an earlier secret admitted are over as soon as the node says so.
         if content.secret_digest != self._secret_digest:
             return None
         if now_ns >= content.direct_until_ns:

@@ -255,7 +255,7 @@ class PageReader:
 
 @functools.lru_cache(maxsize=4)
 def secret_digest_of(secret: bytes) -> bytes:
-    """Return what tells one secret from another, and lets no one make tickets."""
+    """Return what tells one secret from another; no ticket can be made of it."""
     return hashlib.blake2b(secret, digest_size=16, person=b"reader page").digest()
 
 
