@@ -68,6 +68,8 @@ __all__ = [
 NULL_TEXT: Final = "null"
 """What people see where there is nothing; a string of that text looks the same."""
 
+_AS_JSON: Final = "--json-key, over HTTP json_key=true"
+"""What says so: the callers of `parse_key` are the command line and gateways."""
 _SEPARATOR: Final = ","
 _WHOLE: Final = re.compile(r"[+-]?\d{1,40}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
@@ -224,7 +226,7 @@ def _parse_columns(fields: Sequence[Field], text: str) -> tuple[Any, ...]:
     if len(parts) != len(fields):
         raise MisfitError(
             f"{len(fields)} values separated by commas are wanted, not {len(parts)}; "
-            "with a comma in a value, write the key as JSON, with --json-key"
+            f"with a comma in a value, write the key as JSON ({_AS_JSON})"
         )
     return tuple(
         _parse_column(one, part) for one, part in zip(fields, parts, strict=True)
@@ -280,7 +282,7 @@ def _parse_column(field: Field, text: str) -> Any:
             return parse_decimal(name, text)
         case StructType() | ArrayType():
             raise MisfitError(
-                f"{name} has type {field.type}: write the key as JSON, with --json-key"
+                f"{name} has type {field.type}: write the key as JSON ({_AS_JSON})"
             )
         case MapType() | CollatedStringType():
             raise MisfitError(f"{name} cannot be part of a key")

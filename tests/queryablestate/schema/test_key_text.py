@@ -120,19 +120,19 @@ class TestParseKey:
             (
                 fields_of(ArrayType(AtomicType.INT)),
                 "1",
-                "a has type array<int>: write the key as JSON, with --json-key",
+                "a has type array<int>: write the key as JSON",
             ),
             (
                 fields_of(struct_of(AtomicType.INT)),
                 "1",
-                "a has type struct<a:int>: write the key as JSON, with --json-key",
+                "a has type struct<a:int>: write the key as JSON",
             ),
             (fields_of(CollatedStringType("x")), "1", "a cannot be part of a key"),
             (PAIR, "N14228", "2 values separated by commas are wanted, not 1"),
             (
                 PAIR,
                 "a,b,2013-01-01",
-                "with a comma in a value, write the key as JSON, with --json-key",
+                "write the key as JSON (--json-key, over HTTP json_key=true)",
             ),
             (PAIR, "N14228,soon", "day takes a date"),
         ],
