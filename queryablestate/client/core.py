@@ -504,6 +504,8 @@ class QueryCore:
             case _ if number in self._call_flights:
                 self._session.pause_ns = 0
                 call = self._call_flights.pop(number)
+                if isinstance(message, StateDescribed):
+                    self._keys.routes.heard_of(message.description)
                 if not call.is_done:
                     call.reply = message
                     self._outbox.finish(call)

@@ -121,6 +121,24 @@ class StateRoutes:
             traffic.describe_due_ns = self._outbox.now_ns + traffic.pause_ns
             traffic.pause_ns = longer_pause(traffic.pause_ns)
 
+    def heard_of(self, description: StateDescription) -> None:
+        """
+        Ask for a route that has other columns than a caller was told of.
+
+        What is read next would lack a column that the caller knows, as if it were null.
+        """
+        traffic = self._traffic.get((description.job_id, description.state_name))
+        route = None if traffic is None else traffic.route
+        if (
+            traffic is None
+            or route is None
+            or route.description.schema == description.schema
+        ):
+            return
+        traffic.is_stale = True
+        if traffic.describe_id is None:
+            traffic.describe_due_ns = self._outbox.now_ns
+
     def ticket_refused(self, traffic: StateTraffic) -> None:
         """Ask for another ticket in a while: a node does not take this one."""
         traffic.direct = None

@@ -176,25 +176,25 @@ class StateQuestion:
         """
         Return what is known of the state, and what *read* returns of it.
 
-        What is known may be a moment old.  If the answer shows that it is wrong by now,
-        or the question was, it is asked anew, and then *read* again.
+        What is known is older than the answer, also if it was asked for just now: a
+        read may wait for its batch.  If the answer shows that it is wrong by now, or
+        the question was, it is asked anew, and then *read* again.
         """
         async with asyncio.timeout(2 * self.deadline_seconds):
-            known, is_new = await self.caller.describe(
-                *self.state, deadline_seconds=self.deadline_seconds, is_new=False
-            )
+            known = await self.describe(is_new=False)
             try:
                 found = await read(known)
             except (WrongKeyTypeError, LocalProtocolError):
-                newer = known if is_new else await self.describe(is_new=True)
+                newer = await self.describe(is_new=True)
                 if newer.registered_schema == known.registered_schema:
                     raise
                 return newer, await read(newer)
-            if is_new or fits(known, found):
+            if fits(known, found):
                 return known, found
             newer = await self.describe(is_new=True)
-            if newer.registered_schema == known.registered_schema:
+            if fits(newer, found):
                 return newer, found
+            # It was read by older columns: the client knows the present ones by now.
             return newer, await read(newer)
 
 

@@ -223,8 +223,6 @@ class StateEndpoints:
 
             known, found = await question.ask(read)
             entries = [one for _, one in found if isinstance(one, StateEntry)]
-            if any(one.generation != known.generation for one in entries):
-                known = await question.describe(is_new=True)
         results = [_result(known, key, one, is_partial) for key, one in found]
         oldest = min(
             entries,

@@ -287,8 +287,9 @@ class KeyWatch:
         else:
             deadline_seconds = self._config.park_seconds
         self._read_count = read_count = self._read_count + 1
-        try:
-            entry = await self._caller.client.lookup(
+
+        async def look() -> StateEntry:
+            return await self._caller.client.lookup(
                 *self._state,
                 self._key,
                 _ABSENT,
@@ -296,8 +297,14 @@ class KeyWatch:
                 min_batch_id=batch_id,
                 min_generation=generation,
             )
+
+        try:
+            entry = await look()
             async with self._telling:  # in the order of the answers (rule Q1)
                 information = await self._information(entry)
+                if not fits(information, entry):
+                    # It was read by older columns than the client knows by now.
+                    entry = await look()
                 had_problem = self._problem is not None
                 self._problem = None
                 self._tell(information, entry, read_count)

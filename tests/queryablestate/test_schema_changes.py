@@ -73,6 +73,18 @@ class TestAdded:
                 "N2": {"delay": 2, "gate": None},
             }
 
+    def test_who_was_told_of_a_column_reads_it(
+        self, config: HAConfig, publisher: Publisher
+    ) -> None:
+        """What was read without it would look as if there were nothing in it."""
+        with QueryableStateClient(config) as client:
+            assert client.get(*STATE, "N1") == {"delay": 1}
+            publisher.restart({"aircraft": WIDER})
+            publisher.write({"aircraft": [("N1", 3, "C")]})
+            assert "gate" in client.describe(*STATE).value_columns
+            assert client.get(*STATE, "N1") == {"delay": 3, "gate": "C"}
+            assert dict(client.scan(*STATE))["N1"] == {"delay": 3, "gate": "C"}
+
 
 class TestRemoved:
     def test_the_application_of_before_goes_on(
