@@ -74,6 +74,8 @@ class HeldResponse(Response):
                     (coming, gone, ending), return_when=asyncio.FIRST_COMPLETED
                 )
                 if not coming.done():
+                    if gone.done():
+                        gone.result()  # what is wrong with the request breaks it off
                     return
                 piece = coming.result()
                 if piece is None:

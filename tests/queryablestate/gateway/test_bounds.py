@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import random
 import socket
 import string
@@ -29,7 +30,9 @@ BLOBS = StateSchema(
     value=(Field("text", AtomicType.STRING),),
 )
 STATE = "/v1/jobs/flights/states/blobs"
+MANY = "/v1/jobs/flights/states/many"
 COUNT, SIZE = 200, 60_000
+MANY_COUNT = 5_000
 QUICK = GatewayConfig(
     request_seconds=0.5,
     idle_seconds=1.0,
@@ -54,9 +57,10 @@ def ha(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HAServices]:
         open_ha_services(config) as services,
         LocalStateCluster(services, nodes=1, data_dir=directory),
     ):
-        publisher = Publisher(config, "flights", {"blobs": BLOBS})
+        publisher = Publisher(config, "flights", {"blobs": BLOBS, "many": BLOBS})
         rows = [(f"b{n:03}", "x" * SIZE) for n in range(COUNT)]
-        publisher.write({"blobs": rows})
+        many = [(f"m{n:04}", "") for n in range(MANY_COUNT)]
+        publisher.write({"blobs": rows, "many": many})
         yield services
 
 
@@ -179,6 +183,14 @@ class TestSlowClients:
         while gateway.observe().figures["watches"]:
             assert asker.get("/v1/leaders").status == 200
         assert gateway.observe().figures["watched_keys"] == 0
+
+    @pytest.mark.proves("F2")
+    def test_a_body_that_is_wrong_while_rows_are_sent(self, ask: Asker) -> None:
+        """They break off: what has come of them is not taken for all rows."""
+        with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+            ask.ask("GET", f"{MANY}/rows?format=ndjson", b"x" * 20_000)
+        answer = ask.ask("GET", f"{MANY}/rows?format=ndjson", b"x")
+        assert answer.body.count(b"\n") == MANY_COUNT
 
     def test_an_idle_connection_ends(self, ask: Asker) -> None:
         """One who might ask again is not waited for, for ever."""
