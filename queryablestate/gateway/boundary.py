@@ -25,7 +25,7 @@ from starlette.requests import ClientDisconnect
 from nameservice import SystemClock, get_logger
 from nameservice.observation import Latencies
 from queryablestate.gateway.headers import HTTPS_HEADERS, SECURITY_HEADERS
-from queryablestate.gateway.http_protocol import ABORT, IS_GONE
+from queryablestate.gateway.http_protocol import ABORT, IS_GONE, WHEN_GONE
 from queryablestate.gateway.problems import (
     GatewayError,
     Problem,
@@ -40,14 +40,16 @@ if TYPE_CHECKING:
     from queryablestate.gateway.config import GatewayConfig
 
 
-__all__ = ["IS_WATCH", "KIND", "Boundary", "mark"]
+__all__ = ["ENDS_WITH_CLIENT", "IS_WATCH", "KIND", "Boundary", "mark"]
 
 _PIECE_SIZE_BYTES: Final = 64 * 1024
 _BUSY_SECONDS: Final = 1.0
 
 KIND: Final = "lodestar.kind"
 IS_WATCH: Final = "lodestar.watch"
-"""Of a request's scope: what it asks for, and whether it stays."""
+ENDS_WITH_CLIENT: Final = "lodestar.ends_with_client"
+"""Of a request's scope: what it asks for, and whether it stays; what is called to have
+its answer end when its client leaves."""
 
 Headers: TypeAlias = Mapping[str, str]
 ProblemPage: TypeAlias = Callable[
@@ -221,12 +223,22 @@ class _Exchange:
         self._is_done = False
         self._is_left = False
         scope[IS_WATCH] = self.leave
+        scope[ENDS_WITH_CLIENT] = self.end_with_client
+        self._when_gone: Callable[[Callable[[], object]], None] = scope.get(
+            "extensions", {}
+        ).get(WHEN_GONE, _never_gone)
 
     def leave(self) -> None:
         """Give up the place among requests."""
         if not self._is_left:
             self._is_left = True
             self._boundary.under_way -= 1
+
+    def end_with_client(self) -> None:
+        """Have the task that answers, which is this one, end when the client leaves."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._when_gone(task.cancel)
 
     async def receive(self) -> Message:
         """Return what comes next of the request, if it comes in time."""
@@ -332,6 +344,10 @@ def _encoded(headers: Headers) -> _Headers:
 
 def _no_connection() -> None:
     """Do what `ABORT` would do, where nothing offers it."""
+
+
+def _never_gone(_: Callable[[], object]) -> None:
+    """Do what `WHEN_GONE` would do, where nothing offers it."""
 
 
 def _is_there() -> bool:

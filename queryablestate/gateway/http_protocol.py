@@ -3,7 +3,8 @@
 
 uvicorn bounds the size of a request's head and the time between two requests.  What it
 leaves open is bounded here: how long a head may take, how many connections there are,
-and how long an ended connection may keep what its client does not read.
+and how long an ended connection may keep what its client does not read.  Nor does
+uvicorn end an answer whose client has left: one that waits would keep its place.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import itertools
 import logging
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -24,11 +26,13 @@ if TYPE_CHECKING:
     from queryablestate.gateway.config import GatewayConfig
 
 
-__all__ = ["ABORT", "IS_GONE", "BoundedProtocol", "protocol_for"]
+__all__ = ["ABORT", "IS_GONE", "WHEN_GONE", "BoundedProtocol", "protocol_for"]
 
 ABORT: Final = "lodestar.abort"
 IS_GONE: Final = "lodestar.is_gone"
-"""Extensions of a request's scope: end its connection at once; whether it has ended."""
+WHEN_GONE: Final = "lodestar.when_gone"
+"""Extensions of a request's scope: end its connection at once; whether it has ended;
+what is to be called if it ends before the answer does."""
 
 _NUMBERS: Final = itertools.count()
 _LOGGER: Final = logging.getLogger("lodestar.gateway.http")
@@ -52,6 +56,7 @@ class BoundedProtocol(H11Protocol):
         # What clients send wrong is no event: a flood of it would fill the log.
         self.logger = _LOGGER
         self._head_timer: asyncio.TimerHandle | None = None
+        self._leave: Callable[[], object] | None = None
         self._number = next(_NUMBERS)
 
     @property
@@ -77,6 +82,9 @@ class BoundedProtocol(H11Protocol):
         """Wait for nothing more."""
         self._forget_head()
         super().connection_lost(exc)
+        leave, self._leave = self._leave, None
+        if leave is not None and not self.is_idle:
+            leave()
 
     def data_received(self, data: bytes) -> None:
         """Take what has come; a head that has begun is to be there in time."""
@@ -95,6 +103,8 @@ class BoundedProtocol(H11Protocol):
             extensions = scope.setdefault("extensions", {})
             extensions[ABORT] = self._abort_answer
             extensions[IS_GONE] = self.transport.is_closing
+            extensions[WHEN_GONE] = self._when_gone
+            self._leave = None
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP with a problem document, and end."""
@@ -128,6 +138,11 @@ class BoundedProtocol(H11Protocol):
         """Close, and do not wait for ever until all of it was read."""
         self.transport.close()
         self.loop.call_later(self.limits.write_seconds, self.transport.abort)
+
+    def _when_gone(self, leave: Callable[[], object]) -> None:
+        self._leave = leave
+        if self.transport.is_closing():
+            leave()
 
     def _abort(self, reason: str) -> None:
         self.ended_counts[reason] = self.ended_counts.get(reason, 0) + 1

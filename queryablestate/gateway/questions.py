@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from nameservice import LocalProtocolError
 from queryablestate.errors import WrongKeyTypeError
-from queryablestate.gateway.boundary import mark
+from queryablestate.gateway.boundary import ENDS_WITH_CLIENT, mark
 from queryablestate.gateway.fitting import fits
 from queryablestate.gateway.problems import GatewayError
 from queryablestate.gateway.representations import JSON, chosen_format, json_bytes
@@ -129,6 +129,8 @@ class StateQuestion:
         self.min_batch_id = whole_number(parameters, "min_batch_id", None)
         self.min_generation = whole_number(parameters, "min_generation", None, least=1)
         self._is_json_key = flag(parameters, "json_key")
+        self._end_with_client: Callable[[], None] = request.scope[ENDS_WITH_CLIENT]
+        self._give_up_when_left()
 
     @property
     def state(self) -> tuple[str, str]:
@@ -163,11 +165,22 @@ class StateQuestion:
         text = self.parameters.get("prefix")
         return None if text is None else parse_prefix(fields, text)
 
+    def _give_up_when_left(self) -> None:
+        """
+        Wait for nothing more when the client leaves: its place is for others.
+
+        Of a newcomer it is waited for what the proxy says: who tries tokens, and
+        leaves, has no more room than who stays.
+        """
+        if self.caller.is_known:
+            self._end_with_client()
+
     async def describe(self, *, is_new: bool) -> StateInformation:
         """Return what is known of the state."""
         found, _ = await self.caller.describe(
             *self.state, deadline_seconds=self.deadline_seconds, is_new=is_new
         )
+        self._give_up_when_left()
         return found
 
     async def ask(

@@ -20,6 +20,7 @@ from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
 from tests.queryablestate.gateway.asking import WAIT_SECONDS, Asker
+from tests.recording import wait_until
 
 
 pytestmark = [pytest.mark.shells, pytest.mark.proves("F4")]
@@ -217,6 +218,22 @@ class TestManyClients:
             figures = gateway.observe().figures
             assert int(figures["ended_crowded_total"]) >= 18
             assert int(figures["connections"]) <= 12
+
+    @pytest.mark.parametrize("path", [f"{STATE}/keys/b001", f"{STATE}/count"])
+    def test_a_request_whose_client_leaves(self, ha: HAServices, path: str) -> None:
+        """Its place is free, although its answer would have been waited for longer."""
+        config = evolve(QUICK, deadline_seconds_max=80_000.0)
+        with GatewayServer(ha, config) as gateway:
+            asker = Asker(gateway.url)
+            request = (
+                f"GET {path}?min_batch_id=9&deadline=80000 HTTP/1.1\r\nHost: x\r\n"
+            )
+            for _ in range(3):
+                with connected(asker) as sock:
+                    sock.sendall(f"{request}\r\n".encode())
+                    wait_until(lambda: gateway.observe().figures["requests"] == 1)
+                wait_until(lambda: gateway.observe().figures["requests"] == 0)
+            assert asker.get(f"{STATE}/count").status == 200
 
     def test_more_requests_than_are_answered_at_once(self, ask: Asker) -> None:
         """503 says when to ask again; watches do not count."""
