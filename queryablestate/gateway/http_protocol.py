@@ -56,6 +56,7 @@ class BoundedProtocol(H11Protocol):
         # What clients send wrong is no event: a flood of it would fill the log.
         self.logger = _LOGGER
         self._head_timer: asyncio.TimerHandle | None = None
+        self._end_timer: asyncio.TimerHandle | None = None
         self._leave: Callable[[], object] | None = None
         self._number = next(_NUMBERS)
 
@@ -81,6 +82,8 @@ class BoundedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""
         self._forget_head()
+        if self._end_timer is not None:
+            self._end_timer.cancel()
         super().connection_lost(exc)
         leave, self._leave = self._leave, None
         if leave is not None and not self.is_idle:
@@ -127,6 +130,12 @@ class BoundedProtocol(H11Protocol):
             self.transport.write(head.encode("latin-1") + body)
         self._end()
 
+    def on_response_complete(self) -> None:
+        """Wait for the next request; or for the end, if no other one is to come."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._abort_in_time()
+
     def timeout_keep_alive_handler(self) -> None:
         """End a connection on which nothing is asked any more."""
         super().timeout_keep_alive_handler()
@@ -137,7 +146,13 @@ class BoundedProtocol(H11Protocol):
     def _end(self) -> None:
         """Close, and do not wait for ever until all of it was read."""
         self.transport.close()
-        self.loop.call_later(self.limits.write_seconds, self.transport.abort)
+        self._abort_in_time()
+
+    def _abort_in_time(self) -> None:
+        if self._end_timer is None:
+            self._end_timer = self.loop.call_later(
+                self.limits.write_seconds, self.transport.abort
+            )
 
     def _when_gone(self, leave: Callable[[], object]) -> None:
         self._leave = leave

@@ -193,6 +193,23 @@ class TestSlowClients:
         answer = ask.ask("GET", f"{MANY}/rows?format=ndjson", b"x")
         assert answer.body.count(b"\n") == MANY_COUNT
 
+    def test_an_answer_that_is_not_read_to_its_end(
+        self, gateway: GatewayServer
+    ) -> None:
+        """One who has asked to close ends, too, with what is still to be read."""
+        asker = Asker(gateway.url)
+        assert gateway._server is not None
+        for listener in gateway._server.servers[0].sockets:
+            # The system takes little of an answer, and the gateway has the rest.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        with connected(asker, is_slow=True) as sock:
+            sock.sendall(
+                f"GET {STATE}/keys/b001 HTTP/1.1\r\nHost: x\r\n"
+                "Connection: close\r\n\r\n".encode()
+            )
+            wait_until(lambda: gateway.observe().figures.get("answers_200_total") == 1)
+            wait_until(lambda: gateway.observe().figures["connections"] == 0)
+
     def test_an_idle_connection_ends(self, ask: Asker) -> None:
         """One who might ask again is not waited for, for ever."""
         with connected(ask) as sock:
