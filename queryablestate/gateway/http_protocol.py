@@ -57,6 +57,7 @@ class BoundedProtocol(H11Protocol):
         self.logger = _LOGGER
         self._head_timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
+        self._is_aborted = False
         self._leave: Callable[[], object] | None = None
         self._number = next(_NUMBERS)
 
@@ -160,6 +161,7 @@ class BoundedProtocol(H11Protocol):
             leave()
 
     def _abort(self, reason: str) -> None:
+        self._is_aborted = True
         self.ended_counts[reason] = self.ended_counts.get(reason, 0) + 1
         self.transport.abort()
 
@@ -169,6 +171,10 @@ class BoundedProtocol(H11Protocol):
     def _make_room(self) -> None:
         """End the oldest connection without a request, or any, for a new one."""
         connections: list[BoundedProtocol] = list(self.connections)  # type: ignore[arg-type]
+        # What was ended in this turn of the loop is still among them.
+        connections = [one for one in connections if not one._is_aborted]  # noqa: SLF001
+        if len(connections) < self.limits.connection_count_max:
+            return
         idle = [one for one in connections if one.is_idle] or connections
         oldest = min(idle, key=lambda one: one._number)  # noqa: SLF001 (one of ours)
         oldest._abort("crowded")  # noqa: SLF001

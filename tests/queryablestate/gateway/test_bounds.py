@@ -7,6 +7,7 @@ import http.client
 import random
 import socket
 import string
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -235,6 +236,27 @@ class TestManyClients:
             figures = gateway.observe().figures
             assert int(figures["ended_crowded_total"]) >= 18
             assert int(figures["connections"]) <= 12
+
+    def test_more_connections_at_one_moment(self, gateway: GatewayServer) -> None:
+        """Each goes for another one, not one for all of them."""
+        asker = Asker(gateway.url)
+        is_busy, is_free = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            is_busy.set()
+            is_free.wait()
+
+        with contextlib.ExitStack() as stack:
+            stack.callback(is_free.set)
+            assert gateway._loop is not None
+            gateway._loop.call_soon_threadsafe(hold)
+            is_busy.wait()
+            for _ in range(40):  # they wait at its door
+                stack.enter_context(connected(asker))
+            is_free.set()
+            while not gateway.observe().figures.get("ended_crowded_total"):
+                pass
+            assert int(gateway.observe().figures["connections"]) <= 12
 
     @pytest.mark.parametrize("path", [f"{STATE}/keys/b001", f"{STATE}/count"])
     def test_a_request_whose_client_leaves(self, ha: HAServices, path: str) -> None:
