@@ -29,7 +29,7 @@ from queryablestate.gateway.watching import KeyWatches
 
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from haservices import HAServices
     from nameservice import Clock
@@ -50,6 +50,7 @@ class Caller:
     One caller: its client, and what is shared between its requests.
 
     Attributes:
+        name: The hash of its token.
         client: Speaks to the proxy as this caller.
         watches: The keys that it watches.
         is_known: Whether the proxy has taken it.
@@ -61,8 +62,13 @@ class Caller:
     """
 
     def __init__(
-        self, client: AsyncQueryableStateClient, config: GatewayConfig, clock: Clock
+        self,
+        name: bytes,
+        client: AsyncQueryableStateClient,
+        config: GatewayConfig,
+        clock: Clock,
     ) -> None:
+        self.name = name
         self.client = client
         self.is_known = False
         self.is_refused = False
@@ -160,24 +166,30 @@ class Callers:
         name = b"" if token is None else sha256(token.encode()).digest()
         caller = self._callers.get(name)
         if caller is None or caller.is_refused:
-            caller = self._new(token)
-            self._callers[name] = caller
+            caller = self._callers[name] = self._new(name, token)
         self._callers.move_to_end(name)
+        with self.keeping(caller):
+            try:
+                yield caller
+            except AuthenticationError:
+                caller.is_refused = True
+                self.refused_count += 1
+                raise
+            else:
+                caller.is_known = True
+
+    @contextlib.contextmanager
+    def keeping(self, caller: Caller) -> Iterator[None]:
+        """Keep *caller* for as long as its answer takes; then, if refused, close it."""
         caller.use_count += 1
         try:
-            yield caller
-        except AuthenticationError:
-            caller.is_refused = True
-            self.refused_count += 1
-            raise
-        else:
-            caller.is_known = True
+            yield
         finally:
             caller.use_count -= 1
             caller.idle_since_ns = self._clock.now_ns()
             if caller.is_refused and not caller.use_count:
-                if self._callers.get(name) is caller:
-                    del self._callers[name]
+                if self._callers.get(caller.name) is caller:
+                    del self._callers[caller.name]
                 self._close_later(caller)
 
     def end_idle(self) -> None:
@@ -198,7 +210,7 @@ class Callers:
         while self._closing:
             await asyncio.wait(self._closing)
 
-    def _new(self, token: str | None) -> Caller:
+    def _new(self, name: bytes, token: str | None) -> Caller:
         newcomers = sum(
             not caller.is_known and caller.use_count > 0
             for caller in self._callers.values()
@@ -215,7 +227,7 @@ class Callers:
             credentials,
             deadline_seconds=self._config.deadline_seconds,
         )
-        return Caller(client, self._config, self._clock)
+        return Caller(name, client, self._config, self._clock)
 
     def _make_room(self) -> None:
         """Close the idle caller that was used least recently; newcomers go first."""

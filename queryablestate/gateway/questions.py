@@ -238,6 +238,7 @@ async def asking(
         with question.held as held:
             if kind in _LARGE:
                 held.enter_context(_large_read(caller, config))
+                held.enter_context(callers.keeping(caller))
             yield question
 
 
@@ -257,12 +258,10 @@ def _large_read(caller: Caller, config: GatewayConfig) -> Iterator[None]:
             retry_after_seconds=_RETRY_SECONDS,
         )
     caller.large_read_count += 1
-    caller.use_count += 1
     try:
         yield
     finally:
         caller.large_read_count -= 1
-        caller.use_count -= 1
 
 
 def answer(

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import logging
 import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
 
 import pytest
 import structlog
 from attrs import evolve
+from starlette.requests import Request
 
-from haservices import ComponentInformation, HAConfig, open_ha_services
-from nameservice import ConfigurationError
+from haservices import (
+    ComponentInformation,
+    HAConfig,
+    HAServices,
+    open_ha_services,
+)
+from nameservice import AuthenticationError, ConfigurationError, LocalProtocolError
 from queryablestate import (
     AccessList,
     CallerEntry,
@@ -28,6 +35,9 @@ from queryablestate import (
 )
 from queryablestate.connect.tokens import generate_token
 from queryablestate.gateway import GatewayConfig, GatewayServer
+from queryablestate.gateway.boundary import ENDS_WITH_CLIENT
+from queryablestate.gateway.callers import Callers
+from queryablestate.gateway.questions import StateQuestion, asking
 from queryablestate.proxy.config_toml import parse_proxy_config
 from tests.lodestar.publishing import Publisher
 from tests.queryablestate.gateway.asking import Asker
@@ -215,6 +225,37 @@ class TestCallers:
         assert int(figures["callers_refused_total"]) - int(before) == 50
         assert int(figures["callers"]) <= 2
         assert Asker(guarded.url, TOKENS["reader"]).get("/v1/jobs").status == 200
+
+    def test_a_caller_that_is_refused_while_it_reads(self) -> None:
+        """Its client is closed at the end of what it reads, and another one is made."""
+        config = GatewayConfig()
+
+        def reading(callers: Callers) -> AbstractAsyncContextManager[StateQuestion]:
+            scope = {
+                "type": "http",
+                "headers": [(b"authorization", b"Bearer x")],
+                "query_string": b"",
+                "path_params": {"job": "flights", "state": "aircraft"},
+                ENDS_WITH_CLIENT: lambda: None,
+            }
+            return asking(Request(scope), callers, config, "rows")
+
+        async def ask(ha: HAServices) -> None:
+            callers = Callers(ha, config)
+            async with reading(callers) as question:
+                refused, rows = question.client, question.held.pop_all()
+            with pytest.raises(AuthenticationError):
+                async with reading(callers):
+                    raise AuthenticationError("tcp://127.0.0.1:1", "no longer listed")
+            async with reading(callers) as question:
+                assert question.client is not refused
+            rows.close()
+            await callers.close()
+            with pytest.raises(LocalProtocolError, match="closed"):
+                await refused.jobs(deadline_seconds=0.1)
+
+        with open_ha_services(f"embedded:rights-{next(_numbers)}") as ha:
+            asyncio.run(ask(ha))
 
 
 class TestSecrets:
