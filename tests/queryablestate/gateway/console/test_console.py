@@ -31,6 +31,7 @@ from tests.lodestar.publishing import Publisher
 from tests.queryablestate.gateway.asking import Answer, Asker
 from tests.queryablestate.gateway.conftest import ODD_NAMES, Served
 from tests.queryablestate.gateway.console.reading import Page
+from tests.recording import wait_until
 
 
 pytestmark = [pytest.mark.shells, pytest.mark.proves("F5")]
@@ -486,6 +487,19 @@ class TestSignIn:
         assert guarded.get(path).status == 401
         answer = guarded.ask("HEAD", path, headers={"cookie": cookie})
         assert answer.status == 200
+
+    @pytest.mark.proves("F1")
+    @pytest.mark.parametrize("headers", [{}, {"cookie": "lodestar-token=eA"}])
+    def test_pages_are_counted_as_such(self, headers: dict[str, str]) -> None:
+        """So are those of somebody who is signed in."""
+        with (
+            open_ha_services(f"embedded:console-{next(_numbers)}") as ha,
+            GatewayServer(ha) as gateway,
+        ):
+            page_of(Asker(gateway.url).get("/console/leaders", **headers))
+            wait_until(lambda: len(gateway.observe().latencies) == 1)
+            (latencies,) = gateway.observe().latencies
+            assert latencies.kind == "console"
 
     @pytest.mark.parametrize("token", ["not-a-token", "", "ü", "x" * 1_025])
     def test_a_token_that_nobody_has(self, guarded: Asker, token: str) -> None:
