@@ -95,7 +95,7 @@ from queryablestate.client.step import (
     QueryOutbox,
     longer_pause,
 )
-from queryablestate.wire.clients import StateDescribed, ToClient, Welcome
+from queryablestate.wire.clients import StateDescribed, StatesListed, ToClient, Welcome
 from queryablestate.wire.questions import Refusal, Told
 from queryablestate.wire.refusals import (
     NOT_LEADER,
@@ -504,8 +504,12 @@ class QueryCore:
             case _ if number in self._call_flights:
                 self._session.pause_ns = 0
                 call = self._call_flights.pop(number)
-                if isinstance(message, StateDescribed):
-                    self._keys.routes.heard_of(message.description)
+                match message:
+                    case StateDescribed(description=description):
+                        self._keys.routes.heard_of(description)
+                    case StatesListed(states=states):
+                        for description in states:
+                            self._keys.routes.heard_of(description)
                 if not call.is_done:
                     call.reply = message
                     self._outbox.finish(call)

@@ -73,15 +73,23 @@ class TestAdded:
                 "N2": {"delay": 2, "gate": None},
             }
 
+    @pytest.mark.parametrize("is_listed", [False, True])
     def test_who_was_told_of_a_column_reads_it(
-        self, config: HAConfig, publisher: Publisher
+        self,
+        config: HAConfig,
+        publisher: Publisher,
+        is_listed: bool,
     ) -> None:
         """What was read without it would look as if there were nothing in it."""
         with QueryableStateClient(config) as client:
             assert client.get(*STATE, "N1") == {"delay": 1}
             publisher.restart({"aircraft": WIDER})
             publisher.write({"aircraft": [("N1", 3, "C")]})
-            assert "gate" in client.describe(*STATE).value_columns
+            if is_listed:
+                (told,) = client.describe_all(STATE[0])
+            else:
+                told = client.describe(*STATE)
+            assert "gate" in told.value_columns
             assert client.get(*STATE, "N1") == {"delay": 3, "gate": "C"}
             assert dict(client.scan(*STATE))["N1"] == {"delay": 3, "gate": "C"}
 
