@@ -48,7 +48,6 @@ T = TypeVar("T")
 LEAST: Final = frozenset({"deadline", "min_batch_id", "min_generation"})
 """Parameters of every question for rows."""
 
-_LARGE: Final = frozenset({"rows", "count", "batch_get"})
 _RETRY_SECONDS: Final = 1.0
 _OF_KEYS: Final = frozenset({"json_key"})
 
@@ -218,6 +217,8 @@ async def asking(
     config: GatewayConfig,
     kind: str,
     parameters: Iterable[str] = (),
+    *,
+    is_large: bool = False,
 ) -> AsyncIterator[StateQuestion]:
     """
     Yield the question that *request* is about a state, for the time of its answer.
@@ -228,6 +229,10 @@ async def asking(
         config: Limits.
         kind: What it is counted as.
         parameters: Those that it may have besides `LEAST` and how keys are written.
+        is_large: Whether it is one of the reads of which a caller has a few at once.
+
+    Raises:
+        GatewayError: If the caller may not ask this, or not now.
     """
     mark(request.scope, kind)
     given = parameters_of(
@@ -236,7 +241,7 @@ async def asking(
     async with callers.using(bearer_token(request.scope["headers"])) as caller:
         question = StateQuestion(request, caller, config, given)
         with question.held as held:
-            if kind in _LARGE:
+            if is_large:
                 held.enter_context(_large_read(caller, config))
                 held.enter_context(callers.keeping(caller))
             yield question

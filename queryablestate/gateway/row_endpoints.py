@@ -66,7 +66,7 @@ class RowEndpoints:
     async def rows(self, request: Request) -> Response:
         """Answer ``GET …/rows``."""
         async with asking(
-            request, self._callers, self._config, "rows", _PARAMETERS
+            request, self._callers, self._config, "rows", _PARAMETERS, is_large=True
         ) as question:
             return await self._answer(request, question, None)
 
@@ -74,7 +74,12 @@ class RowEndpoints:
         """Answer ``GET …/keys/{key}/entries``."""
         text = path_part(request.path_params["key"])
         async with asking(
-            request, self._callers, self._config, "rows", _PARAMETERS - {"prefix"}
+            request,
+            self._callers,
+            self._config,
+            "rows",
+            _PARAMETERS - {"prefix"},
+            is_large=True,
         ) as question:
             return await self._answer(request, question, text)
 

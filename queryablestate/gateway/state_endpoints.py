@@ -114,7 +114,9 @@ class StateEndpoints:
 
     async def count(self, request: Request) -> Response:
         """Answer ``GET …/count``: as of the batch that it names, or a later one."""
-        async with asking(request, self._callers, self._config, "count") as question:
+        async with asking(
+            request, self._callers, self._config, "count", is_large=True
+        ) as question:
             async with asyncio.timeout(2 * question.deadline_seconds):
                 known = await question.describe(is_new=True)
                 least = question.least
@@ -187,7 +189,7 @@ class StateEndpoints:
     async def batch_get(self, request: Request) -> Response:
         """Answer ``POST …/keys:batchGet``."""
         async with asking(
-            request, self._callers, self._config, "batch_get"
+            request, self._callers, self._config, "batch_get", is_large=True
         ) as question:
             trees, is_partial = await self._batch(request)
 

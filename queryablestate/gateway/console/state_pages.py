@@ -210,7 +210,12 @@ class StatePages:
     async def rows(self, request: Request) -> Response:
         """Answer ``GET …/states/{state}/rows``."""
         async with asking(
-            request, self._callers, self._config, "console", ("prefix", "page_token")
+            request,
+            self._callers,
+            self._config,
+            "console",
+            ("prefix", "page_token"),
+            is_large=True,
         ) as question:
             given = question.parameters
             # An input that is left empty asks for everything.
@@ -254,7 +259,12 @@ class StatePages:
     async def chart(self, request: Request) -> Response:
         """Answer ``GET …/states/{state}/chart``."""
         async with asking(
-            request, self._callers, self._config, "console", ("column", "kind", "count")
+            request,
+            self._callers,
+            self._config,
+            "console",
+            ("column", "kind", "count"),
+            is_large=True,
         ) as question:
             given = question.parameters
             kind = given.get("kind", _CHARTS[0])

@@ -328,6 +328,10 @@ class TestManyClients:
             assert sock.recv(10).startswith(b"HTTP/1.1 2"[:10])
             answer = ask.get(f"{STATE}/rows?format=csv")
             assert (answer.status, answer.problem) == (429, "too-many-watches")
+            # Pages of the console read as much.
+            for page in ("rows", "chart"):
+                path = STATE.replace("/v1/", "/console/")
+                assert ask.get(f"{path}/{page}").status == 429
 
 
 class TestLargeRequests:
