@@ -121,8 +121,10 @@ class GatewayServer:
         if not self._started.wait(_START_SECONDS) or self.failure is not None:
             self.close()
             raise ConfigurationError(f"cannot serve {self._url}: {self.failure}")
-        if self._config.is_announced:
-            self._announcement = Announcement(self._services, self.advertised_url)
+        with self._lock:
+            # One that was closed meanwhile would be found, with nothing there.
+            if self._config.is_announced and not self._is_closed:
+                self._announcement = Announcement(self._services, self.advertised_url)
         self._log.info("gateway.serving", url=self._url)
 
     def close(self) -> None:

@@ -79,6 +79,23 @@ class TestLeaders:
         (found,) = ask.get("/v1/leaders").document["leaders"]
         assert found["leader"]["address"] == gateway.url
 
+    def test_one_that_is_closed_while_it_starts(self, ha: HAServices) -> None:
+        """F2: it is not found: no one would be there."""
+        server = GatewayServer(ha)
+
+        def start() -> None:
+            with contextlib.suppress(NameServiceError):
+                server.start()
+
+        starting = threading.Thread(target=start)
+        starting.start()
+        while server._thread is None:
+            pass
+        server.close()
+        starting.join()
+        found = [one.component_id for one in ha.operations.leaders()]
+        assert REST_ENDPOINT not in found
+
     def test_without_a_proxy(self, ask: Asker) -> None:
         """503 says that no proxy leads, and when to ask again."""
         answer = ask.get("/v1/jobs?deadline=0.2")
