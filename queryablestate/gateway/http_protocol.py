@@ -10,9 +10,11 @@ uvicorn end an answer whose client has left: one that waits would keep its place
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import socket
+import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -35,6 +37,7 @@ WHEN_GONE: Final = "lodestar.when_gone"
 what is to be called if it ends before the answer does."""
 
 _NUMBERS: Final = itertools.count()
+_RESET: Final = struct.pack("ii", 1, 0)
 _LOGGER: Final = logging.getLogger("lodestar.gateway.http")
 _LOGGER.disabled = True
 
@@ -144,6 +147,19 @@ class BoundedProtocol(H11Protocol):
 
     # -- ending ------------------------------------------------------------------------
 
+    def reset(self) -> None:
+        """
+        End it at once, so that no client takes half of an answer for the whole.
+
+        Where an answer has no length, as for HTTP/1.0, the end of the connection is its
+        end: it must not look like one that was closed.
+        """
+        if not self.is_idle:
+            raw: socket.socket = self.transport.get_extra_info("socket")
+            with contextlib.suppress(OSError):  # it has ended by itself
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.transport.abort()
+
     def _end(self) -> None:
         """Close, and do not wait for ever until all of it was read."""
         self.transport.close()
@@ -163,7 +179,7 @@ class BoundedProtocol(H11Protocol):
     def _abort(self, reason: str) -> None:
         self._is_aborted = True
         self.ended_counts[reason] = self.ended_counts.get(reason, 0) + 1
-        self.transport.abort()
+        self.reset()
 
     def _abort_answer(self) -> None:
         self._abort("unfinished")

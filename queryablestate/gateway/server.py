@@ -36,7 +36,7 @@ from nameservice.version import package_version
 from queryablestate.gateway.announcement import Announcement
 from queryablestate.gateway.app import GatewayApp
 from queryablestate.gateway.config import GatewayConfig
-from queryablestate.gateway.http_protocol import protocol_for
+from queryablestate.gateway.http_protocol import BoundedProtocol, protocol_for
 
 
 if TYPE_CHECKING:
@@ -269,7 +269,8 @@ class GatewayServer:
         finally:
             ticking.cancel()
             for connection in list(server.server_state.connections):
-                connection.transport.abort()
+                assert isinstance(connection, BoundedProtocol)
+                connection.reset()
             await self._app.close()
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:

@@ -91,6 +91,12 @@ def connected(asker: Asker, *, is_slow: bool = False) -> Iterator[socket.socket]
         yield sock
 
 
+def read_all(sock: socket.socket) -> None:
+    """Read until the other side has ended what it sends."""
+    while sock.recv(65_536):
+        pass
+
+
 def is_ended(sock: socket.socket) -> bool:
     """Return whether the other side has ended the connection; what came goes."""
     try:
@@ -193,6 +199,33 @@ class TestSlowClients:
             ask.ask("GET", f"{MANY}/rows?format=ndjson", b"x" * 20_000)
         answer = ask.ask("GET", f"{MANY}/rows?format=ndjson", b"x")
         assert answer.body.count(b"\n") == MANY_COUNT
+
+    @pytest.mark.proves("F2")
+    def test_rows_that_break_off_for_a_client_of_before(self, ask: Asker) -> None:
+        """Where the end of the connection is that of the rows, it is reset instead."""
+        head = (
+            f"GET {MANY}/rows?format=ndjson HTTP/1.0\r\nHost: x\r\n"
+            "Content-Length: 20000\r\n\r\n"
+        )
+        with connected(ask) as sock:
+            sock.sendall(head.encode() + b"x" * 20_000)
+            with pytest.raises(ConnectionResetError):
+                read_all(sock)
+
+    @pytest.mark.proves("F2")
+    def test_rows_that_a_gateway_has_no_time_to_send(self, ha: HAServices) -> None:
+        """So it is where it ends before they do."""
+        config = evolve(QUICK, write_seconds=WAIT_SECONDS, drain_seconds=1.0)
+        with GatewayServer(ha, config) as gateway:
+            asker = Asker(gateway.url)
+            with connected(asker, is_slow=True) as sock:
+                sock.sendall(
+                    f"GET {STATE}/rows?format=csv HTTP/1.0\r\nHost: x\r\n\r\n".encode()
+                )
+                assert sock.recv(10).startswith(b"HTTP/1.1")
+                gateway.close()
+                with pytest.raises(ConnectionResetError):
+                    read_all(sock)
 
     def test_an_answer_that_is_not_read_to_its_end(
         self, gateway: GatewayServer
