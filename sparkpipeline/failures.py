@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast, final
 
 import msgspec
@@ -33,6 +34,10 @@ from nameservice import NameServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame
+
+    from sparkpipeline.run_births import RunBirths
 
 
 __all__ = ["StateStreamWriter", "lodestar_error", "through_spark"]
@@ -112,11 +117,24 @@ def through_spark(function: Callable[P, T]) -> Callable[P, T]:
 
 @final
 class StateStreamWriter(DataStreamWriter):
-    """A ``DataStreamWriter`` whose query fails with errors of ours as they are."""
+    """
+    A ``DataStreamWriter`` whose query fails with errors of ours as they are.
+
+    Args:
+        df: What is written.
+        births: Those of its runs, if it publishes anything.
+    """
+
+    def __init__(self, df: DataFrame, births: RunBirths | None) -> None:
+        super().__init__(df)
+        self._context = df.sparkSession.sparkContext
+        self._births = births
 
     def start(self, *args: Any, **kwargs: Any) -> StreamingQuery:
         """Start the query, as ``DataStreamWriter.start`` does."""
-        query = super().start(*args, **kwargs)
+        births = self._births
+        with nullcontext() if births is None else births.starting(self._context):
+            query = super().start(*args, **kwargs)
         return _StateQuery(query._jsq)  # noqa: SLF001 (as Spark's own writer makes one)
 
 

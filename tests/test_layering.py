@@ -109,6 +109,7 @@ SHARED_ABOVE_ROOMS = frozenset(
         "sparkpipeline/configuration.py",
         "sparkpipeline/failures.py",
         "sparkpipeline/lasting_errors.py",
+        "sparkpipeline/run_births.py",
         "sparkpipeline/spark_session.py",
     }
 )

@@ -84,6 +84,10 @@ class WriterCore:
         self._name_service = name_service
         self._own_runs = own_runs
 
+    def begins(self, job_id: str, *, query_id: str, run_id: str) -> None:
+        """Take note that a run asks to begin: it is the newest of its query."""
+        self._own_runs.begins((self._name_service, job_id, query_id, run_id))
+
     def begin(
         self,
         job_id: str,
@@ -341,19 +345,21 @@ class WriterCore:
         *,
         query_id: str,
         run_id: str,
+        born_epoch: int | None,
         timeout_ns: int,
         now_ns: int,
     ) -> Conversation[int]:
         """Return the epoch that a run of this process is born with; now, if need be."""
         own_run = (self._name_service, job_id, query_id, run_id)
         self._own_runs.begins(own_run)
-        born_epoch = self._own_runs.epoch_of(own_run)
+        known = self._own_runs.epoch_of(own_run)
+        if known is not None:
+            return known
         if born_epoch is None:
-            ticket = yield from self.draw_epoch(
+            born_epoch = yield from self.draw_epoch(
                 job_id, timeout_ns=timeout_ns, now_ns=now_ns
             )
-            born_epoch = self._own_runs.born_epoch(own_run, ticket)
-        return born_epoch
+        return self._own_runs.born_epoch(own_run, born_epoch)
 
 
 def _to_plan(

@@ -79,6 +79,16 @@ class StateWriter:
         self._clock = SystemClock()
         self._core = WriterCore(proxy.name_service, OWN_RUNS)
 
+    def begins(self, job_id: str, *, query_id: str, run_id: str) -> None:
+        """
+        Take note that a run of this process asks to begin: it is its query's newest.
+
+        `begin` and `be_born` do so themselves.  Who waits for something before that
+        says it here, so that a run that ends meanwhile is not taken for newer than the
+        one that has come after it.
+        """
+        self._core.begins(job_id, query_id=query_id, run_id=run_id)
+
     def begin(
         self,
         job_id: str,
@@ -103,7 +113,7 @@ class StateWriter:
             max_parallelism: The number of key groups.
             on_new_query: ``refuse``, ``replace`` or ``continue`` (rule W5).
             born_epoch: What the run is born with, if it has no epoch yet: that which it
-                has under another query id.
+                has under another query id, or that was drawn when it was started.
             timeout_seconds: How long to try, and to wait for nodes that are away.
 
         Raises:
@@ -327,13 +337,26 @@ class StateWriter:
         )
 
     def be_born(
-        self, job_id: str, *, query_id: str, run_id: str, timeout_seconds: float
+        self,
+        job_id: str,
+        *,
+        query_id: str,
+        run_id: str,
+        born_epoch: int | None = None,
+        timeout_seconds: float,
     ) -> int:
         """
         Return the epoch that a run of this process is born with; now, if need be (W1).
 
         `begin` and `bind` do so themselves.  A run that may write its first batch late
         is born before: until then a run that has replaced it counts as the older one.
+
+        Args:
+            job_id: The job.
+            query_id: The query.
+            run_id: The run.
+            born_epoch: What it is born with, if it has no epoch yet and one was drawn.
+            timeout_seconds: How long to try to draw one.
 
         Raises:
             StaleWriterError: If a newer run of the query has begun in this process.
@@ -345,6 +368,7 @@ class StateWriter:
                 job_id,
                 query_id=query_id,
                 run_id=run_id,
+                born_epoch=born_epoch,
                 timeout_ns=seconds_to_ns(timeout_seconds),
                 now_ns=self._clock.now_ns(),
             )

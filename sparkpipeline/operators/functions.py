@@ -21,6 +21,7 @@ be given a batch again, with the same id, and it is then the same to the last ro
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 from attrs import define, frozen
@@ -53,7 +54,11 @@ from sparkpipeline.operators.manifest import (
     SubtaskFile,
     choose_attempts,
 )
-from sparkpipeline.operators.publication import PublishedBatch, PublishingRun
+from sparkpipeline.operators.publication import (
+    PublishedBatch,
+    PublishingRun,
+    draw_epoch,
+)
 from sparkpipeline.operators.publisher import OperatorStatePublisher
 from sparkpipeline.operators.task import (
     RESERVED_PREFIX,
@@ -63,6 +68,7 @@ from sparkpipeline.operators.task import (
     file_schema,
     run_subtask,
 )
+from sparkpipeline.run_births import RunBirths
 from sparkpipeline.spark_session import check_session
 from sparkpipeline.state.sink import QUERY_ID_PROPERTY, RUN_ID_PROPERTY
 
@@ -163,8 +169,13 @@ def run_operator(
         batch_count_kept=batch_count_kept,
         on_missing_state=on_missing_state,
         publisher=None if publication is None else OperatorStatePublisher(publication),
+        births=(
+            None
+            if publication is None
+            else RunBirths(functools.partial(draw_epoch, publication))
+        ),
     )
-    return StateStreamWriter(df).foreachBatch(guarded(operator.run))
+    return StateStreamWriter(df, operator.births).foreachBatch(guarded(operator.run))
 
 
 @final
@@ -191,6 +202,7 @@ class _Operator:
     batch_count_kept: int
     on_missing_state: OnMissingState
     publisher: OperatorStatePublisher | None
+    births: RunBirths | None
     # What this driver has read or written before need not be read again.
     last: _Left | None = None
 
@@ -218,6 +230,7 @@ class _Operator:
             # Of its own, for the sink may write states of the job under Spark's.
             query_id=f"{query_id}{_PUBLISHING_QUERY}",
             run_id=run_id,
+            drawn=None if self.births is None else self.births.of_batch(context),
         )
         if self.publisher is not None:
             self.publisher.begin(publishing_run)

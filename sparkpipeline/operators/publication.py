@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from queryablestate.client.calls import ProxyConnection
+    from sparkpipeline.run_births import DrawnEpoch
 
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "PublishedBatch",
     "PublishingRun",
     "be_born",
+    "draw_epoch",
     "publish_batch",
 ]
 
@@ -119,10 +121,12 @@ class PublishingRun:
     Attributes:
         query_id: The query that owns the copy.
         run_id: The run of it.
+        drawn: The epoch that was drawn when it was started, if one was.
     """
 
     query_id: str
     run_id: str
+    drawn: DrawnEpoch | None = field(default=None, eq=False, repr=False)
 
 
 @final
@@ -166,15 +170,40 @@ def be_born(
         StaleWriterError: If a newer run of the query has begun in this process.
         NameServiceError: If the proxy could not be asked.
     """
-    StateWriter(proxy or _shared_proxy(publication)).be_born(
+    writer = StateWriter(proxy or _shared_proxy(publication))
+    writer.be_born(
         publication.job_id,
         query_id=run.query_id,
         run_id=run.run_id,
-        # A batch may come meanwhile, which is not to wait for long, and tries itself.
-        timeout_seconds=min(
-            publication.commit_timeout_seconds / 2, _FIND_TIMEOUT_SECONDS
-        ),
+        born_epoch=_drawn_epoch(publication, run, writer),
+        timeout_seconds=_birth_seconds(publication),
     )
+
+
+def draw_epoch(publication: OperatorStatePublication) -> int:
+    """
+    Draw an epoch for a run that is being started.
+
+    Raises:
+        NameServiceError: If the proxy could not be asked.
+    """
+    return StateWriter(_shared_proxy(publication)).draw_epoch(
+        publication.job_id, timeout_seconds=_birth_seconds(publication)
+    )
+
+
+def _birth_seconds(publication: OperatorStatePublication) -> float:
+    # A batch may come meanwhile, which is not to wait for long, and tries itself.
+    return min(publication.commit_timeout_seconds / 2, _FIND_TIMEOUT_SECONDS)
+
+
+def _drawn_epoch(
+    publication: OperatorStatePublication, run: PublishingRun, writer: StateWriter
+) -> int | None:
+    """Return what was drawn when *run* was started, as soon as it is."""
+    # Before it waits: a run that is started later is the newer one.
+    writer.begins(publication.job_id, query_id=run.query_id, run_id=run.run_id)
+    return None if run.drawn is None else run.drawn.result()
 
 
 def publish_batch(
@@ -214,6 +243,7 @@ def publish_batch(
         run_id=batch.run.run_id,
         max_parallelism=publication.max_parallelism,
         on_new_query=publication.on_new_query,
+        born_epoch=_drawn_epoch(publication, batch.run, writer),
         timeout_seconds=timeout_seconds,
     )
     messages = []

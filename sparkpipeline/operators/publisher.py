@@ -8,9 +8,9 @@ bound: as long as all goes well, a reader of what the sink was given can ask for
 state behind it.  A batch that has waited in vain is the last one to wait until
 something was published again.
 
-A run draws the epoch that it is born with (rule W1) before it computes its first batch:
-a driver that was asleep meanwhile would else be taken for younger than the one that has
-replaced it, and fence it.
+A run is born (rule W1) before it computes its first batch, with the epoch that was
+drawn when it was started: a driver that was asleep meanwhile would else be taken for
+younger than the one that has replaced it, and fence it.
 
 The thread ends when there is nothing left to publish, or has not been for long.
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, final
 
 import pyarrow as pa
-from attrs import frozen
+from attrs import field, frozen
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
 from haservices import Backend, HAConfig, open_ha_services
@@ -29,6 +29,7 @@ from queryablestate.writer.stager import StageLimits, Stager
 from queryablestate.writer.writer import StateWriter
 from sparkpipeline.batch_guard import guarded
 from sparkpipeline.failures import StateStreamWriter, through_spark
+from sparkpipeline.run_births import RunBirths
 from sparkpipeline.spark_session import check_session
 from sparkpipeline.state.options import (
     COMMIT_TIMEOUT_SECONDS_DEFAULT,
@@ -204,7 +205,7 @@ def publish_states(
         options=options,
         layouts=layouts,
     )
-    writer = StateStreamWriter(df).outputMode(output_mode)
+    writer = StateStreamWriter(df, publisher.births).outputMode(output_mode)
     return writer.foreachBatch(guarded(publisher.publish))
 
 
@@ -229,6 +230,11 @@ class _Publisher:
     credentials: Credentials
     options: WriteOptions
     layouts: tuple[StateLayout, ...]
+    births: RunBirths = field(init=False)
+
+    @births.default
+    def _births(self) -> RunBirths:
+        return RunBirths(self._draw_epoch)
 
     @through_spark
     def publish(self, batch: DataFrame, batch_id: int) -> None:
@@ -242,7 +248,10 @@ class _Publisher:
                 "publish_state returns"
             )
         timeout_seconds = self.options.commit_timeout_seconds
-        writer = StateWriter(writer_connections().proxy(self.config, self.credentials))
+        writer = self._writer()
+        # Before it waits: a run that is started later is the newer one.
+        writer.begins(self.options.job_id, query_id=query_id, run_id=run_id)
+        drawn = self.births.of_batch(context)
         run = writer.begin(
             self.options.job_id,
             {layout.state_name: layout.schema for layout in self.layouts},
@@ -250,6 +259,7 @@ class _Publisher:
             run_id=run_id,
             max_parallelism=self.options.max_parallelism,
             on_new_query=self.options.on_new_query,
+            born_epoch=None if drawn is None else drawn.result(),
             timeout_seconds=timeout_seconds,
         )
         writer.check_task_count(run, _partition_count(batch))
@@ -267,6 +277,16 @@ class _Publisher:
             batch_id=batch_id,
             is_repeated=committed.is_repeated,
             row_count=sum(message.stage.row_count for message in messages),
+        )
+
+    def _writer(self) -> StateWriter:
+        return StateWriter(writer_connections().proxy(self.config, self.credentials))
+
+    def _draw_epoch(self) -> int:
+        return self._writer().draw_epoch(
+            self.options.job_id,
+            # The first batch may wait for it, and then tries for as long as it may.
+            timeout_seconds=self.options.commit_timeout_seconds / 2,
         )
 
     def _stage(

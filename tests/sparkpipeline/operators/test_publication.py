@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,23 @@ from queryablestate import (
     LocalStateCluster,
     OperatorStateView,
     QueryableStateClient,
+    StaleWriterError,
     StateOwnedError,
     UnknownJobError,
     UnknownStateError,
 )
+from queryablestate.writer import writer as writer_module
+from queryablestate.writer.own_runs import OwnRuns
 from rescaling import RedistributionMode
+from rescaling.operator_state import encode_snapshot
 from sparkpipeline import OperatorStatePublication, run_operator
+from sparkpipeline.batch_guard import BatchFunction, guarding
+from sparkpipeline.operators.publication import (
+    PublishedBatch,
+    PublishingRun,
+    publish_batch,
+)
+from tests.recording import wait_until
 from tests.sparkpipeline.operator_app import Remember
 from tests.sparkpipeline.state_cluster import TIMEOUT_SECONDS, Feed, run_to_end
 
@@ -248,3 +260,55 @@ class TestFailures:
         )
         view = published.ask("seen")
         assert (view.parallelism, view.generation) == (2, 2)
+
+
+@pytest.mark.proves("W1", "O5")
+def test_a_driver_that_slept_before_its_first_batch_fences_no_run_of_another(
+    published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W1, O5: a run is as old as its start, whatever it comes to publish later."""
+    asleep, awake = threading.Event(), threading.Event()
+
+    def slept(function: BatchFunction) -> BatchFunction:
+        def run(batch: DataFrame, batch_id: int) -> None:
+            asleep.set()
+            assert awake.wait(TIMEOUT_SECONDS)
+            function(batch, batch_id)
+
+        return run
+
+    published.add(0, 1)
+    publication = evolve(published.publication, is_required=True)
+    with guarding(slept):
+        writer = run_operator(
+            published.feed.frame(),
+            Remember(),
+            parallelism=1,
+            sink=ignore,
+            output_schema=Remember.SCHEMA,
+            publication=publication,
+        )
+    query = writer.option("checkpointLocation", str(published.checkpoint)).start()
+    try:
+        assert asleep.wait(TIMEOUT_SECONDS)
+        wait_until(
+            lambda: all(one.name != "run-birth" for one in threading.enumerate())
+        )
+        successor = PublishedBatch(
+            run=PublishingRun(
+                query_id=f"{query.id}:operator-state", run_id="successor"
+            ),
+            batch_id=0,
+            snapshots=[
+                encode_snapshot({"seen": (RedistributionMode.SPLIT_DISTRIBUTE, [])})
+            ],
+        )
+        with monkeypatch.context() as other_process:
+            other_process.setattr(writer_module, "OWN_RUNS", OwnRuns())
+            publish_batch(publication, successor)
+        awake.set()
+        with pytest.raises(StaleWriterError):
+            query.processAllAvailable()
+    finally:
+        awake.set()
+        query.stop()

@@ -8,9 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import pyarrow as pa
 import pytest
@@ -20,15 +22,28 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from haservices import open_ha_services
-from queryablestate import CheckpointRewoundError, StateOwnedError
+from haservices import HAConfig, open_ha_services
+from leaderserver import LeaderServer, ServerConfig
+from queryablestate import (
+    CheckpointRewoundError,
+    LocalStateCluster,
+    StaleWriterError,
+    StateOwnedError,
+)
+from queryablestate.client.calls import ProxyConnection
 from queryablestate.client.client import QueryableStateClient
+from queryablestate.connect.credentials import NO_CREDENTIALS
 from queryablestate.node.config import NodeConfig
 from queryablestate.node.node import StateNode
 from queryablestate.writer.connections import close_writer_connections
-from sparkpipeline import publish_state, source_options
+from queryablestate.writer.own_runs import OwnRuns
+from queryablestate.writer.writer import StateWriter
+from sparkpipeline import StateSpec, publish_state, source_options
+from sparkpipeline.batch_guard import BatchFunction, guarding
+from sparkpipeline.state.options import WriteOptions
 from tests.recording import wait_until
 from tests.sparkpipeline.state_cluster import (
+    TIMEOUT_SECONDS,
     Feed,
     StateCluster,
     run_to_end,
@@ -335,6 +350,143 @@ class TestDrivers:
                 if process is not None and process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.communicate()
+
+
+@final
+class _AnotherDriver:
+    """
+    Begins batches of a query as a driver in another process would.
+
+    Args:
+        cluster: Where to.
+        job_id: The job.
+        frame: What the query publishes.
+    """
+
+    def __init__(self, cluster: StateCluster, job_id: str, frame: DataFrame) -> None:
+        self._writer = StateWriter(ProxyConnection(cluster.config, NO_CREDENTIALS))
+        self._writer._core._own_runs = OwnRuns()
+        self._job_id = job_id
+        options = WriteOptions(
+            job_id=job_id,
+            states=[StateSpec(state_name="log", key="k", kind="list", order_by="n")],
+            output_mode="append",
+        )
+        self._schemas = {
+            one.state_name: one.schema for one in options.layouts(frame.schema)
+        }
+
+    def begin(self, query_id: str) -> None:
+        """Begin a batch; raise `StaleWriterError` if a newer run writes."""
+        self._writer.begin(
+            self._job_id,
+            self._schemas,
+            query_id=query_id,
+            run_id="successor",
+            max_parallelism=128,
+            on_new_query="refuse",
+            timeout_seconds=30.0,
+        )
+
+    def close(self) -> None:
+        """Close what it has opened."""
+        self._writer._proxy.close()
+
+
+@pytest.mark.proves("W1")
+class TestBirths:
+    """A run is as old as its start, however late its first batch comes (W1)."""
+
+    def test_a_driver_that_slept_before_its_first_batch_fences_nobody(
+        self, cluster: StateCluster, feed: Feed, job_id: str, tmp_path: Path
+    ) -> None:
+        """Spark had read the checkpoint; then another driver has begun (W1)."""
+        asleep, awake = threading.Event(), threading.Event()
+
+        def slept(function: BatchFunction) -> BatchFunction:
+            def run(batch: DataFrame, batch_id: int) -> None:
+                asleep.set()
+                assert awake.wait(TIMEOUT_SECONDS)
+                function(batch, batch_id)
+
+            return run
+
+        feed.add({"k": "a", "n": 1})
+        with guarding(slept):
+            writer = publish_list(cluster, feed.frame(), job_id)
+        with closing(_AnotherDriver(cluster, job_id, feed.frame())) as successor:
+            query = writer.option("checkpointLocation", str(tmp_path / "c")).start()
+            try:
+                assert asleep.wait(TIMEOUT_SECONDS)
+                wait_until(is_drawn)
+                successor.begin(str(query.id))
+                awake.set()
+                with pytest.raises(StaleWriterError):
+                    query.processAllAvailable()
+                successor.begin(str(query.id))
+            finally:
+                awake.set()
+                query.stop()
+
+    def test_each_start_of_one_writer_is_a_run_of_its_own(
+        self, cluster: StateCluster, feed: Feed, job_id: str, tmp_path: Path
+    ) -> None:
+        """The one that was started last writes, each with an epoch of its own (W1)."""
+        writer = publish_list(cluster, feed.frame(), job_id)
+        for number in range(3):
+            feed.add({"k": "a", "n": number})
+            run_to_end(writer, tmp_path / "checkpoint")
+        assert logged(cluster, job_id) == [0, 1, 2]
+
+    def test_to_start_waits_for_no_proxy(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """The first batch does, which comes after it (W1)."""
+        feed = Feed(spark, tmp_path / "input", SCHEMA)
+        feed.add({"k": "a", "n": 1})
+        with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
+            config = HAConfig(url=server.url)
+            query = (
+                publish_state(
+                    feed.frame(),
+                    config,
+                    job_id="buses",
+                    state_name="log",
+                    key="k",
+                    output_mode="update",
+                )
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .start()
+            )
+            try:
+                assert not is_drawn()
+                with open_ha_services(config) as ha, LocalStateCluster(ha, nodes=1):
+                    query.processAllAvailable()
+                    query.stop()
+            finally:
+                query.stop()
+            close_writer_connections()
+
+
+def is_drawn() -> bool:
+    """Return whether no epoch is being drawn for a query that was started."""
+    return all(one.name != "run-birth" for one in threading.enumerate())
+
+
+def publish_list(
+    cluster: StateCluster, frame: DataFrame, job_id: str
+) -> DataStreamWriter:
+    """Return what writes list state ``log``."""
+    return publish_state(
+        frame,
+        cluster.config,
+        job_id=job_id,
+        state_name="log",
+        key="k",
+        kind="list",
+        output_mode="append",
+        order_by="n",
+    )
 
 
 @pytest.mark.proves("W3")
