@@ -19,7 +19,6 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast, final
 
 import msgspec
@@ -30,6 +29,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import queryablestate.errors  # noqa: F401 (so that its errors are in the tree)
 import rescaling.errors  # noqa: F401 (likewise)
 from nameservice import NameServiceError
+from sparkpipeline.batch_guard import guarded
 
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from sparkpipeline.run_births import RunBirths
+    from sparkpipeline.batch_guard import BatchFunction
 
 
 __all__ = ["StateStreamWriter", "lodestar_error", "through_spark"]
@@ -122,19 +122,18 @@ class StateStreamWriter(DataStreamWriter):
 
     Args:
         df: What is written.
-        births: Those of its runs, if it publishes anything.
+        begin: Called for each start, which is a run of its own; returns what Spark is
+            to call for the batches of that run.
     """
 
-    def __init__(self, df: DataFrame, births: RunBirths | None) -> None:
+    def __init__(self, df: DataFrame, begin: Callable[[], BatchFunction]) -> None:
         super().__init__(df)
-        self._context = df.sparkSession.sparkContext
-        self._births = births
+        self._begin = begin
 
     def start(self, *args: Any, **kwargs: Any) -> StreamingQuery:
         """Start the query, as ``DataStreamWriter.start`` does."""
-        births = self._births
-        with nullcontext() if births is None else births.starting(self._context):
-            query = super().start(*args, **kwargs)
+        self.foreachBatch(guarded(self._begin()))
+        query = super().start(*args, **kwargs)
         return _StateQuery(query._jsq)  # noqa: SLF001 (as Spark's own writer makes one)
 
 

@@ -7,85 +7,45 @@ driver that was asleep since Spark had read the checkpoint would be taken for yo
 than the one that has replaced it, and fence it.  So an epoch is drawn with each start,
 and the drawing begins before Spark reads anything.  The start does not wait for it, for
 the proxy may be away.  The first batch does: it needs the proxy anyway.
-
-A writer may be started again and again, and each start is a run of its own.  Which
-start a batch comes of is told by a local property of Spark, for the thread of a query
-inherits those of the thread that starts it.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, TypeAlias
 
 from nameservice import NameServiceError, get_logger
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pyspark import SparkContext
+    from collections.abc import Callable
 
 
-__all__ = ["DrawnEpoch", "RunBirths"]
+__all__ = ["DrawnEpoch", "draw_at_start"]
 
 DrawnEpoch: TypeAlias = "Future[int | None]"
 """The epoch of one start; None if it could not be drawn."""
 
-_START_PROPERTY: Final = "lodestar.start"
-_START_COUNT_MAX: Final = 100
-"""Starts of one writer that are remembered; an older one is born with its batch."""
 
-
-@final
-class RunBirths:
+def draw_at_start(draw: Callable[[], int]) -> DrawnEpoch:
     """
-    The births of the runs of one writer.  Thread-safe.
+    Return what *draw* returns, once it has.
 
     Args:
         draw: Draws an epoch; may take its time, and fail.
     """
+    drawn: DrawnEpoch = Future()
 
-    def __init__(self, draw: Callable[[], int]) -> None:
-        self._draw = draw
-        self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
-        self._drawn: dict[str, DrawnEpoch] = {}
-
-    @contextmanager
-    def starting(self, context: SparkContext) -> Iterator[None]:
-        """Draw an epoch for the query that is started in the block."""
-        start = str(next(self._numbers))
-        drawn: DrawnEpoch = Future()
-        with self._lock:
-            self._drawn[start] = drawn
-            for oldest in list(self._drawn)[:-_START_COUNT_MAX]:
-                del self._drawn[oldest]
-        threading.Thread(
-            target=self._fulfil, args=(drawn,), name="run-birth", daemon=True
-        ).start()
-        before = context.getLocalProperty(_START_PROPERTY)
-        context.setLocalProperty(_START_PROPERTY, start)
-        try:
-            yield
-        finally:
-            context.setLocalProperty(_START_PROPERTY, before)  # type: ignore[arg-type]  # None removes it
-
-    def of_batch(self, context: SparkContext) -> DrawnEpoch | None:
-        """Return what was drawn for the run whose batch this thread runs, or None."""
-        start = context.getLocalProperty(_START_PROPERTY)
-        with self._lock:
-            return None if start is None else self._drawn.get(start)
-
-    def _fulfil(self, drawn: DrawnEpoch) -> None:
+    def fulfil() -> None:
         epoch = None
         try:
-            epoch = self._draw()
+            epoch = draw()
         except NameServiceError as error:
             # The first batch draws one, and fails if it cannot.
             get_logger(component="sink").debug("epoch.not_drawn", error=str(error))
         finally:
             drawn.set_result(epoch)
+
+    threading.Thread(target=fulfil, name="run-birth", daemon=True).start()
+    return drawn

@@ -37,7 +37,6 @@ from rescaling.operator_state import (
     encode_snapshot,
 )
 from rescaling.redistribution import carry_over
-from sparkpipeline.batch_guard import guarded
 from sparkpipeline.failures import StateStreamWriter, through_spark
 from sparkpipeline.operators.batch import (
     OperatorBatch,
@@ -57,7 +56,6 @@ from sparkpipeline.operators.manifest import (
 from sparkpipeline.operators.publication import (
     PublishedBatch,
     PublishingRun,
-    draw_epoch,
 )
 from sparkpipeline.operators.publisher import OperatorStatePublisher
 from sparkpipeline.operators.task import (
@@ -68,7 +66,7 @@ from sparkpipeline.operators.task import (
     file_schema,
     run_subtask,
 )
-from sparkpipeline.run_births import RunBirths
+from sparkpipeline.run_births import draw_at_start
 from sparkpipeline.spark_session import check_session
 from sparkpipeline.state.sink import QUERY_ID_PROPERTY, RUN_ID_PROPERTY
 
@@ -81,7 +79,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from rescaling.redistribution import Assign
+    from sparkpipeline.batch_guard import BatchFunction
     from sparkpipeline.operators.publication import OperatorStatePublication
+    from sparkpipeline.run_births import DrawnEpoch
 
 
 __all__ = ["OperatorContext", "OperatorFunction", "run_operator"]
@@ -169,13 +169,8 @@ def run_operator(
         batch_count_kept=batch_count_kept,
         on_missing_state=on_missing_state,
         publisher=None if publication is None else OperatorStatePublisher(publication),
-        births=(
-            None
-            if publication is None
-            else RunBirths(functools.partial(draw_epoch, publication))
-        ),
     )
-    return StateStreamWriter(df, operator.births).foreachBatch(guarded(operator.run))
+    return StateStreamWriter(df, operator.begin)
 
 
 @final
@@ -202,12 +197,17 @@ class _Operator:
     batch_count_kept: int
     on_missing_state: OnMissingState
     publisher: OperatorStatePublisher | None
-    births: RunBirths | None
     # What this driver has read or written before need not be read again.
     last: _Left | None = None
 
+    def begin(self) -> BatchFunction:
+        """Return what runs the micro-batches of a run that is started now."""
+        publisher = self.publisher
+        drawn = None if publisher is None else draw_at_start(publisher.draw_epoch)
+        return functools.partial(self.run, drawn)
+
     @through_spark
-    def run(self, frame: DataFrame, batch_id: int) -> None:
+    def run(self, drawn: DrawnEpoch | None, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch, or what there is of it already."""
         context = frame.sparkSession.sparkContext
         query_id = context.getLocalProperty(QUERY_ID_PROPERTY)
@@ -230,7 +230,7 @@ class _Operator:
             # Of its own, for the sink may write states of the job under Spark's.
             query_id=f"{query_id}{_PUBLISHING_QUERY}",
             run_id=run_id,
-            drawn=None if self.births is None else self.births.of_batch(context),
+            drawn=drawn,
         )
         if self.publisher is not None:
             self.publisher.begin(publishing_run)

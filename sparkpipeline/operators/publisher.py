@@ -35,7 +35,7 @@ from nameservice import (
 )
 from queryablestate import DeadlineExceededError
 from sparkpipeline.lasting_errors import LASTING_ERRORS
-from sparkpipeline.operators.publication import be_born, publish_batch
+from sparkpipeline.operators.publication import be_born, draw_epoch, publish_batch
 
 
 if TYPE_CHECKING:
@@ -101,6 +101,10 @@ class OperatorStatePublisher:
         self._begun: PublishingRun | None = None
         self._run: PublishingRun | None = None  # of which something is published
         self._is_behind = False
+
+    def draw_epoch(self) -> int:
+        """Draw an epoch for a run that is being started, for `PublishingRun.drawn`."""
+        return draw_epoch(self._publication)
 
     def begin(self, run: PublishingRun) -> None:
         """Have *run* born, before it has anything to publish.  Idempotent."""

@@ -31,7 +31,7 @@ from nameservice import (
     get_logger,
     seconds_to_ns,
 )
-from sparkpipeline.batch_guard import guarding
+from sparkpipeline.batch_guard import guard_starts
 from sparkpipeline.configuration import use_ha_config
 from sparkpipeline.failures import lodestar_error
 from sparkpipeline.standby.checks import QueryChecks
@@ -191,6 +191,7 @@ class Driver:
                         tell_state("cold" if is_cold else told.value, self._epoch())
                     self._turn()
         finally:
+            guard_starts(None)
             self._withdraw()
             with contextlib.suppress(Py4JError, OSError):
                 self._fuse.close()
@@ -387,8 +388,8 @@ class Driver:
                 return
             self._is_unwarmed = False  # what it does now warms it
             use_ha_config(self._spark, self._ha.config)
-            with guarding(leadership.guard):
-                started = self._application(self._spark, leadership)
+            guard_starts(leadership.guard)
+            started = self._application(self._spark, leadership)
             queries = queries_of(started)
             self._queries = queries
             for query in queries:

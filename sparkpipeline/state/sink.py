@@ -14,10 +14,11 @@ processes more for them.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Final, final
 
 import pyarrow as pa
-from attrs import field, frozen
+from attrs import frozen
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
 from haservices import Backend, HAConfig, open_ha_services
@@ -27,9 +28,8 @@ from queryablestate.writer.batches import StageMessage
 from queryablestate.writer.connections import writer_connections
 from queryablestate.writer.stager import StageLimits, Stager
 from queryablestate.writer.writer import StateWriter
-from sparkpipeline.batch_guard import guarded
 from sparkpipeline.failures import StateStreamWriter, through_spark
-from sparkpipeline.run_births import RunBirths
+from sparkpipeline.run_births import draw_at_start
 from sparkpipeline.spark_session import check_session
 from sparkpipeline.state.options import (
     COMMIT_TIMEOUT_SECONDS_DEFAULT,
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from queryablestate.writer.batches import WriteRun
+    from sparkpipeline.batch_guard import BatchFunction
+    from sparkpipeline.run_births import DrawnEpoch
     from sparkpipeline.state.options import (
         Columns,
         Kind,
@@ -205,8 +207,7 @@ def publish_states(
         options=options,
         layouts=layouts,
     )
-    writer = StateStreamWriter(df, publisher.births).outputMode(output_mode)
-    return writer.foreachBatch(guarded(publisher.publish))
+    return StateStreamWriter(df, publisher.begin).outputMode(output_mode)
 
 
 def _check_name_service(config: HAConfig) -> None:
@@ -230,14 +231,13 @@ class _Publisher:
     credentials: Credentials
     options: WriteOptions
     layouts: tuple[StateLayout, ...]
-    births: RunBirths = field(init=False)
 
-    @births.default
-    def _births(self) -> RunBirths:
-        return RunBirths(self._draw_epoch)
+    def begin(self) -> BatchFunction:
+        """Return what writes the micro-batches of a run that is started now."""
+        return functools.partial(self.publish, draw_at_start(self._draw_epoch))
 
     @through_spark
-    def publish(self, batch: DataFrame, batch_id: int) -> None:
+    def publish(self, drawn: DrawnEpoch, batch: DataFrame, batch_id: int) -> None:
         """Write one micro-batch, and wait until it is applied."""
         context = batch.sparkSession.sparkContext
         query_id = context.getLocalProperty(QUERY_ID_PROPERTY)
@@ -251,7 +251,6 @@ class _Publisher:
         writer = self._writer()
         # Before it waits: a run that is started later is the newer one.
         writer.begins(self.options.job_id, query_id=query_id, run_id=run_id)
-        drawn = self.births.of_batch(context)
         run = writer.begin(
             self.options.job_id,
             {layout.state_name: layout.schema for layout in self.layouts},
@@ -259,7 +258,7 @@ class _Publisher:
             run_id=run_id,
             max_parallelism=self.options.max_parallelism,
             on_new_query=self.options.on_new_query,
-            born_epoch=None if drawn is None else drawn.result(),
+            born_epoch=drawn.result(),
             timeout_seconds=timeout_seconds,
         )
         writer.check_task_count(run, _partition_count(batch))

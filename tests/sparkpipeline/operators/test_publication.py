@@ -28,7 +28,7 @@ from queryablestate.writer.own_runs import OwnRuns
 from rescaling import RedistributionMode
 from rescaling.operator_state import encode_snapshot
 from sparkpipeline import OperatorStatePublication, run_operator
-from sparkpipeline.batch_guard import BatchFunction, guarding
+from sparkpipeline.batch_guard import BatchFunction, guard_starts
 from sparkpipeline.operators.publication import (
     PublishedBatch,
     PublishingRun,
@@ -279,16 +279,17 @@ def test_a_driver_that_slept_before_its_first_batch_fences_no_run_of_another(
 
     published.add(0, 1)
     publication = evolve(published.publication, is_required=True)
-    with guarding(slept):
-        writer = run_operator(
-            published.feed.frame(),
-            Remember(),
-            parallelism=1,
-            sink=ignore,
-            output_schema=Remember.SCHEMA,
-            publication=publication,
-        )
+    writer = run_operator(
+        published.feed.frame(),
+        Remember(),
+        parallelism=1,
+        sink=ignore,
+        output_schema=Remember.SCHEMA,
+        publication=publication,
+    )
+    guard_starts(slept)
     query = writer.option("checkpointLocation", str(published.checkpoint)).start()
+    guard_starts(None)
     try:
         assert asleep.wait(TIMEOUT_SECONDS)
         wait_until(

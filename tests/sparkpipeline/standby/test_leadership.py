@@ -15,7 +15,7 @@ from haservices import HAConfig, HAServices, open_ha_services
 from haservices.embedded import forget_embedded
 from haservices.testing import LeadershipControl
 from nameservice import ConfigurationError, LeadershipLostError
-from sparkpipeline.batch_guard import BatchFunction, guarded, guarding
+from sparkpipeline.batch_guard import BatchFunction, guard_starts, guarded
 from sparkpipeline.standby.leadership import CLAIMS, StandbyLeadership
 from sparkpipeline.standby.record import DriverRecord, check_record, code_version
 from tests.recording import wait_until
@@ -333,8 +333,8 @@ class TestLeadership:
 
 
 class TestGuarding:
-    def test_what_is_made_within_is_guarded(self) -> None:
-        """Sinks of ours ask for a guard where they are made."""
+    def test_what_begins_meanwhile_is_guarded(self) -> None:
+        """Sinks of ours ask for a guard when they are started."""
         guarded_functions: list[object] = []
 
         def function(batch: object, batch_id: int) -> None:
@@ -345,8 +345,11 @@ class TestGuarding:
             return inner
 
         assert guarded(function) is function
-        with guarding(guard):
+        guard_starts(guard)
+        try:
             assert guarded(function) is function
+        finally:
+            guard_starts(None)
         assert guarded_functions == [function]
         assert guarded(function) is function
         assert guarded_functions == [function]

@@ -5,17 +5,26 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from haservices import HAConfig, HAServices, open_ha_services
 from leaderserver import LeaderServer, ServerConfig
 from nameservice import ConfigurationError, LocalProtocolError
-from sparkpipeline import StandbyLeadership, get_leader_retriever, run_with_standby
+from sparkpipeline import (
+    OperatorFunction,
+    StandbyLeadership,
+    get_leader_retriever,
+    run_operator,
+    run_with_standby,
+)
 from sparkpipeline.standby.checks import (
     FORMAT_SETTING,
     MANAGER_SETTING,
@@ -38,6 +47,15 @@ FILE_SYSTEM_BASED: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing."
     "FileSystemBasedCheckpointFileManager"
 )
+
+
+class PassOn(OperatorFunction):
+    """Gives the rows that it gets."""
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give them on."""
+        return batches
+
 
 Application = Callable[[SparkSession, StandbyLeadership], Any]
 
@@ -226,6 +244,43 @@ class TestEnds:
         assert len(ha.get_leader_store(JOB).list(CLAIMS)) == 2
         with ha.get_leader_retriever(JOB) as retriever:
             assert retriever.leader is None
+
+    @pytest.mark.proves("H3")
+    def test_sinks_of_ours_are_guarded_wherever_they_are_made(
+        self, ready: SparkSession, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """H3: before there is a leadership, and by a thread of the application."""
+        ready.range(3).write.parquet(str(tmp_path / "input"))
+        rows = ready.readStream.schema("id long").parquet(str(tmp_path / "input"))
+
+        def start(writer: DataStreamWriter, name: str) -> StreamingQuery:
+            return (
+                writer.option("checkpointLocation", str(tmp_path / name))
+                .trigger(availableNow=True)
+                .start()
+            )
+
+        def make() -> DataStreamWriter:
+            return run_operator(
+                rows, PassOn(), parallelism=1, sink=lambda _batch, _id: None
+            )
+
+        made_before = make()
+
+        def application(
+            _spark: SparkSession, _leadership: StandbyLeadership
+        ) -> Sequence[StreamingQuery]:
+            with ThreadPoolExecutor() as threads:
+                in_thread = threads.submit(lambda: start(make(), "a"))
+                return [in_thread.result(), start(made_before, "b")]
+
+        run(application, ha, ready)
+        assert len(ha.get_leader_store(JOB).list(CLAIMS)) == 2
+        # The driver has ended: what is started now is under no leadership.
+        query = start(make(), "c")
+        query.processAllAvailable()
+        query.stop()
+        assert len(ha.get_leader_store(JOB).list(CLAIMS)) == 2
 
     def test_a_query_that_fails_fails_the_driver(
         self, ready: SparkSession, ha: HAServices, tmp_path: Path

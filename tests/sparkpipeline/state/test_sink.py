@@ -417,4 +417,4 @@ class TestMistakes:
             layouts=options.layouts(spark.range(1).schema),
         )
         with pytest.raises(LocalProtocolError, match="no micro-batch"):
-            publisher.publish(spark.range(1), 0)
+            publisher.begin()(spark.range(1), 0)

@@ -39,7 +39,7 @@ from queryablestate.writer.connections import close_writer_connections
 from queryablestate.writer.own_runs import OwnRuns
 from queryablestate.writer.writer import StateWriter
 from sparkpipeline import StateSpec, publish_state, source_options
-from sparkpipeline.batch_guard import BatchFunction, guarding
+from sparkpipeline.batch_guard import BatchFunction, guard_starts
 from sparkpipeline.state.options import WriteOptions
 from tests.recording import wait_until
 from tests.sparkpipeline.state_cluster import (
@@ -412,10 +412,11 @@ class TestBirths:
             return run
 
         feed.add({"k": "a", "n": 1})
-        with guarding(slept):
-            writer = publish_list(cluster, feed.frame(), job_id)
+        writer = publish_list(cluster, feed.frame(), job_id)
         with closing(_AnotherDriver(cluster, job_id, feed.frame())) as successor:
+            guard_starts(slept)
             query = writer.option("checkpointLocation", str(tmp_path / "c")).start()
+            guard_starts(None)
             try:
                 assert asleep.wait(TIMEOUT_SECONDS)
                 wait_until(is_drawn)
