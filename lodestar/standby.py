@@ -98,19 +98,31 @@ def _standby(arguments: Namespace) -> int:
     } | {STANDBY_JOB: arguments.job}
     left = math.inf if arguments.restarts is None else arguments.restarts
     pause_seconds = _PAUSE_SECONDS
+    has_run = False
     happenings: queue.SimpleQueue[_Happening] = queue.SimpleQueue()
     watch = DriverWatch(arguments.job, _say)
     with stop_signals(happenings.put), metrics_of(arguments, watch):
         while True:
             _say(f"running {command[0]} for {arguments.job}")
             began_seconds = time.monotonic()
-            return_code = _run(
-                command,
-                environment,
-                happenings,
-                watch,
-                grace_seconds=arguments.grace_seconds,
-            )
+            try:
+                return_code = _run(
+                    command,
+                    environment,
+                    happenings,
+                    watch,
+                    grace_seconds=arguments.grace_seconds,
+                )
+            except OSError as error:
+                if not has_run:
+                    raise  # as things are here, it never would be
+                # The disk or the memory is full, of which a driver may have died.
+                watch.ended()
+                return_code = ExitCode.FAILED
+                ending = f"cannot be started ({error})"
+            else:
+                has_run = True
+                ending = f"ended with {exit_code_of_command(return_code or 0)}"
             if return_code is None:
                 _say(f"ended {command[0]}")
                 return ExitCode.DONE
@@ -121,11 +133,7 @@ def _standby(arguments: Namespace) -> int:
             if left <= 0:
                 return exit_code_of_command(return_code)
             left -= 1
-            exit_code = exit_code_of_command(return_code)
-            _say(
-                f"{command[0]} ended with {exit_code}: starting it again "
-                f"in {pause_seconds:g} s"
-            )
+            _say(f"{command[0]} {ending}: starting it again in {pause_seconds:g} s")
             with contextlib.suppress(queue.Empty):
                 happenings.get(timeout=pause_seconds)
                 return ExitCode.DONE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import tempfile
 import urllib.request
 from pathlib import Path
 
@@ -91,6 +92,25 @@ class TestStandby:
             result = one.end()
             assert result.exit_code == 0
             assert "TERM" in result.out
+
+    def test_a_driver_that_cannot_be_started_is_tried_again(
+        self, at: tuple[str, ...]
+    ) -> None:
+        """H1: such as when it has filled the disk; it does not end the supervisor."""
+        script = 'echo started; rm -r "$TMPDIR"; exit 3'
+        arguments = ("standby", "flights", *at, "--", "sh", "-c", script)
+        # Its path is short, for a socket is bound below it.
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            Running(
+                *arguments, TMPDIR=(scratch := tempfile.mkdtemp(dir=directory))
+            ) as one,
+        ):
+            one.out.until("started")
+            one.err.until("sh cannot be started")
+            Path(scratch).mkdir()
+            one.out.until("started")
+            assert one.end().exit_code == 0
 
     def test_there_must_be_a_command(self, at: tuple[str, ...]) -> None:
         """The line says where it goes."""
