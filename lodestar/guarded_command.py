@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-__all__ = ["GuardedCommand", "check_command", "exit_code_of_command"]
+__all__ = [
+    "GuardedCommand",
+    "check_command",
+    "exit_code_of_command",
+    "reap_orphans",
+]
 
 # A shell tells of a death by signal N as 128 + N.
 _SIGNAL_EXIT_CODE_BASE: Final = 128
@@ -47,6 +52,19 @@ def exit_code_of_command(return_code: int) -> int:
     if return_code < 0:
         return _SIGNAL_EXIT_CODE_BASE - return_code
     return return_code
+
+
+def reap_orphans() -> None:
+    """
+    Wait for ended processes that the kernel has made our children.
+
+    It does so where we are a container's first process: with all that a command has
+    left, in its process group or not.  For where no command of ours runs, nor any
+    other child that is waited for elsewhere.
+    """
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 @final

@@ -28,7 +28,12 @@ from lodestar.arguments import (
 )
 from lodestar.driver_control import DriverControl, DriverWatch
 from lodestar.exit_codes import ExitCode
-from lodestar.guarded_command import GuardedCommand, check_command, exit_code_of_command
+from lodestar.guarded_command import (
+    GuardedCommand,
+    check_command,
+    exit_code_of_command,
+    reap_orphans,
+)
 from lodestar.metrics import add_metrics_option, metrics_of
 from lodestar.output import say
 from lodestar.signals import stop_signals
@@ -138,6 +143,7 @@ def _standby(arguments: Namespace) -> int:
                 happenings.get(timeout=pause_seconds)
                 return ExitCode.DONE
             pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
+            reap_orphans()
 
 
 def _run(

@@ -38,6 +38,14 @@ LONG_LEASES = (
     *("--lease-seconds-unrecorded-max", LEASE_SECONDS),
 )
 
+# Runs what follows as the process that the kernel gives orphans to, as the first
+# process of a container is.
+AS_REAPER = """
+import ctypes, os, sys
+assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0
+os.execv(sys.executable, [sys.executable, "-m", "lodestar", *sys.argv[1:]])
+"""
+
 
 def environment(**settings: str) -> dict[str, str]:
     """Return an environment with *settings*, and none of the user's own."""

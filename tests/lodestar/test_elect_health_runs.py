@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.lodestar.running import Running, ask_here, contenders_of, on_both, run
+from tests.lodestar.running import (
+    AS_REAPER,
+    Running,
+    ask_here,
+    contenders_of,
+    on_both,
+    run,
+)
 from tests.recording import wait_until
 
 
@@ -23,13 +30,6 @@ echo leading $LODESTAR_EPOCH
 while :; do sleep 600 & wait; done
 """
 OFTEN = ("--health-interval-seconds", "0.05", "--health-timeout-seconds", "10")
-# Runs what follows as the process that the kernel gives orphans to, as the first
-# process of a container is.
-_AS_REAPER = """
-import ctypes, os, sys
-assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0
-os.execv(sys.executable, [sys.executable, "-m", "lodestar", *sys.argv[1:]])
-"""
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ class TestCheck:
             *("--health-interval-seconds", "0.05", "--health-timeout-seconds", "0.3"),
             *("--health-failures", "2", "--", "sh", "-c", POLITE),
         )
-        with Running(*arguments, python_arguments=("-c", _AS_REAPER)) as one:
+        with Running(*arguments, python_arguments=("-c", AS_REAPER)) as one:
             leading_epoch(one)
             flag.unlink()
             one.err.until("the health check fails: resigned from flights")

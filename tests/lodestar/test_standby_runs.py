@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.serving import metrics_url, status_of
-from tests.lodestar.running import Running, on_both, run
+from tests.lodestar.running import AS_REAPER, Running, on_both, run
 from tests.recording import wait_until
 
 
@@ -110,6 +110,25 @@ class TestStandby:
             one.err.until("sh cannot be started")
             Path(scratch).mkdir()
             one.out.until("started")
+            assert one.end().exit_code == 0
+
+    def test_nothing_of_a_driver_is_left_where_nothing_else_takes_it(
+        self, at: tuple[str, ...], tmp_path: Path
+    ) -> None:
+        """H1: as a container's first process; no zombies gather."""
+        pids = tmp_path / "pids"
+        # The second one is in a group of its own, as Spark's Python workers are.
+        script = (
+            f"sleep 600 & echo $! >>{pids}; setsid sleep 0.1 & echo $! >>{pids}; exit 3"
+        )
+        with Running(
+            *("standby", "flights", *at, "--", "sh", "-c", script),
+            python_arguments=("-c", AS_REAPER),
+        ) as one:
+            one.err.until("starting it again")
+            first = [int(pid) for pid in pids.read_text().split()]
+            one.err.until("running sh")
+            wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in first))
             assert one.end().exit_code == 0
 
     def test_there_must_be_a_command(self, at: tuple[str, ...]) -> None:
