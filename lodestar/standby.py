@@ -15,6 +15,7 @@ import os
 import queue
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from haservices.config import ENVIRONMENT_PREFIX, STANDBY_CONTROL, STANDBY_JOB
@@ -101,6 +102,10 @@ def _standby(arguments: Namespace) -> int:
         ENVIRONMENT_PREFIX + name.upper(): str(value)
         for name, value in config.to_settings().items()
     } | {STANDBY_JOB: arguments.job}
+    if arguments.config is not None:
+        # Else it would take from another file what this one leaves out.
+        named = Path(arguments.config).absolute()
+        environment[ENVIRONMENT_PREFIX + "CONFIG"] = str(named)
     left = math.inf if arguments.restarts is None else arguments.restarts
     pause_seconds = _PAUSE_SECONDS
     has_run = False

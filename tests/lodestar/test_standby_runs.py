@@ -112,6 +112,21 @@ class TestStandby:
             one.out.until("started")
             assert one.end().exit_code == 0
 
+    def test_a_driver_reads_the_file_that_was_named(
+        self, at: tuple[str, ...], tmp_path: Path
+    ) -> None:
+        """H1: what the file does not set is not taken from another one."""
+        named, other = tmp_path / "named.toml", tmp_path / "other.toml"
+        named.write_text("")
+        other.write_text("confirm_timeout_seconds = 7.0")
+        script = "from haservices import HAConfig; print(HAConfig.load())"
+        result = run(
+            *("standby", "flights", *at, "--config", str(named)),
+            *("--", sys.executable, "-c", script),
+            LODESTAR_CONFIG=str(other),
+        )
+        assert "confirm_timeout_seconds=None" in result.out
+
     def test_nothing_of_a_driver_is_left_where_nothing_else_takes_it(
         self, at: tuple[str, ...], tmp_path: Path
     ) -> None:
