@@ -24,7 +24,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
@@ -204,7 +204,8 @@ class _Operator:
         """Return what runs the micro-batches of a run that is started now."""
         publisher = self.publisher
         drawn = None if publisher is None else draw_at_start(publisher.draw_epoch)
-        return functools.partial(self.run, drawn)
+        # What it remembers is its own: a run that was stopped may still be in a batch.
+        return functools.partial(evolve(self, last=None).run, drawn)
 
     @through_spark
     def run(self, drawn: DrawnEpoch | None, frame: DataFrame, batch_id: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -28,6 +29,7 @@ from rescaling import OperatorCheckpointError, SnapshotTooLargeError
 from rescaling.operator_state import decode_snapshot
 from sparkpipeline import OperatorFunction, run_operator
 from sparkpipeline.operators.checkpoint import OperatorCheckpoint
+from sparkpipeline.operators.functions import _Left, _Operator
 from sparkpipeline.operators.manifest import (
     OperatorManifest,
     SubtaskFile,
@@ -501,6 +503,35 @@ class TestOutput:
         )
         assert schemas == [(1, ["n", "operator_index", "batch_id"]), (2, ["n"])]
         assert run.seen(2) == run.added[:5]
+
+
+@pytest.mark.proves("O3")
+def test_a_run_that_was_stopped_changes_nothing_that_the_next_one_remembers() -> None:
+    """O3: it may still be in its last batch while that one reads where to start."""
+    unused: Any = None
+    operator = _Operator(
+        df=unused,
+        function=Remember(),
+        parallelism=lambda: 1,
+        sink=unused,
+        output_schema=unused,
+        assign={},
+        snapshot_size_bytes_max=1,
+        batch_count_kept=1,
+        on_missing_state="refuse",
+        publisher=None,
+    )
+    stopped, present = (_operator_of(operator.begin()) for _ in range(2))
+    stopped.last = _Left(directory="batches/1/late", snapshots=())
+    assert present.last is None
+
+
+def _operator_of(begun: Callable[..., None]) -> _Operator:
+    """Return what runs the batches of a run."""
+    assert isinstance(begun, functools.partial)
+    found = begun.func.__self__  # type: ignore[attr-defined]  # of a bound method
+    assert isinstance(found, _Operator)
+    return found
 
 
 class TestArguments:
