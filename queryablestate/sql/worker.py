@@ -90,6 +90,7 @@ class _Worker:
     async def serve(self, reader: asyncio.StreamReader) -> None:
         """Do jobs until the server is gone."""
         task: asyncio.Task[None] | None = None
+        work: asyncio.Task[None] | None = None
         number = 0
         while True:
             try:
@@ -102,12 +103,14 @@ class _Worker:
                 case Job():
                     number = frame.number
                     self._more = asyncio.Semaphore(2)
-                    task = asyncio.create_task(self._do(frame))
+                    work = asyncio.create_task(self._answer(frame))
+                    task = asyncio.create_task(self._do(frame, work))
                     task.add_done_callback(self._check)
                 case More() if frame.number == number:
                     self._more.release()
-                case Stop() if frame.number == number and task is not None:
-                    task.cancel()
+                case Stop() if frame.number == number and work is not None:
+                    # Not `task`: the server waits for the end that it tells of.
+                    work.cancel()
                     if self._engine is not None:
                         self._engine.interrupt()
 
@@ -117,12 +120,13 @@ class _Worker:
             self._log.error("worker.failed", exc_info=task.exception())
             os._exit(1)
 
-    async def _do(self, job: Job) -> None:
+    async def _do(self, job: Job, work: asyncio.Task[None]) -> None:
+        """Wait for *work*, and say how the job has ended, however that was."""
         answer: Done | Refused = Done(number=job.number)
         try:
             try:
                 async with asyncio.timeout(job.timeout_seconds):
-                    await self._answer(job)
+                    await work
             except TimeoutError:
                 raise SQLError(
                     "57014",

@@ -223,6 +223,26 @@ class TestAsyncpg:
         assert [tuple(row) for row in counted] == [(990,)]
         assert [tuple(row) for row in months] == [(month,) for month in range(12)]
 
+    def test_a_description_does_not_cost_a_worker(self, served: Served) -> None:
+        """
+        A driver that prepares a statement asks for its columns first, for no rows.
+
+        The word that no row is wanted met the worker at the end of its job, and ended
+        it without an answer: the tool waited five seconds, and the process was killed.
+        """
+
+        async def prepare() -> None:
+            connection = await asyncpg.connect(
+                host=served.host, port=served.port, user="me", database="flights"
+            )
+            for number in range(5):
+                await connection.prepare(f"SELECT count(*) + {number} FROM delays")
+            await connection.close()
+
+        before = served.server.observe().figures["workers_restarted_total"]
+        asyncio.run(prepare())
+        assert served.server.observe().figures["workers_restarted_total"] == before
+
 
 @pytest.fixture
 def engine(served: Served) -> Iterator[Any]:
