@@ -151,10 +151,14 @@ class Connection:
                 self._talk.end(refusal_of(error))
                 await self._flush()
                 return
-            if is_in:
-                await self._work()
-            if self._session is not None:
-                await self._session.free()
+            try:
+                if is_in:
+                    await self._work()
+            finally:
+                # However it ends: what its portals hold are places of others.
+                self._talk.end()
+                if self._session is not None:
+                    await self._session.free()
 
     # -- logging in --------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ Rows of keys are looked up here, on the loop; everything else is a worker's.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -136,6 +137,8 @@ class _Portal:
     answer: Answer | None = None
     held: contextlib.AsyncExitStack = field(factory=contextlib.AsyncExitStack)
     row_count: int = 0
+    expiry: asyncio.Task[None] | None = None
+    is_expired: bool = False
 
 
 @final
@@ -204,6 +207,8 @@ class Session:
         """Free what portals held that are gone."""
         while self._talk.closed_portals:
             portal = self._talk.closed_portals.pop()
+            if portal.expiry is not None:
+                portal.expiry.cancel()
             await portal.held.aclose()
 
     # -- texts of statements -----------------------------------------------------------
@@ -407,6 +412,12 @@ class Session:
         if portal.prepared.query is None and statement.kind is not Kind.SHOW:
             await self._command(statement)
             return
+        if portal.expiry is not None:
+            portal.expiry.cancel()
+        if portal.is_expired:
+            raise SQLError(
+                "57014", "the rows of this portal were not read in time", "ask again"
+            )
         await self._begin(portal)
         left = row_limit or None
         while True:
@@ -416,6 +427,8 @@ class Session:
                 break
             if left == 0:
                 self._talk.say(messages.PORTAL_SUSPENDED)
+                if portal.answer is not None:
+                    portal.expiry = asyncio.create_task(_expire(portal, portal.answer))
                 return
             sent = portal.rows[:left]
             portal.rows = portal.rows[len(sent) :]
@@ -474,6 +487,15 @@ class Session:
                 is_all = len(statement.words) < 2 or name.upper() == "ALL"
                 talk.forget_statements(None if is_all else name)
         talk.say(messages.command_complete(tag))
+
+
+async def _expire(portal: _Portal, answer: Answer) -> None:
+    """Give the worker of a portal back that is not asked for more rows in time."""
+    await asyncio.sleep(max(0.0, answer.until - asyncio.get_running_loop().time()))
+    portal.is_expired = True
+    portal.expiry = None  # from here on there is nothing to cancel
+    portal.rows.clear()
+    await portal.held.aclose()
 
 
 def _parameters(prepared: _Prepared, bind: Bind) -> list[Parameter]:

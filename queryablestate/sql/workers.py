@@ -44,6 +44,7 @@ class Answer:
     Attributes:
         columns: Names, and types as the engine has them.
         parameters: The types of the parameters.
+        until: When the job has ended for sure, as the loop's clock tells it.
     """
 
     def __init__(self, process: _Process, job: Job) -> None:
@@ -51,7 +52,7 @@ class Answer:
         self._number = job.number
         self._is_over = False
         loop = asyncio.get_running_loop()
-        self._until = loop.time() + job.timeout_seconds + _GRACE_SECONDS
+        self.until = loop.time() + job.timeout_seconds + _GRACE_SECONDS
         self.columns: Sequence[tuple[str, str]] = ()
         self.parameters: Sequence[int] = ()
 
@@ -86,7 +87,7 @@ class Answer:
     async def _next(self) -> FromWorker:
         while True:
             try:
-                async with asyncio.timeout_at(self._until):
+                async with asyncio.timeout_at(self.until):
                     frame = await self._process.receive()
             except TimeoutError:
                 # It keeps its time itself, unless something is wrong with it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import random
 import socket
@@ -114,6 +115,14 @@ def guarded(
         publisher = Publisher(ha.config, "flights", SCHEMAS, token=TOKENS["writer"])
         publisher.write(first_rows())
         yield ha, server
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Have nothing end because Python happens to look for what is unused."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 class TestRights:
@@ -314,6 +323,62 @@ class TestLimits:
             for thread in threads:
                 thread.join()
 
+    @pytest.mark.usefixtures("no_collector")
+    def test_a_tool_that_is_gone_gives_its_place_back(self, served: Served) -> None:
+        """
+        Its connection breaks while a portal has more rows to give.
+
+        The place was given back when Python's collector came by: until then the
+        statements of the same caller waited, and ended with "other statements took too
+        long".
+        """
+
+        def running() -> int:
+            return int(served.server.observe().figures["queries_running"])
+
+        with socket.create_connection((served.host, served.port)) as tool:
+            tool.settimeout(WAIT_SECONDS)
+            tool.sendall(startup(user="me", database="flights") + SUSPENDED)
+            answer = b""
+            while not answer.endswith(b"s\0\0\0\4Z\0\0\0\5T"):
+                answer += tool.recv(65_536)
+            assert running() == 1
+        wait_until(lambda: running() == 0)
+
+    def test_a_portal_that_is_left_gives_its_place_back(self, served: Served) -> None:
+        """
+        A tool that reads some rows and goes idle holds up others for a while only.
+
+        After the time of a statement the portal is at its end, and says so.  It held
+        its place for as long as the tool was connected.
+        """
+        config = SQLConfig(bind="127.0.0.1:0", worker_count=1)
+        with SQLServer(served.ha, config) as server:
+            host, _, port = server.address.rpartition(":")
+            with connect(server) as other:  # the worker has begun
+                other.execute("SELECT count(*) FROM numbers")
+            with socket.create_connection((host, int(port))) as tool:
+                tool.settimeout(WAIT_SECONDS)
+                tool.sendall(
+                    startup(
+                        user="me",
+                        database="flights",
+                        options="-c statement_timeout=2s",
+                    )
+                    + SUSPENDED
+                )
+                answer = b""
+                while not answer.endswith(b"s\0\0\0\4Z\0\0\0\5T"):
+                    answer += tool.recv(65_536)
+                wait_until(lambda: server.observe().figures["queries_running"] == 0)
+                with connect(server) as other:
+                    assert other.execute("SELECT 1 + 1").fetchone() == (2,)
+                tool.sendall(message(b"E", b"c\0\0\0\0\5") + message(b"S"))
+                answer = b""
+                while not answer.endswith(b"Z\0\0\0\5E"):
+                    answer += tool.recv(65_536)
+                assert b"57014" in answer
+
     def test_a_worker_that_is_killed_costs_its_statement(self, served: Served) -> None:
         """And is replaced."""
         with (
@@ -394,6 +459,18 @@ LONG = (
     "SELECT count(*) FROM generate_series(1, 100000000) a(i), "
     "generate_series(1, 1000) b(j) WHERE i % 7 = j % 5"
 )
+
+
+SUSPENDED = b"".join(
+    [
+        message(b"Q", b"BEGIN\0"),
+        message(b"P", b"\0SELECT n FROM numbers\0\0\0"),
+        message(b"B", b"c\0\0\0\0\0\0\0\0"),
+        message(b"E", b"c\0\0\0\0\5"),
+        message(b"S"),
+    ]
+)
+"""A portal in a transaction, of which five rows are read."""
 
 
 class TestBadCompany:
