@@ -118,10 +118,15 @@ def _from_numeric(raw: bytes) -> Decimal:
     groups = struct.unpack_from(f"!{count}H", raw, 8)
     if abs(weight) > 100 or count > 100:
         raise ValueError
-    number = Decimal(0)
-    for place, group in enumerate(groups):
-        number += Decimal(group).scaleb(4 * (weight - place))
-    return -number if sign == 0x4000 else number
+    whole = 0
+    for group in groups:
+        whole = whole * 10_000 + group
+    exponent = 4 * (weight - count + 1)
+    while whole and exponent < 0 and whole % 10 == 0:  # of a group of four digits
+        whole, exponent = whole // 10, exponent + 1
+    minus = "-" if sign == 0x4000 else ""
+    # Arithmetic of decimals would round to 28 digits; their text is taken as it is.
+    return Decimal(f"{minus}{whole}E{exponent}")
 
 
 def _from_bool(text: str) -> bool:

@@ -136,6 +136,32 @@ def test_null_and_unknown_types() -> None:
     assert decode_parameter(str(UUID(int=1)).encode(), 2950, is_binary=False).int == 1
 
 
+@pytest.mark.parametrize("is_binary", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "12345678901234567890123456789012345678",
+        "-1234567890123456789012345678901234567.8",
+        "0.00000000000000000000000000000000000001",
+        "1e37",
+        "-0.5",
+        "0",
+    ],
+)
+def test_a_numeric_parameter_has_all_its_digits(text: str, is_binary: bool) -> None:
+    """
+    A decimal of a state has up to 38 of them.
+
+    One that came in binary form, as asyncpg sends it, was rounded to 28 digits: what
+    was equal to it was not found.
+    """
+    value = Decimal(text)
+    raw = encoder_of("DECIMAL(38,38)", is_binary=is_binary)(value)
+    found = decode_parameter(raw, BY_NAME["numeric"].oid, is_binary=is_binary)
+    assert found == value
+    assert len(found.as_tuple().digits) <= 38
+
+
 def test_columns_are_described() -> None:
     """With sizes, and the precision of decimals."""
     assert column_of("n", "BIGINT").type_size == 8
