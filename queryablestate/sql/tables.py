@@ -24,7 +24,7 @@ from queryablestate.schema.schema import (
 from queryablestate.sql.protocol.refusals import SQLError
 
 
-__all__ = ["Table", "engine_type", "quoted"]
+__all__ = ["Table", "engine_folded", "engine_type", "quoted"]
 
 # Schemas that the engine has already, and one that we make in it.
 _RESERVED: Final = frozenset(
@@ -44,6 +44,14 @@ def quoted(name: str) -> str:
     """Return *name* as SQL has it, whatever characters it is made of."""
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
+
+
+_UPPER: Final = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+
+
+def engine_folded(name: str) -> str:
+    """Return *name* with its case as the engine ignores it: that of A to Z alone."""
+    return name.translate(_UPPER)
 
 
 def engine_type(data_type: DataType) -> str:

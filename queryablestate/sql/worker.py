@@ -50,7 +50,7 @@ from queryablestate.sql.protocol.refusals import SQLError, refusal_of
 from queryablestate.sql.protocol.types import encoder_of
 from queryablestate.sql.reading import all_tables, find_table, read
 from queryablestate.sql.selection import WHOLE, Selection
-from queryablestate.sql.tables import Table, engine_type, quoted
+from queryablestate.sql.tables import Table, engine_folded, engine_type, quoted
 
 
 if TYPE_CHECKING:
@@ -269,13 +269,13 @@ def _named(columns: Sequence[tuple[str, str]], query: Query) -> list[tuple[str, 
 async def _find(
     client: AsyncQueryableStateClient, query: Query, search_path: Sequence[str]
 ) -> dict[tuple[str, str], Table]:
-    """Return the states that *query* names, by how they are written, in lower case."""
+    """Return the states that *query* names, by how they are written (`_written`)."""
     found: dict[tuple[str, str], Table] = {}
     for use in query.tables:
         if is_catalog_table(use.schema, use.name):
             _check_catalog(use)
             continue
-        written = (use.schema.lower(), use.name.lower())
+        written = _written(use)
         table = await find_table(client, use.schema, use.name, search_path)
         known = found.setdefault(written, table)
         if (known.job_id, known.name) != (table.job_id, table.name):
@@ -283,6 +283,11 @@ async def _find(
                 "42P09", f"two states are called {use.schema}.{use.name} but for case"
             )
     return found
+
+
+def _written(use: TableUse) -> tuple[str, str]:
+    """Return the name of a table, alike where the engine takes it for the same."""
+    return engine_folded(use.schema), engine_folded(use.name)
 
 
 def _check_catalog(use: TableUse) -> None:
@@ -309,11 +314,7 @@ async def _fill(
         engine.create(schema, name, {quoted(one): types[one] for one in columns})
         if is_empty:
             continue
-        uses = [
-            use
-            for use in query.tables
-            if (use.schema.lower(), use.name.lower()) == written
-        ]
+        uses = [use for use in query.tables if _written(use) == written]
         selection = _selection(query, table, uses, values)
         row_limit = None
         if query.simple is not None and (selection.is_exact or not uses[0].conjuncts):

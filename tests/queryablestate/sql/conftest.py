@@ -99,6 +99,7 @@ def first_rows() -> dict[str, list[tuple[Any, ...]]]:
             for n in range(NUMBER_COUNT)
         ],
         "Odd Näme; --": [("k", 1)],
+        "Überfällig": [("k", 1)],
     }
 
 
@@ -112,6 +113,11 @@ SCHEMAS = {
         kind=StateKind.VALUE,
         key=(Field("k", AtomicType.STRING),),
         value=(Field("v", AtomicType.INT),),
+    ),
+    "Überfällig": StateSchema(
+        kind=StateKind.VALUE,
+        key=(Field("k", AtomicType.STRING),),
+        value=(Field("Ä", AtomicType.INT),),
     ),
 }
 

@@ -117,6 +117,20 @@ class TestPsycopg:
             (5,)
         ]
 
+    @pytest.mark.parametrize("condition", ["k = 'k'", "upper(k) = 'K'", 'v."Ä" = 1'])
+    @pytest.mark.parametrize("name", ['"Überfällig"', 'flights."ÜberFÄLLIG"'])
+    def test_names_in_other_scripts(
+        self, connection: Any, name: str, condition: str
+    ) -> None:
+        """
+        A state whose name has a capital beyond A to Z is found on every way.
+
+        The engine had its table in small letters and ignores the case of A to Z alone:
+        only looking up keys found it.
+        """
+        found = connection.execute(f'SELECT v."Ä" FROM {name} v WHERE {condition}')
+        assert found.fetchall() == [(1,)]
+
     def test_a_failed_transaction_goes_on_after_its_end(self, connection: Any) -> None:
         """As with Postgres: nothing until ROLLBACK, everything after it."""
         with pytest.raises(psycopg.errors.DivisionByZero):
