@@ -21,7 +21,7 @@ import pyarrow as pa
 from queryablestate.sql.protocol.refusals import SQLError
 
 
-__all__ = ["Engine", "Parser", "refusal_of_engine"]
+__all__ = ["Engine", "Parser", "refusal_of_engine", "typed"]
 
 _SETTINGS: Final[Mapping[str, Any]] = {
     "enable_external_access": "false",
@@ -188,7 +188,13 @@ class Engine:
     def describe(
         self, text: str, parameters: Mapping[str, Any]
     ) -> list[tuple[str, str]]:
-        """Return names and types of the columns of a query, without running it."""
+        """
+        Return names and types of the columns of a query, without running it.
+
+        Args:
+            text: The query.
+            parameters: Some values by their numbers, made with `typed`.
+        """
         with self._at_work():
             rows = self._connection.execute(
                 f"DESCRIBE {text}", _bound(parameters)
@@ -232,6 +238,11 @@ class Engine:
             self._is_closed = True
             self._connection.close()
         self._busy.release()
+
+
+def typed(value: Any, engine_type: str) -> Any:
+    """Return *value* as a parameter of a type, which else depends on its size."""
+    return None if value is None else duckdb.Value(value, duckdb.sqltype(engine_type))
 
 
 def _bound(parameters: Mapping[str, Any]) -> Any:

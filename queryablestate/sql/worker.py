@@ -33,7 +33,7 @@ from queryablestate.sql.catalog import (
 from queryablestate.sql.catalog_rows import catalog_rows
 from queryablestate.sql.catalog_tables import CATALOG, columns_of
 from queryablestate.sql.clients import CallerClients
-from queryablestate.sql.engine import Engine, Parser, refusal_of_engine
+from queryablestate.sql.engine import Engine, Parser, refusal_of_engine, typed
 from queryablestate.sql.jobs import (
     Described,
     Done,
@@ -47,7 +47,7 @@ from queryablestate.sql.jobs import (
 from queryablestate.sql.parameters import example_of, parameter_types, values_of
 from queryablestate.sql.protocol.messages import data_row
 from queryablestate.sql.protocol.refusals import SQLError, refusal_of
-from queryablestate.sql.protocol.types import encoder_of
+from queryablestate.sql.protocol.types import BY_OID, ELEMENT_OF, encoder_of
 from queryablestate.sql.reading import all_tables, find_table, read
 from queryablestate.sql.selection import WHOLE, Selection
 from queryablestate.sql.tables import Table, engine_folded, engine_type, quoted
@@ -189,10 +189,13 @@ class _Worker:
             if to_engine(query, session):
                 text = engine.text_of(json.dumps(query.tree))
                 await _fill_catalog(engine, client, query, job)
+        bound = {
+            name: _typed(value, oids[int(name) - 1]) for name, value in values.items()
+        }
         if job.is_description:
-            columns = await asyncio.to_thread(engine.describe, text, values)
+            columns = await asyncio.to_thread(engine.describe, text, bound)
         else:
-            columns = await asyncio.to_thread(engine.execute, text, values)
+            columns = await asyncio.to_thread(engine.execute, text, bound)
         columns = _named(columns, query)
         jobs.send(
             self._writer,
@@ -246,6 +249,16 @@ class _Worker:
                 count = min(count * 2, _ROW_COUNT_MAX)
             elif size > _CHUNK_SIZE_BYTES:
                 count = max(1, count // 2)
+
+
+def _typed(value: Any, oid: int) -> Any:
+    """Return a parameter as the integer that it was described as, however small."""
+    found, is_array = BY_OID.get(oid), False
+    if found is None:
+        found, is_array = ELEMENT_OF.get(oid), True
+    if found is None or found.name not in {"int2", "int4", "int8", "float4"}:
+        return value
+    return typed(value, f"{found.engine_name}[]" if is_array else found.engine_name)
 
 
 def _refused(job: Job, error: SQLError) -> Refused:
