@@ -340,6 +340,7 @@ class Session:
         portal.answer = await portal.held.enter_async_context(
             self._asked(prepared.statement.text, parameters, portal.bind.result_formats)
         )
+        _check_described(prepared, portal.answer.columns)
         portal.columns = portal.answer.columns
 
     async def _look_up(
@@ -372,6 +373,7 @@ class Session:
             values,
         )
         assert rows is not None
+        _check_described(portal.prepared, projection.columns)
         portal.columns = projection.columns
         portal.rows = encoded_rows(projection, rows, portal.bind.result_formats)
         return True
@@ -498,11 +500,37 @@ async def _expire(portal: _Portal, answer: Answer) -> None:
     await portal.held.aclose()
 
 
+def _check_described(prepared: _Prepared, columns: Sequence[tuple[str, str]]) -> None:
+    """Refuse rows that a tool would read as other columns than it was told of."""
+    if prepared.described is None:
+        return
+    told, _ = prepared.described
+    if len(told) == len(columns) and all(
+        name == new_name
+        and (
+            kind == new_kind
+            or new_kind == '"NULL"'  # nulls are nulls of every type
+            or column_of(name, kind).type_oid == column_of(name, new_kind).type_oid
+        )
+        for (name, kind), (new_name, new_kind) in zip(told, columns, strict=True)
+    ):
+        return
+    raise SQLError(
+        "0A000",
+        "cached plan must not change result type",
+        "prepare the statement again: it has other columns by now",
+        routine="RevalidateCachedQuery",  # drivers do so when they see this
+    )
+
+
 def _parameters(prepared: _Prepared, bind: Bind) -> list[Parameter]:
     formats = list(bind.parameter_formats) or [0]
     if len(formats) == 1:
         formats = formats * len(bind.parameters)
+    # What a tool was told is what it sends, though the state may be another one now.
     declared = prepared.declared
+    if prepared.described is not None:
+        _, declared = prepared.described
     return [
         Parameter(
             declared[place] if place < len(declared) else 0,

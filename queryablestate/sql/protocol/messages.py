@@ -325,6 +325,7 @@ def error_response(error: SQLError, severity: str = "ERROR") -> bytes:
         b"M": error.message,
         b"H": error.hint,
         b"P": str(error.position) if error.position else "",
+        b"R": error.routine,
     }
     return _message(b"E", _fields(fields))
 

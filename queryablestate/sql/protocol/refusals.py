@@ -37,16 +37,24 @@ class SQLError(Exception):
         message: What is wrong.
         hint: What to do about it, or an empty string.
         position: The character of the statement that it is about, from 1; 0 for none.
+        routine: The function of Postgres that drivers know the error by, if any.
     """
 
     def __init__(
-        self, sqlstate: str, message: str, hint: str = "", *, position: int = 0
+        self,
+        sqlstate: str,
+        message: str,
+        hint: str = "",
+        *,
+        position: int = 0,
+        routine: str = "",
     ) -> None:
         super().__init__(sqlstate, message, hint)
         self.sqlstate = sqlstate
         self.message = message
         self.hint = hint
         self.position = position
+        self.routine = routine
 
     def __str__(self) -> str:
         return f"{self.message} ({self.sqlstate})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import subprocess
 import warnings
@@ -13,7 +14,11 @@ from typing import Any
 
 import pytest
 
+from queryablestate.operations.state_operations import StateOperations
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from tests.lodestar.publishing import Publisher
 from tests.queryablestate.sql.conftest import CARRIERS, DAY, NOON, Served
+from tests.recording import WAIT_SECONDS
 
 
 asyncpg: Any = pytest.importorskip("asyncpg")
@@ -236,6 +241,74 @@ class TestAsyncpg:
         assert [tuple(row) for row in some] == [("AA",), ("DL",)]
         assert [tuple(row) for row in counted] == [(990,)]
         assert [tuple(row) for row in months] == [(month,) for month in range(12)]
+
+    @pytest.mark.parametrize("number", [5, 2**40, None])
+    def test_a_parameter_has_one_type(self, served: Served, number: int | None) -> None:
+        """
+        Columns are of the type that they were described as, whatever is bound.
+
+        The engine took a small number for an INTEGER and a large one for a BIGINT: the
+        statement was described with 4 bytes, and answered with 8.
+        """
+
+        async def ask() -> Any:
+            connection = await asyncpg.connect(
+                host=served.host, port=served.port, user="me", database="flights"
+            )
+            try:
+                return await connection.fetchval(
+                    "SELECT max($1) FROM numbers WHERE n < $1 OR n = 0", number
+                )
+            finally:
+                await connection.close()
+
+        assert asyncio.run(ask()) == number
+
+    @pytest.mark.proves("Q3")
+    @pytest.mark.parametrize("condition", ["k = $1", "k || '' = $1"])
+    def test_a_prepared_statement_of_a_state_that_has_changed(
+        self, served: Served, condition: str
+    ) -> None:
+        """
+        Values of one column are never shown as another's: the driver prepares anew.
+
+        Drivers know the columns from when they prepared.  A state that was made anew
+        with other columns of the same types was answered under the old names.
+        """
+        job_id = f"changed-{len(condition)}"
+        key = (Field("k", AtomicType.STRING),)
+        old, new = (
+            StateSchema(
+                kind=StateKind.VALUE, key=key, value=(Field(name, AtomicType.BIGINT),)
+            )
+            for name in ("old", "new")
+        )
+
+        async def ask() -> list[Any]:
+            connection = await asyncpg.connect(
+                host=served.host, port=served.port, user="me", database=job_id
+            )
+            statement = f"SELECT * FROM s WHERE {condition}"
+            try:
+                Publisher(served.config, job_id, {"s": old}).write({"s": [("a", 1)]})
+                found = [await connection.fetchrow(statement, "a")]
+                with StateOperations(served.ha) as operations:
+                    operations.drop_state(job_id, "s")
+                Publisher(
+                    served.config, job_id, {"s": new}, on_new_query="replace"
+                ).write({"s": [("a", 2)]})
+                async with asyncio.timeout(WAIT_SECONDS):
+                    while len(found) < 2:
+                        # In the first second it may be told to ask again.
+                        with contextlib.suppress(asyncpg.FeatureNotSupportedError):
+                            found.append(await connection.fetchrow(statement, "a"))
+                return found
+            finally:
+                await connection.close()
+
+        first, second = asyncio.run(ask())
+        assert (first["old"], second["new"]) == (1, 2)
+        assert "old" not in second
 
     def test_a_description_does_not_cost_a_worker(self, served: Served) -> None:
         """
