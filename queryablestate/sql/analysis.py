@@ -182,6 +182,14 @@ def nodes_of(tree: Any) -> Iterator[Node]:
             pending += one
 
 
+def _joins(table: Node) -> Iterator[Node]:
+    """Yield the joins of one FROM."""
+    if table["type"] == "JOIN":
+        yield table
+        yield from _joins(table["left"])
+        yield from _joins(table["right"])
+
+
 @final
 class _Walk:
     """Finds the tables of a query, with the names that hide them."""
@@ -239,6 +247,10 @@ class _Walk:
         """Take the tables of one SELECT, with the conditions that bind their rows."""
         from_table = node["from_table"]
         bases = list(self._bases(from_table))
+        # What these joins match depends on rows that a condition drops afterwards.
+        is_matched = any(
+            one.get("ref_type") in {"ASOF", "POSITIONAL"} for one in _joins(from_table)
+        )
         conjuncts = conjuncts_of(node["where_clause"])
         for base in bases:
             schema, name = base["schema_name"], base["table_name"]
@@ -257,7 +269,7 @@ class _Walk:
             if from_table["type"] == "BASE_TABLE":
                 names.add("")
             is_bound = not base["sample"] and not base["column_name_alias"]
-            is_bound = is_bound and not node["sample"]
+            is_bound = is_bound and not node["sample"] and not is_matched
             # Of two tables of one name neither is meant for sure.
             is_bound = (
                 is_bound

@@ -288,6 +288,12 @@ class TestWhatIsSelected:
             ("SELECT 1 WHERE EXISTS (SELECT 1 FROM t WHERE k = 'x')", [("x",)]),
             ("SELECT * FROM t TABLESAMPLE 10% WHERE k = 'x'", [None]),
             ("SELECT * FROM t AS u(k, n) WHERE k = 'x'", [None]),
+            # Of which rows the best one is taken is not for a condition to say.
+            (
+                "SELECT * FROM s ASOF JOIN t ON s.v >= t.v WHERE t.k = 'x'",
+                [None, None],
+            ),
+            ("SELECT * FROM s POSITIONAL JOIN t WHERE t.k = 'x'", [None, None]),
         ],
     )
     def test_a_query(
