@@ -301,6 +301,9 @@ class Connection:
     async def _step(self) -> Any:
         while True:
             step = self._talk.step()
+            if self._session is not None:
+                # Before what is next: it may need the place that a portal held.
+                await self._session.free()
             if step is not None:
                 return step
             await self._flush()

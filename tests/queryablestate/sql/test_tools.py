@@ -18,7 +18,7 @@ from queryablestate.operations.state_operations import StateOperations
 from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from tests.lodestar.publishing import Publisher
 from tests.queryablestate.sql.conftest import CARRIERS, DAY, NOON, Served
-from tests.recording import WAIT_SECONDS
+from tests.recording import WAIT_SECONDS, wait_until
 
 
 asyncpg: Any = pytest.importorskip("asyncpg")
@@ -309,6 +309,85 @@ class TestAsyncpg:
         first, second = asyncio.run(ask())
         assert (first["old"], second["new"]) == (1, 2)
         assert "old" not in second
+
+    def test_the_first_row_is_enough(self, served: Served) -> None:
+        """
+        A driver that wants one row ends its portal with Sync, before the last row.
+
+        What the portal held was given back with the statement after the next one: that
+        one waited for it, and was told that other statements took too long.
+        """
+
+        def running() -> int:
+            return int(served.server.observe().figures["queries_running"])
+
+        async def ask() -> list[Any]:
+            connection = await asyncpg.connect(
+                host=served.host, port=served.port, user="me", database="flights"
+            )
+            try:
+                found = [await connection.fetchval("SELECT 1 FROM numbers")]
+                await asyncio.to_thread(wait_until, lambda: running() == 0)
+                found.append(await connection.fetchval("SELECT 2 FROM numbers"))
+                found.append(await connection.fetchval("SELECT count(*) FROM delays"))
+                return found
+            finally:
+                await connection.close()
+
+        assert asyncio.run(ask()) == [1, 2, 5]
+
+    def test_arrays_of_any_type_are_parameters(self, served: Served) -> None:
+        """
+        The driver finds out about a type of arrays by the catalog.
+
+        It asked for ever: what it was told had another type that it had to ask about.
+        """
+
+        async def ask() -> list[Any]:
+            connection = await asyncpg.connect(
+                host=served.host, port=served.port, user="me", database="flights"
+            )
+            try:
+                async with asyncio.timeout(WAIT_SECONDS):
+                    return [
+                        await connection.fetch(
+                            "SELECT n FROM numbers WHERE n = ANY($1) ORDER BY n",
+                            [3, -4, 10_000],
+                        ),
+                        await connection.fetchval("SELECT $1::date[]", [DAY]),
+                    ]
+            finally:
+                await connection.close()
+
+        rows, days = asyncio.run(ask())
+        assert [row["n"] for row in rows] == [-4, 3]
+        assert days == [DAY]
+
+    def test_a_pool_takes_connections_back(self, served: Served) -> None:
+        """
+        It cleans each up for the next use.
+
+        ``CLOSE ALL`` was refused: a block that took a connection ended with an error.
+        """
+
+        async def ask() -> list[int]:
+            found = []
+            async with asyncpg.create_pool(
+                host=served.host,
+                port=served.port,
+                user="me",
+                database="flights",
+                min_size=1,
+                max_size=1,
+            ) as pool:
+                for number in range(2):
+                    async with pool.acquire() as connection:
+                        found.append(
+                            await connection.fetchval(f"SELECT {number} FROM delays")
+                        )
+            return found
+
+        assert asyncio.run(ask()) == [0, 1]
 
     def test_a_description_does_not_cost_a_worker(self, served: Served) -> None:
         """
