@@ -10,7 +10,8 @@ __all__ = ["CATALOG", "SERVER_VERSION", "columns_of", "sql_name"]
 
 SERVER_VERSION: Final = "15.0"
 
-# Name, and "column type" pairs; a type is written as the engine has it.
+# Name, and "column type" pairs; a type is written as the engine has it.  A tool is told
+# of an UINTEGER as an oid: asyncpg reads arrays of these without asking what they are.
 CATALOG: Final[Mapping[str, str]] = {
     "pg_namespace": "oid BIGINT, nspname VARCHAR, nspowner BIGINT, nspacl VARCHAR[]",
     "pg_class": (
@@ -27,7 +28,7 @@ CATALOG: Final[Mapping[str, str]] = {
         "relpartbound VARCHAR, relhasoids BOOLEAN"
     ),
     "pg_attribute": (
-        "attrelid BIGINT, attname VARCHAR, atttypid BIGINT, attstattarget INTEGER, "
+        "attrelid BIGINT, attname VARCHAR, atttypid UINTEGER, attstattarget INTEGER, "
         "attlen SMALLINT, attnum SMALLINT, attndims INTEGER, attcacheoff INTEGER, "
         "atttypmod INTEGER, attbyval BOOLEAN, attalign VARCHAR, attstorage VARCHAR, "
         "attcompression VARCHAR, attnotnull BOOLEAN, atthasdef BOOLEAN, "

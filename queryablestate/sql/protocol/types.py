@@ -101,7 +101,7 @@ _OF_ENGINE: Final = {
     "SMALLINT": "int2",
     "USMALLINT": "int4",
     "INTEGER": "int4",
-    "UINTEGER": "int8",
+    "UINTEGER": "oid",
     "BIGINT": "int8",
     "UBIGINT": "numeric",
     "HUGEINT": "numeric",
