@@ -150,6 +150,7 @@ _MACROS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "pg_size_pretty": {"n": "CAST(n AS VARCHAR) || ' bytes'"},
     "pg_postmaster_start_time": {"": "now()"},
+    "pg_advisory_unlock_all": {"": _NOTHING},  # there are no locks
     "txid_current": {"": "CAST(0 AS BIGINT)"},
     "inet_server_addr": {"": _NOTHING},
     "inet_server_port": {"": "CAST(NULL AS INTEGER)"},

@@ -488,6 +488,8 @@ class Session:
                 name = statement.words[-1]
                 is_all = len(statement.words) < 2 or name.upper() == "ALL"
                 talk.forget_statements(None if is_all else name)
+            case Kind.CLOSE if statement.words[-1].upper() != "ALL":
+                raise SQLError("34000", "there are no cursors of the server")
         talk.say(messages.command_complete(tag))
 
 
@@ -508,8 +510,7 @@ def _check_described(prepared: _Prepared, columns: Sequence[tuple[str, str]]) ->
     if len(told) == len(columns) and all(
         name == new_name
         and (
-            kind == new_kind
-            or new_kind == '"NULL"'  # nulls are nulls of every type
+            new_kind in {kind, '"NULL"'}  # nulls are nulls of every type
             or column_of(name, kind).type_oid == column_of(name, new_kind).type_oid
         )
         for (name, kind), (new_name, new_kind) in zip(told, columns, strict=True)

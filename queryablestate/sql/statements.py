@@ -50,6 +50,8 @@ class Kind(Enum):
     RESET = "RESET"
     DISCARD = "DISCARD ALL"
     DEALLOCATE = "DEALLOCATE"
+    CLOSE = "CLOSE CURSOR ALL"
+    UNLISTEN = "UNLISTEN"
     EMPTY = "empty"
 
 
@@ -65,6 +67,8 @@ _KINDS: Final = {
     "RESET": Kind.RESET,
     "DISCARD": Kind.DISCARD,
     "DEALLOCATE": Kind.DEALLOCATE,
+    "CLOSE": Kind.CLOSE,
+    "UNLISTEN": Kind.UNLISTEN,
 }
 _WRITES: Final = frozenset(
     [
