@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from attrs import define, field
 
+from nameservice import LocalProtocolError
 from queryablestate.sql.analysis import Query, analyse
 from queryablestate.sql.catalog import is_catalog_table
 from queryablestate.sql.jobs import Parameter, SessionFacts
@@ -362,16 +363,13 @@ class Session:
             return False
         if query.limits is not None and query.bounds(values) is None:
             return False
-        rows = limited(
-            query,
-            await rows_of_keys(
-                self._client,
-                table,
-                keys,
-                self._settings.timeout_seconds,
-            ),
-            values,
-        )
+        try:
+            found = await rows_of_keys(
+                self._client, table, keys, self._settings.timeout_seconds
+            )
+        except LocalProtocolError:
+            return False  # too large for one answer: a worker reads it page by page
+        rows = limited(query, found, values)
         assert rows is not None
         _check_described(portal.prepared, projection.columns)
         portal.columns = projection.columns

@@ -28,6 +28,7 @@ from queryablestate import (
 from queryablestate.connect.tokens import generate_token
 from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.proxy.config_toml import parse_proxy_config
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from queryablestate.sql.config import SQLConfig
 from queryablestate.sql.server import SQLServer
 from tests.lodestar.publishing import Publisher
@@ -629,6 +630,35 @@ class TestChanges:
                         f"WHERE {condition}"
                     ).fetchall()
                     assert found == [(number, batch_id)]
+
+
+@pytest.mark.parametrize("columns", ["count(*)", "month"])
+def test_a_map_larger_than_one_answer_comes_in_parts(
+    served: Served, columns: str
+) -> None:
+    """
+    Its rows are found, also where only its key is asked for.
+
+    A statement that needs no engine was refused, as if by a defect of the tool; one
+    that counts the same rows was answered.
+    """
+    schema = StateSchema(
+        kind=StateKind.MAP,
+        key=(Field("carrier", AtomicType.STRING),),
+        map_key=(Field("month", AtomicType.INT),),
+        value=(Field("text", AtomicType.STRING),),
+    )
+    job_id = f"large-{len(columns)}"
+    rows = [("AA", month, "x" * 500_000) for month in range(40)]
+    Publisher(served.config, job_id, {"maps": schema}).write({"maps": rows})
+    with connect(served.server) as connection:
+        found = connection.execute(
+            f"SELECT {columns} FROM \"{job_id}\".maps WHERE carrier = 'AA'"
+        ).fetchall()
+    if columns == "month":
+        assert sorted(found) == [(month,) for month in range(40)]
+    else:
+        assert found == [(40,)]
 
 
 def test_both_ways_agree_over_a_real_cluster(served: Served) -> None:
