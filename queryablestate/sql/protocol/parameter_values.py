@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
@@ -156,6 +156,20 @@ def _from_bytea(text: str) -> bytes:
     return bytes.fromhex(text[2:])
 
 
+def _from_binary_time(raw: bytes) -> time:
+    micros: int = struct.unpack("!q", raw)[0]
+    if not 0 <= micros < 86_400_000_000:
+        raise ValueError(raw)
+    return (EPOCH_NTZ + micros * MICROSECOND).time()
+
+
+def _from_binary_interval(raw: bytes) -> timedelta:
+    micros, days, months = struct.unpack("!qii", raw)
+    if months:  # they have no length: what a driver makes of a duration has none
+        raise ValueError(raw)
+    return timedelta(days=days, microseconds=micros)
+
+
 _FROM_TEXT: Final[Mapping[str, Callable[[str], Any]]] = {
     **dict.fromkeys(("int2", "int4", "int8", "oid"), int),
     **dict.fromkeys(("float4", "float8"), float),
@@ -181,6 +195,8 @@ _FROM_BINARY: Final[Mapping[str, Callable[[bytes], Any]]] = {
     "float8": _unpacked("!d"),
     "numeric": _from_numeric,
     "date": lambda raw: date.fromordinal(_unpacked("!i")(raw) + DAYS_TO_2000),
+    "time": _from_binary_time,
+    "interval": _from_binary_interval,
     "timestamp": lambda raw: EPOCH_NTZ + _unpacked("!q")(raw) * MICROSECOND,
     "timestamptz": lambda raw: EPOCH + _unpacked("!q")(raw) * MICROSECOND,
     "uuid": lambda raw: UUID(bytes=raw),

@@ -162,6 +162,21 @@ def test_a_numeric_parameter_has_all_its_digits(text: str, is_binary: bool) -> N
     assert len(found.as_tuple().digits) <= 38
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("TIME", time(23, 59, 59, 999_999)),
+        ("INTERVAL", timedelta(days=3, hours=2, microseconds=1)),
+        ("INTERVAL", -timedelta(hours=1)),
+    ],
+)
+def test_times_and_durations_are_parameters(kind: str, value: Any) -> None:
+    """In binary form, as asyncpg sends them; they were refused as none."""
+    found, _, _ = type_of_engine(kind)
+    raw = encoder_of(kind, is_binary=True)(value)
+    assert decode_parameter(raw, found.oid, is_binary=True) == value
+
+
 def test_columns_are_described() -> None:
     """With sizes, and the precision of decimals."""
     assert column_of("n", "BIGINT").type_size == 8
