@@ -17,13 +17,8 @@ from nameservice.clock import MS_PER_SECOND
 from nameservice.errors import LocalProtocolError, RemoteProtocolError
 from queryablestate.client.results import StateInformation
 from queryablestate.schema.keys import KeyCodec
-from queryablestate.schema.schema import (
-    Field,
-    StateKind,
-    StateSchema,
-    fields_text,
-    parse_schema,
-)
+from queryablestate.schema.schema import Field, StateKind, StateSchema, fields_text
+from queryablestate.schema.schema_json import parse_schema
 from queryablestate.schema.values import ValueCodec
 from queryablestate.wire.clients import StateDescription
 from queryablestate.wire.codec import (

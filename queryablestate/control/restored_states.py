@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from nameservice import ConfigurationError, RemoteProtocolError, check_component_id
-from queryablestate.schema.schema import parse_schema
+from queryablestate.schema.schema_json import parse_schema
 from queryablestate.wire.records import QueryProgress
 from queryablestate.wire.snapshot_messages import LoadedState
 

@@ -28,7 +28,7 @@ from nameservice.clock import US_PER_MS
 from queryablestate.errors import StateUnavailableError
 from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_of
 from queryablestate.schema.keys import KeyCodec
-from queryablestate.schema.schema import parse_schema
+from queryablestate.schema.schema_json import parse_schema
 from queryablestate.store.bounded_answer import Advice, fewer_than
 from queryablestate.store.groups import groups_in, row_ranges
 from queryablestate.store.reader import Page

@@ -111,7 +111,7 @@ class StateDescription(WireStruct, frozen=True, kw_only=True):
         job_id: The job.
         state_name: Its name.
         state_number: What names it in questions.
-        schema: `queryablestate.schema.schema.schema_json`.
+        schema: `queryablestate.schema.schema_json.schema_json`.
         max_parallelism: The number of key groups.
         generation: The present ownership.
         batch_id: The last batch decided in it, or None.

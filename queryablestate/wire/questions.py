@@ -115,10 +115,9 @@ class CountKeys(WireStruct, frozen=True, kw_only=True, tag="count"):
     How many keys a node holds: lists and maps count once for each key.
 
     Attributes:
-        schema: Of a map state, `queryablestate.schema.schema.schema_json`: nodes know
-        no
-            schemas, and this one tells where in a row the key ends and the map key
-            begins.  Without it the entries of maps are counted.
+        schema: Of a map state, as `queryablestate.schema.schema_json` writes it: nodes
+            know no schemas, and this one tells where in a row the key ends and the map
+            key begins.  Without it the entries of maps are counted.
     """
 
     schema: str | None = None

@@ -194,7 +194,7 @@ class StateRecord(WireStruct, frozen=True, kw_only=True):
     Attributes:
         state_name: Its name within the job.
         state_number: What names it on the nodes; never used again.
-        schema: `queryablestate.schema.schema.schema_json`.
+        schema: `queryablestate.schema.schema_json.schema_json`.
     """
 
     state_name: str

@@ -18,7 +18,7 @@ from attrs import evolve
 from msgspec import Meta
 
 from queryablestate.errors import QueryableStateError
-from queryablestate.schema.schema import parse_schema, schema_json
+from queryablestate.schema.schema_json import parse_schema, schema_json
 
 
 __all__ = ["DeclarationWantedError", "SchemaDigest", "is_known_by", "schema_digest"]

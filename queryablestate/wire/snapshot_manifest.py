@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from nameservice import NameServiceError, StorageError
-from queryablestate.schema.schema import parse_schema
+from queryablestate.schema.schema_json import parse_schema
 from queryablestate.wire.records import StateProgress, StateRecord
 from queryablestate.wire.wire_struct import WireStruct
 

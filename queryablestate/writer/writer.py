@@ -37,7 +37,7 @@ from nameservice import (
     get_logger,
     seconds_to_ns,
 )
-from queryablestate.schema.schema import schema_json
+from queryablestate.schema.schema_json import schema_json
 from queryablestate.wire.clients import StateDeclaration
 from queryablestate.writer.commit_size import check_task_count
 from queryablestate.writer.conversations import AskProxy, Heard, Pause

@@ -27,7 +27,8 @@ from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql.types import NullType, StructField, StructType
 
 from nameservice import ConfigurationError
-from queryablestate.schema.schema import StateKind, StateSchema, parse_fields
+from queryablestate.schema.schema import StateKind, StateSchema
+from queryablestate.schema.schema_json import parse_fields
 from sparkpipeline.state.options import StateLayout
 
 

@@ -22,9 +22,9 @@ from queryablestate.schema.schema import (
     MapType,
     StateKind,
     StateSchema,
-    parse_fields,
 )
 from queryablestate.schema.schema import StructType as StateStructType
+from queryablestate.schema.schema_json import parse_fields
 from rescaling.key_groups import MAX_PARALLELISM_MAX
 
 

@@ -12,7 +12,8 @@ from pyspark.sql.types import StructType
 from nameservice import ConfigurationError
 from queryablestate.client.arrow_columns import arrow_rows
 from queryablestate.client.partition_scan import PartitionScanner
-from queryablestate.schema.schema import fields_json, fields_text, parse_fields
+from queryablestate.schema.schema import fields_text
+from queryablestate.schema.schema_json import fields_json, parse_fields
 from sparkpipeline.failures import through_spark
 
 

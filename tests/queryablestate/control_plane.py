@@ -29,13 +29,8 @@ from queryablestate.control.membership import return_grace_ns
 from queryablestate.control.stored_control import stored_control
 from queryablestate.control.tally import Tally
 from queryablestate.control.view import ControlView
-from queryablestate.schema.schema import (
-    AtomicType,
-    Field,
-    StateKind,
-    StateSchema,
-    schema_json,
-)
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.schema.schema_json import schema_json
 from queryablestate.wire.clients import (
     BindRun,
     CommitBatch,

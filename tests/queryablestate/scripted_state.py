@@ -9,13 +9,8 @@ from typing import Any, Final, final
 import msgspec
 
 from queryablestate.schema.keys import KeyCodec
-from queryablestate.schema.schema import (
-    AtomicType,
-    Field,
-    StateKind,
-    StateSchema,
-    schema_json,
-)
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.schema.schema_json import schema_json
 from queryablestate.schema.values import ValueCodec
 from queryablestate.wire.clients import (
     DescribeState,

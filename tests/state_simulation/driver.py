@@ -25,7 +25,7 @@ from queryablestate import (
     StaleWriterError,
     StateOwnedError,
 )
-from queryablestate.schema.schema import schema_json
+from queryablestate.schema.schema_json import schema_json
 from queryablestate.wire.clients import BatchCommitted, StateDeclaration
 from queryablestate.writer.batches import StageMessage, WriteOrigin, WritePlan, WriteRun
 from queryablestate.writer.core import WriterCore

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from nameservice import ConfigurationError
 from queryablestate.errors import SchemaMismatchError
-from queryablestate.schema.schema import check_compatible, parse_schema
+from queryablestate.schema.schema import check_compatible
+from queryablestate.schema.schema_json import parse_schema
 from queryablestate.wire.schema_digest import DeclarationWantedError, is_known_by
 
 

@@ -16,13 +16,8 @@ from msgspec.structs import replace
 from nameservice import ConfigurationError, StorageError
 from queryablestate.connect.snapshot_claims import claimed
 from queryablestate.connect.snapshot_files import SnapshotDirectory
-from queryablestate.schema.schema import (
-    Field,
-    StateKind,
-    StateSchema,
-    parse_fields,
-    schema_json,
-)
+from queryablestate.schema.schema import Field, StateKind, StateSchema
+from queryablestate.schema.schema_json import parse_fields, schema_json
 from queryablestate.wire.copy_messages import CopiedRows
 from queryablestate.wire.records import QueryProgress, StateProgress, StateRecord
 from queryablestate.wire.snapshot_manifest import (

@@ -14,13 +14,8 @@ from msgspec.structs import replace
 
 from queryablestate.connect.snapshot_files import SnapshotDirectory
 from queryablestate.node.snapshots import NodeSnapshots
-from queryablestate.schema.schema import (
-    AtomicType,
-    Field,
-    StateKind,
-    StateSchema,
-    schema_json,
-)
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.schema.schema_json import schema_json
 from queryablestate.store.copy_reader import CopyReader
 from queryablestate.store.restores import LoadMark
 from queryablestate.store.store import StateStore

@@ -21,13 +21,8 @@ from queryablestate import (
     UnknownStateError,
 )
 from queryablestate.client.calls import ProxyConnection
-from queryablestate.schema.schema import (
-    AtomicType,
-    Field,
-    StateKind,
-    StateSchema,
-    parse_schema,
-)
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.schema.schema_json import parse_schema
 from queryablestate.wire.batch_digest import digest_of
 from queryablestate.wire.clients import (
     BatchCommitted,

@@ -33,9 +33,8 @@ from queryablestate.schema.schema import (
     Field,
     MapType,
     StructType,
-    fields_json,
-    parse_fields,
 )
+from queryablestate.schema.schema_json import fields_json, parse_fields
 from queryablestate.schema.values import ValueCodec
 from sparkpipeline.state.columns import (
     encoded_keys,
