@@ -24,8 +24,8 @@ from benchmarks._harness import Figure, figure, report, sized
 from queryablestate.store.store import StateStore
 from queryablestate.store.threads import StageTask, StoreWriter
 from queryablestate.wire.codec import encode_payload
-from queryablestate.wire.node_messages import StageChunk, StagedRows
 from queryablestate.wire.records import BatchDecided, BatchState, StageRecord
+from queryablestate.wire.staging_messages import StageChunk, StagedRows
 
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from haservices import HAConfig
 from queryablestate import QueryableStateClient, StateOperations
 from queryablestate.store.store import StateStore
 from queryablestate.wire.codec import encode_payload
-from queryablestate.wire.node_messages import StageChunk, StagedRows
 from queryablestate.wire.records import BatchDecided, BatchState, StageRecord
+from queryablestate.wire.staging_messages import StageChunk, StagedRows
 
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from zmqtransport import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from queryablestate.wire.node_messages import ChunkRefused, ChunkStaged
+    from queryablestate.wire.staging_messages import ChunkRefused, ChunkStaged
 
 
 __all__ = ["NODE_SOCKET_LIMITS", "NodeLink"]

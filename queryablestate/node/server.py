@@ -36,11 +36,9 @@ from queryablestate.wire.codec import (
 )
 from queryablestate.wire.copy_messages import CopyRefused, OpenCopy, ReadStages
 from queryablestate.wire.direct import AskNode, ShowTicket
-from queryablestate.wire.node_messages import (
-    ChunkStaged,
-)
 from queryablestate.wire.refusals import error_label
 from queryablestate.wire.staging_grant import is_granted
+from queryablestate.wire.staging_messages import ChunkStaged
 from zmqtransport import SendOutcome
 
 
@@ -55,10 +53,7 @@ if TYPE_CHECKING:
     from queryablestate.node.core.events import NodeEvent
     from queryablestate.node.direct import DirectAnswerer
     from queryablestate.wire.copy_messages import ToCopySource
-    from queryablestate.wire.node_messages import (
-        ChunkRefused,
-        StageChunk,
-    )
+    from queryablestate.wire.staging_messages import ChunkRefused, StageChunk
     from zmqtransport import AllowList, CurveKeyPair, Peer, PollLoop, ZMQContext
 
 

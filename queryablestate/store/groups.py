@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from queryablestate.schema.key_groups import group_start
 from queryablestate.store.layout import Runs
 from queryablestate.store.rows import group_end
-from queryablestate.wire.node_messages import StagedRows
+from queryablestate.wire.staging_messages import StagedRows
 
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ from queryablestate.wire.records import STAGE_ID_SIZE_BYTES, BatchDecided
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from queryablestate.wire.node_messages import StageChunk
+    from queryablestate.wire.staging_messages import StageChunk
 
 
 __all__ = [

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from lmdb import Cursor
 
-    from queryablestate.wire.node_messages import StagedRows
     from queryablestate.wire.records import BatchState
+    from queryablestate.wire.staging_messages import StagedRows
 
 
 __all__ = ["RowWriter"]

@@ -21,7 +21,7 @@ from queryablestate.schema.keys import ITEM_INDEX_SIZE_BYTES, KEY_SIZE_BYTES_MAX
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from queryablestate.wire.node_messages import StageChunk, StagedRows
+    from queryablestate.wire.staging_messages import StageChunk, StagedRows
 
 
 __all__ = [

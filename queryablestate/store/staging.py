@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from lmdb import Cursor, Transaction, _Database
 
-    from queryablestate.wire.node_messages import StageChunk
     from queryablestate.wire.records import StageRecord
+    from queryablestate.wire.staging_messages import StageChunk
 
 
 __all__ = ["StagingArea"]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from queryablestate.store.store import StateStore
-    from queryablestate.wire.node_messages import StageChunk
+    from queryablestate.wire.staging_messages import StageChunk
 
 
 __all__ = ["StageTask", "StoreWriter"]

@@ -17,13 +17,13 @@ from nameservice import RemoteProtocolError
 from queryablestate.wire.clients import ToClient, ToNodeFrame, ToProxy
 from queryablestate.wire.copy_messages import CopiedRows, FromCopySource, ToCopySource
 from queryablestate.wire.direct import AskNode, ShowTicket
-from queryablestate.wire.node_messages import (
+from queryablestate.wire.node_names import with_indexes, with_names
+from queryablestate.wire.staging_messages import (
     ChunkRefused,
     ChunkStaged,
     StageChunk,
     StagedRows,
 )
-from queryablestate.wire.node_names import with_indexes, with_names
 
 
 __all__ = [

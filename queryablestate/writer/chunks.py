@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from nameservice import ConfigurationError
 from queryablestate.wire.codec import encode_payload
-from queryablestate.wire.node_messages import StagedRows
+from queryablestate.wire.staging_messages import StagedRows
 from queryablestate.writer.rows import cut_rows, rows_larger_than
 
 

@@ -34,10 +34,10 @@ from queryablestate.errors import (
     StateUnavailableError,
 )
 from queryablestate.wire.batch_digest import digest_of, sum_of_rows
-from queryablestate.wire.node_messages import ChunkStaged, StageChunk
 from queryablestate.wire.questions import Refusal
 from queryablestate.wire.records import StageRecord
 from queryablestate.wire.refusals import error_of
+from queryablestate.wire.staging_messages import ChunkStaged, StageChunk
 from queryablestate.writer.batches import StageMessage
 from queryablestate.writer.chunks import check_rows, chunk_payloads
 from queryablestate.writer.rows import StateRows, settle_rows, split_rows
@@ -70,7 +70,7 @@ from queryablestate.writer.stage_events import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from queryablestate.wire.node_messages import ChunkRefused
+    from queryablestate.wire.staging_messages import ChunkRefused
     from queryablestate.writer.batches import WritePlan, WriteRun
     from queryablestate.writer.sending import StageLimits
     from queryablestate.writer.stage_events import StageEffect, StageEvent

@@ -7,7 +7,7 @@ from typing import TypeAlias, final
 from attrs import field, frozen
 
 from nameservice import NameServiceError
-from queryablestate.wire.node_messages import ChunkRefused, ChunkStaged, StageChunk
+from queryablestate.wire.staging_messages import ChunkRefused, ChunkStaged, StageChunk
 
 
 __all__ = [

@@ -18,7 +18,6 @@ from queryablestate.node.node import StateNode
 from queryablestate.wire.codec import decode_values
 from queryablestate.wire.node_messages import (
     AssignJob,
-    ChunkStaged,
     CopySource,
     JobAssignment,
     JoiningGroup,
@@ -26,9 +25,9 @@ from queryablestate.wire.node_messages import (
     NodeHeartbeat,
     RegisterNode,
     ResetJob,
-    StagedRows,
 )
 from queryablestate.wire.questions import Answer
+from queryablestate.wire.staging_messages import ChunkStaged, StagedRows
 from tests.queryablestate.node_entries import batch, question
 from tests.queryablestate.proxy_for_nodes import TIMEOUT_SECONDS, NodeProxy, Writer
 

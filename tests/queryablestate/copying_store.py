@@ -22,8 +22,8 @@ from queryablestate.store.layout import HoldMark
 from queryablestate.store.marks import hold_mark
 from queryablestate.store.store import StateStore
 from queryablestate.wire.codec import decode_rows, encode_payload
-from queryablestate.wire.node_messages import StageChunk
 from queryablestate.wire.records import BatchDecided, Entry, StateDropped
+from queryablestate.wire.staging_messages import StageChunk
 from tests.queryablestate import writing_store
 from tests.queryablestate.store_batches import JOB, NODE, NOW_US
 from tests.queryablestate.store_copying import hold, joining

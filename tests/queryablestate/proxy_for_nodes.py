@@ -25,20 +25,22 @@ from queryablestate.wire.codec import (
 )
 from queryablestate.wire.node_messages import (
     ApplyEntries,
-    ChunkRefused,
-    ChunkStaged,
     EntriesApplied,
     HeartbeatAcknowledged,
     JobAssignment,
     NodeHeartbeat,
     NodeRegistered,
     RegisterNode,
-    StageChunk,
-    StagedRows,
 )
 from queryablestate.wire.questions import Answer, Refusal
 from queryablestate.wire.records import StageRecord
 from queryablestate.wire.staging_grant import staging_grant
+from queryablestate.wire.staging_messages import (
+    ChunkRefused,
+    ChunkStaged,
+    StageChunk,
+    StagedRows,
+)
 from zmqtransport import parse_endpoint
 
 

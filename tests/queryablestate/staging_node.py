@@ -11,7 +11,7 @@ import zmq
 from attrs import define, field
 
 from queryablestate.wire.codec import decode_at_node, decode_rows, encode
-from queryablestate.wire.node_messages import (
+from queryablestate.wire.staging_messages import (
     ChunkRefused,
     ChunkStaged,
     StageChunk,

@@ -14,8 +14,8 @@ from queryablestate.store.marks import records
 from queryablestate.store.rows import check_chunk
 from queryablestate.store.store import StateStore
 from queryablestate.wire.codec import encode_payload
-from queryablestate.wire.node_messages import StageChunk, StagedRows
 from queryablestate.wire.records import BatchDecided, BatchState, StageRecord
+from queryablestate.wire.staging_messages import StageChunk, StagedRows
 
 
 NODE = "node-1"

@@ -12,8 +12,8 @@ import random
 import sys
 
 from queryablestate.store.store import StateStore
-from queryablestate.wire.node_messages import StageChunk
 from queryablestate.wire.records import Entry, StateDropped
+from queryablestate.wire.staging_messages import StageChunk
 from tests.queryablestate.store_batches import (
     JOB,
     NODE,

@@ -9,7 +9,7 @@ from attrs import frozen
 from leaderserver import codec as leader_codec
 from leaderserver import messages as leader_messages
 from queryablestate.control.job import leader_paths
-from queryablestate.wire import clients, copy_messages, node_messages, records
+from queryablestate.wire import clients, copy_messages, records, staging_messages
 from queryablestate.wire import codec as state_codec
 from queryablestate.wire.stored_records import PackedBatch, QueryRecord
 
@@ -60,9 +60,9 @@ PARTIES: Final = {
     "proxy": _state(clients.ToProxy, state_codec.decode_to_proxy),
     "proxy-client": _state(clients.ToClient, state_codec.decode_to_client),
     "node": _state(clients.ToNodeFrame, state_codec.decode_to_node),
-    "node-of-writer": _state(node_messages.StageChunk, state_codec.decode_at_node),
+    "node-of-writer": _state(staging_messages.StageChunk, state_codec.decode_at_node),
     "writer": _state(
-        node_messages.ChunkStaged | node_messages.ChunkRefused,
+        staging_messages.ChunkStaged | staging_messages.ChunkRefused,
         state_codec.decode_from_node,
     ),
     "copy-source": _state(

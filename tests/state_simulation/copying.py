@@ -51,7 +51,8 @@ if TYPE_CHECKING:
         FromCopySource,
         ToCopySource,
     )
-    from queryablestate.wire.node_messages import CollectStages, StageChunk
+    from queryablestate.wire.node_messages import CollectStages
+    from queryablestate.wire.staging_messages import StageChunk
     from tests.state_simulation.disk import Disk
     from tests.state_simulation.world import World
 

@@ -20,13 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from queryablestate.store.holdings import Held
-    from queryablestate.wire.node_messages import (
-        JoiningGroup,
-        StageChunk,
-        StagedRows,
-        WriterFence,
-    )
+    from queryablestate.wire.node_messages import JoiningGroup, WriterFence
     from queryablestate.wire.records import Entry
+    from queryablestate.wire.staging_messages import StageChunk, StagedRows
     from tests.state_simulation.model import JobModel
     from tests.state_simulation.scenario import StatePlan
 

@@ -82,14 +82,10 @@ from queryablestate.store.rows import check_chunk
 from queryablestate.store.steps import ReadWork
 from queryablestate.wire.codec import decode_rows
 from queryablestate.wire.job_plan import entry_digest
-from queryablestate.wire.node_messages import (
-    ChunkStaged,
-    PlanTold,
-    StagesCollected,
-    StagesVerified,
-)
+from queryablestate.wire.node_messages import PlanTold, StagesCollected, StagesVerified
 from queryablestate.wire.questions import CountKeys, Question, Refusal
 from queryablestate.wire.records import SnapshotMarked, SnapshotRestored
+from queryablestate.wire.staging_messages import ChunkStaged
 from tests.queryablestate.whole_reads import finish
 from tests.simulation.timeline import MS
 from tests.state_simulation.copying import NodeCopying, ThreadQueue
@@ -106,12 +102,8 @@ if TYPE_CHECKING:
 
     from queryablestate.control.events import LinkId
     from queryablestate.store.threads import StoreWriter
-    from queryablestate.wire.node_messages import (
-        CollectStages,
-        StageChunk,
-        ToNode,
-        VerifyStages,
-    )
+    from queryablestate.wire.node_messages import CollectStages, ToNode, VerifyStages
+    from queryablestate.wire.staging_messages import StageChunk
     from tests.state_simulation.disk import Disk
     from tests.state_simulation.world import World
 

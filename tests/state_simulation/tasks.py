@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, assert_never, final
 from attrs import define, frozen
 
 from nameservice import DidNotHappenError, NameServiceError
-from queryablestate.wire.node_messages import ChunkRefused, ChunkStaged
 from queryablestate.wire.records import STAGE_ID_SIZE_BYTES
+from queryablestate.wire.staging_messages import ChunkRefused, ChunkStaged
 from queryablestate.writer.rows import StateRows
 from queryablestate.writer.sending import StageLimits
 from queryablestate.writer.stage_core import StageCore

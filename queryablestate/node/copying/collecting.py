@@ -29,8 +29,8 @@ from queryablestate.wire.copy_messages import (
     StagesRead,
     runs_of,
 )
-from queryablestate.wire.node_messages import StageChunk
 from queryablestate.wire.records import collected_stage_id
+from queryablestate.wire.staging_messages import StageChunk
 
 
 if TYPE_CHECKING:

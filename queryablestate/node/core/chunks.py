@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, final
 
 from nameservice import DidNotHappenError
 from queryablestate.errors import StaleWriterError
-from queryablestate.wire.node_messages import ChunkRefused
 from queryablestate.wire.refusals import refusal_of
+from queryablestate.wire.staging_messages import ChunkRefused
 
 
 if TYPE_CHECKING:

@@ -14,18 +14,17 @@ from attrs import field, frozen
 from queryablestate.node.core.events import AskedQuestion, ChunkRows
 from queryablestate.wire.job_plan import JobPlan
 from queryablestate.wire.node_messages import (
-    ChunkRefused,
     CollectStages,
     CopySource,
     FromNode,
     JoiningGroup,
-    StageChunk,
     VerifyStages,
     WriterFence,
 )
 from queryablestate.wire.questions import Refusal
 from queryablestate.wire.records import Entry
 from queryablestate.wire.snapshot_messages import SnapshotCommand
+from queryablestate.wire.staging_messages import ChunkRefused, StageChunk
 
 
 __all__ = [

@@ -10,9 +10,10 @@ from attrs import field, frozen
 
 from queryablestate.wire.job_plan import JobOrigin
 from queryablestate.wire.kept_rows import KeptRows
-from queryablestate.wire.node_messages import StageChunk, ToNode
+from queryablestate.wire.node_messages import ToNode
 from queryablestate.wire.questions import Question
 from queryablestate.wire.records import Entry
+from queryablestate.wire.staging_messages import StageChunk
 
 
 __all__ = [

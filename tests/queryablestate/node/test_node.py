@@ -46,8 +46,6 @@ from queryablestate.wire.codec import (
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
-    ChunkRefused,
-    ChunkStaged,
     EntriesApplied,
     FenceWriters,
     HeartbeatAcknowledged,
@@ -57,7 +55,6 @@ from queryablestate.wire.node_messages import (
     NodeRefused,
     RegisterNode,
     ResetJob,
-    StagedRows,
     StagesVerified,
     VerifyStages,
     WriterFence,
@@ -78,6 +75,7 @@ from queryablestate.wire.questions import (
 )
 from queryablestate.wire.records import BatchDecided, StageRecord
 from queryablestate.wire.refusals import NOT_LEADER, STALE_ROUTE, error_of
+from queryablestate.wire.staging_messages import ChunkRefused, ChunkStaged, StagedRows
 from tests.forking import run_in_child
 from tests.queryablestate.node_entries import assignment, batch, drop
 from tests.queryablestate.proxy_for_nodes import (

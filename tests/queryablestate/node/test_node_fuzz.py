@@ -27,15 +27,13 @@ from queryablestate.node.config import NodeConfig
 from queryablestate.node.node import StateNode
 from queryablestate.wire.codec import decode_values, encode, encode_payload
 from queryablestate.wire.node_messages import (
-    ChunkRefused,
-    ChunkStaged,
     FenceWriters,
     NodeHeartbeat,
     RegisterNode,
-    StageChunk,
     WriterFence,
 )
 from queryablestate.wire.questions import GetValues, Refusal
+from queryablestate.wire.staging_messages import ChunkRefused, ChunkStaged, StageChunk
 from tests.queryablestate.node_entries import assignment, batch, question
 from tests.queryablestate.proxy_for_nodes import (
     NodeProxy,

@@ -49,13 +49,10 @@ from queryablestate.wire.clients import (
 )
 from queryablestate.wire.codec import decode_to_client, encode, encode_payload
 from queryablestate.wire.node_messages import (
-    ChunkStaged,
     EntriesApplied,
     NodeHeartbeat,
     NodeRegistered,
     RegisterNode,
-    StageChunk,
-    StagedRows,
     StagesVerified,
 )
 from queryablestate.wire.questions import (
@@ -72,6 +69,7 @@ from queryablestate.wire.questions import (
     Told,
 )
 from queryablestate.wire.records import StageRecord
+from queryablestate.wire.staging_messages import ChunkStaged, StageChunk, StagedRows
 from tests.queryablestate.control_plane import VALUE
 from tests.queryablestate.proxy_peers import ScriptedPeer
 from tests.queryablestate.proxy_stage import JOB, STATE, ProxyStage

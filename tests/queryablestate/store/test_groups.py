@@ -19,7 +19,7 @@ from queryablestate.store.groups import (
     union,
 )
 from queryablestate.store.layout import Runs
-from queryablestate.wire.node_messages import StagedRows
+from queryablestate.wire.staging_messages import StagedRows
 
 
 GROUPS = [*range(12), *range(2**16 - 4, 2**16)]

@@ -15,7 +15,7 @@ from queryablestate.wire.job_plan import (
     PlannedState,
     entry_digest,
 )
-from queryablestate.wire.node_messages import StageChunk, WriterFence
+from queryablestate.wire.node_messages import WriterFence
 from queryablestate.wire.records import (
     AssignmentRecord,
     BatchDecided,
@@ -26,6 +26,7 @@ from queryablestate.wire.records import (
     StateProgress,
     StateRecord,
 )
+from queryablestate.wire.staging_messages import StageChunk
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ from nameservice import StorageError
 from queryablestate.store.restores import LoadMark
 from queryablestate.store.store import StateStore
 from queryablestate.wire.copy_messages import CopiedRows, CopiedState, CopiedStates
-from queryablestate.wire.node_messages import JoiningGroup, StageChunk
+from queryablestate.wire.node_messages import JoiningGroup
 from queryablestate.wire.records import StateDropped
 from queryablestate.wire.snapshot_messages import LoadedState
+from queryablestate.wire.staging_messages import StageChunk
 from tests.queryablestate.store_batches import (
     JOB,
     NODE,

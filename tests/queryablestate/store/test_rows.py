@@ -17,7 +17,7 @@ from queryablestate.store.rows import (
     joined_groups,
     successor,
 )
-from queryablestate.wire.node_messages import StagedRows
+from queryablestate.wire.staging_messages import StagedRows
 from tests.queryablestate.store_batches import chunk, expiring, key
 
 

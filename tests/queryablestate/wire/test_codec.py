@@ -46,8 +46,6 @@ from queryablestate.wire.job_plan import JobPlan
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
-    ChunkRefused,
-    ChunkStaged,
     CollectStages,
     ConnectionJoined,
     CopySource,
@@ -63,8 +61,6 @@ from queryablestate.wire.node_messages import (
     NodeRegistered,
     PlanTold,
     ResetJob,
-    StageChunk,
-    StagedRows,
     StagesCollected,
     TellPlan,
     VerifyStages,
@@ -126,6 +122,12 @@ from queryablestate.wire.snapshot_messages import (
     SnapshotWritten,
     TakeSnapshot,
     WriteSnapshot,
+)
+from queryablestate.wire.staging_messages import (
+    ChunkRefused,
+    ChunkStaged,
+    StageChunk,
+    StagedRows,
 )
 from tests.queryablestate.control_plane import (
     APP,

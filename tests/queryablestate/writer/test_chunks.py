@@ -7,7 +7,7 @@ import pytest
 from nameservice import ConfigurationError
 from queryablestate.wire.clients import NodeAddress
 from queryablestate.wire.codec import decode_rows, encode_payload
-from queryablestate.wire.node_messages import StagedRows
+from queryablestate.wire.staging_messages import StagedRows
 from queryablestate.writer.chunks import (
     ROW_SIZE_BYTES_MAX,
     check_rows,

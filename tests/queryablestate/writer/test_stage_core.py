@@ -14,7 +14,7 @@ from queryablestate import (
     StaleWriterError,
     StateUnavailableError,
 )
-from queryablestate.wire.node_messages import ChunkRefused, ChunkStaged
+from queryablestate.wire.staging_messages import ChunkRefused, ChunkStaged
 from queryablestate.writer.rows import StateRows
 from queryablestate.writer.sending import NO_PART, StageLimits
 from queryablestate.writer.stage_core import StageCore

@@ -18,7 +18,7 @@ from queryablestate import (
     StateUnavailableError,
 )
 from queryablestate.wire.clients import NodeAddress, StateDeclaration
-from queryablestate.wire.node_messages import ChunkRefused, ChunkStaged, StageChunk
+from queryablestate.wire.staging_messages import ChunkRefused, ChunkStaged, StageChunk
 from queryablestate.writer.batches import StageMessage, WriteOrigin, WritePlan, WriteRun
 from queryablestate.writer.connections import WriterConnections
 from queryablestate.writer.rows import StateRows

@@ -17,10 +17,10 @@ from queryablestate.wire.node_messages import (
     ApplyEntries,
     KeyGroupsCopied,
     RegisterNode,
-    StagedRows,
 )
 from queryablestate.wire.questions import CountKeys, GetItems
 from queryablestate.wire.records import BatchState, Entry
+from queryablestate.wire.staging_messages import StagedRows
 from tests.leaks import assert_back_at, own_threads, process_figures, settled
 from tests.queryablestate.copying_nodes import (
     ALL_GROUPS,

@@ -64,7 +64,6 @@ from queryablestate.wire.kept_rows import KeptJob, KeptRows
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
-    ChunkRefused,
     CollectStages,
     EntriesApplied,
     FenceWriters,
@@ -79,7 +78,6 @@ from queryablestate.wire.node_messages import (
     NodeRegistered,
     RegisterNode,
     ResetJob,
-    StageChunk,
     ToNode,
     VerifyStages,
     WriterFence,
@@ -87,6 +85,7 @@ from queryablestate.wire.node_messages import (
 from queryablestate.wire.questions import Question, Refusal
 from queryablestate.wire.records import Entry
 from queryablestate.wire.refusals import NOT_LEADER, STALE_ROUTE, error_of
+from queryablestate.wire.staging_messages import ChunkRefused, StageChunk
 from tests.queryablestate.node_entries import (
     asked,
     assignment,
