@@ -1,7 +1,7 @@
 """
 `NodeCore`: a state node without I/O.
 
-Theory of operation.  The core knows four things, each in a machine of its own:
+Theory of operation.  The core knows six things, each in a machine of its own:
 
 ===================  ===============================================================
 `Registration`       whether the proxy leader has taken the node, and until when it
@@ -10,6 +10,8 @@ Theory of operation.  The core knows four things, each in a machine of its own:
                      apply (rules W3, W7)
 `CopyTable`          what it holds and what it has yet to copy (rules S1, S2)
 `WaitingQuestions`   who waits for what is yet to be applied (rule Q2)
+`OldStages`          when staged rows are dropped that no decision came for
+`LeftJobs`           which jobs the store is forgetting (rule B4)
 ===================  ===============================================================
 
 and `ChunkGate`, which chunks of rows may wait for the disk (rule W1).  This file alone
@@ -28,7 +30,7 @@ with `check_command` first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
+from typing import TYPE_CHECKING, TypeAlias, assert_never, final
 
 from nameservice.observation import StoppedJob
 from queryablestate.node.core.chunks import ChunkGate, chunk_refused
@@ -41,10 +43,8 @@ from queryablestate.node.core.effects import (
     CheckStages,
     CollectRows,
     DropFences,
-    DropOldStages,
     EndProcess,
     ForgetJobRows,
-    ForgetLeftJobs,
     HandleSnapshot,
     KeepCopySecret,
     KeepJobPlan,
@@ -79,7 +79,9 @@ from queryablestate.node.core.events import (
     Wait,
 )
 from queryablestate.node.core.jobs import JobTable, ServedJob
+from queryablestate.node.core.left_jobs import LeftJobs
 from queryablestate.node.core.limits import NodeLimits
+from queryablestate.node.core.old_stages import OldStages
 from queryablestate.node.core.refusals import (
     cancelled,
     stale_route,
@@ -127,9 +129,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Admission", "NodeCore", "NodeLimits", "check_command"]
-
-_DROP_STAGES_TRIES: Final = 20
-"""How much more often it is looked whether all old staged rows may be dropped."""
 
 
 Admission: TypeAlias = ServedJob | Refusal | Wait
@@ -181,16 +180,9 @@ class NodeCore:
         self._copy_secret = b""
         self._is_switching = False
         self._is_leaving = False
-        self._drop_stages_due_ns = now_ns + limits.drop_stages_ns
-        self._drop_round_due_ns = self._drop_stages_due_ns
-        self._spared: tuple[str, ...] = ()
-        self._untouched: frozenset[str] = frozenset()
-        # While the store forgets jobs: those that it does not.
-        self._kept_jobs: frozenset[str] | None = None
-        # Jobs of which a command was passed over since: the next answer says it again.
-        self._passed_over: set[str] = set()
-        self._is_left_looked_for = False
-        self._deadline_ns = self._drop_stages_due_ns
+        self._old_stages = OldStages(limits.drop_stages_ns, now_ns=now_ns)
+        self._left_jobs = LeftJobs()
+        self._deadline_ns = self._old_stages.due_ns
 
     # -- questions -----------------------------------------------------------------
 
@@ -374,7 +366,7 @@ class NodeCore:
 
     def _next_deadline_ns(self) -> int:
         moments = [
-            self._drop_stages_due_ns,
+            self._old_stages.due_ns,
             self._registration.next_deadline_ns(is_held=self._is_held()),
             self._jobs.next_deadline_ns(),
             self._copies.next_deadline_ns(),
@@ -390,7 +382,7 @@ class NodeCore:
         ]
         if self._jobs.wants_more(now_ns=now_ns):
             self._registration.want()
-        if self._drop_stages_due_ns <= now_ns:
+        if self._old_stages.due_ns <= now_ns:
             effects += self._drop_old_stages(now_ns)
         effects += self._advance_copies(now_ns)
         effects += self._registration.advance(
@@ -402,74 +394,33 @@ class NodeCore:
         return effects
 
     def _drop_old_stages(self, now_ns: int) -> list[NodeEffect]:
-        """Have old stages dropped, and see when to look again."""
-        # What was decided while the node was away may be as old as you like, and is
-        # not to be dropped before it is applied.
-        is_registered = self._registration.is_registered
-        spared = self._jobs.unapplied()
-        is_due = self._drop_round_due_ns <= now_ns
-        effects: list[NodeEffect] = []
-        if is_registered and (is_due or set(spared) < set(self._spared)):
-            effects.append(DropOldStages(spared=spared))
-            self._spared = spared
-            if is_due:
-                self._drop_round_due_ns = now_ns + self._limits.drop_stages_ns
-                effects += self._forget_left()
-        if is_registered and not spared:
-            self._drop_stages_due_ns = self._drop_round_due_ns
-        else:
-            pause_ns = self._limits.drop_stages_ns // _DROP_STAGES_TRIES
-            self._drop_stages_due_ns = now_ns + pause_ns
+        """Have old stages dropped, and forgotten what is left of jobs."""
+        registration = self._registration
+        effects, is_round = self._old_stages.drop(
+            self._jobs.unapplied(),
+            is_registered=registration.is_registered,
+            now_ns=now_ns,
+        )
+        if is_round:
+            is_asking = registration.is_asking
+            effects += self._left_jobs.forget(self._jobs, is_asking=is_asking)
         return effects
-
-    def _forget_left(self) -> list[NodeEffect]:
-        """
-        Have forgotten what is left of jobs that the node has no part in (rule B4).
-
-        Until the store has, nothing is followed that is said of them, and the node asks
-        for nothing: it would say how far it was.
-        """
-        is_under_way = self._kept_jobs is not None or self._registration.is_asking
-        is_wanted = self._jobs.has_left_any or not self._is_left_looked_for
-        if is_under_way or not is_wanted:
-            return []
-        self._is_left_looked_for = True
-        self._kept_jobs = self._jobs.not_left() | self._untouched
-        return [ForgetLeftJobs(kept=tuple(sorted(self._kept_jobs)))]
 
     def _left_forgotten(self, job_ids: Sequence[str]) -> list[NodeEffect]:
         """Know the jobs no more that are gone, and tell the proxy."""
-        self._kept_jobs = None
+        self._left_jobs.forgotten()
         effects: list[NodeEffect] = []
         for job_id in job_ids:
-            self._jobs.forget(job_id)
-            self._gate.forget(job_id)
-            effects += self._copies.forget_job(job_id)
+            effects += self._forget_job(job_id)
         if job_ids:
             self._registration.want()
         return effects
 
-    def _passes_over(self, command: ToNode) -> bool:
-        """
-        Return whether a command is about a job that the store may be forgetting.
-
-        Nothing that is said of that job is followed from then until the node has
-        registered anew, though the store be done before: an entry without the
-        assignment before it would be applied to key groups that are not held.
-        """
-        kept = self._kept_jobs
-        match command:
-            case AssignJob(job=job):
-                job_id = job.job_id
-            case KeepPlan(plan=plan):
-                job_id = plan.job_id
-            case ApplyEntries(job_id=job_id) | ResetJob(job_id=job_id):
-                pass
-            case _:
-                return False
-        if kept is not None and job_id not in kept:
-            self._passed_over.add(job_id)
-        return job_id in self._passed_over
+    def _forget_job(self, job_id: str) -> list[NodeEffect]:
+        """Know the job no more."""
+        self._jobs.forget(job_id)
+        self._gate.forget(job_id)
+        return self._copies.forget_job(job_id)
 
     def _advance_copies(self, now_ns: int) -> list[NodeEffect]:
         registration = self._registration
@@ -489,8 +440,7 @@ class NodeCore:
         effects = self._copies.forget()
         self._gate.open(event.fences)
         self._is_switching = False
-        self._kept_jobs = None
-        self._is_left_looked_for = False
+        self._left_jobs.store_opened()
         return effects + self._registration.reconnect(now_ns=now_ns)
 
     def _job_table(
@@ -512,7 +462,7 @@ class NodeCore:
         """Return whether registering has to wait for the store."""
         return (
             self._is_switching
-            or self._kept_jobs is not None
+            or self._left_jobs.is_under_way
             or self._jobs.is_unsettled
             or (self._registration.is_registered and self._jobs.is_draining)
         )
@@ -559,7 +509,7 @@ class NodeCore:
                 return [EndProcess(reason=reason)]
             case _ if registration.is_asking:
                 return []  # the answer will say it again
-            case _ if self._passes_over(command):
+            case _ if self._left_jobs.passes_over(command):
                 registration.want()
                 return []  # likewise
             case KeepPlan(plan=plan):
@@ -600,12 +550,9 @@ class NodeCore:
             self._copy_secret = message.copy_secret
             effects.append(KeepCopySecret(secret=message.copy_secret))
         for job_id in message.forgotten:
-            self._jobs.forget(job_id)
-            self._gate.forget(job_id)
-            effects += self._copies.forget_job(job_id)
+            effects += self._forget_job(job_id)
             effects.append(ForgetJobRows(job_id=job_id))
-        self._passed_over.clear()
-        self._untouched = frozenset(message.untouched)
+        self._left_jobs.registered(message.untouched)
         self._jobs.assign_all(message.jobs)
         for job in message.jobs:
             effects += self._fence(job)
