@@ -10,7 +10,7 @@ from nameservice.lazy import lazy_face
 if TYPE_CHECKING:
     from queryablestate.client.async_client import AsyncQueryableStateClient
     from queryablestate.client.client import QueryableStateClient
-    from queryablestate.client.core import QueryConfig
+    from queryablestate.client.config import QueryConfig
     from queryablestate.client.operator_states import OperatorStateView
     from queryablestate.client.results import (
         PartialResult,

@@ -30,7 +30,7 @@ from queryablestate.client.builder import (
     reply_of,
     values_of,
 )
-from queryablestate.client.core import reading_config
+from queryablestate.client.config import reading_config
 from queryablestate.client.frames import Frame, check_row_limit
 from queryablestate.client.operator_states import OperatorStateRead, OperatorStateView
 from queryablestate.client.requests import Call, KeysRead, StaleRouteError
@@ -64,7 +64,7 @@ from queryablestate.wire.clients import JobsListed, StateDescribed, StatesListed
 
 if TYPE_CHECKING:
     from haservices import HAConfig, HAServices
-    from queryablestate.client.core import QueryConfig
+    from queryablestate.client.config import QueryConfig
     from queryablestate.client.floors import Floor
     from queryablestate.client.results import (
         PartialResult,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from haservices import HAServices
-    from queryablestate.client.core import QueryConfig
+    from queryablestate.client.config import QueryConfig
     from queryablestate.client.requests import Request
     from queryablestate.connect.credentials import Credentials
     from zmqtransport import ZMQContext

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from haservices import HAConfig, HAServices
-    from queryablestate.client.core import QueryConfig
+    from queryablestate.client.config import QueryConfig
     from queryablestate.client.requests import Request
     from queryablestate.connect.credentials import Credentials
 

@@ -9,7 +9,8 @@ import msgspec
 
 from nameservice import NS_PER_SECOND
 from queryablestate.client.builder import least_of
-from queryablestate.client.core import QueryConfig, QueryCore
+from queryablestate.client.config import QueryConfig
+from queryablestate.client.core import QueryCore
 from queryablestate.client.events import (
     CompleteRequests,
     ConnectionMade,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
 from attrs import evolve
 
 from queryablestate.client.builder import QueryBuilder
-from queryablestate.client.core import QueryConfig, QueryCore
+from queryablestate.client.config import QueryConfig
+from queryablestate.client.core import QueryCore
 from queryablestate.client.events import (
     AskWhoLeads,
     CompleteRequests,

@@ -30,7 +30,7 @@ from queryablestate import (
     UnknownStateError,
     WrongKeyTypeError,
 )
-from queryablestate.client.core import QueryConfig
+from queryablestate.client.config import QueryConfig
 from queryablestate.client.events import (
     ClientClosed,
     ConnectionFailed,

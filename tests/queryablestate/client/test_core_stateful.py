@@ -26,7 +26,8 @@ from hypothesis.stateful import (
 
 from nameservice import NameServiceError, NoLeaderError
 from queryablestate import DeadlineExceededError, StateUnavailableError
-from queryablestate.client.core import QueryConfig, QueryCore
+from queryablestate.client.config import QueryConfig
+from queryablestate.client.core import QueryCore
 from queryablestate.client.events import (
     CompleteRequests,
     ConnectionFailed,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nameservice import NS_PER_SECOND
-from queryablestate.client.core import QueryConfig, reading_config
+from queryablestate.client.config import QueryConfig, reading_config
 from queryablestate.client.events import (
     ClientClosed,
     ConnectionFailed,

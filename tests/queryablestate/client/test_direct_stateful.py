@@ -17,7 +17,8 @@ from attrs import define
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from queryablestate.client.core import QueryConfig, QueryCore
+from queryablestate.client.config import QueryConfig
+from queryablestate.client.core import QueryCore
 from queryablestate.client.events import (
     ConnectionMade,
     ConnectNode,
