@@ -199,6 +199,7 @@ PURE_ROOM_FILES = frozenset(
         "leaderserver/operator_messages.py",
         "leaderserver/server/config.py",
         "leaderserver/store_messages.py",
+        "queryablestate/client/call_flights.py",
         "queryablestate/client/coalescing.py",
         "queryablestate/client/core.py",
         "queryablestate/client/direct.py",

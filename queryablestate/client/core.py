@@ -10,7 +10,7 @@ goes wrong on the way has one remedy: ask again, until the request's own deadlin
 Without a session (`queryablestate.client.session`) nothing is under way: what was,
 waits again.  Under one, requests go
 
-*   to the proxy itself (`Call`): one message, one answer;
+*   to the proxy itself (`Call`): one message, one answer (`CallFlights`);
 *   for keys (`KeysRead`): sorted by node and packed together, by a route that is asked
     for once, and again when the proxy says that it is stale (`KeyReads`).  Where a
     ticket came with the route, the node itself is asked (`NodeWays`); whatever it
@@ -50,7 +50,6 @@ when `next_deadline_ns` is reached.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Final, assert_never, final
 
 from nameservice.clock import NS_PER_SECOND
@@ -59,6 +58,7 @@ from nameservice.errors import (
     LocalProtocolError,
     NameServiceError,
 )
+from queryablestate.client.call_flights import CallFlights
 from queryablestate.client.config import QueryConfig
 from queryablestate.client.direct import NodeWays
 from queryablestate.client.events import (
@@ -88,27 +88,15 @@ from queryablestate.client.requests import (
 )
 from queryablestate.client.routes import ROWS
 from queryablestate.client.session import QuerySession
-from queryablestate.client.step import (
-    NEVER_NS,
-    QueryOutbox,
-    longer_pause,
-)
+from queryablestate.client.step import NEVER_NS, QueryOutbox
 from queryablestate.wire.clients import StateDescribed, StatesListed, ToClient, Welcome
 from queryablestate.wire.questions import Refusal, Told
-from queryablestate.wire.refusals import (
-    NOT_LEADER,
-    UNKNOWN_SESSION,
-    error_of,
-)
+from queryablestate.wire.refusals import NOT_LEADER, UNKNOWN_SESSION
 
 
 __all__ = ["QueryCore"]
 
-_CALL_FLIGHT_COUNT_MAX: Final = 500
-"""Half of what a proxy keeps for a client that does not read: it drops no answer."""
 _CLOSED: Final = "this client is closed: make a new one"
-_OVERLOADED: Final = "did-not-happen"
-_TRANSIENT: Final = frozenset({_OVERLOADED, "may-have-happened"})
 
 
 @final
@@ -159,9 +147,7 @@ class QueryCore:
         self._pages = PageReads(
             self._outbox, self._session, self._keys.routes, self._ways
         )
-        # What waits to be sent, and what is under way by its number.
-        self._calls: dict[Call, None] = {}
-        self._call_flights: dict[int, Call] = {}
+        self._calls = CallFlights(self._outbox, self._session)
         self._is_closed = False
         self.requests: Mapping[Request, None] = self._outbox.requests
 
@@ -188,7 +174,7 @@ class QueryCore:
         return (
             len(self._keys.flights)
             + self._pages.under_way_count
-            + len(self._call_flights)
+            + len(self._calls.under_way)
         )
 
     @property
@@ -209,16 +195,15 @@ class QueryCore:
         if self._keys.is_busy:
             due_ns = min(due_ns, self._keys.due_ns())
         due_ns = min(due_ns, self._pages.due_ns())
-        if len(self._call_flights) < _CALL_FLIGHT_COUNT_MAX:
-            for call in self._calls:
-                due_ns = min(due_ns, call.hold_until_ns)
+        if self._calls.waiting:
+            due_ns = min(due_ns, self._calls.due_ns())
         return due_ns
 
     def check_invariants(self) -> None:
         """Assert what holds between any two steps; tests call it after each."""
         assert self._session.secret is None or self._session.is_connected
         if self._session.secret is None:
-            assert not self._call_flights
+            assert not self._calls.under_way
         for request in self._outbox.requests:
             assert not request.is_done
             assert request.deadline_ns > self._outbox.now_ns
@@ -327,8 +312,8 @@ class QueryCore:
         self._keys.ask_late()
         if self._keys.is_busy:
             self._keys.tend()
-        if self._calls:
-            self._send_calls()
+        if self._calls.waiting:
+            self._calls.send()
         for way in self._pages.tend():
             self._keys.leave(way)
 
@@ -364,7 +349,7 @@ class QueryCore:
                 case NodeRead():
                     self._pages.ask(request)
                 case Call():
-                    self._calls[request] = None
+                    self._calls.ask(request)
                 case _:
                     assert_never(request)
         if reads:
@@ -396,7 +381,7 @@ class QueryCore:
         self._outbox.has_dropped = False
         self._keys.forget_dropped()
         self._pages.forget_dropped()
-        self._calls = {call: None for call in self._calls if not call.is_done}
+        self._calls.forget_dropped()
 
     def _expire(self) -> None:
         """Fail what is past its deadline, and find out when that is next."""
@@ -406,9 +391,7 @@ class QueryCore:
             self._fail_late(request)
         self._keys.expire()
         self._pages.expire()
-        self._call_flights = {
-            n: call for n, call in self._call_flights.items() if not call.is_done
-        }
+        self._calls.expire()
         outbox.expiry_ns = min(
             min((r.deadline_ns for r in outbox.requests), default=NEVER_NS),
             self._keys.flight_expiry_ns(),
@@ -442,9 +425,7 @@ class QueryCore:
         """Queue whatever is under way again, before what waits already."""
         self._keys.session_ended()
         self._pages.session_ended()
-        calls = [call for call in self._call_flights.values() if not call.is_done]
-        self._calls = dict.fromkeys((*calls, *self._calls))
-        self._call_flights.clear()
+        self._calls.session_ended()
 
     # -- messages ------------------------------------------------------------------
 
@@ -458,18 +439,15 @@ class QueryCore:
                 self._session.welcomed(message)
             case Refusal():
                 self._take_refusal(message)
-            case _ if number in self._call_flights:
+            case _ if number in self._calls.under_way:
                 self._session.pause_ns = 0
-                call = self._call_flights.pop(number)
                 match message:
                     case StateDescribed(description=description):
                         self._keys.routes.heard_of(description)
                     case StatesListed(states=states):
                         for description in states:
                             self._keys.routes.heard_of(description)
-                if not call.is_done:
-                    call.reply = message
-                    self._outbox.finish(call)
+                self._calls.answered(message)
             case Told() if number in self._pages.under_way:
                 self._session.pause_ns = 0
                 self._pages.answered(message, payload)
@@ -490,13 +468,13 @@ class QueryCore:
 
     def _take_refusal(self, refusal: Refusal) -> None:
         number = refusal.request_id
-        if number == 0 and len(self._call_flights) == self.flight_count == 1:
-            (number,) = self._call_flights  # what the proxy could not read
+        if number == 0 and len(self._calls.under_way) == self.flight_count == 1:
+            (number,) = self._calls.under_way  # what the proxy could not read
         is_keys = number in self._keys.flights or self._keys.routes.is_describing(
             number
         )
         is_page = number in self._pages.under_way
-        if not (is_keys or is_page or number in self._call_flights):
+        if not (is_keys or is_page or number in self._calls.under_way):
             error = self._session.greeting_refused(refusal)
             if error is not None:
                 self._outbox.fail_all(tuple(self._outbox.requests), error)
@@ -511,35 +489,4 @@ class QueryCore:
         elif is_page:
             self._pages.refused(refusal)
         else:
-            self._call_refused(self._call_flights.pop(number), refusal)
-
-    # -- the proxy itself ------------------------------------------------------------
-
-    def _send_calls(self) -> None:
-        secret = self._session.secret
-        assert secret is not None
-        now_ns = self._outbox.now_ns
-        room = _CALL_FLIGHT_COUNT_MAX - len(self._call_flights)
-        ready = (call for call in self._calls if call.hold_until_ns <= now_ns)
-        for call in list(islice(ready, max(room, 0))):
-            del self._calls[call]
-            number = self._outbox.next_number()
-            message = call.build(number, secret)
-            error = self._session.oversize_of(message)
-            if error is not None:
-                self._outbox.fail(call, error)
-                continue
-            self._call_flights[number] = call
-            self._outbox.send(message)
-
-    def _call_refused(self, call: Call, refusal: Refusal) -> None:
-        if call.is_done:
-            return
-        if refusal.code in _TRANSIENT:
-            call.problem = error_of(refusal)
-            call.pause_ns = longer_pause(call.pause_ns)
-            call.hold_until_ns = self._outbox.now_ns + call.pause_ns
-            self._calls[call] = None
-            self._session.doubt()
-        else:
-            self._outbox.fail(call, error_of(refusal))
+            self._calls.refused(refusal, number)
