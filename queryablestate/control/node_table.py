@@ -18,7 +18,7 @@ from queryablestate.control.present_node import PresentNode
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from queryablestate.control.events import LinkId
     from queryablestate.wire.node_messages import RegisterNode
@@ -109,6 +109,14 @@ class NodeTable:
             return False
         node = self._present.get(node_id)
         return node is None or node.registration_id == record.draining_id
+
+    def free_stores(self) -> Mapping[str, str]:
+        """Return the data directories of the nodes that may be given key groups."""
+        return {
+            node.node_id: node.store_id
+            for node in self
+            if not self.is_draining(node.node_id)
+        }
 
     def present(self, node_id: str) -> PresentNode | None:
         """Return that node if it is present, or None."""

@@ -41,27 +41,19 @@ from queryablestate.control.announcements import tell_assignment
 from queryablestate.control.assignment.assignment import first_assignment, held_by
 from queryablestate.control.changes import Change, Write
 from queryablestate.control.effects import AnswerWriter, RefuseWriter, SendToNode
-from queryablestate.control.job.forgotten_runs import fence_of_job
-from queryablestate.control.job.job import Job
 from queryablestate.control.job.job_changes import JobChange
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record
+from queryablestate.control.new_jobs import new_job
 from queryablestate.control.restored_states import (
     check_states,
     loaded_states,
     restored_progress,
 )
 from queryablestate.control.room import check_room_for_key_groups, check_schemas
-from queryablestate.control.unused_jobs import (
-    check_room_for_job,
-    removed,
-    room_for_job,
-)
+from queryablestate.control.unused_jobs import check_room_for_job, removed
 from queryablestate.control.waiters import Waiter
 from queryablestate.errors import DeadlineExceededError, StateUnavailableError
-from queryablestate.wire.records import (
-    JobRecord,
-    SnapshotRestored,
-)
+from queryablestate.wire.records import SnapshotRestored
 from queryablestate.wire.snapshot_messages import (
     DropLoaded,
     JobRestored,
@@ -70,13 +62,14 @@ from queryablestate.wire.snapshot_messages import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from election import StoreOperation
     from nameservice import NameServiceError
     from queryablestate.control.changes import Outcome
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.events import LinkId
+    from queryablestate.control.job.job import Job
     from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.control.unused_jobs import Removal
@@ -272,7 +265,7 @@ class Restores:
             raise DidNotHappenError(
                 "this proxy leads since a moment ago, and nodes are still coming"
             )
-        if not self._free_stores():
+        if not control.nodes.free_stores():
             detail = "no state node is registered: start one with 'lodestar node'"
             raise _unavailable(request.job_id, detail)
         self._check_room(request)
@@ -299,15 +292,6 @@ class Restores:
                 f"job {job_id!r} has state already ({names}): restore it under another "
                 "name, or drop that with 'lodestar drop-state' first"
             )
-
-    def _free_stores(self) -> Mapping[str, str]:
-        """Return the data directories of the nodes that may have a job."""
-        nodes = self._control.nodes
-        return {
-            node.node_id: node.store_id
-            for node in nodes
-            if not nodes.is_draining(node.node_id)
-        }
 
     def _reserve(self, restore: _Restore, now_ns: int) -> Write:
         """Take numbers for the states, durably: they will name rows on nodes."""
@@ -338,7 +322,7 @@ class Restores:
         del now_ns
         control, request = self._control, restore.request
         control.counters = counters
-        stores = self._free_stores()
+        stores = control.nodes.free_stores()
         if not stores:
             error = _unavailable(request.job_id, "the last state node has gone")
             return self._fail(restore, error)
@@ -393,14 +377,13 @@ class Restores:
         operations: list[StoreOperation] = []
         unused: Removal | None = None
         if job is None:
-            unused = room_for_job(control, request.job_id)
+            new = new_job(
+                control, request.job_id, max_parallelism=request.max_parallelism
+            )
+            job, counters, unused = new.job, new.counters, new.gone
             if unused is not None:
                 operations += unused.operations
-                counters = unused.counters
-            counters = replace(counters, job_number=counters.job_number + 1)
             operations.append(Put(COUNTERS, encode_record(counters)))
-            fence = fence_of_job(counters, request.job_id)
-            job = Job(record=_empty_record(request, counters.job_number, fence))
         change = self._change(restore, job)
         return Write(
             operations=[*operations, *job.operations(change)],
@@ -505,19 +488,6 @@ class Restores:
             if node is not None:
                 effects.append(SendToNode(link=node.link, message=message))
         return effects
-
-
-def _empty_record(request: RestoreJob, job_number: int, fence: int) -> JobRecord:
-    return JobRecord(
-        job_id=request.job_id,
-        job_number=job_number,
-        max_parallelism=request.max_parallelism,
-        sequence=0,
-        sequence_first=1,
-        runs=(),
-        progress=(),
-        fence=fence,
-    )
 
 
 def _answer(

@@ -26,14 +26,13 @@ from queryablestate.control.chains import extend_chain
 from queryablestate.control.changes import Write
 from queryablestate.control.effects import AnswerWriter
 from queryablestate.control.job.declarations import check_declarations
-from queryablestate.control.job.forgotten_runs import fence_of_job
-from queryablestate.control.job.job import Job
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record
+from queryablestate.control.new_jobs import new_job
 from queryablestate.control.room import (
     check_room_for_key_groups,
     check_room_for_states,
 )
-from queryablestate.control.unused_jobs import removed, room_for_job
+from queryablestate.control.unused_jobs import removed
 from queryablestate.errors import StateUnavailableError
 from queryablestate.wire.clients import (
     BindRun,
@@ -45,7 +44,6 @@ from queryablestate.wire.clients import (
     TicketDrawn,
 )
 from queryablestate.wire.node_messages import WriterFence
-from queryablestate.wire.records import JobRecord
 from queryablestate.wire.schema_digest import DeclarationWantedError
 from queryablestate.wire.staging_grant import staging_grant
 
@@ -55,6 +53,7 @@ if TYPE_CHECKING:
     from queryablestate.control.changes import Outcome
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.events import LinkId
+    from queryablestate.control.job.job import Job
     from queryablestate.control.job.job_changes import JobChange
     from queryablestate.control.state import ControlState
     from queryablestate.control.unused_jobs import Removal
@@ -135,15 +134,11 @@ class TicketOffice:
         job = control.jobs.get(request.job_id)
         gone: Removal | None = None
         if job is None:
-            gone = room_for_job(control, request.job_id)
-            known = control.counters if gone is None else gone.counters
-            counters = replace(
-                known,
-                ticket_limit=counters.ticket_limit,
-                job_number=known.job_number + 1,
+            new = new_job(
+                control, request.job_id, max_parallelism=request.max_parallelism
             )
-            fence = fence_of_job(counters, request.job_id)
-            job = _empty_job(request, counters.job_number, fence)
+            job, gone = new.job, new.gone
+            counters = replace(new.counters, ticket_limit=counters.ticket_limit)
         check_declarations(
             job.record,
             job.states,
@@ -223,7 +218,7 @@ class TicketOffice:
         if not self._control.is_settled(now_ns=now_ns):
             detail = "this proxy leads since a moment ago, and nodes are still coming"
             raise StateUnavailableError(job_id, None, (), retry_after_seconds, detail)
-        if not self._stores():
+        if not self._control.nodes.free_stores():
             detail = "no state node is registered: start one with 'lodestar node'"
             raise StateUnavailableError(job_id, None, (), retry_after_seconds, detail)
 
@@ -233,7 +228,7 @@ class TicketOffice:
         # Copies that an operator has asked for are not taken away with the last state.
         copies = 1 if present is None else present.replica_count
         assignment = first_assignment(
-            self._stores(),
+            self._control.nodes.free_stores(),
             max_parallelism=max_parallelism,
             version=1 if present is None else present.version + 1,
             sequence=job.record.sequence,
@@ -249,15 +244,6 @@ class TicketOffice:
         ):
             return None
         return job.assign(assignment, max_parallelism)
-
-    def _stores(self) -> dict[str, str]:
-        """Return the data directories of the nodes that may be given key groups."""
-        nodes = self._control.nodes
-        return {
-            node.node_id: node.store_id
-            for node in nodes
-            if not nodes.is_draining(node.node_id)
-        }
 
     def _drawn(
         self,
@@ -501,17 +487,3 @@ def _together(assigned: JobChange | None, bound: JobChange) -> JobChange:
         assignment=assigned.assignment,
         forgotten=assigned.forgotten,
     )
-
-
-def _empty_job(request: DrawTicket, job_number: int, fence: int) -> Job:
-    record = JobRecord(
-        job_id=request.job_id,
-        job_number=job_number,
-        max_parallelism=request.max_parallelism,
-        sequence=0,
-        sequence_first=1,
-        runs=(),
-        progress=(),
-        fence=fence,
-    )
-    return Job(record=record)
