@@ -12,11 +12,7 @@ Theory of operation.  A restore goes through three phases::
 All of the job is one write.  Before it there is no job, and after it there is all of
 it: the entry makes each node show what it has loaded, in one transaction, as a decision
 does with staged rows.  What was loaded for a job that came to nothing is dropped.
-
-**The chain** goes on after the entry of the snapshot, for the order of the items of a
-list comes from the numbers of entries.  **Progress** is the snapshot's: a batch that
-comes again is not applied again (rule W4), and the next one is.  **Runs** begin anew:
-tickets of this control plane have nothing to do with those of the other.
+What the job is made of is told in `queryablestate.control.restored_job`.
 """
 
 from __future__ import annotations
@@ -26,7 +22,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from attrs import define, field
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from election import Put
@@ -41,14 +36,10 @@ from queryablestate.control.announcements import tell_assignment
 from queryablestate.control.assignment.assignment import first_assignment, held_by
 from queryablestate.control.changes import Change, Write
 from queryablestate.control.effects import AnswerWriter, RefuseWriter, SendToNode
-from queryablestate.control.job.job_changes import JobChange
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record
 from queryablestate.control.new_jobs import new_job
-from queryablestate.control.restored_states import (
-    check_states,
-    loaded_states,
-    restored_progress,
-)
+from queryablestate.control.restored_job import restored_job
+from queryablestate.control.restored_states import check_states, loaded_states
 from queryablestate.control.room import check_room_for_key_groups, check_schemas
 from queryablestate.control.unused_jobs import check_room_for_job, removed
 from queryablestate.control.waiters import Waiter
@@ -70,6 +61,7 @@ if TYPE_CHECKING:
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
+    from queryablestate.control.job.job_changes import JobChange
     from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.control.unused_jobs import Removal
@@ -384,57 +376,19 @@ class Restores:
             if unused is not None:
                 operations += unused.operations
             operations.append(Put(COUNTERS, encode_record(counters)))
-        change = self._change(restore, job)
+        assert restore.assignment is not None
+        change = restored_job(
+            job,
+            request,
+            load_id=restore.load_id,
+            numbers=restore.numbers,
+            assignment=restore.assignment,
+        )
         return Write(
             operations=[*operations, *job.operations(change)],
             adopt=partial(
                 self._created, restore, job, change, counters=counters, unused=unused
             ),
-        )
-
-    def _change(self, restore: _Restore, job: Job) -> JobChange:
-        """Return what makes *job*, which has no state, the job of the snapshot."""
-        request, numbers = restore.request, restore.numbers
-        # Above the snapshot's, and above what nodes may have applied of this job.
-        last = max(request.sequence, job.record.sequence)
-        sequence = last + 1
-        assert restore.assignment is not None
-        version = 1 if job.assignment is None else job.assignment.version + 1
-        assignment = replace(
-            restore.assignment,
-            version=version,
-            rowless_version=version if version > 1 else UNSET,
-            sequence=sequence,
-            since_sequences=(last,) * len(restore.assignment.node_ids),
-        )
-        pruned = tuple(sorted(job.entries))
-        states = tuple(
-            replace(each.state, state_number=numbers[each.state.state_number])
-            for each in request.states
-        )
-        progress = tuple(
-            restored_progress(each, numbers[each.state.state_number], sequence)
-            for each in request.states
-        )
-        record = replace(
-            job.record,
-            max_parallelism=request.max_parallelism,
-            sequence=sequence,
-            sequence_first=sequence,
-            progress=progress,
-        )
-        return JobChange(
-            record=record,
-            states=states,
-            entry=SnapshotRestored(
-                sequence=sequence,
-                restore_id=restore.load_id,
-                state_numbers=tuple(
-                    one.state_number for one in progress if one.batch_id is not None
-                ),
-            ),
-            assignment=assignment,
-            pruned=pruned,
         )
 
     def _created(

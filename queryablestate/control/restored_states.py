@@ -1,25 +1,21 @@
-"""States of a snapshot, as the job that is restored from it gets them; pure."""
+"""States of a snapshot: which a job may have, and what nodes load of them; pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from nameservice import ConfigurationError, RemoteProtocolError, check_component_id
 from queryablestate.schema.schema_json import parse_schema
-from queryablestate.wire.records import QueryProgress
 from queryablestate.wire.snapshot_messages import LoadedState
 
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from queryablestate.wire.records import StateProgress
     from queryablestate.wire.snapshot_manifest import SnapshotState
 
 
-__all__ = ["check_states", "loaded_states", "restored_progress"]
+__all__ = ["check_states", "loaded_states"]
 
 
 def check_states(states: Sequence[SnapshotState]) -> None:
@@ -41,29 +37,6 @@ def check_states(states: Sequence[SnapshotState]) -> None:
             raise ConfigurationError(
                 f"the schema of state {each.state.state_name!r}: {error}"
             ) from error
-
-
-def restored_progress(
-    each: SnapshotState, state_number: int, sequence: int
-) -> StateProgress:
-    """
-    Return the progress of a state as it is from the entry *sequence* on.
-
-    Writer epochs are those of another control plane, or of runs that know nothing of
-    this job: whichever run comes now is younger.
-    """
-    queries = tuple(
-        QueryProgress(
-            query_id=query.query_id,
-            batch_id=query.batch_id,
-            writer_epoch=0,
-            sequence=sequence,
-        )
-        for query in each.progress.queries
-    )
-    return replace(
-        each.progress, state_number=state_number, owner_epoch=0, queries=queries
-    )
 
 
 def loaded_states(
