@@ -126,6 +126,7 @@ MACHINES = frozenset(
         "moves",
         "restore_control",
         "snapshot_control",
+        "state_drops",
         "tickets",
     )
 )

@@ -10,7 +10,8 @@ another one: only this file puts in order what they return, and asks one of them
 follows from what another one has done:
 
 ================  ==================================================================
-`TicketOffice`    tickets, runs, states (rules W1, W5)
+`TicketOffice`    tickets and runs (rules W1, W5)
+`StateDrops`      states that are dropped
 `Commits`         batches on their way from staged to applied (rules W3, W4)
 `Membership`      nodes: who is there, how far they are (rules W7, S2)
 `Snapshots`       snapshots that are being taken
@@ -80,6 +81,7 @@ from queryablestate.control.moves import Moves
 from queryablestate.control.restore_control import Restores
 from queryablestate.control.snapshot_control import Snapshots
 from queryablestate.control.state import ControlState
+from queryablestate.control.state_drops import StateDrops
 from queryablestate.control.tickets import TicketOffice
 from queryablestate.control.unused_jobs import UnusedJobs
 from queryablestate.control.view import ControlView
@@ -192,6 +194,7 @@ class ControlCore:
         self._membership = Membership(self._control)
         self._moves = Moves(self._control)
         self._tickets = TicketOffice(self._control)
+        self._drops = StateDrops(self._control)
         self._snapshots = Snapshots(self._control)
         self._restores = Restores(self._control)
         self._plans = JobPlans(self._control)
@@ -351,7 +354,7 @@ class ControlCore:
             case BindRun():
                 prepare = partial(self._tickets.bind, link, request, event.writable)
             case DropState():
-                prepare = partial(self._tickets.drop, link, request)
+                prepare = partial(self._drops.drop, link, request)
             case RescaleJob():
                 prepare = partial(self._moves.rescale, link, request)
             case DrainNode():

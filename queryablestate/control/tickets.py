@@ -1,5 +1,5 @@
 """
-Tickets, runs and states: how a writer gets to where it may write; pure (rules W1, W5).
+Tickets and runs: how a writer gets to where it may write; pure (rules W1, W5).
 
 Theory of operation.  A ticket is a number that is given out once.  Numbers are reserved
 in the leader store by the block, so that drawing one seldom waits for a write, and the
@@ -22,7 +22,6 @@ from nameservice import LocalProtocolError
 from nameservice.clock import NS_PER_SECOND
 from queryablestate.control.announcements import tell_assignment, tell_fence
 from queryablestate.control.assignment.assignment import destinations, first_assignment
-from queryablestate.control.chains import extend_chain
 from queryablestate.control.changes import Write
 from queryablestate.control.effects import AnswerWriter
 from queryablestate.control.job.declarations import check_declarations
@@ -40,7 +39,6 @@ from queryablestate.wire.clients import (
     BoundState,
     NodeAddress,
     RunBound,
-    StateDropDone,
     TicketDrawn,
 )
 from queryablestate.wire.node_messages import WriterFence
@@ -57,7 +55,7 @@ if TYPE_CHECKING:
     from queryablestate.control.job.job_changes import JobChange
     from queryablestate.control.state import ControlState
     from queryablestate.control.unused_jobs import Removal
-    from queryablestate.wire.clients import DrawTicket, DropState, WriterRun
+    from queryablestate.wire.clients import DrawTicket, WriterRun
     from queryablestate.wire.records import CountersRecord
 
 
@@ -87,7 +85,7 @@ class _Binding:
 @final
 class TicketOffice:
     """
-    Prepares what writers ask for before they stage, and what operators do to states.
+    Prepares what writers ask for before they stage.
 
     Each method checks a request against what is true now and returns what to write.
 
@@ -425,37 +423,6 @@ class TicketOffice:
             batch_id=job.batch_id_of(request.query_id, numbers),
             grant=staging_grant(secret, job_id, request.query_id, writer_epoch),
         )
-
-    # -- states --------------------------------------------------------------------
-
-    def drop(self, link: LinkId, request: DropState, now_ns: int) -> Write:
-        """
-        Forget a state.
-
-        Raises:
-            UnknownJobError: If there is no such job.
-            UnknownStateError: If the job has no such state.
-        """
-        del now_ns
-        job = self._control.job(request.job_id)
-        change = job.drop(request.state_name)
-        adopt = partial(self._dropped, link, request, change)
-        return Write(operations=job.operations(change), adopt=adopt)
-
-    def _dropped(
-        self, link: LinkId, request: DropState, change: JobChange, now_ns: int
-    ) -> list[ControlEffect]:
-        job = self._control.job(request.job_id)
-        dropped = job.state_named(request.state_name)
-        assert dropped is not None
-        effects = extend_chain(self._control, job, change)
-        done = AnswerWriter(
-            link=link, message=StateDropDone(request_id=request.request_id)
-        )
-        held = self._control.direct.hold_dropped(
-            job, dropped.state_number, done, now_ns=now_ns
-        )
-        return [*effects, *held]
 
 
 def _shown(request: DrawTicket, run: WriterRun, *, ticket: int) -> BindRun:
