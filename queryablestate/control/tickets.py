@@ -14,36 +14,30 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
-from attrs import evolve, frozen
+from attrs import evolve
 from msgspec.structs import replace
 
 from election import Put
 from nameservice import LocalProtocolError
 from nameservice.clock import NS_PER_SECOND
-from queryablestate.control.announcements import tell_assignment, tell_fence
+from queryablestate.control.announcements import tell_assignment
 from queryablestate.control.assignment.assignment import destinations, first_assignment
 from queryablestate.control.changes import Write
 from queryablestate.control.effects import AnswerWriter
 from queryablestate.control.job.declarations import check_declarations
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record
 from queryablestate.control.new_jobs import new_job
-from queryablestate.control.room import (
-    check_room_for_key_groups,
-    check_room_for_states,
-)
+from queryablestate.control.room import check_room_for_key_groups
+from queryablestate.control.run_binding import bind_run, granted_run, run_shown
 from queryablestate.control.unused_jobs import removed
 from queryablestate.errors import StateUnavailableError
 from queryablestate.wire.clients import (
     BindRun,
-    BoundRun,
-    BoundState,
     NodeAddress,
     RunBound,
     TicketDrawn,
 )
-from queryablestate.wire.node_messages import WriterFence
 from queryablestate.wire.schema_digest import DeclarationWantedError
-from queryablestate.wire.staging_grant import staging_grant
 
 
 if TYPE_CHECKING:
@@ -53,6 +47,7 @@ if TYPE_CHECKING:
     from queryablestate.control.events import LinkId
     from queryablestate.control.job.job import Job
     from queryablestate.control.job.job_changes import JobChange
+    from queryablestate.control.run_binding import RunBinding
     from queryablestate.control.state import ControlState
     from queryablestate.control.unused_jobs import Removal
     from queryablestate.wire.clients import DrawTicket, WriterRun
@@ -62,24 +57,6 @@ if TYPE_CHECKING:
 __all__ = ["TicketOffice"]
 
 _TICKET_BLOCK: Final = 1_000
-
-
-@frozen(kw_only=True)
-class _Binding:
-    """
-    What comes of a ticket that a run shows.
-
-    Attributes:
-        request: The run and its ticket.
-        change: What is to be written.
-        writer_epoch: Under which the run stages.
-        former_epoch: That of the query's newest run before, or None.
-    """
-
-    request: BindRun
-    change: JobChange
-    writer_epoch: int
-    former_epoch: int | None
 
 
 @final
@@ -152,7 +129,7 @@ class TicketOffice:
         binding = None
         if request.run is not None:
             shown = _shown(request, request.run, ticket=control.ticket_next)
-            binding, counters = self._binding(job, shown, writable, counters)
+            binding, counters = bind_run(control, job, shown, writable, counters)
             change = _together(change, binding.change)
         adopt = partial(
             self._drawn,
@@ -252,7 +229,7 @@ class TicketOffice:
         *,
         counters: CountersRecord,
         change: JobChange | None,
-        binding: _Binding | None,
+        binding: RunBinding | None,
         gone: Removal | None,
     ) -> list[Outcome]:
         control = self._control
@@ -293,8 +270,8 @@ class TicketOffice:
             )
         run = None
         if binding is not None:
-            effects += self._shown(job, binding, now_ns)
-            run = self._bound_run(job, binding)
+            effects += run_shown(control, job, binding, now_ns=now_ns)
+            run = granted_run(control, job, binding)
         drawn = TicketDrawn(
             request_id=request.request_id,
             ticket=ticket,
@@ -341,88 +318,29 @@ class TicketOffice:
             raise LocalProtocolError(
                 f"a run that shows ticket {request.ticket} was not born at {born_epoch}"
             )
-        binding, counters = self._binding(job, request, writable, control.counters)
+        binding, counters = bind_run(control, job, request, writable, control.counters)
         operations = self._operations(job, binding.change, counters)
         adopt = partial(self._bound, link, request, binding, counters)
         return Write(operations=operations, adopt=adopt)
-
-    def _binding(
-        self,
-        job: Job,
-        request: BindRun,
-        writable: frozenset[str] | None,
-        counters: CountersRecord,
-    ) -> tuple[_Binding, CountersRecord]:
-        """Return what comes of a ticket that is shown, and the counters after it."""
-        job.check_may_write(request.query_id, writable)
-        number = counters.state_number
-        earlier, run = job.run_of(request.query_id), job.run_to_bind(request)
-        change = job.bind(request, state_number_next=number + 1)
-        added = [state for state in change.states if state.state_number > number]
-        check_room_for_states(self._control, job, change, added_count=len(added))
-        binding = _Binding(
-            request=request,
-            change=change,
-            writer_epoch=run.writer_epoch,
-            former_epoch=None if earlier is None else earlier.writer_epoch,
-        )
-        return binding, replace(counters, state_number=number + len(added))
 
     def _bound(
         self,
         link: LinkId,
         request: BindRun,
-        binding: _Binding,
+        binding: RunBinding,
         counters: CountersRecord,
         now_ns: int,
     ) -> list[ControlEffect]:
-        job = self._control.job(request.job_id)
-        self._control.counters = counters
+        control = self._control
+        job = control.job(request.job_id)
+        control.counters = counters
         job.adopt(binding.change)
-        self._control.routes.locate(job)
-        effects = self._shown(job, binding, now_ns)
-        run = self._bound_run(job, binding)
+        control.routes.locate(job)
+        effects = run_shown(control, job, binding, now_ns=now_ns)
+        run = granted_run(control, job, binding)
         bound = RunBound(request_id=request.request_id, run=run)
         effects.append(AnswerWriter(link=link, message=bound))
         return effects
-
-    def _shown(self, job: Job, binding: _Binding, now_ns: int) -> list[ControlEffect]:
-        """Take note that a run has shown a ticket; tell nodes if it is a new one."""
-        request = binding.request
-        self._control.open_batches.bound(
-            request.ticket,
-            job_id=request.job_id,
-            query_id=request.query_id,
-            now_ns=now_ns,
-        )
-        run = job.run_of(request.query_id)
-        if run is None or run.writer_epoch == binding.former_epoch:
-            return []
-        fence = WriterFence(
-            job_id=request.job_id,
-            query_id=request.query_id,
-            writer_epoch=run.writer_epoch,
-        )
-        return tell_fence(self._control, job, fence)
-
-    def _bound_run(self, job: Job, binding: _Binding) -> BoundRun:
-        """Return what a run is told that has shown a ticket."""
-        request, writer_epoch = binding.request, binding.writer_epoch
-        states = []
-        for declaration in request.states:
-            state = job.state_named(declaration.state_name)
-            assert state is not None
-            states.append(
-                BoundState(state_name=state.state_name, state_number=state.state_number)
-            )
-        numbers = [state.state_number for state in states]
-        secret, job_id = self._control.copy_secret, request.job_id
-        return BoundRun(
-            writer_epoch=writer_epoch,
-            states=tuple(states),
-            batch_id=job.batch_id_of(request.query_id, numbers),
-            grant=staging_grant(secret, job_id, request.query_id, writer_epoch),
-        )
 
 
 def _shown(request: DrawTicket, run: WriterRun, *, ticket: int) -> BindRun:
