@@ -274,6 +274,7 @@ PURE_ROOM_FILES = frozenset(
         "queryablestate/store/hold_marks.py",
         "queryablestate/store/layout.py",
         "queryablestate/store/rows.py",
+        "queryablestate/store/state_view.py",
         "queryablestate/store/steps.py",
         "queryablestate/writer/batches.py",
         "queryablestate/writer/chunks.py",

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nameservice import NameServiceError
-    from queryablestate.store.reader import StateView, StoreReader
+    from queryablestate.store.reader import StoreReader
+    from queryablestate.store.state_view import StateView
     from queryablestate.store.steps import ReadWork, Steps
     from queryablestate.wire.questions import Question
     from zmqtransport import Peer

@@ -31,7 +31,7 @@ from queryablestate.schema.keys import KeyCodec
 from queryablestate.schema.schema_json import parse_schema
 from queryablestate.store.bounded_answer import Advice, fewer_than
 from queryablestate.store.groups import groups_in, row_ranges
-from queryablestate.store.reader import Page
+from queryablestate.store.pages import Page
 from queryablestate.wire.codec import decode_keys, encode_payload
 from queryablestate.wire.questions import (
     Answer,
@@ -55,7 +55,9 @@ if TYPE_CHECKING:
 
     from queryablestate.node.core.jobs import ServedJob
     from queryablestate.store.layout import Runs
-    from queryablestate.store.reader import Read, ScanRead, StateView, StoreReader
+    from queryablestate.store.pages import ScanRead
+    from queryablestate.store.reader import Read, StoreReader
+    from queryablestate.store.state_view import StateView
     from queryablestate.store.steps import ReadWork, Steps
 
 

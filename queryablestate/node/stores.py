@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from queryablestate.node.config import NodeConfig
     from queryablestate.node.core.events import NodeEvent
     from queryablestate.node.reading import ReadingThread
-    from queryablestate.store.reader import StateView, StoreReader
+    from queryablestate.store.reader import StoreReader
+    from queryablestate.store.state_view import StateView
     from queryablestate.store.store import StateStore
     from queryablestate.wire.copy_messages import ToCopySource
     from queryablestate.wire.job_plan import JobPlan

@@ -32,7 +32,16 @@ if TYPE_CHECKING:
     from queryablestate.store.steps import ReadWork, Steps
 
 
-__all__ = ["ROW_OVERHEAD_SIZE_BYTES", "Advice", "BoundedAnswer", "fewer_than"]
+__all__ = [
+    "ANSWER_SIZE_BYTES_MAX",
+    "ROW_OVERHEAD_SIZE_BYTES",
+    "Advice",
+    "BoundedAnswer",
+    "fewer_than",
+]
+
+ANSWER_SIZE_BYTES_MAX: Final = 16 << 20
+"""Of what one call returns, unless it says: more is refused, not built in memory."""
 
 ROW_OVERHEAD_SIZE_BYTES: Final = 10
 """What MessagePack adds to a key and a value, at most."""

@@ -22,7 +22,8 @@ from queryablestate.store.layout import (
     slot_name,
 )
 from queryablestate.store.marks import state_mark
-from queryablestate.store.reader import StateView, StoreReader, view_of
+from queryablestate.store.reader import StoreReader
+from queryablestate.store.state_view import StateView, view_of
 
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, final
 import lmdb
 from attrs import frozen
 
-from nameservice import LocalProtocolError
 from queryablestate.schema.key_groups import GROUP_SIZE_BYTES
 from queryablestate.store.bounded_answer import (
-    ROW_OVERHEAD_SIZE_BYTES,
+    ANSWER_SIZE_BYTES_MAX,
     Advice,
     BoundedAnswer,
     fewer_than,
@@ -35,12 +34,14 @@ from queryablestate.store.cursors import (
     row_count,
     size_without_index,
 )
-from queryablestate.store.layout import StateMark, decode_state, state_key
+from queryablestate.store.layout import decode_state, state_key
+from queryablestate.store.pages import PageRows, ScanRead
 from queryablestate.store.rows import (
     ROW_KEY_SIZE_BYTES_MAX,
     LiveValues,
     joined_groups,
 )
+from queryablestate.store.state_view import StateView, view_of
 
 
 if TYPE_CHECKING:
@@ -50,61 +51,15 @@ if TYPE_CHECKING:
 
     from nameservice import StorageError
     from queryablestate.store.groups import RowRanges
-    from queryablestate.store.layout import Runs
+    from queryablestate.store.pages import Page
     from queryablestate.store.steps import ReadWork, Steps
 
 
-__all__ = [
-    "ANSWER_SIZE_BYTES_MAX",
-    "PAGE_SIZE_BYTES_MAX",
-    "Page",
-    "Read",
-    "ReadEnvironment",
-    "ScanRead",
-    "StateView",
-    "StoreReader",
-    "view_of",
-]
-
-ANSWER_SIZE_BYTES_MAX: Final = 16 << 20
-"""Of what one call returns, unless it says: more is refused, not built in memory."""
-
-PAGE_SIZE_BYTES_MAX: Final = 1 << 20
-"""Of a page of a scan, but for its last row: it ends early rather than grow."""
-
-_LOOKS_PER_ROW_MAX: Final = 4
-"""A page looks at this many rows for each that is wanted; the others have expired."""
+__all__ = ["Read", "ReadEnvironment", "StoreReader"]
 
 _KNOWN_COUNT_MAX: Final = 4096
-_ROW_OBJECTS_SIZE_BYTES: Final = 100
 
 T = TypeVar("T")
-
-
-@final
-@frozen(kw_only=True)
-class StateView:
-    """
-    What a node knows of a state, as of one moment.
-
-    Attributes:
-        job_id: The job that it belongs to.
-        generation: The ownership that the last applied batch belongs to; 0 before one.
-        batch_id: The last batch applied, or None before the first.
-        decided_at_us: When that was decided, microseconds since 1970 UTC; 0 before.
-        kind: ``value``, ``list`` or ``map``; an empty string before the first batch.
-        has_ttl: Whether rows carry an expiry.
-        lost: Key groups whose rows were lost, and that no batch has replaced yet (W7):
-            the first and the last one of each run, sorted.
-    """
-
-    job_id: str
-    generation: int
-    batch_id: int | None
-    decided_at_us: int
-    kind: str
-    has_ttl: bool
-    lost: Runs
 
 
 @final
@@ -124,116 +79,7 @@ class Read(Generic[T]):
     valid_until_us: int | None
 
 
-@final
-@frozen(kw_only=True)
-class ScanRead:
-    """
-    A page of a scan.
-
-    Attributes:
-        view: As of what; None if there is no such state.
-        rows: Encoded key (with map key or index), value, encoded key, value, …
-        next_start: Where the next page starts, or None at the end.  A page may hold
-            fewer rows than asked for, even none, and yet not be the last.
-        valid_until_us: When the first of these rows expires, or None.
-    """
-
-    view: StateView | None
-    rows: list[bytes]
-    next_start: bytes | None
-    valid_until_us: int | None
-
-
 _NO_STATE: Final = ScanRead(view=None, rows=[], next_start=None, valid_until_us=None)
-
-
-def view_of(mark: StateMark) -> StateView:
-    """Return what *mark* says, but for where the rows are."""
-    return StateView(
-        job_id=mark.job_id,
-        generation=mark.generation,
-        batch_id=mark.batch_id,
-        decided_at_us=mark.decided_at_us,
-        kind=mark.kind,
-        has_ttl=mark.has_ttl,
-        lost=mark.lost,
-    )
-
-
-@final
-@frozen
-class Page:
-    """
-    What part of a state is wanted.
-
-    Attributes:
-        start: The least key, included; ``b""`` is the beginning.
-        stop: The first key that is left out, or None for no end.
-        limit: How many rows at most, at least 1.
-        size_bytes_max: Of the page, `PAGE_SIZE_BYTES_MAX` at most: it ends before the
-            row that is too much, unless that is its first.
-        row_size_bytes_max: Of its first row, too: what is larger is no page.
-    """
-
-    start: bytes
-    stop: bytes | None
-    limit: int
-    size_bytes_max: int = PAGE_SIZE_BYTES_MAX
-    row_size_bytes_max: int = ANSWER_SIZE_BYTES_MAX
-
-
-@final
-class _PageRows:
-    """The rows of a page, until it is full."""
-
-    def __init__(
-        self, view: StateView, page: Page, now_us: int, work: ReadWork
-    ) -> None:
-        assert page.limit >= 1
-        self._view = view
-        self._live = LiveValues(has_ttl=view.has_ttl, now_us=now_us)
-        self._work = work
-        self._rows: list[bytes] = []
-        self._part_count_max = 2 * page.limit
-        self._size_left = min(PAGE_SIZE_BYTES_MAX, page.size_bytes_max)
-        self._row_size_bytes_max = page.row_size_bytes_max
-        self.looks_left = page.limit * _LOOKS_PER_ROW_MAX
-        self.is_pause_due = False
-
-    @property
-    def is_full(self) -> bool:
-        """Return whether no more is looked at."""
-        return self.looks_left == 0 or len(self._rows) == self._part_count_max
-
-    def add(self, encoded_key: bytes, stored: bytes) -> bool:
-        """Take a row, unless it has expired; return False if it is too much."""
-        self.looks_left -= 1
-        self.is_pause_due = self._work.look(len(stored))
-        value = self._live.value_of(stored)
-        if value is None:
-            return True
-        size_bytes = len(encoded_key) + len(value) + ROW_OVERHEAD_SIZE_BYTES
-        self._size_left -= size_bytes
-        if self._size_left < 0 and self._rows:
-            return False
-        if size_bytes > self._row_size_bytes_max:
-            raise LocalProtocolError(
-                f"the answer takes {size_bytes:,} bytes, and "
-                f"{self._row_size_bytes_max:,} are sent at most: "
-                f"{Advice.LARGER_ANSWERS.value}"
-            )
-        self._work.size_bytes += size_bytes + _ROW_OBJECTS_SIZE_BYTES
-        self._rows += encoded_key, value
-        return True
-
-    def ended(self, next_start: bytes | None) -> ScanRead:
-        """Return the page, and where the next one starts."""
-        return ScanRead(
-            view=self._view,
-            rows=self._rows,
-            next_start=next_start,
-            valid_until_us=self._live.valid_until_us,
-        )
 
 
 class ReadEnvironment(Protocol):
@@ -414,7 +260,7 @@ class StoreReader:
             if found is None:
                 return _NO_STATE
             view, database = found
-            rows = _PageRows(view, page, now_us, work)
+            rows = PageRows(view, page, now_us, work)
             # Cut to what LMDB can look for; longer than any key, it sorts alike.
             start = page.start[: ROW_KEY_SIZE_BYTES_MAX + 1]
             ahead = yield from least_keys(
@@ -459,7 +305,7 @@ class StoreReader:
             if found is None:
                 return _NO_STATE
             view, database = found
-            rows = _PageRows(view, page, now_us, work)
+            rows = PageRows(view, page, now_us, work)
             cursor = transaction.cursor(database)
             start = page.start[: ROW_KEY_SIZE_BYTES_MAX + 1]
             for _, last in occupied_ranges(cursor, ranges, start):

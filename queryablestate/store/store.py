@@ -64,11 +64,12 @@ from queryablestate.store.marks import (
     state_marks,
 )
 from queryablestate.store.plans import PlanKeeper
-from queryablestate.store.reader import StateView, StoreReader, view_of
+from queryablestate.store.reader import StoreReader
 from queryablestate.store.restores import RestoreArea
 from queryablestate.store.room import RoomKeeper
 from queryablestate.store.slots import drop_state
 from queryablestate.store.staging import StagingArea
+from queryablestate.store.state_view import StateView, view_of
 
 
 if TYPE_CHECKING:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar, final
 
-from queryablestate.store.reader import Page, Read, ScanRead, StateView
+from queryablestate.store.pages import Page, ScanRead
+from queryablestate.store.reader import Read
 from queryablestate.store.rows import joined_groups
+from queryablestate.store.state_view import StateView
 from queryablestate.store.steps import ReadWork, Steps
 from queryablestate.store.store import StateStore
 

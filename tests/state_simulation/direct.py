@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from queryablestate.node.core.core import Admission
     from queryablestate.node.core.read_schedule import ReadId
     from queryablestate.node.reading import LongRead
-    from queryablestate.store.reader import StateView, StoreReader
+    from queryablestate.store.reader import StoreReader
+    from queryablestate.store.state_view import StateView
     from queryablestate.wire.questions import Question
     from tests.state_simulation.disk import Disk
     from tests.state_simulation.world import World

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from queryablestate.node.config import NodeConfig
     from queryablestate.node.readers.gate import ReaderGate
     from queryablestate.store.read_only import ReadOnlyStore
-    from queryablestate.store.reader import StateView, StoreReader
+    from queryablestate.store.reader import StoreReader
+    from queryablestate.store.state_view import StateView
     from zmqtransport import Peer, PollLoop
 
 

@@ -19,7 +19,8 @@ from queryablestate.node.core.read_schedule import ReadId
 from queryablestate.node.reading import LongRead
 from queryablestate.node.reads import Found
 from queryablestate.node.stores import NodeStore
-from queryablestate.store.reader import StateView, StoreReader
+from queryablestate.store.reader import StoreReader
+from queryablestate.store.state_view import StateView
 from queryablestate.store.steps import ReadWork
 from queryablestate.wire.questions import Answer, GetItems, Question
 

@@ -12,7 +12,8 @@ from queryablestate.node.core.read_schedule import DropReason, ReadId
 from queryablestate.node.direct_reads import DirectReads, PageAsked
 from queryablestate.node.reading import LongRead
 from queryablestate.node.reads import Found
-from queryablestate.store.reader import StateView, StoreReader
+from queryablestate.store.reader import StoreReader
+from queryablestate.store.state_view import StateView
 from queryablestate.store.steps import ReadWork
 from queryablestate.wire.direct import ASK_PROXY, NAMELESS_CALLER, NOT_DIRECTLY
 from queryablestate.wire.questions import CountKeys, Operation, Question, ScanRows

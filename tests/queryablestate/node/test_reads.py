@@ -6,7 +6,7 @@ from queryablestate import StateUnavailableError
 from queryablestate.node.core.jobs import ServedJob
 from queryablestate.node.reads import Found, is_too_early, problem_of
 from queryablestate.store.layout import Runs
-from queryablestate.store.reader import StateView
+from queryablestate.store.state_view import StateView
 from queryablestate.wire.questions import (
     CountKeys,
     GetValues,

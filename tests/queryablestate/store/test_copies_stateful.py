@@ -25,7 +25,7 @@ from nameservice import LocalProtocolError
 from queryablestate.store import copies
 from queryablestate.store.copy_reader import CopyReader
 from queryablestate.store.groups import is_in
-from queryablestate.store.reader import StateView
+from queryablestate.store.state_view import StateView
 from queryablestate.store.store import StateStore
 from queryablestate.wire.codec import decode_rows
 from queryablestate.wire.copy_messages import CopiedRows

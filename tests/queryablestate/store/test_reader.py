@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from nameservice import LocalProtocolError, StorageError
 from queryablestate.store import cursors as store_cursors
+from queryablestate.store import pages as store_pages
 from queryablestate.store import reader as store_reader
 from queryablestate.store.groups import row_ranges
-from queryablestate.store.reader import Page, ScanRead
+from queryablestate.store.pages import Page, ScanRead
 from queryablestate.store.steps import ReadWork
 from queryablestate.store.store import StateStore
 from queryablestate.wire.records import StateDropped
@@ -440,7 +441,7 @@ class TestScan:
         self, store: StateStore, reader: WholeReader, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """However many rows were asked for; one row always passes."""
-        monkeypatch.setattr(store_reader, "PAGE_SIZE_BYTES_MAX", 1_300)
+        monkeypatch.setattr(store_pages, "PAGE_SIZE_BYTES_MAX", 1_300)
         rows = [(key(0, f"{n}"), b"x" * 600) for n in range(5)]
         write(store, rows)
         read = pages(reader, [0], limit=100)

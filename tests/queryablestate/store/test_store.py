@@ -21,7 +21,7 @@ from queryablestate.store.layout import (
     former_fence_key,
 )
 from queryablestate.store.marks import put_staged_sizes
-from queryablestate.store.reader import StateView
+from queryablestate.store.state_view import StateView
 from queryablestate.store.store import StateStore
 from queryablestate.wire.node_messages import WriterFence
 from queryablestate.wire.records import StageRecord, StateDropped

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from nameservice import LocalProtocolError
 from queryablestate import StagedDataMissingError, StaleWriterError
 from queryablestate.store.groups import ALL_GROUPS
-from queryablestate.store.reader import StateView
+from queryablestate.store.state_view import StateView
 from queryablestate.store.store import StateStore
 from queryablestate.wire.node_messages import WriterFence
 from queryablestate.wire.records import BatchDecided, BatchState, Entry, StateDropped
