@@ -34,7 +34,12 @@ WORDS: Final = (
     (r"\b__aexit__\b", "__exit__"),
     (r"\bAsyncQueryShell\b", "QueryShell"),
     (r"\bAsyncQueryableStateClient\b", "QueryableStateClient"),
+    (r"\bAsyncStateScans\b", "StateScans"),
     (r"\bqueryablestate\.client\.aio\b", "queryablestate.client.threads"),
+    (
+        r"\bqueryablestate\.client\.async_state_scans\b",
+        "queryablestate.client.state_scans",
+    ),
     (r".*# async only\n", ""),
 )
 
@@ -105,6 +110,24 @@ when it changes.
 
     What many threads ask at once travels in common messages.
 """,
+            ),
+        ),
+    ),
+    Twin(
+        "queryablestate/client/async_state_scans.py",
+        "queryablestate/client/state_scans.py",
+        (
+            (
+                '''\
+"""
+`AsyncStateScans`: what is asked of all nodes of a state, for asyncio.
+
+Its twin is made from this file (``make twins``).
+"""
+''',
+                '''\
+"""`StateScans`: what is asked of all nodes of a state."""
+''',
             ),
         ),
     ),

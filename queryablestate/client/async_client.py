@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, final, overload
 
 from attrs import evolve
 
-from nameservice import LocalProtocolError, SystemClock
+from nameservice import SystemClock
 from queryablestate.client.aio import AsyncQueryShell
+from queryablestate.client.async_state_scans import AsyncStateScans
 from queryablestate.client.builder import (
     MISSING,
     QueryBuilder,
@@ -33,7 +34,7 @@ from queryablestate.client.builder import (
 from queryablestate.client.config import reading_config
 from queryablestate.client.frames import Frame, check_row_limit
 from queryablestate.client.operator_states import OperatorStateRead, OperatorStateView
-from queryablestate.client.requests import Call, KeysRead, StaleRouteError
+from queryablestate.client.requests import Call, KeysRead
 from queryablestate.client.routes import (
     ENTRY,
     EXISTS,
@@ -55,9 +56,7 @@ from queryablestate.errors import (
     UnknownJobError,
     UnknownKeyError,
     UnknownStateError,
-    WrongKeyTypeError,
 )
-from queryablestate.schema.schema import StateKind
 from queryablestate.wire.clients import JobsListed, StateDescribed, StatesListed
 
 
@@ -134,6 +133,7 @@ class AsyncQueryableStateClient:
         self._shell = AsyncQueryShell(
             config, credentials, reading_config(query_config, direct=direct)
         )
+        self._scans = AsyncStateScans(self._builder, self._shell)
 
     # -- keys --------------------------------------------------------------------------
 
@@ -277,7 +277,7 @@ class AsyncQueryableStateClient:
         try:
             values = values_of(read)
         except TypeError:
-            route = await self._route(job_id, state_name, read.deadline_ns)
+            route = await self._scans.route(job_id, state_name, read.deadline_ns)
             values = values_of(read, route.hashable)
         return partial_of(read, values) if partial else values
 
@@ -589,8 +589,8 @@ class AsyncQueryableStateClient:
 
         least = least_of(min_batch_id, min_generation)
         # One row more than is wanted tells whether there is another page.
-        scan_of = self._in_key_order(bounds, limit + 1)
-        pages = self._pages(job_id, state_name, scan_of, deadline_seconds, least)
+        scan_of = self._scans.in_key_order(bounds, limit + 1)
+        pages = self._scans.pages(job_id, state_name, scan_of, deadline_seconds, least)
         found: list[ScannedPage] = []
         async for page in pages:
             found.append(page)
@@ -612,61 +612,10 @@ class AsyncQueryableStateClient:
         self._builder.route(
             job_id, state_name, self._builder.deadline_ns(deadline_seconds)
         )
-        scan_of = self._in_key_order(bounds, limit)
-        pages = self._pages(job_id, state_name, scan_of, deadline_seconds, least)
+        scan_of = self._scans.in_key_order(bounds, limit)
+        pages = self._scans.pages(job_id, state_name, scan_of, deadline_seconds, least)
         return (
             row async for page in pages for row in page.route.decode_page(page.rows)
-        )
-
-    async def _pages(
-        self,
-        job_id: str,
-        state_name: str,
-        scan_of: Callable[[Route], Scan | Walk],
-        deadline_seconds: float | None,
-        least: Floor | None,
-    ) -> AsyncIterator[ScannedPage]:
-        deadline_ns = self._builder.deadline_ns(deadline_seconds)
-        route = await self._route(job_id, state_name, deadline_ns)
-        try:
-            scan = scan_of(route)
-        except (WrongKeyTypeError, LocalProtocolError):
-            # The route may be that of another state, which had the name before.
-            route = await self._route(job_id, state_name, deadline_ns, is_new=True)
-            scan = scan_of(route)
-        scan.begin(route)
-        if scan.is_over:  # what there is none of has columns, too
-            yield ScannedPage(route, (), (), is_last=True)
-        while not scan.is_over:
-            pages = self._builder.nodes(route, scan.wanted(), deadline_ns, least)
-            await self._shell.run(*pages)
-            if any(isinstance(page.error, StaleRouteError) for page in pages):
-                route = await self._route(job_id, state_name, deadline_ns, route)
-                scan.begin(route)
-                continue
-            for page in pages:
-                raise_error(page.error)
-                scan.take(page.node_index, page.result, page.next_start)
-            readings = [page.reading for page in pages if page.reading is not None]
-            rows = scan.pop()
-            yield ScannedPage(route, rows, readings, scan.is_over)
-            deadline_ns = self._builder.deadline_ns(deadline_seconds)
-
-    def _in_key_order(
-        self, bounds: Callable[[Route], ScanBounds], limit: int | None
-    ) -> Callable[[Route], Scan]:
-        """Return what makes a scan of the rows within *bounds*."""
-        return lambda route: Scan(
-            bounds(route), limit=limit, page_row_count_max=self._shell.key_count_max
-        )
-
-    def _in_any_order(self, limit: int | None) -> Callable[[Route], Walk]:
-        """Return what makes a walk over all rows."""
-        return lambda route: Walk(
-            None,
-            limit=limit,
-            page_row_count_max=self._shell.key_count_max,
-            is_serial=route.schema.kind is StateKind.LIST,
         )
 
     async def table(
@@ -732,7 +681,7 @@ class AsyncQueryableStateClient:
                     job_id,
                     state_name,
                     frame,
-                    self._in_key_order(_all_keys, frame.scan_limit),
+                    self._scans.in_key_order(_all_keys, frame.scan_limit),
                     deadline_seconds,
                     least,
                 )
@@ -801,9 +750,9 @@ class AsyncQueryableStateClient:
         )
         is_whole = prefix is None and start is None and stop is None
         scan_of: Callable[[Route], Scan | Walk] = (
-            self._in_any_order(limit)
+            self._scans.in_any_order(limit)
             if is_whole and not in_key_order
-            else self._in_key_order(bounds, limit)
+            else self._scans.in_key_order(bounds, limit)
         )
         return self._batches(
             job_id, state_name, frame, scan_of, deadline_seconds, least
@@ -818,7 +767,7 @@ class AsyncQueryableStateClient:
         deadline_seconds: float | None,
         least: Floor | None,
     ) -> AsyncIterator[Any]:
-        pages = self._pages(job_id, state_name, scan_of, deadline_seconds, least)
+        pages = self._scans.pages(job_id, state_name, scan_of, deadline_seconds, least)
         is_first = True
         async for page in pages:
             batch = frame.take(page)
@@ -847,23 +796,9 @@ class AsyncQueryableStateClient:
             StateUnavailableError: If a node that holds key groups is away.
             NameServiceError: As `get`.
         """
-        least = least_of(min_batch_id, min_generation)
-        deadline_ns = self._builder.deadline_ns(deadline_seconds)
-        route: Route | None = None
-        while True:
-            route = await self._route(job_id, state_name, deadline_ns, route)
-            counts = self._builder.nodes(
-                route,
-                [(index, route.counting()) for index in route.node_indexes],
-                deadline_ns,
-                least,
-            )
-            await self._shell.run(*counts)
-            if any(isinstance(count.error, StaleRouteError) for count in counts):
-                continue
-            for count in counts:
-                raise_error(count.error)
-            return sum(count.result for count in counts)
+        return await self._scans.count(
+            job_id, state_name, deadline_seconds, least_of(min_batch_id, min_generation)
+        )
 
     async def operator_state(
         self,
@@ -1061,24 +996,6 @@ class AsyncQueryableStateClient:
     async def _run(self, request: KeysRead | Call) -> None:
         await self._shell.run(request)
         raise_error(request.error)
-
-    async def _route(
-        self,
-        job_id: str,
-        state_name: str,
-        deadline_ns: int,
-        stale: Route | None = None,
-        *,
-        is_new: bool = False,
-    ) -> Route:
-        """Return the route to a state; see `QueryBuilder.route`."""
-        read = self._builder.route(
-            job_id, state_name, deadline_ns, stale, is_new=is_new
-        )
-        await self._shell.run(read)
-        raise_error(read.error)
-        assert read.route is not None
-        return read.route
 
 
 def _all_keys(route: Route) -> ScanBounds:
