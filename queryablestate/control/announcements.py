@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from queryablestate.control.job.job import Job
     from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
-    from queryablestate.wire.node_messages import WriterFence
+    from queryablestate.wire.job_assignment import WriterFence
     from queryablestate.wire.records import AssignmentRecord
 
 

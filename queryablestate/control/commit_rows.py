@@ -20,7 +20,7 @@ from attrs import frozen
 from msgspec.structs import replace
 
 from queryablestate.control.assignment.assignment import destinations
-from queryablestate.wire.node_messages import CopySource
+from queryablestate.wire.job_assignment import CopySource
 from queryablestate.wire.records import StageRecord, collected_stage_id
 
 

@@ -35,11 +35,8 @@ if TYPE_CHECKING:
     from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.wire.clients import CommitBatch
-    from queryablestate.wire.node_messages import (
-        CopySource,
-        StagesCollected,
-        StagesVerified,
-    )
+    from queryablestate.wire.job_assignment import CopySource
+    from queryablestate.wire.node_messages import StagesCollected, StagesVerified
     from queryablestate.wire.records import AssignmentRecord, BatchState, StageRecord
 
 

@@ -71,9 +71,9 @@ if TYPE_CHECKING:
     from queryablestate.control.job.job import Job
     from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
+    from queryablestate.wire.job_assignment import JobAssignment
     from queryablestate.wire.node_messages import (
         EntriesApplied,
-        JobAssignment,
         KeyGroupsCopied,
         NodeHeartbeat,
         RegisterNode,

@@ -9,7 +9,7 @@ from queryablestate.control.assignment.assignment import (
     key_groups_of,
     source_of,
 )
-from queryablestate.wire.node_messages import (
+from queryablestate.wire.job_assignment import (
     CopySource,
     JobAssignment,
     JoiningGroup,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from queryablestate.control.announcements import tell_fence
 from queryablestate.control.room import check_room_for_states
 from queryablestate.wire.clients import BindRun, BoundRun, BoundState
-from queryablestate.wire.node_messages import WriterFence
+from queryablestate.wire.job_assignment import WriterFence
 from queryablestate.wire.staging_grant import staging_grant
 
 

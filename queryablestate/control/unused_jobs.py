@@ -35,7 +35,8 @@ from queryablestate.control.effects import SendToNode
 from queryablestate.control.forgetting import noted
 from queryablestate.control.job.forgotten_runs import with_fence_of
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record, node_path
-from queryablestate.wire.node_messages import AssignJob, JobAssignment, ResetJob
+from queryablestate.wire.job_assignment import JobAssignment
+from queryablestate.wire.node_messages import AssignJob, ResetJob
 
 
 if TYPE_CHECKING:

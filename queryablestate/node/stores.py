@@ -56,9 +56,10 @@ if TYPE_CHECKING:
     from queryablestate.store.state_view import StateView
     from queryablestate.store.store import StateStore
     from queryablestate.wire.copy_messages import ToCopySource
+    from queryablestate.wire.job_assignment import WriterFence
     from queryablestate.wire.job_plan import JobPlan
     from queryablestate.wire.kept_rows import KeptRows
-    from queryablestate.wire.node_messages import CollectStages, WriterFence
+    from queryablestate.wire.node_messages import CollectStages
     from zmqtransport import CurveKeyPair, PollLoop, ZMQContext
 
 

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from queryablestate.store.environment import StoreEnvironment
     from queryablestate.store.groups import RowRanges
     from queryablestate.store.layout import Runs
-    from queryablestate.wire.node_messages import JoiningGroup
+    from queryablestate.wire.job_assignment import JoiningGroup
 
 
 __all__ = ["Held", "HoldingKeeper"]

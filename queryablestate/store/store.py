@@ -81,9 +81,9 @@ if TYPE_CHECKING:
     from queryablestate.store.plans import ToldPlan
     from queryablestate.store.room import StoreSizes
     from queryablestate.wire.copy_messages import CopiedRows, CopiedStates
+    from queryablestate.wire.job_assignment import JoiningGroup, WriterFence
     from queryablestate.wire.job_plan import JobOrigin, JobPlan
     from queryablestate.wire.kept_rows import KeptRows
-    from queryablestate.wire.node_messages import JoiningGroup, WriterFence
     from queryablestate.wire.records import BatchDecided, Entry, StageRecord
     from queryablestate.wire.staging_messages import StageChunk
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
+from queryablestate.wire.job_assignment import CopySource, JobAssignment, WriterFence
 from queryablestate.wire.job_plan import JobOrigin, JobPlan
 from queryablestate.wire.kept_rows import KeptRows
 from queryablestate.wire.questions import CancelQuestions
@@ -35,15 +36,12 @@ __all__ = [
     "AssignJob",
     "CollectStages",
     "ConnectionJoined",
-    "CopySource",
     "EntriesApplied",
     "FenceWriters",
     "FromNode",
     "HeartbeatAcknowledged",
-    "JobAssignment",
     "JobPosition",
     "JoinConnection",
-    "JoiningGroup",
     "KeepPlan",
     "KeyGroupsCopied",
     "LeaveNode",
@@ -59,7 +57,6 @@ __all__ = [
     "TellPlan",
     "ToNode",
     "VerifyStages",
-    "WriterFence",
 ]
 
 
@@ -114,68 +111,6 @@ class RegisterNode(
     kept: tuple[KeptRows, ...] = ()
     chunk_size_bytes_max: Annotated[int, Meta(ge=1)] | None = None
     reader_addresses: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
-
-
-class WriterFence(WireStruct, frozen=True, kw_only=True):
-    """
-    Rows of runs of a query of a job below *writer_epoch* are refused from now on.
-
-    Of another job they are not: who may write there need not be known here (rule C1).
-    """
-
-    job_id: str
-    query_id: str
-    writer_epoch: int
-
-
-class JoiningGroup(Struct, frozen=True, array_like=True):
-    """A key group that a node is to copy: a `JoiningCopy` of the records."""
-
-    key_group: int
-    since: int
-
-
-class CopySource(WireStruct, frozen=True, kw_only=True):
-    """
-    Where copies of key groups can be had.
-
-    Attributes:
-        node_id: A node that has an in-sync copy of each.
-        address: Where it listens for writers and other nodes, or None while it is away.
-        key_groups: Which, sorted.
-    """
-
-    node_id: str
-    address: str | None
-    key_groups: tuple[int, ...]
-
-
-class JobAssignment(WireStruct, frozen=True, kw_only=True):
-    """
-    What of a job a node answers for, and what it holds.
-
-    Attributes:
-        job_id: The job.
-        assignment_version: The assignment that says so.
-        max_parallelism: The number of its key groups.
-        key_groups: Those for which this node is the primary, sorted.
-        fences: The runs that may write.
-        sequence: The entry that the node must have applied before it answers.
-        copies: Those of which it has an in-sync copy and is not the primary, sorted.
-        joining: Those that it is to copy, sorted; it says when it has
-            (`KeyGroupsCopied`).
-        sources: Where from; each key group of *joining* in one of them.
-    """
-
-    job_id: str
-    assignment_version: int
-    max_parallelism: int
-    key_groups: tuple[int, ...]
-    fences: tuple[WriterFence, ...]
-    sequence: int = 0
-    copies: tuple[int, ...] = ()
-    joining: tuple[JoiningGroup, ...] = ()
-    sources: tuple[CopySource, ...] = ()
 
 
 class NodeRegistered(WireStruct, frozen=True, kw_only=True, tag="registered"):

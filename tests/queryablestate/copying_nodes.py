@@ -16,11 +16,9 @@ from haservices import HAServices, open_ha_services
 from queryablestate.node.config import NodeConfig
 from queryablestate.node.node import StateNode
 from queryablestate.wire.codec import decode_values
+from queryablestate.wire.job_assignment import CopySource, JobAssignment, JoiningGroup
 from queryablestate.wire.node_messages import (
     AssignJob,
-    CopySource,
-    JobAssignment,
-    JoiningGroup,
     KeyGroupsCopied,
     NodeHeartbeat,
     RegisterNode,

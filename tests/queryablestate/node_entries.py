@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queryablestate.node.core.events import AskedQuestion
-from queryablestate.wire.node_messages import (
+from queryablestate.wire.job_assignment import (
     CopySource,
     JobAssignment,
     JoiningGroup,

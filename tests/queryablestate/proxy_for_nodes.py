@@ -23,11 +23,11 @@ from queryablestate.wire.codec import (
     encode,
     encode_payload,
 )
+from queryablestate.wire.job_assignment import JobAssignment
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     EntriesApplied,
     HeartbeatAcknowledged,
-    JobAssignment,
     NodeHeartbeat,
     NodeRegistered,
     RegisterNode,

@@ -12,7 +12,7 @@ from queryablestate.store.layout import (
 )
 from queryablestate.store.marks import job_states, records
 from queryablestate.store.store import StateStore
-from queryablestate.wire.node_messages import JoiningGroup
+from queryablestate.wire.job_assignment import JoiningGroup
 from tests.queryablestate.store_batches import JOB
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from queryablestate.store.holdings import Held
-    from queryablestate.wire.node_messages import JoiningGroup, WriterFence
+    from queryablestate.wire.job_assignment import JoiningGroup, WriterFence
     from queryablestate.wire.records import Entry
     from queryablestate.wire.staging_messages import StageChunk, StagedRows
     from tests.state_simulation.model import JobModel

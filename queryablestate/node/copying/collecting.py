@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from queryablestate.store.store import StateStore
     from queryablestate.store.threads import StoreWriter
     from queryablestate.wire.copy_messages import FromCopySource
-    from queryablestate.wire.node_messages import CollectStages, CopySource
+    from queryablestate.wire.job_assignment import CopySource
+    from queryablestate.wire.node_messages import CollectStages
 
 
 __all__ = ["CollectedStages", "RowsCollection"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nameservice import NameServiceError
     from queryablestate.node.core.events import ChunkReceived
-    from queryablestate.wire.node_messages import WriterFence
+    from queryablestate.wire.job_assignment import WriterFence
 
 
 __all__ = ["ChunkGate", "chunk_refused"]

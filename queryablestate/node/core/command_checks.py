@@ -24,7 +24,8 @@ from queryablestate.wire.snapshot_messages import LoadSnapshot, WriteSnapshot
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from queryablestate.wire.node_messages import CopySource, JobAssignment, ToNode
+    from queryablestate.wire.job_assignment import CopySource, JobAssignment
+    from queryablestate.wire.node_messages import ToNode
 
 
 __all__ = ["check_command"]

@@ -41,7 +41,8 @@ from queryablestate.node.core.effects import (
     NodeEffect,
     SendToProxy,
 )
-from queryablestate.wire.node_messages import CopySource, JobAssignment, KeyGroupsCopied
+from queryablestate.wire.job_assignment import CopySource, JobAssignment
+from queryablestate.wire.node_messages import KeyGroupsCopied
 
 
 if TYPE_CHECKING:

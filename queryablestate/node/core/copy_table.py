@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 
 from nameservice.clock import earliest
 from queryablestate.node.core.copies import JobCopies
-from queryablestate.wire.node_messages import JobAssignment
+from queryablestate.wire.job_assignment import JobAssignment
 
 
 if TYPE_CHECKING:

@@ -91,6 +91,7 @@ from queryablestate.node.core.refusals import (
 from queryablestate.node.core.registration import NodeIdentity, Registration
 from queryablestate.node.core.standing import Standing
 from queryablestate.node.core.waiting import WaitingQuestions
+from queryablestate.wire.job_assignment import JobAssignment
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
@@ -98,7 +99,6 @@ from queryablestate.wire.node_messages import (
     EntriesApplied,
     FenceWriters,
     HeartbeatAcknowledged,
-    JobAssignment,
     JoinConnection,
     KeepPlan,
     KeyGroupsCopied,

@@ -12,15 +12,9 @@ from typing import TypeAlias
 from attrs import field, frozen
 
 from queryablestate.node.core.events import AskedQuestion, ChunkRows
+from queryablestate.wire.job_assignment import CopySource, JoiningGroup, WriterFence
 from queryablestate.wire.job_plan import JobPlan
-from queryablestate.wire.node_messages import (
-    CollectStages,
-    CopySource,
-    FromNode,
-    JoiningGroup,
-    VerifyStages,
-    WriterFence,
-)
+from queryablestate.wire.node_messages import CollectStages, FromNode, VerifyStages
 from queryablestate.wire.questions import Refusal
 from queryablestate.wire.records import Entry
 from queryablestate.wire.snapshot_messages import SnapshotCommand

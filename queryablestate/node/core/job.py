@@ -22,7 +22,7 @@ from queryablestate.wire.records import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from queryablestate.wire.node_messages import JobAssignment
+    from queryablestate.wire.job_assignment import JobAssignment
 
 
 __all__ = [

@@ -49,8 +49,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from queryablestate.node.core.events import EntryFinished, ResetFinished
+    from queryablestate.wire.job_assignment import JobAssignment
     from queryablestate.wire.job_plan import JobPlan
-    from queryablestate.wire.node_messages import ApplyEntries, JobAssignment
+    from queryablestate.wire.node_messages import ApplyEntries
 
 
 __all__ = ["JobTable", "ServedJob"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from queryablestate.control.assignment.assignment import destinations
 from queryablestate.control.commit_rows import BatchRows, CollectedRows
-from queryablestate.wire.node_messages import CopySource
+from queryablestate.wire.job_assignment import CopySource
 from queryablestate.wire.records import StageRecord, collected_stage_id
 from tests.queryablestate.control_plane import stage
 from tests.queryablestate.moving_plane import assignment

@@ -10,12 +10,8 @@ from queryablestate.control.effects import AnswerWriter
 from queryablestate.control.events import LinkId
 from queryablestate.control.job.job_changes import JobChange
 from queryablestate.wire.clients import BatchCommitted
-from queryablestate.wire.node_messages import (
-    ApplyEntries,
-    CollectStages,
-    CopySource,
-    VerifyStages,
-)
+from queryablestate.wire.job_assignment import CopySource
+from queryablestate.wire.node_messages import ApplyEntries, CollectStages, VerifyStages
 from queryablestate.wire.records import StageRecord, collected_stage_id
 from tests.queryablestate.control_plane import (
     APP,

@@ -28,17 +28,16 @@ from queryablestate.control.events import (
 from queryablestate.control.job.leader_paths import encode_record, node_path
 from queryablestate.control.limits import ControlLimits
 from queryablestate.control.membership import return_grace_ns
+from queryablestate.wire.job_assignment import JobAssignment, WriterFence
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
     FromNode,
     HeartbeatAcknowledged,
-    JobAssignment,
     NodeRefused,
     NodeRegistered,
     ResetJob,
     VerifyStages,
-    WriterFence,
 )
 from queryablestate.wire.operation_messages import DrainNode
 from queryablestate.wire.records import NodeRecord

@@ -26,12 +26,10 @@ from queryablestate.control.events import (
 )
 from queryablestate.control.limits import ControlLimits
 from queryablestate.wire.clients import BatchCommitted, TicketDrawn
+from queryablestate.wire.job_assignment import CopySource, JobAssignment, JoiningGroup
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
-    CopySource,
-    JobAssignment,
-    JoiningGroup,
     KeyGroupsCopied,
     LeaveNode,
     NodeEmptied,

@@ -27,11 +27,11 @@ from queryablestate.control.events import (
 )
 from queryablestate.control.limits import ControlLimits
 from queryablestate.wire.clients import TicketDrawn
+from queryablestate.wire.job_assignment import JobAssignment
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
     EntriesApplied,
-    JobAssignment,
     JobPosition,
     KeyGroupsCopied,
     LeaveNode,

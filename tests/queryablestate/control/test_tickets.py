@@ -42,15 +42,17 @@ from queryablestate.wire.clients import (
     WriterRun,
 )
 from queryablestate.wire.codec import encode
-from queryablestate.wire.node_messages import (
-    AssignJob,
+from queryablestate.wire.job_assignment import (
     CopySource,
-    FenceWriters,
     JobAssignment,
     JoiningGroup,
+    WriterFence,
+)
+from queryablestate.wire.node_messages import (
+    AssignJob,
+    FenceWriters,
     NodeRegistered,
     ResetJob,
-    WriterFence,
 )
 from queryablestate.wire.schema_digest import DeclarationWantedError, schema_digest
 from tests.queryablestate.control_plane import (

@@ -43,13 +43,13 @@ from queryablestate.wire.codec import (
     encode,
     encode_payload,
 )
+from queryablestate.wire.job_assignment import JobAssignment, WriterFence
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
     EntriesApplied,
     FenceWriters,
     HeartbeatAcknowledged,
-    JobAssignment,
     JobPosition,
     NodeHeartbeat,
     NodeRefused,
@@ -57,7 +57,6 @@ from queryablestate.wire.node_messages import (
     ResetJob,
     StagesVerified,
     VerifyStages,
-    WriterFence,
 )
 from queryablestate.wire.questions import (
     Answer,

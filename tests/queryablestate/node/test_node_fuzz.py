@@ -26,12 +26,8 @@ from haservices import open_ha_services
 from queryablestate.node.config import NodeConfig
 from queryablestate.node.node import StateNode
 from queryablestate.wire.codec import decode_values, encode, encode_payload
-from queryablestate.wire.node_messages import (
-    FenceWriters,
-    NodeHeartbeat,
-    RegisterNode,
-    WriterFence,
-)
+from queryablestate.wire.job_assignment import WriterFence
+from queryablestate.wire.node_messages import FenceWriters, NodeHeartbeat, RegisterNode
 from queryablestate.wire.questions import GetValues, Refusal
 from queryablestate.wire.staging_messages import ChunkRefused, ChunkStaged, StageChunk
 from tests.queryablestate.node_entries import assignment, batch, question

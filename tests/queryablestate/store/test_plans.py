@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from queryablestate.store.store import StateStore
+from queryablestate.wire.job_assignment import WriterFence
 from queryablestate.wire.job_plan import (
     JobOrigin,
     JobPlan,
     PlannedState,
     entry_digest,
 )
-from queryablestate.wire.node_messages import WriterFence
 from queryablestate.wire.records import (
     AssignmentRecord,
     BatchDecided,

@@ -10,7 +10,7 @@ from nameservice import StorageError
 from queryablestate.store.restores import LoadMark
 from queryablestate.store.store import StateStore
 from queryablestate.wire.copy_messages import CopiedRows, CopiedState, CopiedStates
-from queryablestate.wire.node_messages import JoiningGroup
+from queryablestate.wire.job_assignment import JoiningGroup
 from queryablestate.wire.records import StateDropped
 from queryablestate.wire.snapshot_messages import LoadedState
 from queryablestate.wire.staging_messages import StageChunk

@@ -23,7 +23,7 @@ from queryablestate.store.layout import (
 from queryablestate.store.marks import put_staged_sizes
 from queryablestate.store.state_view import StateView
 from queryablestate.store.store import StateStore
-from queryablestate.wire.node_messages import WriterFence
+from queryablestate.wire.job_assignment import WriterFence
 from queryablestate.wire.records import StageRecord, StateDropped
 from tests.queryablestate.store_batches import (
     JOB,

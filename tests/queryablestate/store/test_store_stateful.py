@@ -23,7 +23,7 @@ from queryablestate import StagedDataMissingError, StaleWriterError
 from queryablestate.store.groups import ALL_GROUPS
 from queryablestate.store.state_view import StateView
 from queryablestate.store.store import StateStore
-from queryablestate.wire.node_messages import WriterFence
+from queryablestate.wire.job_assignment import WriterFence
 from queryablestate.wire.records import BatchDecided, BatchState, Entry, StateDropped
 from tests.queryablestate.store_batches import (
     NODE,

@@ -16,7 +16,7 @@ from queryablestate import StagingQuotaError, StaleWriterError
 from queryablestate.store.store import StateStore
 from queryablestate.store.threads import StageTask, StoreWriter
 from queryablestate.wire.codec import encode_payload
-from queryablestate.wire.node_messages import WriterFence
+from queryablestate.wire.job_assignment import WriterFence
 from queryablestate.wire.records import StageRecord
 from queryablestate.wire.staging_messages import StageChunk, StagedRows
 from tests.queryablestate.node_entries import batch

@@ -42,16 +42,15 @@ from queryablestate.wire.clients import (
     ToProxy,
     Welcome,
 )
+from queryablestate.wire.job_assignment import CopySource, JobAssignment, WriterFence
 from queryablestate.wire.job_plan import JobPlan
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
     CollectStages,
     ConnectionJoined,
-    CopySource,
     FenceWriters,
     HeartbeatAcknowledged,
-    JobAssignment,
     JoinConnection,
     KeepPlan,
     KeyGroupsCopied,
@@ -64,7 +63,6 @@ from queryablestate.wire.node_messages import (
     StagesCollected,
     TellPlan,
     VerifyStages,
-    WriterFence,
 )
 from queryablestate.wire.operation_messages import (
     AwayNodeForgotten,

@@ -12,12 +12,8 @@ import zmq
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from queryablestate.wire.node_messages import (
-    CollectStages,
-    CopySource,
-    StagesCollected,
-    WriterFence,
-)
+from queryablestate.wire.job_assignment import CopySource, WriterFence
+from queryablestate.wire.node_messages import CollectStages, StagesCollected
 from queryablestate.wire.records import StageRecord, collected_stage_id
 from tests.queryablestate.copying_nodes import ALL_GROUPS, JOB, CopyingNode, wait_until
 from tests.queryablestate.node_entries import batch

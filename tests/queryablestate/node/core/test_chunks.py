@@ -7,7 +7,7 @@ from nameservice import DidNotHappenError, NameServiceError
 from queryablestate import KeyTooLargeError, StaleWriterError, StateUnavailableError
 from queryablestate.node.core.chunks import ChunkGate, chunk_refused
 from queryablestate.node.core.events import ChunkReceived
-from queryablestate.wire.node_messages import WriterFence
+from queryablestate.wire.job_assignment import WriterFence
 from queryablestate.wire.staging_messages import ChunkRefused, StageChunk
 
 

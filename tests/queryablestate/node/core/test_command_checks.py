@@ -4,12 +4,11 @@ import pytest
 
 from nameservice import RemoteProtocolError
 from queryablestate.node.core.command_checks import check_command
+from queryablestate.wire.job_assignment import CopySource, JobAssignment
 from queryablestate.wire.node_messages import (
     AssignJob,
     CollectStages,
-    CopySource,
     FenceWriters,
-    JobAssignment,
     NodeEmptied,
     NodeRegistered,
     ToNode,

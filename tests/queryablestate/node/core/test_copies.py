@@ -22,12 +22,8 @@ from queryablestate.node.core.events import (
 )
 from queryablestate.node.core.limits import NodeLimits
 from queryablestate.node.core.registration import NodeIdentity
-from queryablestate.wire.node_messages import (
-    CopySource,
-    JobAssignment,
-    JoiningGroup,
-    KeyGroupsCopied,
-)
+from queryablestate.wire.job_assignment import CopySource, JobAssignment, JoiningGroup
+from queryablestate.wire.node_messages import KeyGroupsCopied
 from tests.queryablestate.node_entries import assignment, joining, source
 
 

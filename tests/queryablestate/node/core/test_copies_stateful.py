@@ -36,11 +36,10 @@ from queryablestate.node.core.events import (
     StoreOpened,
 )
 from queryablestate.node.core.jobs import ServedJob
+from queryablestate.wire.job_assignment import CopySource, JobAssignment
 from queryablestate.wire.node_messages import (
     AssignJob,
-    CopySource,
     FromNode,
-    JobAssignment,
     KeyGroupsCopied,
     RegisterNode,
     ResetJob,

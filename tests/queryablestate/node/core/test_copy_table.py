@@ -20,7 +20,7 @@ from queryablestate.node.core.events import (
 )
 from queryablestate.node.core.limits import NodeLimits
 from queryablestate.node.core.registration import NodeIdentity
-from queryablestate.wire.node_messages import JobAssignment
+from queryablestate.wire.job_assignment import JobAssignment
 from tests.queryablestate.node_entries import assignment, joining, source
 
 

@@ -60,6 +60,7 @@ from queryablestate.node.core.events import (
 )
 from queryablestate.node.core.jobs import ServedJob
 from queryablestate.node.core.registration import NodeIdentity
+from queryablestate.wire.job_assignment import JobAssignment, WriterFence
 from queryablestate.wire.kept_rows import KeptJob, KeptRows
 from queryablestate.wire.node_messages import (
     ApplyEntries,
@@ -68,7 +69,6 @@ from queryablestate.wire.node_messages import (
     EntriesApplied,
     FenceWriters,
     HeartbeatAcknowledged,
-    JobAssignment,
     JobPosition,
     KeyGroupsCopied,
     LeaveNode,
@@ -80,7 +80,6 @@ from queryablestate.wire.node_messages import (
     ResetJob,
     ToNode,
     VerifyStages,
-    WriterFence,
 )
 from queryablestate.wire.questions import Question, Refusal
 from queryablestate.wire.records import Entry

@@ -48,12 +48,12 @@ from queryablestate.node.core.events import (
 )
 from queryablestate.node.core.jobs import ServedJob
 from queryablestate.node.core.registration import NodeIdentity
+from queryablestate.wire.job_assignment import JobAssignment
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     EntriesApplied,
     FromNode,
     HeartbeatAcknowledged,
-    JobAssignment,
     NodeHeartbeat,
     NodeRefused,
     NodeRegistered,
