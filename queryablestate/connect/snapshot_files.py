@@ -253,6 +253,22 @@ class SnapshotDirectory:
 
     # -- what is left over -------------------------------------------------------------
 
+    def abandon(self, snapshot_id: str) -> None:
+        """
+        Remove what is there of a snapshot that is not reported, as far as possible.
+
+        It may have its manifest: the disk failed after the move, or an object store
+        copied it and could not delete the first one.  That goes before what it names,
+        and where it stays, so does the rest: a snapshot is whole or absent.
+        """
+        arrow = self._arrow
+        with suppress(OSError, arrow.ArrowException, StorageError):
+            if self.has_manifest():
+                manifest, _ = self.read_manifest()
+                if manifest.snapshot_id == snapshot_id:
+                    self._files.delete_file(self._at(MANIFEST_NAME))
+            self._files.delete_dir(self._at(f"data-{snapshot_id}"))
+
     def remove(self, directory: str) -> bool:
         """Remove a directory below this one; return whether that could be done."""
         with suppress(OSError, self._arrow.ArrowException):

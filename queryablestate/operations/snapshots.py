@@ -128,7 +128,7 @@ def take_snapshot(
             directory.write_manifest(manifest)
         except BaseException:
             # A node that is still writing may leave something: no manifest names it.
-            directory.remove(f"data-{snapshot_id}")
+            directory.abandon(snapshot_id)
             raise
     return _information(manifest, uri)
 

@@ -433,6 +433,31 @@ else:
     print("written")
 """
 
+TAKE_ON_A_FAULTY_DISK = """
+import sys
+from msgspec.structs import replace
+from nameservice import StorageError
+from queryablestate.connect.snapshot_files import SnapshotDirectory
+from queryablestate.operations.snapshots import take_snapshot
+from queryablestate.wire.snapshot_messages import SnapshotTaken
+from tests.queryablestate.connect.test_snapshot_files import manifest_of, rows_of
+
+def call(answer_type, build):
+    snapshot_id = build(1, b"session").snapshot_id
+    part = f"data-{snapshot_id}/at-7/node-0"
+    directory = SnapshotDirectory(sys.argv[1])
+    (file,) = directory.write_rows(part, [rows_of(1, range(4), 10)])
+    manifest = replace(manifest_of(file), snapshot_id=snapshot_id)
+    return SnapshotTaken(request_id=1, manifest=manifest)
+
+try:
+    take_snapshot(call, "flights", sys.argv[1], timeout_seconds=10.0)
+except StorageError as error:
+    print("refused", error)
+else:
+    print("written")
+"""
+
 
 @pytest.mark.shells
 class TestDurability:
@@ -458,3 +483,28 @@ class TestDurability:
         )
         assert done.stdout.startswith("refused cannot write to"), done
         assert not (place / DATA / "0.arrow").exists() or good_count >= 6
+
+    @pytest.mark.proves("S5")
+    @pytest.mark.parametrize("good_count", [5, 9, 10])
+    def test_what_is_refused_leaves_no_manifest_without_files(
+        self, tmp_path: Path, good_count: int
+    ) -> None:
+        """
+        Also when the disk fails after the manifest has its name.
+
+        A directory with a manifest is taken for a snapshot, by people and by the next
+        one, which is refused there; what it names was removed.
+        """
+        disk = FaultyDisk(tmp_path / "disk", tmp_path / "faults")
+        disk.fail("sync", after=good_count)
+        place = disk.directory / "snapshots" / "monday"
+        done = subprocess.run(
+            [sys.executable, "-c", TAKE_ON_A_FAULTY_DISK, str(place)],
+            env=disk.environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.stdout.startswith("refused cannot write to"), done
+        assert list(place.iterdir()) == []
