@@ -30,7 +30,9 @@ What was committed after the backup is lost.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import secrets
 import sqlite3
 import time
 from contextlib import ExitStack
@@ -57,6 +59,8 @@ _EPOCH_ORIGIN_SECONDS: Final = 1_577_836_800
 _AHEAD_SECONDS_MAX: Final = 24 * 60 * 60
 _INCARNATION_MAX: Final = 2**31 - 3
 _VERSION_RAISE: Final = 2**32
+# What file systems without hard links say.
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP})
 # How long another process may hold the database before that is told.
 _BUSY_TIMEOUT_SECONDS: Final = 10.0
 
@@ -97,7 +101,9 @@ def back_up(
         message = f"{data_dir} is no data directory of a LeaderServer"
         raise ConfigurationError(message)
     _check_absent(target)
-    fresh = target.with_name(target.name + ".part")
+    # Of this backup alone: another one into the same file may have begun.
+    part = f".{target.name[:100]}.{secrets.token_hex(4)}.part"
+    fresh = target.with_name(part)
     with ExitStack() as stack, _translated(f"cannot back up {data_dir} to {target}"):
         _make_file(fresh, stack)
         with _connect(source) as database, _connect(fresh) as copy:
@@ -111,8 +117,7 @@ def back_up(
             copy.execute("INSERT INTO backup VALUES (?)", (int(time.time()),))
             information = _check(copy, source)
         _sync(fresh)
-        _check_absent(target)
-        fresh.rename(target)
+        _give_name(fresh, target)
         _sync(target.absolute().parent)
     return information
 
@@ -272,6 +277,20 @@ def _make_file(file: Path, stack: ExitStack) -> None:
     file.unlink(missing_ok=True)
     os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     stack.callback(file.unlink, missing_ok=True)
+
+
+def _give_name(fresh: Path, target: Path) -> None:
+    """Make *fresh* be called *target*, unless there is such a file by now."""
+    try:
+        target.hardlink_to(fresh)  # unlike a renaming it takes the place of nothing
+    except FileExistsError:
+        _check_absent(target)
+        raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _check_absent(target)
+        fresh.rename(target)
 
 
 def _sync(path: Path) -> None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import errno
 import sqlite3
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -11,10 +13,15 @@ from hypothesis import strategies as st
 
 from election import Delete, Put, VersionedValue
 from election.epochs import EVERY_COMPONENT, IncarnationEpochs
+from leaderserver.server import backup as backup_module
 from leaderserver.server.backup import BackupInformation, back_up, restore_backup
 from leaderserver.server.sqlite_storage import SQLiteStorage
 from leaderserver.server.storage_database import DATABASE_FILE_NAME
 from nameservice import ConfigurationError, StorageError
+
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
 
 
 JOB = "c/job"
@@ -132,6 +139,65 @@ class TestBackUp:
         with pytest.raises(ConfigurationError, match="exists"):
             back_up(data_dir, tmp_path / "backup")
         assert (tmp_path / "backup").read_bytes() == b"precious"
+
+    @pytest.mark.proves("L1")
+    def test_two_into_one_file_do_not_mix(
+        self, tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        L1: what is reported is what was written and checked, not what another writes.
+
+        A second backup begins before the first one has its name: one that cron starts,
+        say, while a person makes one.
+        """
+        target = tmp_path / "backup"
+        has_begun, goes_on = threading.Event(), threading.Event()
+        refusals: list[Exception] = []
+        sync, make_file = backup_module._sync, backup_module._make_file
+
+        def second() -> None:
+            try:
+                back_up(data_dir, target)
+            except (ConfigurationError, StorageError) as error:
+                refusals.append(error)
+
+        other = threading.Thread(target=second)
+
+        def begin_second(path: Path) -> None:
+            if not other.ident:
+                other.start()
+                assert has_begun.wait(10)
+            sync(path)
+
+        def make_and_wait(file: Path, stack: ExitStack) -> None:
+            make_file(file, stack)
+            if threading.current_thread() is other:
+                has_begun.set()
+                assert goes_on.wait(10)
+
+        monkeypatch.setattr(backup_module, "_sync", begin_second)
+        monkeypatch.setattr(backup_module, "_make_file", make_and_wait)
+        back_up(data_dir, target)
+        reported = target.read_bytes()
+        goes_on.set()
+        other.join()
+        assert target.read_bytes() == reported
+        assert [type(error) for error in refusals] == [ConfigurationError]
+        assert restore_backup(target, tmp_path / "restored").value_count == 3
+        assert names_in(tmp_path) == ["backup", "data", "restored"]
+
+    def test_a_file_system_without_links_will_do(
+        self, tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As on a stick, or on a share of another system."""
+
+        def refuse(target: Path, fresh: Path) -> None:
+            raise PermissionError(errno.EPERM, "Operation not permitted", target, fresh)
+
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
+        back_up(data_dir, tmp_path / "backup")
+        assert names_in(tmp_path) == ["backup", "data"]
+        assert restore_backup(tmp_path / "backup", tmp_path / "new").value_count == 3
 
     def test_what_is_no_data_directory_is_told(self, tmp_path: Path) -> None:
         """Nor is one made by asking."""
