@@ -36,10 +36,12 @@ import secrets
 import sqlite3
 import time
 from contextlib import ExitStack
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
+from msgspec.msgpack import encode
 
 from election.epochs import COUNTER_BITS, EVERY_COMPONENT
 from leaderserver.server.storage_database import DATABASE_FILE_NAME, SCHEMA_VERSION
@@ -59,6 +61,14 @@ _EPOCH_ORIGIN_SECONDS: Final = 1_577_836_800
 _AHEAD_SECONDS_MAX: Final = 24 * 60 * 60
 _INCARNATION_MAX: Final = 2**31 - 3
 _VERSION_RAISE: Final = 2**32
+_CHECKSUM_SIZE_BYTES: Final = 32
+_EVERY_ROW: Final = {
+    "epochs": "SELECT component_id, epoch FROM epochs ORDER BY component_id",
+    "store": "SELECT component_id, path, value, version FROM store "
+    "ORDER BY component_id, path",
+    "incarnation": "SELECT number FROM incarnation",
+    "leases": "SELECT incarnation, lease_ns FROM leases ORDER BY incarnation",
+}
 # What file systems without hard links say.
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP})
 # How long another process may hold the database before that is told.
@@ -113,8 +123,12 @@ def back_up(
             copy.execute("PRAGMA journal_mode = DELETE").fetchone()
             copy.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             copy.execute("DROP TABLE IF EXISTS backup")
-            copy.execute("CREATE TABLE backup (taken_seconds INTEGER NOT NULL)")
-            copy.execute("INSERT INTO backup VALUES (?)", (int(time.time()),))
+            copy.execute(
+                "CREATE TABLE backup (taken_seconds INTEGER NOT NULL, checksum TEXT)"
+            )
+            copy.execute(
+                "INSERT INTO backup VALUES (?, ?)", (int(time.time()), _checksum(copy))
+            )
             information = _check(copy, source)
         _sync(fresh)
         _give_name(fresh, target)
@@ -220,7 +234,26 @@ def _check_backup(backup: sqlite3.Connection, source: Path) -> BackupInformation
     if application_id != _APPLICATION_ID:
         message = f"{source} is no backup of a LeaderServer"
         raise ConfigurationError(message)
-    return _check(backup, source)
+    information = _check(backup, source)
+    columns = {name for (_, name, *_) in backup.execute("PRAGMA table_info(backup)")}
+    if "checksum" in columns:  # backups of 0.1 have none
+        (checksum,) = backup.execute("SELECT checksum FROM backup").fetchone()
+        if checksum != _checksum(backup):
+            message = f"{source} is damaged: it holds other rows than were written"
+            raise StorageError(message)
+    return information
+
+
+def _checksum(database: sqlite3.Connection) -> str:
+    """Return the checksum of all rows: SQLite looks at how they lie, not at values."""
+    digest = blake2b(digest_size=_CHECKSUM_SIZE_BYTES)
+    names = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    for table, question in _EVERY_ROW.items():
+        if table in names:  # an earlier version made none for leases
+            digest.update(encode([table]))
+            for row in database.execute(question):
+                digest.update(encode(row))
+    return digest.hexdigest()
 
 
 def _check(database: sqlite3.Connection, source: Path) -> BackupInformation:

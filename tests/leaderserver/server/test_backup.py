@@ -374,6 +374,32 @@ class TestRestore:
             restore_backup(half, tmp_path / "restored")
         assert not (tmp_path / "restored" / DATABASE_FILE_NAME).exists()
 
+    @pytest.mark.proves("L1")
+    def test_a_value_that_has_changed_is_found(
+        self, tmp_path: Path, backup: Path
+    ) -> None:
+        """
+        L1: a bit that has flipped in a value, on a tape say, is no value of a leader.
+
+        To SQLite the file is sound.
+        """
+        content = bytearray(backup.read_bytes())
+        content[content.rindex(b"two")] ^= 1
+        backup.write_bytes(content)
+        with pytest.raises(StorageError, match="backup is damaged"):
+            restore_backup(backup, tmp_path / "restored")
+        assert not (tmp_path / "restored").exists()
+
+    def test_a_backup_of_an_earlier_version_is_restored(
+        self, tmp_path: Path, backup: Path
+    ) -> None:
+        """It has no checksum of its rows."""
+        database = sqlite3.connect(backup)
+        database.execute("ALTER TABLE backup DROP COLUMN checksum")
+        database.commit()
+        database.close()
+        assert restore_backup(backup, tmp_path / "restored").value_count == 3
+
     def test_what_is_no_backup_is_refused(
         self, tmp_path: Path, data_dir: Path, backup: Path
     ) -> None:
