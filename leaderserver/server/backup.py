@@ -30,6 +30,7 @@ What was committed after the backup is lost.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import errno
 import os
 import secrets
@@ -167,7 +168,7 @@ def restore_backup(
             _make_file(fresh, stack)
             with _connect(fresh) as copy:
                 backup.backup(copy)
-                _go_on_from(copy)
+                _go_on_from(copy, information.taken_seconds)
         _sync(fresh)
         fresh.rename(target / DATABASE_FILE_NAME)
         directory.mark()
@@ -175,8 +176,16 @@ def restore_backup(
     return information
 
 
-def _go_on_from(copy: sqlite3.Connection) -> None:
+def _go_on_from(copy: sqlite3.Connection, taken_seconds: int) -> None:
     """Make sure that nothing said after the backup was taken is said again."""
+    if time.time() + _AHEAD_SECONDS_MAX < taken_seconds:
+        # Then what a server has granted since the backup may be above a day from now.
+        taken = dt.datetime.fromtimestamp(taken_seconds, tz=dt.UTC).isoformat()
+        message = (
+            f"the backup was taken at {taken}, more than a day from now by the clock "
+            "of this machine, on which epochs depend: set the clock first"
+        )
+        raise ConfigurationError(message)
     (stored,) = copy.execute("SELECT number FROM incarnation").fetchone()
     (highest,) = copy.execute("SELECT coalesce(max(epoch), 0) FROM epochs").fetchone()
     today = int(time.time()) - _EPOCH_ORIGIN_SECONDS

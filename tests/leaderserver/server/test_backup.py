@@ -320,6 +320,22 @@ class TestRestore:
         assert copy.next_incarnation(at_least=1) > number
         copy.close()
 
+    @pytest.mark.proves("E2")
+    def test_a_clock_that_is_far_behind_the_backup_is_refused(
+        self, tmp_path: Path, backup: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        E2: the machine has no time yet; what it grants could be below earlier grants.
+
+        A day from now, which is where epochs go on, would be before the backup.
+        """
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now - 2 * DAY_SECONDS)
+        with pytest.raises(ConfigurationError, match="set the clock"):
+            restore_backup(backup, tmp_path / "restored")
+        monkeypatch.setattr(time, "time", lambda: now - DAY_SECONDS / 2)
+        restore_backup(backup, tmp_path / "restored")
+
     def test_it_may_be_done_again(self, tmp_path: Path, backup: Path) -> None:
         """E2, L1: a backup of what was restored is restored like any other."""
         restore_backup(backup, tmp_path / "once")
