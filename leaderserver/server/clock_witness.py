@@ -78,8 +78,22 @@ class ClockWitness:
                     incarnation=incarnation,
                     behind_seconds=used - at_least,
                 )
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(incarnation).encode(), 0)
+            self._leave(descriptor, str(incarnation).encode("ascii"))
         finally:
             os.close(descriptor)
         return incarnation
+
+    def _leave(self, descriptor: int, text: bytes) -> None:
+        """
+        Write *text* over the earlier number, which is not longer.
+
+        Nothing is emptied before: on a full disk the earlier number stays, for this
+        start, which is above it all the same, and for the next one.
+        """
+        try:
+            os.pwrite(descriptor, text, 0)
+            os.ftruncate(descriptor, len(text))
+        except OSError as error:
+            self._log.warning(
+                "clock.unwitnessed", directory=str(self._directory), error=str(error)
+            )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,6 +31,21 @@ class TestClockWitness:
             ClockWitness(tmp_path / "own").next_incarnation(at_least=100)
         (line,) = logs
         assert (line["event"], line["behind_seconds"]) == ("clock.behind", 400)
+
+    @pytest.mark.proves("E2")
+    def test_full_disk_takes_no_number_back(self, tmp_path: Path) -> None:
+        """E2: what was used is known, and stays known, though no more can be left."""
+        ClockWitness(tmp_path / "own").next_incarnation(at_least=500)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            with capture_logs() as logs:
+                drawn = ClockWitness(tmp_path / "own").next_incarnation(at_least=100)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert drawn == 501
+        assert [line["event"] for line in logs] == ["clock.behind", "clock.unwitnessed"]
+        assert ClockWitness(tmp_path / "own").next_incarnation(at_least=100) > 500
 
     @pytest.mark.proves("E2")
     @pytest.mark.parametrize("text", ["x", "-", "1.5"])
