@@ -112,11 +112,16 @@ class Reserve:
 
     def give_back(self) -> bool:
         """Give all of it back to the disk; return whether there was any."""
-        had_any = self._size_bytes > 0
-        if had_any:
+        if self._size_bytes == 0:
+            return False
+        try:
             os.truncate(self._file, 0)
-            self._size_bytes = 0
-        return had_any
+        except FileNotFoundError:
+            pass  # somebody needed room, and removed it
+        except OSError:
+            return False
+        self._size_bytes = 0
+        return True
 
 
 @final

@@ -121,6 +121,29 @@ class TestReserve:
         reserve.restore()
         assert reserve.size_bytes == RESERVE_SIZE_BYTES
 
+    @pytest.mark.proves("L1")
+    def test_one_that_was_removed_is_given_back(self, tmp_path: Path) -> None:
+        """
+        L1: a write on a full disk fails as one that did not happen, or is made.
+
+        People make room with what looks useless.  It is made again when there is room.
+        """
+        reserve = Reserve(tmp_path / "reserve")
+        reserve.restore()
+        (tmp_path / "reserve").unlink()
+        assert reserve.give_back()
+        assert not reserve.is_whole
+        reserve.restore()
+        assert (tmp_path / "reserve").stat().st_size == RESERVE_SIZE_BYTES
+
+    def test_one_that_cannot_be_given_back_is_kept(self, tmp_path: Path) -> None:
+        """The write that needed it fails as it would without a reserve."""
+        reserve = Reserve(tmp_path / "reserve")
+        reserve.restore()
+        (tmp_path / "reserve").unlink()
+        (tmp_path / "reserve").mkdir()
+        assert not reserve.give_back()
+
     def test_where_there_can_be_none_nothing_is_refused(self, tmp_path: Path) -> None:
         """A file system without it is no full one."""
         reserve = Reserve(tmp_path / "reserve")
