@@ -154,14 +154,18 @@ class StateStore:
                 if it cannot be used.
             ConfigurationError: If *size_bytes_max* is too small.
         """
-        return cls(
-            StoreEnvironment(
-                directory,
-                node_id=node_id,
-                size_bytes_max=size_bytes_max,
-                is_durable=is_durable,
-            )
+        environment = StoreEnvironment(
+            directory,
+            node_id=node_id,
+            size_bytes_max=size_bytes_max,
+            is_durable=is_durable,
         )
+        try:
+            return cls(environment)
+        except BaseException:
+            # A node may open it again once there is room, or what is wrong is mended.
+            environment.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

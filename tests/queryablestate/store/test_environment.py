@@ -15,6 +15,7 @@ from queryablestate.store.layout import (
     IDENTITY_KEY,
     META_DATABASE,
     SLOT_COUNT_MAX,
+    STAGED_DATABASE,
     Identity,
     encode_record,
 )
@@ -122,6 +123,25 @@ class TestOpen:
             with pytest.raises(StorageError, match="cannot open") as caught:
                 opened(tmp_path)
             assert isinstance(caught.value.__cause__, lmdb.Error)
+
+    @pytest.mark.proves("W7")
+    def test_one_that_cannot_be_used_is_not_kept_open(self, tmp_path: Path) -> None:
+        """
+        W7: the process that failed to open it opens it later, on a full disk too.
+
+        A node that looked into a store which was set aside kept it locked from then on,
+        and took it for one in use when its control plane came back.
+        """
+        with opened(tmp_path):
+            pass
+        with lmdb.open(str(tmp_path), max_dbs=2) as environment:
+            staged = environment.open_db(STAGED_DATABASE)
+            with environment.begin(db=staged, write=True) as transaction:
+                transaction.put(b"batch", b"no record")
+        with pytest.raises(StorageError, match="cannot be read"):
+            opened(tmp_path)
+        with pytest.raises(StorageError, match="cannot be read"):
+            opened(tmp_path)
 
     def test_a_path_that_cannot_be_a_directory_is_told(self, tmp_path: Path) -> None:
         """The system's errors do not escape either."""
