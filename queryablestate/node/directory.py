@@ -82,35 +82,44 @@ class NodeDirectory:
         self._select(name)
         return store
 
-    def open_for(self, control_id: str, node_id: str) -> StateStore:
+    def open_for(self, control_id: str, opened: StateStore) -> StateStore:
         """
         Open the store that holds rows of *control_id*, or a new one for it.
 
         Args:
             control_id: The control plane.
-            node_id: The name of the node.
+            opened: The one that is in use.
 
         Raises:
-            StorageError: If that cannot be had.
+            StorageError: If that cannot be had, or a store that is there cannot be
+                looked into now: it may be the one.
         """
         with self._lock:
-            return self._open_for(control_id, node_id)
+            return self._open_for(control_id, opened)
 
-    def _open_for(self, control_id: str, node_id: str) -> StateStore:
+    def _open_for(self, control_id: str, opened: StateStore) -> StateStore:
         with self._translated():
             numbers = self._numbers()
         for number in reversed(numbers):
             name = f"rows-{number}"
             try:
-                store = self._open(name, node_id)
-            except StorageError:
-                continue  # the one in use, or one that is damaged
+                store = self._open(name, opened.node_id)
+            except StorageError as error:
+                if name == opened.name:
+                    continue
+                if not _is_damage(error):
+                    # An empty store in its place would be taken for it from then on.
+                    raise
+                self._log.warning(
+                    "store.unreadable", sub_directory=name, error=str(error)
+                )
+                continue
             if store.control_id == control_id:
                 break
             store.close()
         else:
             name = f"rows-{numbers[-1] + 1 if numbers else 1}"
-            store = self._open(name, node_id)
+            store = self._open(name, opened.node_id)
         try:
             self._select(name)
         except BaseException:
@@ -212,3 +221,11 @@ class NodeDirectory:
             raise StorageError(
                 f"cannot use the data directory {self._path}: {error}"
             ) from error
+
+
+def _is_damage(error: StorageError) -> bool:
+    """Return whether a store will not be there later either, as far as one can tell."""
+    cause = error.__cause__
+    is_no_directory = isinstance(cause, FileExistsError | NotADirectoryError)
+    is_of_now = isinstance(cause, OSError) or error.reason != StorageError.reason
+    return is_no_directory or not is_of_now

@@ -337,7 +337,7 @@ class NodeStore:
         Waits for what the threads are doing: no question is answered meanwhile anyway.
         """
         try:
-            store = self._directory.open_for(control_id, self.opened.store.node_id)
+            store = self._directory.open_for(control_id, self.opened.store)
         except StorageError as error:
             self._log.error("store.switch_failed", error=str(error))
             # The threads go on: what they were asked for before comes first, or the

@@ -60,14 +60,14 @@ class TestControlPlanes:
         with directory.open() as first:
             first.bind_control("a")
             first.reset_job("job", 3, [1])
-            with directory.open_for("b", "n") as second:
+            with directory.open_for("b", first) as second:
                 assert second.store_id != first.store_id
                 assert second.node_id == "n"
                 assert second.positions() == {}
                 second.bind_control("b")
         with directory.open() as store:
             assert store.control_id == "b"
-            with directory.open_for("a", "n") as again:
+            with directory.open_for("a", store) as again:
                 assert again.positions() == {"job": 3}
         with directory.open() as store:
             assert store.control_id == "a"
@@ -76,9 +76,11 @@ class TestControlPlanes:
         self, directory: NodeDirectory
     ) -> None:
         """Only the store that says whose it is, is taken for that control plane."""
-        with directory.open(), directory.open_for("a", "n") as store:
+        with directory.open() as first:
+            pass
+        with directory.open_for("a", first) as store:
             assert store.control_id is None
-            with directory.open_for("b", "n") as other:
+            with directory.open_for("b", store) as other:
                 assert other.store_id != store.store_id
 
     def test_one_that_cannot_be_chosen_is_not_kept_open(
@@ -91,9 +93,46 @@ class TestControlPlanes:
             pointer.unlink()
             pointer.mkdir()
             with pytest.raises(StorageError):
-                directory.open_for("b", "n")
+                directory.open_for("b", first)
             with StateStore.open(tmp_path / "data" / "rows-2") as second:
                 assert second.node_id == "n"
+
+    @pytest.mark.proves("W7")
+    def test_one_that_cannot_be_opened_now_is_waited_for(
+        self, directory: NodeDirectory, tmp_path: Path
+    ) -> None:
+        """
+        W7: no empty store takes its place, which would be taken for it from then on.
+
+        Another process has it open, or it belongs to another user by mistake.
+        """
+        with directory.open() as first:
+            first.bind_control("a")
+            applied(first, "job", 7)
+            second = directory.open_for("b", first)
+        second.close()
+        with StateStore.open(tmp_path / "data" / "rows-1"):
+            with pytest.raises(StorageError, match=r"rows-1 is in use"):
+                directory.open_for("a", second)
+            assert (tmp_path / "data" / "current").read_text() == "rows-2\n"
+        with directory.open_for("a", second) as store:
+            assert store.name == "rows-1"
+            assert store.positions() == {"job": 1}
+
+    def test_one_that_is_damaged_is_told_of(
+        self, directory: NodeDirectory, tmp_path: Path
+    ) -> None:
+        """It keeps no node from work; it stays, for those who may mend it."""
+        with directory.open() as first:
+            first.bind_control("a")
+            second = directory.open_for("b", first)
+        second.close()
+        (tmp_path / "data" / "rows-1" / "data.mdb").write_bytes(b"no rows" * 2_000)
+        with capture_logs() as logs, directory.open_for("a", second) as store:
+            assert store.name == "rows-3"
+        assert ("store.unreadable", "rows-1") in [
+            (log["event"], log["sub_directory"]) for log in logs
+        ]
 
 
 def applied(store: StateStore, job_id: str, batch_id: int) -> None:
@@ -132,7 +171,7 @@ class TestKept:
             first.hold("other", [0, 1, 5], ())
             first.reset_job("empty", 3, [])
             assert directory.kept_rows(first) == ()
-            with directory.open_for("b", "n") as second:
+            with directory.open_for("b", first) as second:
                 first.close()
                 (kept,) = directory.kept_rows(second)
         assert kept == KeptRows(
@@ -160,10 +199,10 @@ class TestKept:
         """One of a control plane that has never written, and one of none."""
         with directory.open() as first:
             first.bind_control("a")
-            with directory.open_for("b", "n") as second:
+            with directory.open_for("b", first) as second:
                 second.bind_control("b")
-                with directory.open_for("c", "n") as third:
-                    first.close()
+                first.close()
+                with directory.open_for("c", second) as third:
                     second.close()
                     assert directory.kept_rows(third) == ()
 
@@ -178,10 +217,10 @@ class TestKept:
             store.bind_control("a")
             applied(store, "x", 1)
         for control_id in "bcd":
-            with directory.open_for(control_id, "n") as store:
+            with directory.open_for(control_id, store) as store:
                 store.bind_control(control_id)
                 applied(store, "x", 1)
-        with directory.open_for("e", "n") as store:
+        with directory.open_for("e", store) as store:
             kept = directory.kept_rows(store)
         assert [rows.control_id for rows in kept] == ["d", "c"]
 
@@ -239,7 +278,7 @@ class TestForgettingMeanwhile:
         with directory.open() as first:
             first.bind_control("a")
             applied(first, "job", 7)
-            directory.open_for("b", "n").close()
+            directory.open_for("b", first).close()
         with directory.open() as store:
             store.bind_control("b")
             yield store
@@ -273,7 +312,7 @@ class TestForgettingMeanwhile:
         positions: list[dict[str, int]] = []
 
         def switch() -> None:
-            with directory.open_for("a", "n") as store:
+            with directory.open_for("a", forgetting) as store:
                 positions.append(store.positions())
 
         self.meanwhile(directory, forgetting, monkeypatch, switch)
