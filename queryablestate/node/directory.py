@@ -173,15 +173,27 @@ class NodeDirectory:
         Remove what the stores that are not in use hold of a job.
 
         Raises:
-            StorageError: If one of them cannot be written to.
+            StorageError: If one of them cannot be written to; the others are.
         """
         with self._translated():
             names = [f"rows-{number}" for number in self._numbers()]
             name_in_use = (self._path / _CURRENT).read_text("utf-8").strip()
+        failure: StorageError | None = None
         for name in names:
-            if name != name_in_use:
+            if name == name_in_use:
+                continue
+            try:
                 with self._lock, self._open(name, opened.node_id) as store:
                     store.forget_job(job_id)
+            except StorageError as error:
+                # What is damaged is never used, as in `kept_rows`; the others are.
+                self._log.warning(
+                    "store.unreadable", sub_directory=name, error=str(error)
+                )
+                if not _is_damage(error):
+                    failure = error
+        if failure is not None:
+            raise failure
 
     def _numbers(self) -> list[int]:
         """Return the numbers of the stores that there are, sorted."""

@@ -239,6 +239,43 @@ class TestKept:
 
 
 class TestDamage:
+    @pytest.mark.proves("B4")
+    def test_one_that_is_damaged_keeps_no_other_from_forgetting(
+        self, directory: NodeDirectory, tmp_path: Path
+    ) -> None:
+        """
+        B4: what the sound ones hold of a job goes, and is not adopted again.
+
+        That of the damaged one cannot be used either.
+        """
+        with directory.open() as first:
+            first.bind_control("a")
+            applied(first, "job", 7)
+            directory.open_for("b", first).close()
+        (tmp_path / "data" / "rows-0").write_text("a file")
+        with directory.open() as store, capture_logs() as logs:
+            store.bind_control("b")
+            directory.forget_kept("job", store)
+            assert directory.kept_rows(store) == ()
+        assert logs[0]["sub_directory"] == "rows-0"
+
+    @pytest.mark.proves("B4")
+    def test_one_that_is_in_use_elsewhere_is_forgotten_last(
+        self, directory: NodeDirectory, tmp_path: Path
+    ) -> None:
+        """B4: the others are not kept for it; it is told, and tried again."""
+        (tmp_path / "data").mkdir()
+        with StateStore.open(tmp_path / "data" / "rows-0", node_id="n"):
+            with directory.open() as first:
+                first.bind_control("a")
+                applied(first, "job", 7)
+            (tmp_path / "data" / "current").write_text("rows-2\n")
+            with directory.open() as store:
+                store.bind_control("b")
+                with pytest.raises(StorageError, match="rows-0 is in use"):
+                    directory.forget_kept("job", store)
+                assert directory.kept_rows(store) == ()
+
     @pytest.mark.parametrize("text", ["", "../../etc", "rows-x", "rows-1\nrows-2"])
     def test_a_pointer_that_names_nothing_is_told(
         self, directory: NodeDirectory, tmp_path: Path, text: str
