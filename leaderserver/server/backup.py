@@ -46,7 +46,11 @@ from msgspec.msgpack import encode
 
 from election.epochs import COUNTER_BITS, EVERY_COMPONENT
 from leaderserver.server.storage_database import DATABASE_FILE_NAME, SCHEMA_VERSION
-from leaderserver.server.storage_directory import LOCK_FILE_NAME, DataDirectory
+from leaderserver.server.storage_directory import (
+    LOCK_FILE_NAME,
+    DataDirectory,
+    restoring_file,
+)
 from nameservice import ConfigurationError, StorageError
 
 
@@ -159,7 +163,7 @@ def restore_backup(
         message = f"there is no file {source}"
         raise ConfigurationError(message)
     with ExitStack() as stack, _translated(f"cannot restore {source} to {target}"):
-        fresh = target / f"{DATABASE_FILE_NAME}.restoring"
+        fresh = restoring_file(target / DATABASE_FILE_NAME)
         with _connect(source) as backup:
             backup.execute("PRAGMA query_only = ON")
             information = _check_backup(backup, source)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
 
-__all__ = ["DataDirectory", "Reserve", "way_out"]
+__all__ = ["DataDirectory", "Reserve", "restoring_file", "way_out"]
 
 LOCK_FILE_NAME: Final = "lock"
 MARK_FILE_NAME: Final = "format"
@@ -44,6 +44,11 @@ def way_out(directory: Path) -> str:
         "one: leader stores are lost then, and epochs go on above the earlier ones by "
         "the clock"
     )
+
+
+def restoring_file(database: Path) -> Path:
+    """Return what *database* is called while it is being made of a backup."""
+    return database.with_name(f"{database.name}.restoring")
 
 
 @final
@@ -173,7 +178,8 @@ class DataDirectory:
         Return whether *database* is still to be made.
 
         Raises:
-            ConfigurationError: If it was there before, and is gone or empty.
+            ConfigurationError: If it was there before, and is gone or empty; or if it
+                was about to be there again.
         """
         if database.exists():
             if database.is_file() and database.stat().st_size == 0:
@@ -183,6 +189,14 @@ class DataDirectory:
         log = database.with_name(database.name + "-wal")
         if self.is_marked or log.exists():
             message = f"the database {database} is gone: {way_out(self.path)}"
+            raise ConfigurationError(message)
+        half = restoring_file(database)
+        if half.exists():
+            message = (
+                f"a backup was being restored to {self.path}, and that was cut short: "
+                f"repeat 'lodestar restore-backup', or remove {half} to begin with an "
+                "empty store"
+            )
             raise ConfigurationError(message)
         return True
 

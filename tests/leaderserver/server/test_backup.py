@@ -379,6 +379,21 @@ class TestRestore:
         restore_backup(backup, cut)
         SQLiteStorage(cut).close()
 
+    @pytest.mark.proves("L1")
+    def test_a_restore_that_was_cut_short_is_no_beginning(self, tmp_path: Path) -> None:
+        """
+        L1: a server that is started then says so, and loses nothing.
+
+        It began with an empty store, to which the backup could not be restored any
+        more.
+        """
+        cut = tmp_path / "cut"
+        cut.mkdir()
+        (cut / f"{DATABASE_FILE_NAME}.restoring").write_bytes(b"half")
+        with pytest.raises(ConfigurationError, match="repeat 'lodestar restore"):
+            SQLiteStorage(cut)
+        assert names_in(cut) == [f"{DATABASE_FILE_NAME}.restoring", "lock"]
+
     @pytest.mark.parametrize("kept", [0, 1, 100, 4096, -4096])
     def test_half_a_backup_is_refused(
         self, tmp_path: Path, backup: Path, kept: int
