@@ -5,6 +5,7 @@
 
     DIR/manifest.json                             `SnapshotManifest`, written last
     DIR/claim                                     while it is being made
+    DIR/data-SNAPSHOT/manifest.checksum           of the manifest
     DIR/data-SNAPSHOT/at-SEQUENCE/node-N/M.arrow  rows of one state, by row key
 
 A file is an Arrow IPC file with two binary columns, ``key`` and ``value``: row keys and
@@ -52,6 +53,7 @@ __all__ = ["FILE_SIZE_BYTES_MAX", "SnapshotDirectory"]
 FILE_SIZE_BYTES_MAX: Final = 32 * 1024 * 1024
 """Keys and values, uncompressed, after which a file is full."""
 
+_MANIFEST_CHECKSUM_NAME: Final = "manifest.checksum"
 _ROWS_PER_PAGE: Final = 10_000
 _CHECKSUM_SIZE_BYTES: Final = 32
 _MANIFEST_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -129,10 +131,27 @@ class SnapshotDirectory:
                 "which is written when all else is"
             )
         stored = self._read(MANIFEST_NAME, _MANIFEST_SIZE_BYTES_MAX)
+        checksum = checksum_of(stored)
         try:
-            return decode_manifest(stored), checksum_of(stored)
+            manifest = decode_manifest(stored)
         except StorageError as error:
             raise StorageError(f"in {self._uri}: {error}") from error
+        if self._written_checksum(manifest.snapshot_id) not in {None, checksum}:
+            raise StorageError(
+                f"{MANIFEST_NAME} in {self._uri} is damaged: it has another checksum "
+                "than what was written"
+            )
+        return manifest, checksum
+
+    def _written_checksum(self, snapshot_id: str) -> str | None:
+        """Return the checksum of the manifest; None from a program that wrote none."""
+        name = _checksum_name(snapshot_id)
+        with self._translated("look into"):
+            found = self._files.get_file_info(self._at(name))
+            if found.type == self._arrow.fs.FileType.NotFound:
+                return None
+        stored = self._read(name, 2 * _CHECKSUM_SIZE_BYTES)
+        return stored.decode("ascii", "replace")
 
     def write_manifest(self, manifest: SnapshotManifest) -> None:
         """
@@ -147,9 +166,15 @@ class SnapshotDirectory:
             self._files.create_dir(self._path, recursive=True)
             written = self._at(f"data-{manifest.snapshot_id}/{MANIFEST_NAME}")
             self._files.create_dir(written.rpartition("/")[0], recursive=True)
-            with self._files.open_output_stream(written) as stream:
-                stream.write(encode_manifest(manifest))
-            self._make_durable(written)
+            encoded = encode_manifest(manifest)
+            checksum = self._at(_checksum_name(manifest.snapshot_id))
+            for name, content in (
+                (checksum, checksum_of(encoded).encode("ascii")),
+                (written, encoded),
+            ):
+                with self._files.open_output_stream(name) as stream:
+                    stream.write(content)
+                self._make_durable(name)
             # A reader sees all of it, or none.
             self._files.move(written, self._at(MANIFEST_NAME))
             self._make_durable(self._at(MANIFEST_NAME))
@@ -391,6 +416,11 @@ class _HashedStream:
 
     def close(self) -> None:
         self._stream.close()
+
+
+def _checksum_name(snapshot_id: str) -> str:
+    """Return where the checksum of the manifest is: a changed one may be JSON still."""
+    return f"data-{snapshot_id}/{_MANIFEST_CHECKSUM_NAME}"
 
 
 def _arrow() -> Any:

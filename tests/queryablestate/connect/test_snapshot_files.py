@@ -239,6 +239,40 @@ class TestManifest:
         assert checksum == checksum_of((tmp_path / "manifest.json").read_bytes())
         assert (found.row_count, found.size_bytes) == (40, file.size_bytes)
 
+    @pytest.mark.proves("S6")
+    def test_one_that_has_changed_is_refused(
+        self, directory: SnapshotDirectory, tmp_path: Path
+    ) -> None:
+        """
+        S6: a bit that has flipped in a number leaves no row and no batch out.
+
+        What it says makes sense still: the file has rows of key group 1 and above, and
+        batch 3 is batch 7.
+        """
+        (file,) = directory.write_rows(DATA, [rows_of(1, range(4), 10)])
+        directory.write_manifest(manifest_of(file))
+        path = tmp_path / "manifest.json"
+        sound = path.read_bytes()
+        for before, after in (
+            (b'"key_group_first": 0', b'"key_group_first": 1'),
+            (b'"batch_id": 3', b'"batch_id": 7'),
+        ):
+            assert before in sound
+            path.write_bytes(sound.replace(before, after, 1))
+            with pytest.raises(StorageError, match=r"manifest\.json in .* is damaged"):
+                directory.read_manifest()
+        path.write_bytes(sound)
+        assert directory.read_manifest() == (manifest_of(file), checksum_of(sound))
+
+    def test_one_of_an_earlier_version_is_read(
+        self, directory: SnapshotDirectory, tmp_path: Path
+    ) -> None:
+        """Its checksum was not kept."""
+        (file,) = directory.write_rows(DATA, [rows_of(1, range(4), 10)])
+        directory.write_manifest(manifest_of(file))
+        (tmp_path / f"data-{SNAPSHOT_ID}" / "manifest.checksum").unlink()
+        assert directory.read_manifest()[0] == manifest_of(file)
+
     def test_no_manifest_is_no_snapshot(self, directory: SnapshotDirectory) -> None:
         """Whatever else is there."""
         directory.write_rows(DATA, [rows_of(1, range(4), 10)])
@@ -485,7 +519,7 @@ class TestDurability:
         assert not (place / DATA / "0.arrow").exists() or good_count >= 6
 
     @pytest.mark.proves("S5")
-    @pytest.mark.parametrize("good_count", [5, 9, 10])
+    @pytest.mark.parametrize("good_count", [5, 9, 10, 14])
     def test_what_is_refused_leaves_no_manifest_without_files(
         self, tmp_path: Path, good_count: int
     ) -> None:
