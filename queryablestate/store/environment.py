@@ -43,6 +43,8 @@ __all__ = ["StoreEnvironment"]
 T = TypeVar("T")
 
 LOCK_FILE_NAME: Final = "lock"
+_DATA_FILE_NAME: Final = "data.mdb"
+_SIZE_FILE_NAME: Final = "size"
 _READER_COUNT_MAX: Final = 126
 _SIZE_BYTES_MIN: Final = 1 << 20
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -93,9 +95,11 @@ class StoreEnvironment:
             with self.translated("open"):
                 self._directory.mkdir(parents=True, exist_ok=True)
                 self._lock()
+                self._check_size()
                 self._open(is_durable=is_durable)
                 self.identity = self._identify(node_id)
                 if is_durable:
+                    self._note_size()
                     self._sync_names()
         except BaseException:
             self._stack.close()
@@ -119,6 +123,44 @@ class StoreEnvironment:
         # close our own would leave the lock with it.
         self._stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
 
+    def _check_size(self) -> None:
+        """
+        Refuse a file that is shorter than it was: LMDB never makes it so.
+
+        To read a page beyond its end is a SIGBUS, that is, the end of the process
+        without a word; and what is appended later makes such pages zeros.
+        """
+        try:
+            known_bytes = int((self._directory / _SIZE_FILE_NAME).read_text("ascii"))
+            size_bytes = (self._directory / _DATA_FILE_NAME).stat().st_size
+        except (FileNotFoundError, ValueError):
+            return  # a new one, or one of an earlier version
+        if size_bytes < known_bytes:
+            raise StorageError(
+                f"{self._directory / _DATA_FILE_NAME} is cut off: it has "
+                f"{size_bytes:,} bytes, and had {known_bytes:,}: bring all of it back, "
+                "or remove the directory, and the node is refilled"
+            )
+
+    def _note_size(self) -> None:
+        """
+        Take note of how long the file is at least; without room, go on without.
+
+        It is synced before: what a commit that failed has appended might be lost with
+        the power, and the store is sound without it.
+        """
+        note = self._directory / _SIZE_FILE_NAME
+        with contextlib.suppress(OSError):
+            with (self._directory / _DATA_FILE_NAME).open("rb") as data:
+                os.fsync(data.fileno())
+                size_bytes = os.fstat(data.fileno()).st_size
+            written = note.with_suffix(".new")
+            with written.open("w", encoding="ascii") as file:
+                file.write(f"{size_bytes}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            written.replace(note)
+
     def _open(self, *, is_durable: bool) -> None:
         page_size = os.sysconf("SC_PAGE_SIZE")
         self.environment = lmdb.open(
@@ -136,6 +178,8 @@ class StoreEnvironment:
             mode=0o600,
         )
         self._stack.callback(self.environment.close)
+        if is_durable:
+            self._stack.callback(self._note_size)
         self.environment.reader_check()  # those of a process that was killed
         with self.environment.begin(write=True) as transaction:
             self.meta = self.environment.open_db(META_DATABASE, txn=transaction)

@@ -39,6 +39,13 @@ def opened(path: Path, **changes: object) -> StateStore:
     return StateStore.open(path, **{**settings, **changes})  # type: ignore[arg-type]  # a dict of any setting
 
 
+OPEN = """
+import sys
+from queryablestate.store.store import StateStore
+StateStore.open(sys.argv[1]).close()
+"""
+
+
 class TestOpen:
     def test_the_directory_is_made(self, tmp_path: Path) -> None:
         """With the directories above it, readable by its owner only."""
@@ -123,6 +130,29 @@ class TestOpen:
             with pytest.raises(StorageError, match="cannot open") as caught:
                 opened(tmp_path)
             assert isinstance(caught.value.__cause__, lmdb.Error)
+
+    @pytest.mark.proves("W7")
+    @pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.9])
+    def test_a_file_that_is_cut_off_is_told(self, tmp_path: Path, kept: float) -> None:
+        """
+        W7: by a copy onto a full disk, say; it is neither served nor taken for empty.
+
+        LMDB opens it, and the process ends with a SIGBUS once a page is missing.
+        """
+        with opened(tmp_path, is_durable=True) as store:
+            for _ in range(10):
+                write(store, [(key(n), b"v" * 500) for n in range(200)])
+        data = tmp_path / "data.mdb"
+        os.truncate(data, int(data.stat().st_size * kept) // 4096 * 4096)
+        done = subprocess.run(
+            [sys.executable, "-c", OPEN, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 1, done
+        assert "data.mdb is cut off" in done.stderr
 
     @pytest.mark.proves("W7")
     def test_one_that_cannot_be_used_is_not_kept_open(self, tmp_path: Path) -> None:
