@@ -101,7 +101,7 @@ def add_verbs(verbs: Verbs) -> None:
         option="--memory-limit",
         metavar="SIZE",
         type=_size,
-        help="what one query may hold in memory, e.g. 512MiB (the default)",
+        help="memory that one query may take, e.g. 512MiB (the default)",
     )
     _add(
         limits,

@@ -62,7 +62,8 @@ class SQLConfig:
         is_insecure_allowed: Whether other machines may connect without TLS.
         worker_count: How many queries run at once, each in a process of its own.
         thread_count: How many threads compute one.
-        memory_limit_bytes: What one query may hold in memory.
+        memory_limit_bytes: What a worker may take for one query, beside what it has
+            without any; on Linux the kernel holds it to that.
         statement_timeout_seconds: How long a statement may take; sessions may set less.
         login_timeout_seconds: How long a tool may take to begin a session.
         connection_count_max: How many sessions there may be.

@@ -6,6 +6,7 @@ has the tables of one statement of one caller and nothing else; it is thrown awa
 A database is locked before it sees a statement: no files, no network, no extensions, no
 settings.  What a statement reads is *inserted*, so that it counts against the memory
 limit like everything else, and exceeding that is an error of this statement alone.
+Texts of rows do not count here: `MemoryBound` has what holds for the whole process.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ _SETTINGS: Final[Mapping[str, Any]] = {
 
 _INTERRUPT_SECONDS: Final = 0.05
 
+_MORE_MEMORY: Final = (
+    "ask for less, or start 'lodestar sql' with a larger --memory-limit"
+)
+
 # By the class of the engine's error: SQLSTATE, and what to do.
 _STATES: Final = (
-    (
-        duckdb.OutOfMemoryException,
-        "53200",
-        "ask for less, or start 'lodestar sql' with a larger --memory-limit",
-    ),
+    (duckdb.OutOfMemoryException, "53200", _MORE_MEMORY),
     (duckdb.InterruptException, "57014", ""),
     (duckdb.ParserException, "42601", ""),
     (duckdb.CatalogException, "42883", ""),
@@ -64,6 +65,10 @@ def refusal_of_engine(error: Exception) -> SQLError | None:
     """Return what a tool is told of *error*, or None if it is none of the engine's."""
     if isinstance(error, UnicodeError):
         return SQLError("22021", "text must be UTF-8")
+    if isinstance(error, MemoryError):
+        return SQLError(
+            "53200", "the statement takes more memory than one may", _MORE_MEMORY
+        )
     for kind, sqlstate, hint in _STATES:
         if isinstance(error, kind):
             found = sqlstate

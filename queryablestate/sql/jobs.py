@@ -156,16 +156,30 @@ class Rows(_Frame, frozen=True):
 
 @final
 class Done(_Frame, frozen=True):
-    """There are no more rows."""
+    """
+    There are no more rows.
+
+    Attributes:
+        number: Of the job.
+        is_worker_spent: Whether the worker is to be replaced.
+    """
 
     number: int
+    is_worker_spent: bool
 
 
 @final
 class Refused(_Frame, frozen=True):
-    """The job has failed; the fields of a `SQLError`."""
+    """
+    The job has failed; the fields of a `SQLError`.
+
+    Attributes:
+        number: Of the job.
+        is_worker_spent: As of `Done`.
+    """
 
     number: int
+    is_worker_spent: bool
     sqlstate: str
     message: str
     hint: str

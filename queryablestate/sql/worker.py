@@ -5,7 +5,8 @@ Theory of operation.  A worker has one job at a time.  The frames of its server 
 standard input, its own go to standard output; the log goes to standard error.  States
 are read on the event loop, with the caller's own client; the engine computes in a
 thread, so that `Stop` is heard meanwhile.  Rows leave in chunks, each when the server
-wants one.
+wants one.  The kernel bounds what a job takes (`MemoryBound`); what was there before is
+not counted, so the engine of the next job is made ahead, and threads are as well.
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ import contextlib
 import json
 import os
 import sys
+import threading
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, final
+from weakref import WeakSet
 
 from haservices import HAConfig, open_ha_services
 from nameservice import NameServiceError, configure_logging, get_logger
+from queryablestate.client.frames import load_arrow
+from queryablestate.schema.schema import AtomicType, Field
 from queryablestate.sql import jobs
 from queryablestate.sql.analysis import Query, TableUse, analyse
 from queryablestate.sql.catalog import (
@@ -44,6 +50,7 @@ from queryablestate.sql.jobs import (
     Setup,
     Stop,
 )
+from queryablestate.sql.memory import MemoryBound
 from queryablestate.sql.parameters import example_of, parameter_types, values_of
 from queryablestate.sql.protocol.messages import data_row
 from queryablestate.sql.protocol.refusals import SQLError, refusal_of
@@ -54,7 +61,7 @@ from queryablestate.sql.tables import Table, engine_folded, engine_type, quoted
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from queryablestate.client.async_client import AsyncQueryableStateClient
 
@@ -63,9 +70,12 @@ __all__ = ["main"]
 
 _CLIENT_COUNT_MAX: Final = 16
 _DEADLINE_SECONDS: Final = 30.0
+_MEETING_SECONDS: Final = 1.0
 _TREE_COUNT_MAX: Final = 200
 _BATCHES_AT_ONCE: Final = 16
 _CHUNK_SIZE_BYTES: Final = 256 * 1024
+_ROWS_OF_LIMIT: Final = 16  # a row is held about as often on its way to the tool
+_THREAD_COUNT: Final = 3  # one computes, one ends that, and one is for clients
 _ROW_COUNT_FIRST: Final = 64
 _ROW_COUNT_MAX: Final = 4_096
 
@@ -83,12 +93,14 @@ class _Worker:
         self._parser = Parser()
         self._trees: OrderedDict[str, str] = OrderedDict()
         self._engine: Engine | None = None
-        self._spare: Engine | None = None
+        self._spare: asyncio.Task[Engine] | None = None
+        self._met: WeakSet[AsyncQueryableStateClient] = WeakSet()
         self._more = asyncio.Semaphore(0)
         self._log = get_logger(component="sql-worker")
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
         """Do jobs until the server is gone."""
+        await self._warm_up()
         task: asyncio.Task[None] | None = None
         work: asyncio.Task[None] | None = None
         number = 0
@@ -120,9 +132,29 @@ class _Worker:
             self._log.error("worker.failed", exc_info=task.exception())
             os._exit(1)
 
+    async def _warm_up(self) -> None:
+        """Take what all jobs share: later it would be counted as one of theirs."""
+        threads = ThreadPoolExecutor(_THREAD_COUNT)
+        asyncio.get_running_loop().set_default_executor(threads)
+        started = threading.Barrier(_THREAD_COUNT + 1)
+        for _ in range(_THREAD_COUNT):
+            threads.submit(started.wait)
+        started.wait()
+        arrow = load_arrow()
+        engine = await asyncio.to_thread(self._make_engine)
+        field = Field("a", AtomicType.STRING)
+        engine.create("main", "warm", {"a": "VARCHAR"})
+        engine.insert_batches("main", "warm", [arrow.arrow_rows([field], [["a"]])])
+        engine.execute("SELECT a, count(*) FROM warm GROUP BY a ORDER BY a", {})
+        engine.fetch(1)
+        engine.close()
+        self._memory = MemoryBound(self._setup.memory_limit_bytes)
+        self._spare = asyncio.create_task(asyncio.to_thread(self._make_engine))
+
     async def _do(self, job: Job, work: asyncio.Task[None]) -> None:
         """Wait for *work*, and say how the job has ended, however that was."""
-        answer: Done | Refused = Done(number=job.number)
+        refusal: SQLError | None = None
+        is_hurt = False
         try:
             try:
                 async with asyncio.timeout(job.timeout_seconds):
@@ -135,27 +167,41 @@ class _Worker:
                     "--statement-timeout",
                 ) from None
         except asyncio.CancelledError:
-            answer = _refused(
-                job, SQLError("57014", "canceling statement due to user request")
-            )
+            refusal = SQLError("57014", "canceling statement due to user request")
         except (SQLError, NameServiceError) as error:
-            answer = _refused(job, refusal_of(error))
+            refusal = refusal_of(error)
         except Exception as error:  # noqa: BLE001 (the server is told, the log has it)
             refusal = refusal_of_engine(error)
             if refusal is None:
                 self._log.exception("statement.failed", error_type=type(error).__name__)
                 refusal = refusal_of(error)
-            answer = _refused(job, refusal)
+            # What else asked for memory then, and was not given it, is not known.
+            is_hurt = isinstance(error, MemoryError)
         finally:
             await self._discard()
-        jobs.send(self._writer, answer)
+        is_spent = not self._memory.end() or is_hurt
+        jobs.send(self._writer, _ended(job, refusal, is_worker_spent=is_spent))
         await self._writer.drain()
         if self._spare is None:
             # To make one takes some milliseconds: the next statement need not wait.
-            self._spare = await asyncio.to_thread(self._make_engine)
+            self._spare = asyncio.create_task(asyncio.to_thread(self._make_engine))
+            await self._spare
 
     def _make_engine(self) -> Engine:
         return Engine(self._setup.memory_limit_bytes, self._setup.thread_count)
+
+    async def _meet(self, client: AsyncQueryableStateClient) -> None:
+        """Have *client* start its threads, which all jobs of its caller share."""
+        if client not in self._met:
+            with contextlib.suppress(NameServiceError):  # who needs it is told
+                await client.jobs(deadline_seconds=_MEETING_SECONDS)
+            self._met.add(client)
+
+    async def _take_engine(self) -> Engine:
+        assert self._spare is not None
+        self._engine = await asyncio.shield(self._spare)
+        self._spare = None
+        return self._engine
 
     async def _discard(self) -> None:
         engine, self._engine = self._engine, None
@@ -178,10 +224,9 @@ class _Worker:
             else:
                 values = values_of(oids, job.parameters)
             values = {name: values[name] for name in query.parameters}
-            if self._spare is None:
-                self._spare = await asyncio.to_thread(self._make_engine)
-            engine, self._spare = self._spare, None
-            self._engine = engine
+            engine = await self._take_engine()
+            await self._meet(client)
+            self._memory.begin()
             await _fill(
                 engine, client, query, found, values, is_empty=job.is_description
             )
@@ -228,23 +273,28 @@ class _Worker:
             for (_, kind), form in zip(columns, formats, strict=True)
         ]
         count = _ROW_COUNT_FIRST
+        row_size_max = self._setup.memory_limit_bytes // _ROWS_OF_LIMIT
 
         def next_rows() -> list[bytes]:
             return [
-                data_row(
-                    [
-                        None if value is None else encode(value)
-                        for value, encode in zip(row, encoders, strict=True)
-                    ]
+                _checked(
+                    data_row(
+                        [
+                            None if value is None else encode(value)
+                            for value, encode in zip(row, encoders, strict=True)
+                        ]
+                    ),
+                    row_size_max,
                 )
                 for row in engine.fetch(count)
             ]
 
         while rows := await asyncio.to_thread(next_rows):
-            await self._more.acquire()
-            jobs.send(self._writer, Rows(number=job.number, rows=rows))
-            await self._writer.drain()
             size = sum(map(len, rows))
+            for chunk in _chunks(rows):
+                await self._more.acquire()
+                jobs.send(self._writer, Rows(number=job.number, rows=chunk))
+                await self._writer.drain()
             if size < _CHUNK_SIZE_BYTES // 2:
                 count = min(count * 2, _ROW_COUNT_MAX)
             elif size > _CHUNK_SIZE_BYTES:
@@ -261,9 +311,39 @@ def _typed(value: Any, oid: int) -> Any:
     return typed(value, f"{found.engine_name}[]" if is_array else found.engine_name)
 
 
-def _refused(job: Job, error: SQLError) -> Refused:
+def _checked(row: bytes, size_max: int) -> bytes:
+    """Return *row*, unless the server would have to hold too much at once for it."""
+    if len(row) > size_max:
+        raise SQLError(
+            "54000",
+            f"a row has {len(row):,} bytes, at most {size_max:,} can be: one in "
+            f"{_ROWS_OF_LIMIT} of --memory-limit",
+            "ask for less of it, or start 'lodestar sql' with a larger --memory-limit",
+        )
+    return row
+
+
+def _chunks(rows: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """Yield *rows* in parts of some size, or of one row."""
+    chunk: list[bytes] = []
+    size = 0
+    for row in rows:
+        if chunk and size + len(row) > _CHUNK_SIZE_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(row)
+        size += len(row)
+    yield chunk
+
+
+def _ended(
+    job: Job, error: SQLError | None, *, is_worker_spent: bool
+) -> Done | Refused:
+    if error is None:
+        return Done(number=job.number, is_worker_spent=is_worker_spent)
     return Refused(
         number=job.number,
+        is_worker_spent=is_worker_spent,
         sqlstate=error.sqlstate,
         message=error.message,
         hint=error.hint,

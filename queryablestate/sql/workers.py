@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final, final
@@ -22,6 +23,7 @@ from queryablestate.sql.jobs import (
     Setup,
     Stop,
 )
+from queryablestate.sql.memory import ALLOCATORS
 from queryablestate.sql.protocol.refusals import SQLError
 from queryablestate.sql.turns import Turns
 
@@ -97,6 +99,8 @@ class Answer:
                 continue
             if isinstance(frame, Done | Refused):
                 self._is_over = True
+                if frame.is_worker_spent:
+                    self._process.kill()
             if isinstance(frame, Refused):
                 raise SQLError(
                     frame.sqlstate, frame.message, frame.hint, position=frame.position
@@ -137,6 +141,7 @@ class _Process:
             stdout=asyncio.subprocess.PIPE,
             limit=_STREAM_LIMIT_BYTES,
             start_new_session=True,  # a terminal's Ctrl-C is for the server
+            env={**os.environ, **ALLOCATORS},
         )
         started = cls(process)
         started.send(setup)

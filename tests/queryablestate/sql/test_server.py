@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import json
@@ -30,7 +31,9 @@ from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.proxy.config_toml import parse_proxy_config
 from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from queryablestate.sql.config import SQLConfig
+from queryablestate.sql.jobs import SessionFacts, Setup
 from queryablestate.sql.server import SQLServer
+from queryablestate.sql.workers import Workers
 from tests.lodestar.publishing import Publisher
 from tests.queryablestate.sql.conftest import DELAYS, SCHEMAS, Served, first_rows
 from tests.queryablestate.sql.protocol.test_conversation import message, startup
@@ -88,6 +91,14 @@ def refusal_of(connection: Any, statement: str) -> Any:
     with pytest.raises(psycopg.Error) as caught:
         connection.execute(statement).fetchall()
     return caught.value
+
+
+def memory_of(process_id: int, figure: str) -> int:
+    """Return a figure of the memory of a process, as Linux tells it, in bytes."""
+    for line in Path(f"/proc/{process_id}/status").read_text().splitlines():
+        if line.startswith(f"{figure}:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(figure)
 
 
 @pytest.fixture(scope="module")
@@ -268,6 +279,119 @@ class TestLimits:
             assert refused.sqlstate == "53200"
             assert "--memory-limit" in refused.diag.message_hint
             assert connection.execute("SELECT count(*) FROM delays").fetchone() == (5,)
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "SELECT repeat('x', 30000000) FROM generate_series(1, 6)",
+            "SELECT length(repeat('x', 300000000))",
+            "SELECT repeat('x', 200000) FROM generate_series(1, 2000)",
+            "SELECT string_split(repeat('x,', 8000000), ',')",
+        ],
+    )
+    def test_what_the_engine_does_not_count_is_bounded(
+        self, served: Served, statement: str
+    ) -> None:
+        """
+        Texts of rows, and what is made of them on the way to the tool.
+
+        The first of these was answered, and its worker held 1.4 GB where 64 MB were
+        the limit.  Now the kernel holds a worker to it, and others go on.
+        """
+        limit_bytes = 64 * 1024 * 1024
+        config = SQLConfig(
+            bind="127.0.0.1:0", worker_count=1, memory_limit_bytes=limit_bytes
+        )
+        with SQLServer(served.ha, config) as server, connect(server) as connection:
+            connection.execute("SELECT count(*) FROM delays").fetchall()
+            (worker,) = server._workers._all
+            first_bytes = memory_of(worker._process.pid, "VmRSS")
+            refused = refusal_of(connection, statement)
+            assert refused.sqlstate == "53200"
+            assert "--memory-limit" in refused.diag.message_hint
+            if worker.is_alive:
+                peak_bytes = memory_of(worker._process.pid, "VmHWM")
+                assert peak_bytes < first_bytes + limit_bytes * 5 // 4
+            assert connection.execute("SELECT count(*) FROM delays").fetchone() == (5,)
+
+    def test_reading_more_than_the_limit_is_refused(self, served: Served) -> None:
+        """What clients hold of it on its way to the engine is counted, too."""
+        schema = StateSchema(
+            kind=StateKind.VALUE,
+            key=(Field("k", AtomicType.INT),),
+            value=(Field("text", AtomicType.STRING),),
+        )
+        rows = [(n, chr(97 + n % 26) * 500_000) for n in range(80)]
+        Publisher(served.config, "wide", {"texts": schema}).write({"texts": rows})
+        config = SQLConfig(
+            bind="127.0.0.1:0", worker_count=1, memory_limit_bytes=16 * 1024 * 1024
+        )
+        with SQLServer(served.ha, config) as server, connect(server) as connection:
+            for condition in ("", "WHERE k < 70"):
+                refused = refusal_of(
+                    connection,
+                    f"SELECT count(DISTINCT text) FROM wide.texts {condition}",
+                )
+                assert refused.sqlstate == "53200"
+                assert connection.execute("SELECT 1").fetchone() == (1,)
+
+    def test_a_row_is_bounded_by_the_limit(self, served: Served) -> None:
+        """The server that passes it on would hold it several times."""
+        with connect(served.server) as connection:
+            refused = refusal_of(connection, "SELECT repeat('x', 4194304)")
+            assert refused.sqlstate == "54000"
+            assert "--memory-limit" in refused.diag.message_hint
+            (text,) = connection.execute("SELECT repeat('x', 4000000)").fetchone()
+            assert len(text) == 4_000_000
+
+    def test_large_rows_come_one_after_the_other(self, served: Served) -> None:
+        """The server held 64 of them in one piece, however large they were."""
+
+        async def sizes() -> list[int]:
+            setup = Setup(
+                settings=served.config.to_settings(),
+                memory_limit_bytes=256 * 1024 * 1024,
+                thread_count=1,
+            )
+            workers = Workers(setup, 1)
+            facts = SessionFacts(
+                user="me", database="", search_path=(), settings={}, process_id=1
+            )
+            found = []
+            async with workers.answer(
+                "me",
+                token=None,
+                text="SELECT repeat('x', 100000) FROM generate_series(1, 70)",
+                parameters=[],
+                result_formats=(),
+                session=facts,
+                timeout_seconds=60.0,
+            ) as answer:
+                while rows := await answer.rows():
+                    found.append(sum(map(len, rows)))
+            await workers.close()
+            return found
+
+        found = asyncio.run(sizes())
+        assert sum(found) > 70 * 100_000
+        assert max(found) <= 256 * 1024
+
+    def test_the_least_limit_is_enough_for_small_statements(
+        self, served: Served
+    ) -> None:
+        """Nothing that a worker needs itself is counted as a statement's."""
+        config = SQLConfig(
+            bind="127.0.0.1:0", worker_count=1, memory_limit_bytes=16 * 1024 * 1024
+        )
+        with SQLServer(served.ha, config) as server, connect(server) as connection:
+            for _ in range(3):
+                for statement in (
+                    "SELECT count(*) FROM numbers WHERE half > 3",
+                    "SELECT a.carrier FROM delays a JOIN log b USING (carrier)",
+                    "SELECT tablename FROM pg_tables",
+                ):
+                    assert connection.execute(statement).fetchall()
+            assert server.observe().figures["workers_restarted_total"] == 0
 
     def test_a_statement_ends_with_its_time(self, served: Served) -> None:
         """That of the session, which is no longer than the server's."""
