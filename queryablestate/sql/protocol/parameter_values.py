@@ -80,30 +80,50 @@ def _from_binary_array(raw: bytes, element: PostgresType) -> list[Any]:
 
 
 def _from_text_array(text: str, element: PostgresType) -> list[Any]:
-    """Return the values of ``{a,"b c",NULL}``."""
+    """Return the values of ``{a, "b c", NULL}``; space around them is not theirs."""
     convert = _FROM_TEXT.get(element.name, str)
+    text = text.strip(_SPACE)
     if not (text.startswith("{") and text.endswith("}")):
         raise ValueError(text)
+    if not text[1:-1].strip(_SPACE):
+        return []
     values: list[Any] = []
     place, end = 1, len(text) - 1
-    while place < end:
+    while place <= end:
+        place = _past_space(text, place)
         if text[place] == "{":
             raise SQLError("0A000", "arrays have one dimension here")
         quoted = text[place] == '"'
         place += quoted
         characters = []
+        count = 0  # of those that are no space before the next comma
         while place < end and text[place] != ('"' if quoted else ","):
-            place += text[place] == "\\"
+            is_escaped = text[place] == "\\"
+            place += is_escaped
             characters.append(text[place])
             place += 1
-        place += quoted
-        found = "".join(characters)
+            if quoted or is_escaped or characters[-1] not in _SPACE:
+                count = len(characters)
+        if quoted:
+            place = _past_space(text, place + 1)
+        if place > end or (place < end and text[place] != ","):
+            raise ValueError(text)
+        found = "".join(characters[:count])
+        if not found and not quoted:
+            raise ValueError(text)
         is_null = not quoted and found.upper() == "NULL"
         values.append(None if is_null else convert(found))
-        if place < end and text[place] != ",":
-            raise ValueError(text)
         place += 1
     return values
+
+
+_SPACE: Final = " \t\n\r\v\f"
+
+
+def _past_space(text: str, place: int) -> int:
+    while text[place] in _SPACE:
+        place += 1
+    return place
 
 
 def _unpacked(form: str) -> Callable[[bytes], Any]:

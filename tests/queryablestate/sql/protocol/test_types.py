@@ -183,3 +183,32 @@ def test_columns_are_described() -> None:
     assert column_of("d", "DECIMAL(9,2)").type_modifier == ((9 << 16) | 2) + 4
     assert column_of("l", "INTEGER[]").type_oid == 1007
     assert column_of("e", "ENUM('a')").type_oid == 25
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{a, b}", ["a", "b"]),
+        (' { a b , "c " ,\tNULL, d\\  } ', ["a b", "c ", None, "d "]),
+        ("{ }", []),
+        ('{"", "null"}', ["", "null"]),
+    ],
+)
+def test_space_around_elements_is_not_theirs(
+    text: str, expected: list[str | None]
+) -> None:
+    """
+    As Postgres reads arrays.
+
+    ``key = ANY ('{a, b}')`` looked for a key that begins with a space, and found none.
+    """
+    array_oid = BY_NAME["text"].array_oid
+    assert decode_parameter(text.encode(), array_oid, is_binary=False) == expected
+
+
+@pytest.mark.parametrize("text", ["{a,}", "{,a}", "{,}", '{"a}', '{"a"b}', "{a\\}"])
+def test_an_array_that_is_none_is_refused(text: str) -> None:
+    """It was read as an array of fewer elements, or of others."""
+    with pytest.raises(SQLError) as caught:
+        decode_parameter(text.encode(), BY_NAME["text"].array_oid, is_binary=False)
+    assert caught.value.sqlstate == "22P02"
