@@ -215,9 +215,19 @@ class Engine:
             return [(one[0], str(one[1])) for one in self._connection.description]
 
     def fetch(self, count: int) -> list[tuple[Any, ...]]:
-        """Return the next rows, *count* at most; none at the end."""
+        """
+        Return the next rows, *count* at most; none at the end.
+
+        Raises:
+            SQLError: If one has an interval that Python has no value for.
+        """
         with self._at_work():
-            rows: list[tuple[Any, ...]] = self._connection.fetchmany(count)
+            try:
+                rows: list[tuple[Any, ...]] = self._connection.fetchmany(count)
+            except OverflowError as error:
+                raise SQLError(
+                    "22008", f"an interval is too long: {error}", "cast it to VARCHAR"
+                ) from error
         return rows
 
     @contextlib.contextmanager

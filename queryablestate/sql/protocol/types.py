@@ -17,6 +17,7 @@ from typing import Any, Final, final
 from attrs import frozen
 
 from queryablestate.sql.protocol.messages import Column
+from queryablestate.sql.protocol.refusals import SQLError
 
 
 __all__ = [
@@ -317,6 +318,21 @@ def _packed(form: str) -> Callable[[Any], bytes]:
     return struct.Struct(form).pack
 
 
+def _calendar(kind: type, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """Return *encode*, but for what the engine gives as text: it has no other value."""
+
+    def checked(value: Any) -> bytes:
+        if not isinstance(value, kind):
+            raise SQLError(
+                "22008",
+                f"{str(value)[:40]!r} cannot be sent in binary form",
+                "cast it to VARCHAR",
+            )
+        return encode(value)
+
+    return checked
+
+
 def _binary_timestamp(value: Any) -> bytes:
     epoch = EPOCH_NTZ if value.tzinfo is None else EPOCH
     return struct.pack("!q", (value - epoch) // MICROSECOND)
@@ -369,10 +385,12 @@ _BINARY: Final[Mapping[str, Callable[[Any], bytes]]] = {
     "float8": _packed("!d"),
     "json": _json,
     "numeric": _binary_numeric,
-    "date": lambda value: struct.pack("!i", value.toordinal() - DAYS_TO_2000),
-    "time": _binary_time,
-    "timestamp": _binary_timestamp,
-    "timestamptz": _binary_timestamp,
-    "interval": _binary_interval,
+    "date": _calendar(
+        date, lambda value: struct.pack("!i", value.toordinal() - DAYS_TO_2000)
+    ),
+    "time": _calendar(time, _binary_time),
+    "timestamp": _calendar(datetime, _binary_timestamp),
+    "timestamptz": _calendar(datetime, _binary_timestamp),
+    "interval": _calendar(timedelta, _binary_interval),
     "uuid": lambda value: value.bytes,
 }

@@ -550,6 +550,19 @@ class TestLimits:
                     "22023",
                 }
 
+    @pytest.mark.parametrize(
+        "value",
+        ["DATE '10000-01-01'", "TIMESTAMP '10000-01-01'", "INTERVAL '4000000 years'"],
+    )
+    def test_times_beyond_the_protocol_are_told(
+        self, served: Served, value: str
+    ) -> None:
+        """They were an internal error to tools that ask for binary form."""
+        with connect(served.server) as connection:
+            cursor = connection.cursor(binary=True)
+            with pytest.raises(psycopg.errors.DatetimeFieldOverflow):
+                cursor.execute(f"SELECT {value}").fetchall()
+
     def test_slow_beginners_are_ended(self, served: Served) -> None:
         """Who says one byte and no more holds nothing for long."""
         config = SQLConfig(

@@ -212,3 +212,28 @@ def test_an_array_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(SQLError) as caught:
         decode_parameter(text.encode(), BY_NAME["text"].array_oid, is_binary=False)
     assert caught.value.sqlstate == "22P02"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("DATE", "10000-01-01"),
+        ("DATE[]", ["0044-01-01 (BC)"]),
+        ("TIMESTAMP", "10000-01-01 00:00:00"),
+        ("TIMESTAMP WITH TIME ZONE", "10000-01-01 00:00:00+00"),
+        ("TIME", "24:00:00"),
+    ],
+)
+def test_what_python_has_no_value_for_is_refused_in_binary_form(
+    kind: str, value: Any
+) -> None:
+    """
+    The engine gives a year after 9999 as text, and as text it is sent.
+
+    In binary form, as asyncpg wants it, it was an internal error.
+    """
+    encoder_of(kind, is_binary=False)(value)
+    with pytest.raises(SQLError, match="cannot be sent in binary form") as caught:
+        encoder_of(kind, is_binary=True)(value)
+    assert caught.value.sqlstate == "22008"
+    assert "VARCHAR" in caught.value.hint
