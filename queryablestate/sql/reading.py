@@ -6,9 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from nameservice import ConfigurationError, LocalProtocolError
+from nameservice import (
+    ConfigurationError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
 from queryablestate.client.frames import load_arrow
 from queryablestate.errors import (
+    AccessDeniedError,
+    StateUnavailableError,
     UnknownJobError,
     UnknownKeyError,
     UnknownStateError,
@@ -97,13 +103,19 @@ def _unknown(schema: str, name: str) -> SQLError:
 
 
 async def all_tables(client: AsyncQueryableStateClient) -> list[Table]:
-    """Return all tables that the caller may see, in the order of their names."""
+    """
+    Return all tables that the caller may see, in the order of their names.
+
+    Those of a job that cannot be described now are left out; who asks for one is told.
+    """
     found = []
     for job_id in await client.jobs():
         try:
             states = await client.describe_all(job_id)
-        except UnknownJobError:
-            continue  # it was forgotten meanwhile
+        except (UnknownJobError, AccessDeniedError):
+            continue  # it was forgotten meanwhile, or the caller's rights were
+        except (StateUnavailableError, RemoteProtocolError):
+            continue  # a name service has lost it, or it is of a later release
         for state in states:
             if state.name.startswith(RESERVED_STATE_PREFIX):
                 continue

@@ -729,6 +729,39 @@ class TestLife:
                     assert refused.sqlstate in {"57P03", "57014"}
                     assert refused.diag.message_hint
 
+    def test_a_job_that_is_in_doubt_hides_no_other(self, tmp_path: Path) -> None:
+        """
+        Tools see the states of the jobs that can be described.
+
+        The name service has lost its store, and a node keeps rows of a job from before:
+        the list of all tables was refused, so no tool found any.
+        """
+
+        @contextlib.contextmanager
+        def cluster() -> Iterator[HAServices]:
+            with (
+                LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as names,
+                open_ha_services(HAConfig(url=names.url)) as ha,
+                QueryStateProxyServer(ha),
+                StateNode(ha, NodeConfig(data_dir=tmp_path, node_id="node-1")) as node,
+            ):
+                node.wait_until_registered(30.0)
+                yield ha
+
+        rows = {"delays": first_rows()["delays"]}
+        with cluster() as ha:
+            Publisher(ha.config, "lost", {"delays": DELAYS}).write(rows)
+        with (
+            cluster() as ha,
+            SQLServer(ha, SQLConfig(bind="127.0.0.1:0", worker_count=1)) as server,
+            connect(server) as connection,
+        ):
+            Publisher(ha.config, "flights", {"delays": DELAYS}).write(rows)
+            found = connection.execute("SELECT schemaname, tablename FROM pg_tables")
+            assert found.fetchall() == [("flights", "delays")]
+            refused = refusal_of(connection, "SELECT * FROM lost.delays")
+            assert refused.sqlstate == "57P03"
+
 
 @pytest.mark.proves("F6")
 class TestNothing:
