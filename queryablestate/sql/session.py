@@ -18,6 +18,7 @@ from nameservice import LocalProtocolError
 from queryablestate.sql.analysis import Query, analyse
 from queryablestate.sql.catalog import is_catalog_table
 from queryablestate.sql.jobs import Parameter, SessionFacts
+from queryablestate.sql.kept import KeptStatements
 from queryablestate.sql.parameters import parameter_types, values_of
 from queryablestate.sql.points import (
     KEY_COUNT_MAX,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Desk", "Session"]
 
-_QUERY_COUNT_MAX: Final = 1_000
 _TABLE_COUNT_MAX: Final = 1_000
 _FRESH_NS: Final = 1_000_000_000
 
@@ -77,7 +77,7 @@ class Desk:
         self.now_ns = now_ns
         self.counts: dict[str, int] = {"points_total": 0, "queries_total": 0}
         self._parser = parser
-        self._queries: OrderedDict[str, Query] = OrderedDict()
+        self._queries: KeptStatements[Query] = KeptStatements()
         self._tables: OrderedDict[Any, tuple[int, Any]] = OrderedDict()
 
     def query(self, text: str) -> Query:
@@ -89,9 +89,9 @@ class Desk:
         """
         found = self._queries.get(text)
         if found is None:
-            found = self._queries[text] = analyse(self._parser.tree_of(text))
-            if len(self._queries) > _QUERY_COUNT_MAX:
-                self._queries.popitem(last=False)
+            tree = self._parser.tree_of(text)
+            found = analyse(tree)
+            self._queries.put(text, found, len(tree))
         return found
 
     async def table(
@@ -117,10 +117,13 @@ class Desk:
 @final
 @define(eq=False)
 class _Prepared:
-    """A statement that values may be put into."""
+    """
+    A statement that values may be put into.
+
+    What it asks for is the desk's to keep, which does so for all sessions.
+    """
 
     statement: Statement
-    query: Query | None
     declared: Sequence[int]
     described: tuple[Sequence[tuple[str, str]], Sequence[int]] | None = None
 
@@ -246,17 +249,23 @@ class Session:
                 "42601", "cannot insert multiple commands into a prepared statement"
             )
         if not statements:
-            return _Prepared(Statement("", Kind.EMPTY, ()), None, oids)
+            return _Prepared(Statement("", Kind.EMPTY, ()), oids)
         return self._prepared(statements[0], oids)
 
     def _prepared(self, statement: Statement, oids: Sequence[int]) -> _Prepared:
-        query = None
-        if statement.kind is Kind.QUERY:
-            query = self._desk.query(statement.text)
-        return _Prepared(statement, query, oids)
+        prepared = _Prepared(statement, oids)
+        self._query(prepared)  # which may be refused
+        return prepared
+
+    def _query(self, prepared: _Prepared) -> Query | None:
+        """Return what a statement asks for; None if it is no query."""
+        if prepared.statement.kind is not Kind.QUERY:
+            return None
+        return self._desk.query(prepared.statement.text)
 
     def _check_bind(self, prepared: _Prepared, bind: Bind) -> None:
-        wanted = prepared.query.parameters if prepared.query is not None else ()
+        query = self._query(prepared)
+        wanted = query.parameters if query is not None else ()
         count = max([len(prepared.declared), *map(int, wanted)], default=0)
         if len(bind.parameters) != count:
             raise SQLError(
@@ -277,14 +286,15 @@ class Session:
         self._talk.say(messages.row_description(columns, formats))
 
     async def _describe(self, prepared: _Prepared) -> None:
-        if prepared.query is None:
+        query = self._query(prepared)
+        if query is None:
             portal = _Portal(prepared, Bind("", "", (), (), ()))
             portal.columns = self._columns_of(prepared.statement)
             self._talk.say(messages.parameter_description(prepared.declared))
             self._say_columns(portal)
             return
         if prepared.described is None:
-            prepared.described = await self._described(prepared, prepared.query)
+            prepared.described = await self._described(prepared, query)
         columns, oids = prepared.described
         self._talk.say(messages.parameter_description(oids))
         self._talk.say(
@@ -326,7 +336,8 @@ class Session:
         if portal.is_begun:
             return
         prepared = portal.prepared
-        if prepared.query is None:
+        query = self._query(prepared)
+        if query is None:
             if prepared.statement.kind is Kind.SHOW:
                 self._talk.check_transaction()
                 self._show(portal)
@@ -334,7 +345,7 @@ class Session:
         self._talk.check_transaction()
         portal.is_begun = True
         parameters = _parameters(prepared, portal.bind)
-        if await self._look_up(portal, prepared.query, parameters):
+        if await self._look_up(portal, query, parameters):
             self._desk.counts["points_total"] += 1
             return
         self._desk.counts["queries_total"] += 1
@@ -409,7 +420,7 @@ class Session:
 
     async def _execute(self, portal: _Portal, row_limit: int) -> None:
         statement = portal.prepared.statement
-        if portal.prepared.query is None and statement.kind is not Kind.SHOW:
+        if statement.kind not in {Kind.QUERY, Kind.SHOW}:
             await self._command(statement)
             return
         if portal.expiry is not None:

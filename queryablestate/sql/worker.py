@@ -17,7 +17,6 @@ import json
 import os
 import sys
 import threading
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, final
 from weakref import WeakSet
@@ -50,6 +49,7 @@ from queryablestate.sql.jobs import (
     Setup,
     Stop,
 )
+from queryablestate.sql.kept import KeptStatements
 from queryablestate.sql.memory import MemoryBound
 from queryablestate.sql.parameters import example_of, parameter_types, values_of
 from queryablestate.sql.protocol.messages import data_row
@@ -71,7 +71,6 @@ __all__ = ["main"]
 _CLIENT_COUNT_MAX: Final = 16
 _DEADLINE_SECONDS: Final = 30.0
 _MEETING_SECONDS: Final = 1.0
-_TREE_COUNT_MAX: Final = 200
 _BATCHES_AT_ONCE: Final = 16
 _CHUNK_SIZE_BYTES: Final = 256 * 1024
 _ROWS_OF_LIMIT: Final = 16  # a row is held about as often on its way to the tool
@@ -91,7 +90,7 @@ class _Worker:
         self._clients = clients
         self._writer = writer
         self._parser = Parser()
-        self._trees: OrderedDict[str, str] = OrderedDict()
+        self._trees: KeptStatements[str] = KeptStatements()
         self._engine: Engine | None = None
         self._spare: asyncio.Task[Engine] | None = None
         self._met: WeakSet[AsyncQueryableStateClient] = WeakSet()
@@ -253,9 +252,8 @@ class _Worker:
     def _query(self, text: str) -> Query:
         tree = self._trees.get(text)
         if tree is None:
-            tree = self._trees[text] = self._parser.tree_of(text)
-            if len(self._trees) > _TREE_COUNT_MAX:
-                self._trees.popitem(last=False)
+            tree = self._parser.tree_of(text)
+            self._trees.put(text, tree, len(tree))
         return analyse(tree)  # made anew: `to_engine` changes it
 
     async def _send_rows(

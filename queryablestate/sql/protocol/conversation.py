@@ -42,6 +42,7 @@ __all__ = [
 _STARTUP_SIZE_BYTES_MAX: Final = 10_000
 _HEADER_SIZE_BYTES: Final = 5
 _STATEMENT_COUNT_MAX: Final = 500
+_STATEMENT_SIZE_MAX: Final = 1024 * 1024
 _PORTAL_COUNT_MAX: Final = 20
 
 
@@ -171,7 +172,8 @@ class Conversation:
         self._skips_to_sync = False
         self._is_over = False
         self._name = ""
-        self._statements: dict[str, Any] = {}
+        self._statements: dict[str, tuple[Any, int]] = {}
+        self._size = 0
         self._portals: dict[str, Any] = {}
         self.transaction = b"I"
         self.closed_portals: list[Any] = []
@@ -251,7 +253,7 @@ class Conversation:
 
     def prepared(self, statement: Any) -> None:
         """Keep what a `ParseAsked` was about."""
-        self._statements[self._name] = statement
+        self._statements[self._name] = (statement, self._size)
         self.say(messages.PARSE_COMPLETE)
 
     def bound(self, name: str, portal: Any) -> None:
@@ -415,7 +417,16 @@ class Conversation:
                 "DEALLOCATE some",
             )
         self._statements.pop(name, None)
+        kept = sum(size for _, size in self._statements.values())
+        if kept + len(text) > _STATEMENT_SIZE_MAX:
+            raise SQLError(
+                "54000",
+                f"prepared statements have {kept:,} characters, with this one they "
+                f"would have more than {_STATEMENT_SIZE_MAX:,}",
+                "DEALLOCATE some",
+            )
         self._name = name
+        self._size = len(text)
         return ParseAsked(name, text, oids)
 
     def _bind(self, data: bytes) -> Step:
@@ -434,7 +445,7 @@ class Conversation:
 
     def _statement(self, name: str) -> Any:
         try:
-            return self._statements[name]
+            return self._statements[name][0]
         except KeyError:
             raise SQLError(
                 "26000", f'prepared statement "{name}" does not exist'

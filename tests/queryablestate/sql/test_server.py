@@ -11,6 +11,7 @@ import socket
 import ssl
 import struct
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,10 @@ from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.proxy.config_toml import parse_proxy_config
 from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from queryablestate.sql.config import SQLConfig
+from queryablestate.sql.engine import Parser
 from queryablestate.sql.jobs import SessionFacts, Setup
 from queryablestate.sql.server import SQLServer
+from queryablestate.sql.session import Desk
 from queryablestate.sql.workers import Workers
 from tests.lodestar.publishing import Publisher
 from tests.queryablestate.sql.conftest import DELAYS, SCHEMAS, Served, first_rows
@@ -549,6 +552,46 @@ class TestLimits:
                     "42601",
                     "22023",
                 }
+
+    def test_what_is_known_of_statements_is_bounded(self) -> None:
+        """
+        By its size: a long one takes some hundred times its text.
+
+        The last thousand were kept, whatever they were: up to 17 GB.
+        """
+        parser = Parser()
+        desk = Desk(parser, None, text_size_max=65_536, now_ns=None)  # type: ignore[arg-type]
+        tracemalloc.start()
+        try:
+            names = ", ".join(["a"] * 15_000)
+            for number in range(6):
+                text = f"SELECT {names} FROM delays LIMIT {number}"
+                assert desk.query(text) is desk.query(text)
+            kept_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        parser.close()
+        assert kept_bytes < 24 * 1024 * 1024
+
+    def test_prepared_statements_are_bounded_by_their_texts(
+        self, served: Served
+    ) -> None:
+        """A session's 500 could have 65,536 characters each, and trees as large."""
+        with connect(served.server) as connection:
+            text = f"SELECT '{'x' * 60_000}'".encode()
+            results = [
+                connection.pgconn.prepare(b"s%d" % number, text) for number in range(20)
+            ]
+            refused = [
+                result.error_field(psycopg.pq.DiagnosticField.SQLSTATE)
+                for result in results
+            ]
+            assert refused == [None] * 17 + [b"54000"] * 3
+            connection.execute("DEALLOCATE s0")
+            result = connection.pgconn.prepare(b"other", text)
+            assert result.status == psycopg.pq.ExecStatus.COMMAND_OK
+            result = connection.pgconn.exec_prepared(b"s16", [])
+            assert len(result.get_value(0, 0)) == 60_000
 
     @pytest.mark.parametrize(
         "value",
