@@ -172,6 +172,10 @@ class _Process:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
+    async def ended(self) -> int:
+        """Return the status that it has ended with; a negative one is a signal."""
+        return await self._process.wait()
+
     async def close(self) -> None:
         assert self._process.stdin is not None
         self.is_alive = False
@@ -314,7 +318,7 @@ class Workers:
             return
         self._all.discard(process)
         self.restart_count += 1
-        self._log.warning("worker.ended")
+        self._log.warning("worker.ended", status=await process.ended())
         self._idle.append(await self._start_one())
 
     async def close(self) -> None:
