@@ -22,7 +22,7 @@ import pyarrow as pa
 from queryablestate.sql.protocol.refusals import SQLError
 
 
-__all__ = ["Engine", "Parser", "refusal_of_engine", "typed"]
+__all__ = ["Engine", "Parser", "refusal_of_engine"]
 
 _SETTINGS: Final[Mapping[str, Any]] = {
     "enable_external_access": "false",
@@ -206,6 +206,13 @@ class Engine:
             ).fetchall()
         return [(row[0], row[1]) for row in rows]
 
+    def typed(self, value: Any, engine_type: str) -> Any:
+        """Return *value* as a parameter of a type, which else depends on its size."""
+        if value is None:
+            return None
+        # A type of the module's would have it open another database for this.
+        return duckdb.Value(value, self._connection.sqltype(engine_type))
+
     def execute(
         self, text: str, parameters: Mapping[str, Any]
     ) -> list[tuple[str, str]]:
@@ -253,11 +260,6 @@ class Engine:
             self._is_closed = True
             self._connection.close()
         self._busy.release()
-
-
-def typed(value: Any, engine_type: str) -> Any:
-    """Return *value* as a parameter of a type, which else depends on its size."""
-    return None if value is None else duckdb.Value(value, duckdb.sqltype(engine_type))
 
 
 def _bound(parameters: Mapping[str, Any]) -> Any:

@@ -38,7 +38,7 @@ from queryablestate.sql.catalog import (
 from queryablestate.sql.catalog_rows import catalog_rows
 from queryablestate.sql.catalog_tables import CATALOG, columns_of
 from queryablestate.sql.clients import CallerClients
-from queryablestate.sql.engine import Engine, Parser, refusal_of_engine, typed
+from queryablestate.sql.engine import Engine, Parser, refusal_of_engine
 from queryablestate.sql.jobs import (
     Described,
     Done,
@@ -234,7 +234,8 @@ class _Worker:
                 text = engine.text_of(json.dumps(query.tree))
                 await _fill_catalog(engine, client, query, job)
         bound = {
-            name: _typed(value, oids[int(name) - 1]) for name, value in values.items()
+            name: _typed(engine, value, oids[int(name) - 1])
+            for name, value in values.items()
         }
         if job.is_description:
             columns = await asyncio.to_thread(engine.describe, text, bound)
@@ -299,14 +300,16 @@ class _Worker:
                 count = max(1, count // 2)
 
 
-def _typed(value: Any, oid: int) -> Any:
+def _typed(engine: Engine, value: Any, oid: int) -> Any:
     """Return a parameter as the integer that it was described as, however small."""
     found, is_array = BY_OID.get(oid), False
     if found is None:
         found, is_array = ELEMENT_OF.get(oid), True
     if found is None or found.name not in {"int2", "int4", "int8", "float4"}:
         return value
-    return typed(value, f"{found.engine_name}[]" if is_array else found.engine_name)
+    return engine.typed(
+        value, f"{found.engine_name}[]" if is_array else found.engine_name
+    )
 
 
 def _checked(row: bytes, size_max: int) -> bytes:

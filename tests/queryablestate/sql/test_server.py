@@ -394,6 +394,11 @@ class TestLimits:
                     "SELECT tablename FROM pg_tables",
                 ):
                     assert connection.execute(statement).fetchall()
+                found = connection.execute(
+                    "SELECT sum(n) FROM numbers WHERE n %% %s < %s",
+                    [2, 1],
+                )
+                assert found.fetchall()
             assert server.observe().figures["workers_restarted_total"] == 0
 
     def test_a_statement_ends_with_its_time(self, served: Served) -> None:
