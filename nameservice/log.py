@@ -1,8 +1,13 @@
 """
 Log configuration: console lines on a terminal, JSON lines when piped.
 
-A library keeps quiet: until somebody configures structlog, only warnings and worse are
-shown, on standard error.
+A library keeps quiet: until the application configures structlog, only warnings and
+worse are shown, on standard error.  structlog's configuration is the application's: it
+is left alone, and what the application itself logs is shown as ever.
+
+A line that cannot be written (standard error is a pipe without a reader, or a file on
+a full disk, or the application's processor fails) is lost, and nothing else is: leaders
+are told that they lead no more, and loops go on.
 """
 
 from __future__ import annotations
@@ -10,34 +15,81 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, final
 
 import structlog
 
 
 if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger, Processor
+    from structlog.typing import Processor
 
 
-__all__ = ["configure_logging", "get_logger"]
+__all__ = ["Logger", "configure_logging", "get_logger"]
+
+_QUIET: Final = structlog.make_filtering_bound_logger(logging.WARNING)
 
 
-if not structlog.is_configured():
-    # Out of the box structlog prints everything to standard output, which belongs to
-    # the application.  Whatever the application configures later takes the place of
-    # this, for loggers that exist already, too.
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        # Looked up for each logger: who replaces sys.stderr wants the lines there.
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
-        cache_logger_on_first_use=False,
-    )
+@final
+class Logger:
+    """
+    Logs as the application has configured structlog by the time of each line.
+
+    Until it has, shows warnings and worse on standard error.  Never raises.
+    """
+
+    __slots__ = ("_configured", "_values")
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+        self._configured = structlog.get_logger(**values)
+
+    def bind(self, **values: Any) -> Logger:
+        """Return a logger that has *values*, too."""
+        return Logger({**self._values, **values})
+
+    def debug(self, event: str, **values: Any) -> None:
+        """Log what helps to find a mistake of ours."""
+        self._log("debug", event, values)
+
+    def info(self, event: str, **values: Any) -> None:
+        """Log what happens in good times."""
+        self._log("info", event, values)
+
+    def warning(self, event: str, **values: Any) -> None:
+        """Log what somebody may have to see to."""
+        self._log("warning", event, values)
+
+    def error(self, event: str, **values: Any) -> None:
+        """Log what somebody has to see to."""
+        self._log("error", event, values)
+
+    def exception(self, event: str, **values: Any) -> None:
+        """Log an error with the exception that is being handled."""
+        self._log("exception", event, values)
+
+    def _log(self, level_name: str, event: str, values: dict[str, Any]) -> None:
+        try:
+            if structlog.is_configured():
+                logger = self._configured
+            elif level_name in {"debug", "info"}:
+                return
+            else:
+                # Out of the box structlog prints to standard output, which belongs to
+                # the application.  Looked up for each line: who replaces sys.stderr
+                # wants the lines there.
+                logger = structlog.wrap_logger(
+                    structlog.PrintLogger(sys.stderr),
+                    wrapper_class=_QUIET,
+                    **self._values,
+                )
+            getattr(logger, level_name)(event, **values)
+        except Exception:  # noqa: BLE001, S110 - there is no other place to say it
+            pass
 
 
-def get_logger(**initial_values: Any) -> FilteringBoundLogger:
+def get_logger(**initial_values: Any) -> Logger:
     """Return a logger with *initial_values* bound; shells keep one per object."""
-    logger: FilteringBoundLogger = structlog.get_logger(**initial_values)
-    return logger
+    return Logger(initial_values)
 
 
 def configure_logging(level_name: str = "info") -> None:

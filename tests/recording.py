@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import threading
 import time
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, final
@@ -43,6 +45,15 @@ class Failed:
 @frozen
 class Notified:
     leader: LeaderInformation | None
+
+
+@final
+class FullDisk(io.StringIO):
+    """Standard error, if it is a file on a disk that is full."""
+
+    def write(self, _: str, /) -> int:
+        """Fail."""
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 ContenderCall: TypeAlias = Granted | Revoked | Failed

@@ -22,8 +22,7 @@ from zmqtransport.connections import ConnectionAccepted, ConnectionClosed
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from structlog.typing import FilteringBoundLogger
-
+    from nameservice.log import Logger
     from zmqtransport.connections import ConnectionEvent, ConnectionId
 
 
@@ -44,9 +43,7 @@ def connection_count_possible() -> int:
     return max(0, descriptor_count_max - _DESCRIPTORS_KEPT_COUNT)
 
 
-def connection_limit(
-    configured: int, *bounds: tuple[int, str], log: FilteringBoundLogger
-) -> int:
+def connection_limit(configured: int, *bounds: tuple[int, str], log: Logger) -> int:
     """
     Return how many connections a port takes, and log it if they are too few.
 

@@ -15,9 +15,8 @@ from zmqtransport import (
 
 
 if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger
-
     from leaderserver.server.config import ServerConfig
+    from nameservice.log import Logger
 
 
 __all__ = [
@@ -87,7 +86,7 @@ def reply_limits(config: ServerConfig) -> QueueLimits:
     )
 
 
-def connections_per_port_max(config: ServerConfig, log: FilteringBoundLogger) -> int:
+def connections_per_port_max(config: ServerConfig, log: Logger) -> int:
     """Return how many connections each port takes; *log* says why not more."""
     return connection_limit(
         config.connections_max,

@@ -21,6 +21,7 @@ from tests.forking import run_in_child
 from tests.recording import (
     WAIT_SECONDS,
     Failed,
+    FullDisk,
     Granted,
     Record,
     RecordingContender,
@@ -336,6 +337,27 @@ class TestCallbacks:
             "contender.failed",
             "contender.failed",
         ]
+
+    @pytest.mark.proves("E6")
+    def test_told_though_no_log_line_can_be_written(
+        self,
+        election: LeaderElection,
+        driver: FakeElectionDriver,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """E6: a full disk under the log keeps no leader from hearing of its end."""
+        monkeypatch.setattr("sys.stderr", FullDisk())
+        contender = RecordingContender()
+        election.start(contender)
+        driver.grant(FIRST)
+        contender.record.wait_for_count(1)
+        driver.revoke()
+        contender.record.wait_for_count(2)
+        closing = threading.Thread(target=election.close, daemon=True)
+        closing.start()
+        closing.join(WAIT_SECONDS)
+        assert not closing.is_alive()
+        assert contender.calls == (Granted(FIRST), Revoked())
 
     @pytest.mark.proves("E8")
     def test_error_of_the_driver_is_told(

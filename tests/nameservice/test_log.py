@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +11,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from nameservice.log import configure_logging, get_logger
+from tests.recording import FullDisk
 
 
 if TYPE_CHECKING:
@@ -121,3 +124,51 @@ class TestGetLogger:
                 "log_level": "info",
             }
         ]
+
+    def test_a_line_that_cannot_be_written_is_lost(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A full disk under the log costs its lines, and raises in no call."""
+        monkeypatch.setattr("sys.stderr", FullDisk())
+        configure_logging()
+        log = get_logger(component="election")
+        for say in (log.info, log.warning, log.error, log.exception):
+            say("leadership.granted", epoch=7)
+        log.bind(epoch=7).warning("leadership.lost")
+
+    def test_a_processor_that_fails_is_not_our_callers_problem(self) -> None:
+        """What the application configured may fail: that costs the line alone."""
+
+        def fail(*_: object) -> dict[str, object]:
+            raise KeyError("request_id")
+
+        structlog.configure(processors=[fail])
+        get_logger().warning("leadership.lost")
+
+
+class TestApplication:
+    """What becomes of structlog in a program that imports us."""
+
+    def test_its_own_lines_are_shown_as_ever(self) -> None:
+        """A program that never configured structlog goes on seeing its own lines."""
+        program = """
+import structlog
+import haservices
+from nameservice import get_logger
+log = get_logger(component="election")
+log.info("quiet"); log.warning("trouble", epoch=7)
+structlog.get_logger().info("mine")
+print(structlog.is_configured())
+structlog.configure(processors=[structlog.processors.JSONRenderer()])
+log.info("asked for")
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
+        assert "quiet" not in done.stdout + done.stderr
+        assert "trouble" in done.stderr
+        assert "component" in done.stderr
+        mine, is_configured, asked_for = done.stdout.splitlines()
+        assert "mine" in mine
+        assert is_configured == "False"
+        assert json.loads(asked_for) == {"component": "election", "event": "asked for"}
