@@ -36,6 +36,8 @@ from typing import TYPE_CHECKING, Final, final
 
 import zmq
 
+from zmqtransport.sockets import translate_zmq_errors
+
 
 if TYPE_CHECKING:
     import socket as stdlib_socket
@@ -61,6 +63,13 @@ _sockets: Final[weakref.WeakSet[stdlib_socket.socket]] = weakref.WeakSet()
 class _Context(zmq.Context[zmq.Socket[bytes]]):
     """A context whose descriptors a child closes, and which may be dropped."""
 
+    _is_made = False
+
+    def __init__(self) -> None:
+        """Make it, which fails where a process has no more descriptors."""
+        super().__init__()
+        self._is_made = True
+
     def term(self) -> None:
         """Close it; what had its descriptors is forgotten first."""
         _waiters.pop(id(self), None)
@@ -74,8 +83,8 @@ class _Context(zmq.Context[zmq.Socket[bytes]]):
         with it, possibly after it, by the thread that this runs on.  pyzmq waits for
         them here, and so hangs the thread that happens to collect.
         """
-        if self.closed or self._shadow or sys.is_finalizing():
-            return
+        if not self._is_made or self.closed or self._shadow or sys.is_finalizing():
+            return  # what libzmq has not made cannot be ended: the process would die
         # `threading` takes locks that the collecting thread may hold already.
         _thread.start_new_thread(self.term, ())
         warnings.warn(
@@ -91,12 +100,20 @@ def new_context() -> ZMQContext:
     Return a context whose connections do not live on in a forked child.
 
     Make every context by this function that connects, or is connected to.
+
+    Raises:
+        ConfigurationError: If the process may have no more sockets.
     """
     with _lock:
         before = _epolls()
-        context = _Context()
-        # Its threads, and what they wait with, are made with the first socket.
-        context.socket(zmq.PAIR).close()
+        with translate_zmq_errors("a new client or server"):
+            context = _Context()
+            # Its threads, and what they wait with, are made with the first socket.
+            try:
+                context.socket(zmq.PAIR).close()
+            except BaseException:
+                context.term()
+                raise
         new = _epolls() - before
         waiters: dict[int, int] = {}
         for descriptor in new:

@@ -71,14 +71,17 @@ class AsyncQueryShell(QueryDriver):
 
         Raises:
             LocalProtocolError: If it belongs to another loop, or is closed.
+            ConfigurationError: If the process may have no more sockets; the next
+                question tries again.
         """
         loop = asyncio.get_running_loop()
         if self._loop is None:
             if self._is_closed:
                 raise LocalProtocolError("this client is closed: make a new one")
-            self._loop = loop
-            self._context = new_context()
+            if self._context is None:
+                self._context = new_context()
             self._finder.start()
+            self._loop = loop  # last: what has failed until now is tried again
         elif self._loop is not loop:
             raise LocalProtocolError(
                 "this client belongs to another event loop: make one for each loop"

@@ -29,6 +29,7 @@ import select
 import threading
 from typing import TYPE_CHECKING, Final, final
 
+from nameservice import ConfigurationError
 from nameservice.clock import NS_PER_MS
 from queryablestate.client.driving import QueryDriver
 from queryablestate.client.events import (
@@ -76,6 +77,9 @@ class QueryShell(QueryDriver):
     A `QueryCore` for threads.  Thread-safe.
 
     Looks for the proxy leader from the beginning, unless it is told where to ask first.
+
+    Raises:
+        ConfigurationError: If the process may have no more open files.
     """
 
     def __init__(
@@ -89,7 +93,17 @@ class QueryShell(QueryDriver):
         super().__init__(services, credentials, config, first_address=first_address)
         self._is_news = False
         self._lock = threading.Lock()  # guards what follows, and what is inherited
-        self._context = new_context()
+        try:
+            self._wake_reader, self._wake_writer = os.pipe()
+        except OSError as error:
+            message = f"a new client needs more open files: {error.strerror}"
+            raise ConfigurationError(message) from error
+        try:
+            self._context = new_context()
+        except BaseException:
+            os.close(self._wake_reader)
+            os.close(self._wake_writer)
+            raise
         self._requests = self._core.requests
         self._waiters: dict[_Waiter, None] = {}
         self._driver: _Waiter | None = None
@@ -98,7 +112,6 @@ class QueryShell(QueryDriver):
         self._is_closed = False
         self._poll = select.poll()
         self._wake_lock = threading.Lock()  # guards the pipe
-        self._wake_reader, self._wake_writer = os.pipe()
         for descriptor in (self._wake_reader, self._wake_writer):
             os.set_blocking(descriptor, False)
         self._is_pipe_open = True

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import pytest
 
 from haservices import HAConfig, HAServices
-from nameservice import LocalProtocolError, UnreachableError
+from nameservice import ConfigurationError, LocalProtocolError, UnreachableError
 from queryablestate import AsyncQueryableStateClient, DeadlineExceededError
 from queryablestate.wire.questions import Ask
+from tests.exhausted_descriptors import no_more_descriptors
 from tests.forking import run_in_child
 from tests.leaks import assert_closed, process_figures, settled
 from tests.queryablestate.scripted_proxy import Lead, Reply, ScriptedProxy
@@ -200,6 +201,23 @@ class TestTrouble:
             assert turns > 10
 
         run(nowhere, ask)
+
+    def test_a_process_without_descriptors(
+        self, services: HAServices, proxy: ScriptedProxy
+    ) -> None:
+        """A client that could not be opened says why, and is opened later."""
+
+        async def ask() -> None:
+            client = AsyncQueryableStateClient(services, deadline_seconds=WAIT_SECONDS)
+            with (
+                no_more_descriptors(),
+                pytest.raises(ConfigurationError, match="ulimit -n"),
+            ):
+                await client.get(*STATE, "N1")
+            assert await client.get(*STATE, "N1") == row(1)
+            await client.close()
+
+        asyncio.run(ask())
 
     def test_the_proxy_dies_with_questions(
         self, services: HAServices, state: ScriptedState

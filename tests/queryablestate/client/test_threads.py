@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from haservices import HAServices
-from nameservice import LocalProtocolError
+from nameservice import ConfigurationError, LocalProtocolError
 from queryablestate import (
     DeadlineExceededError,
     QueryableStateClient,
@@ -21,6 +21,7 @@ from queryablestate import (
     UnknownJobError,
 )
 from queryablestate.wire.questions import Ask
+from tests.exhausted_descriptors import no_more_descriptors
 from tests.forking import run_in_child
 from tests.leaks import assert_closed, process_figures, settled
 from tests.queryablestate.scripted_proxy import Lead, Reply, ScriptedProxy, error_frame
@@ -133,6 +134,20 @@ class TestTrouble:
                 assert [f.result(WAIT_SECONDS) for f in futures] == [
                     row(number) for number in range(8)
                 ]
+
+    @pytest.mark.parametrize("left_count", [0, 2])
+    def test_a_process_without_descriptors(
+        self, services: HAServices, proxy: ScriptedProxy, left_count: int
+    ) -> None:
+        """A client that cannot be made says why, and leaves nothing open."""
+        QueryableStateClient(services).close()
+        before = settled(process_figures)
+        with (
+            no_more_descriptors(left_count=left_count),
+            pytest.raises(ConfigurationError, match=r"open files|ulimit -n"),
+        ):
+            QueryableStateClient(services)
+        assert_closed(before)
 
     def test_a_leader_that_is_not_ready(
         self, services: HAServices, state: ScriptedState

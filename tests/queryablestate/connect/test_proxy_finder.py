@@ -18,6 +18,7 @@ from nameservice import (
     UnreachableError,
 )
 from queryablestate.connect.proxy_finder import ProxyFinder
+from tests.exhausted_descriptors import no_more_descriptors
 from tests.forking import run_in_child
 from tests.queryablestate.scripted_proxy import Lead
 from tests.recording import WAIT_SECONDS
@@ -164,3 +165,18 @@ def test_nonsense_is_refused() -> None:
     """What is no URL is told where it is given."""
     with pytest.raises(ConfigurationError):
         ProxyFinder("nonsense", on_change=lambda: None)
+
+
+def test_a_process_without_descriptors_looks_again_once_it_has_some() -> None:
+    """A name service that could not be opened for want of sockets is tried again."""
+    with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
+        watcher = Watcher()
+        open_ha_services(server.url).close()  # what it imports is loaded by now
+        finder = ProxyFinder(server.url, on_change=watcher)
+        with no_more_descriptors():
+            finder.start()
+            watcher.wait_until(lambda: finder.problem is not None)
+        assert isinstance(finder.problem, ConfigurationError)
+        with open_ha_services(server.url) as services, Lead(services, ADDRESS):
+            watcher.wait_until(lambda: finder.leader is not None)
+        finder.close()
