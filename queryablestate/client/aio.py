@@ -44,6 +44,7 @@ __all__ = ["AsyncQueryShell"]
 _BURST_COUNT_MAX: Final = 100
 _NEVER_NS: Final = 1 << 62
 _TIME_WENT: Final = TimeWent()
+_ELSEWHERE: Final = "this client belongs to another event loop: make one for each loop"
 
 
 @final
@@ -83,9 +84,7 @@ class AsyncQueryShell(QueryDriver):
             self._finder.start()
             self._loop = loop  # last: what has failed until now is tried again
         elif self._loop is not loop:
-            raise LocalProtocolError(
-                "this client belongs to another event loop: make one for each loop"
-            )
+            raise LocalProtocolError(_ELSEWHERE)
 
     def ask(self, request: Request) -> asyncio.Future[None]:
         """
@@ -135,10 +134,17 @@ class AsyncQueryShell(QueryDriver):
         """
         Release everything.  Idempotent; silent in a forked child.
 
-        Requests that wait fail.
+        Requests that wait fail.  Another loop may close it once its own has ended.
+
+        Raises:
+            LocalProtocolError: If its own loop runs, and is another.
         """
         if self._guard.is_inherited or self._is_closed:
             return
+        loop = asyncio.get_running_loop()
+        own = loop if self._loop is None else self._loop
+        if own is not loop and own.is_running():
+            raise LocalProtocolError(_ELSEWHERE)
         self._is_closed = True
         self._flush()
         self._step(ClientClosed())
@@ -151,7 +157,7 @@ class AsyncQueryShell(QueryDriver):
             self._context.term()
         if self._loop is not None:
             # It may say good-bye to the name service, and wait for the answer.
-            await self._loop.run_in_executor(None, self._finder.close)
+            await loop.run_in_executor(None, self._finder.close)
 
     # -- on the loop -------------------------------------------------------------------
 

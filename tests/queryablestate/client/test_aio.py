@@ -305,6 +305,40 @@ class TestClosing:
 
         asyncio.run(use())
 
+    def test_a_client_whose_loop_has_ended(
+        self, services: HAServices, proxy: ScriptedProxy
+    ) -> None:
+        """Another loop closes it, and nothing is left of it."""
+
+        def use() -> None:
+            client = AsyncQueryableStateClient(services, deadline_seconds=WAIT_SECONDS)
+            assert asyncio.run(client.get(*STATE, "N1")) == row(1)
+            asyncio.run(client.close())
+            asyncio.run(client.close())
+
+        use()
+        before = settled(process_figures)
+        for _ in range(8):
+            use()
+        assert_closed(before)
+
+    def test_a_client_whose_loop_runs_elsewhere(
+        self, services: HAServices, proxy: ScriptedProxy
+    ) -> None:
+        """No other loop closes it meanwhile: it would be used by two threads."""
+
+        async def ask(client: AsyncQueryableStateClient) -> None:
+            await client.get(*STATE, "N1")
+
+            def elsewhere() -> None:
+                with pytest.raises(LocalProtocolError, match="event loop"):
+                    asyncio.run(client.close())
+
+            await asyncio.to_thread(elsewhere)
+            assert await client.get(*STATE, "N2") == row(2)
+
+        run(services, ask)
+
     def test_nothing_is_left(self, services: HAServices, proxy: ScriptedProxy) -> None:
         """A client leaves neither threads nor open files behind."""
 
