@@ -8,6 +8,7 @@ for ever, and a callback that cannot be called is missed when it is needed.
 from __future__ import annotations
 
 import inspect
+import math
 from numbers import Real
 from typing import Final
 
@@ -19,6 +20,7 @@ __all__ = [
     "check_action",
     "check_callbacks",
     "check_function",
+    "check_seconds",
     "check_timeout_seconds",
 ]
 
@@ -41,16 +43,38 @@ def check_timeout_seconds(
     """
     if value is None:
         return None
+    return _seconds_of(
+        value,
+        f"{what} must be None or a number of seconds",
+        ": pass None to wait for as long as it takes",
+    )
+
+
+def check_seconds(value: object, *, what: str) -> float:
+    """
+    Return *value* as a duration that has to be said: 0 to 1e9 seconds.
+
+    Args:
+        value: What the caller passed.
+        what: How the error names it.
+
+    Raises:
+        ConfigurationError: If it is negative, not finite, or no number, as None.
+    """
+    return _seconds_of(value, f"{what} must be a number of seconds", "")
+
+
+def _seconds_of(value: object, rule: str, advice: str) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
-        message = f"{what} must be None or a number of seconds, not {value!r}"
-        raise ConfigurationError(message)
-    seconds = float(value)
+        raise ConfigurationError(f"{rule}, not {value!r}")
+    try:
+        seconds = float(value)
+    except OverflowError:  # an integer beyond every float
+        seconds = math.inf
     if not 0 <= seconds <= TIMEOUT_SECONDS_MAX:  # also refuses NaN
-        message = (
-            f"{what} must be 0 to {TIMEOUT_SECONDS_MAX:g} seconds, not {value!r}: "
-            "pass None to wait for as long as it takes"
+        raise ConfigurationError(
+            f"{rule} from 0 to {TIMEOUT_SECONDS_MAX:g}, not {value!r}{advice}"
         )
-        raise ConfigurationError(message)
     return seconds
 
 

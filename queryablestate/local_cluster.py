@@ -19,7 +19,7 @@ from nameservice import (
     LocalProtocolError,
     SystemClock,
 )
-from nameservice.parameters import check_timeout_seconds
+from nameservice.parameters import check_seconds, check_timeout_seconds
 from queryablestate.node.config import NodeConfig
 from queryablestate.node.node import StateNode
 from queryablestate.proxy.config import ProxyConfig
@@ -82,7 +82,7 @@ class LocalStateCluster:
                 "copy is on a node of its own; raise nodes or lower replicas"
             )
         check_services(ha, what="ha")
-        check_timeout_seconds(timeout_seconds)
+        timeout_seconds = check_seconds(timeout_seconds, what="timeout_seconds")
         self._ha = ha
         self._proxy_config = ProxyConfig(replica_count=replicas)
         self._node_count = nodes

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from haservices import HAServices
 
 
-WRONG = [float("nan"), float("inf"), -1, cast("float", "1"), True]
+WRONG = [float("nan"), float("inf"), -1, 10**400, cast("float", "1"), True]
 
 
 @pytest.fixture
@@ -60,6 +60,14 @@ class TestTimeouts:
         with StateOperations(ha) as operations:
             refuse(lambda: operations.wait_until_rescaled(timeout_seconds=wrong))
             refuse(lambda: operations.wait_until_drained("n", timeout_seconds=wrong))
+
+
+def test_what_has_to_end_is_not_given_none(ha: HAServices) -> None:
+    """None is refused at once where it does not mean "as long as it takes"."""
+    none = cast("float", None)
+    refuse(lambda: LocalStateCluster(ha, timeout_seconds=none))
+    refuse(lambda: StateOperations(ha, deadline_seconds=none))
+    refuse(lambda: QueryableStateClient(ha, deadline_seconds=none))
 
 
 def refuse(call: Callable[[], object]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Self, final
 
-from nameservice.parameters import check_timeout_seconds
+from nameservice.parameters import check_seconds, check_timeout_seconds
 from queryablestate.client.calls import ProxyConnection
 from queryablestate.operations.adoption import (
     AdoptionInformation,
@@ -85,7 +85,7 @@ class StateOperations:
         *,
         deadline_seconds: float = 5.0,
     ) -> None:
-        check_timeout_seconds(deadline_seconds, what="deadline_seconds")
+        deadline_seconds = check_seconds(deadline_seconds, what="deadline_seconds")
         self._calls = ProxyCalls(
             ProxyConnection(config, credentials), deadline_seconds=deadline_seconds
         )
