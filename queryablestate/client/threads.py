@@ -24,12 +24,13 @@ that changes, are noticed by the next request.
 
 from __future__ import annotations
 
+import _thread
 import os
 import select
 import threading
 from typing import TYPE_CHECKING, Final, final
 
-from nameservice import ConfigurationError
+from nameservice import ConfigurationError, LocalProtocolError
 from nameservice.clock import NS_PER_MS
 from queryablestate.client.driving import QueryDriver
 from queryablestate.client.events import (
@@ -92,7 +93,9 @@ class QueryShell(QueryDriver):
     ) -> None:
         super().__init__(services, credentials, config, first_address=first_address)
         self._is_news = False
-        self._lock = threading.Lock()  # guards what follows, and what is inherited
+        # Guards what follows, and what is inherited.  It knows its owner: a signal
+        # handler runs amid a turn of its own thread, and must not begin another.
+        self._lock = threading.RLock()
         try:
             self._wake_reader, self._wake_writer = os.pipe()
         except OSError as error:
@@ -130,8 +133,11 @@ class QueryShell(QueryDriver):
 
         Raises:
             ForkedClientError: In a child of the process that made it.
+            LocalProtocolError: In a signal handler that has interrupted a turn.
         """
         self._guard.check()
+        if self._is_interrupted():
+            raise LocalProtocolError("a signal handler may close a client, not ask it")
         waiter = _Waiter(len(requests))
         for request in requests:
             request.waiter = waiter
@@ -166,9 +172,14 @@ class QueryShell(QueryDriver):
         """
         Release everything.  Idempotent; silent in a forked child.
 
-        Requests that wait in other threads fail.
+        Requests that wait in other threads fail.  In a signal handler that has
+        interrupted a turn, it does not wait: it happens once that turn is over.
         """
         if self._guard.is_inherited:
+            return
+        if self._is_interrupted():
+            # `threading` takes locks that the interrupted thread may hold already.
+            _thread.start_new_thread(self.close, ())
             return
         with self._lock:
             if self._is_closed:
@@ -185,6 +196,10 @@ class QueryShell(QueryDriver):
         self._finder.close()
         assert self._context is not None
         self._context.term()
+
+    def _is_interrupted(self) -> bool:
+        """Return whether this thread is amid a turn, and now in a signal handler."""
+        return bool(self._lock._is_owned())  # type: ignore[attr-defined]  # noqa: SLF001
 
     # -- driving -----------------------------------------------------------------------
 

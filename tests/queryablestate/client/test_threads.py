@@ -312,6 +312,42 @@ class TestThreads:
 
 
 class TestClosing:
+    def test_by_a_signal_handler(
+        self,
+        services: HAServices,
+        proxy: ScriptedProxy,
+        state: ScriptedState,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """SIGTERM may close a client in the midst of what its thread does with it."""
+        client = QueryableStateClient(services, deadline_seconds=WAIT_SECONDS)
+        client.get(*STATE, "N1")
+        state.on_ask = lambda *_: [b"LDQ"]
+        asked: list[Exception] = []
+        turn = client._shell._turn
+
+        def interrupted(*args: Any, **options: Any) -> None:
+            monkeypatch.undo()
+            signal.raise_signal(signal.SIGUSR1)
+            turn(*args, **options)
+
+        def end(*_: object) -> None:
+            client.close()
+            try:
+                client.get(*STATE, "N2")
+            except LocalProtocolError as error:
+                asked.append(error)
+
+        monkeypatch.setattr(client._shell, "_turn", interrupted)
+        before = signal.signal(signal.SIGUSR1, end)
+        try:
+            with pytest.raises(LocalProtocolError, match="closed"):
+                client.jobs()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert len(asked) == 1
+        client.close()
+
     def test_whoever_waits_is_told(
         self, services: HAServices, state: ScriptedState, proxy: ScriptedProxy
     ) -> None:
