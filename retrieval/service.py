@@ -157,6 +157,7 @@ class LeaderRetriever:
 
         Raises:
             LocalProtocolError: If the retriever is not started.
+            ForkedClientError: In a child of the process that made it, at the next one.
         """
         self._fork_guard.check()
         with self._changed:
@@ -166,6 +167,7 @@ class LeaderRetriever:
     def _iterate(self) -> Iterator[LeaderInformation | None]:
         held: LeaderInformation | None = None
         while True:
+            self._fork_guard.check()  # it may be a child that goes on with a loop
             with self._changed:
                 self._changed.wait_for(self._differs_from(held))
                 if self._is_closed:
@@ -214,6 +216,7 @@ class LeaderRetriever:
         try:
             held: LeaderInformation | None = None
             while True:
+                self._fork_guard.check()
                 wake.clear()
                 with self._changed:
                     if self._is_closed:

@@ -699,6 +699,16 @@ class TestFork:
         assert outcomes == dict.fromkeys(uses, ForkedClientError.__name__)
         assert retriever.leader == leader(1)
 
+    def test_child_is_told_when_it_goes_on_with_an_iterator(
+        self, driver: FakeRetrievalDriver, retriever: LeaderRetriever
+    ) -> None:
+        """E10: a child that was forked in a loop over changes does not hang."""
+        retriever.start()
+        driver.publish(leader(1))
+        changes = retriever.changes()
+        next(changes)
+        assert run_in_child(lambda: next(changes)) == ForkedClientError.__name__
+
     def test_close_in_the_child_is_silent_and_closes_nothing(
         self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
     ) -> None:
