@@ -77,8 +77,9 @@ class NodePort:
         on_closed: Callable[[Sequence[Peer]], None],
     ) -> None:
         self._on_message = on_message
-        # The other half is for its files, and for connections that it opens itself.
-        possible_count = max(1, connection_count_possible() // 2)
+        # Half is for its files, and for connections that it opens itself; and a quarter
+        # comes on top for those over which no admitted peer has spoken yet.
+        possible_count = max(1, connection_count_possible() * 2 // 5)
         with ExitStack() as resources:
             self._authenticator = Authenticator(
                 context,
@@ -106,6 +107,7 @@ class NodePort:
                 frame_count_max=1 + FRAME_COUNT_MAX,
                 on_message=self._admit,
                 on_closed=on_closed,
+                is_told_who_spoke=True,
             )
             resources.callback(self.port.close)
             self._resources = resources.pop_all()
@@ -125,4 +127,5 @@ class NodePort:
                 RemoteProtocolError("unauthorized", "it is on the allow-list no more")
             )
             return
+        self.port.limiter.spoke(peer.connection)
         self._on_message(peer, frames)

@@ -403,6 +403,7 @@ class ProxyLoop:
             )
             self._send(link, refusal_of(error, hello.request_id))
             return
+        self.port.admitted(link)
         secret = secrets.token_bytes(SESSION_SIZE_BYTES)
         self._sessions.open(secret, ProxySession(caller=caller, public_key=public_key))
         welcome = Welcome(
@@ -429,6 +430,7 @@ class ProxyLoop:
             self.port.count("sessions_unknown")
             self._send(link, _refusal(message.request_id, UNKNOWN_SESSION))
             return None
+        self.port.admitted(link)  # a session goes on over another connection
         return session.caller
 
     def _request(
@@ -487,6 +489,7 @@ class ProxyLoop:
                     )
                 self._send(link, refused)
                 return
+            self.port.admitted(link)
         self.control.step(NodeSpoke(link=link, message=message))
 
     def _join(self, link: LinkId, message: JoinConnection) -> None:
@@ -500,6 +503,7 @@ class ProxyLoop:
         if node is None:
             self.port.count("connections_not_joined")
             return  # the node goes on without it, and asks again
+        self.port.admitted(link)
         self._nodes.join(link, node)
         self._send(link, ConnectionJoined())
 

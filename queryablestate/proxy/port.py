@@ -8,7 +8,8 @@ decided elsewhere.
 With CURVE, a key that is on the access list says who its holder is.  Where a caller may
 have a token instead, every key is admitted: the connection is then encrypted, so that
 the token does not travel in clear, and who is at its other end is told by the token
-alone.  A client that has neither comes no further than `Hello`.
+alone.  A client that has neither comes no further than `Hello`, and its connection has
+no place for good: of those that no caller and no node came over, the oldest goes first.
 """
 
 from __future__ import annotations
@@ -142,7 +143,8 @@ class ProxyPort:
             connections_max=connection_limit(
                 config.connections_max,
                 (
-                    max(1, connection_count_possible()),
+                    # A quarter comes on top: see `admitted`.
+                    max(1, connection_count_possible() * 4 // 5),
                     "the system's limit of open files: raise ulimit -n",
                 ),
                 log=get_logger(component="query-proxy"),
@@ -153,6 +155,7 @@ class ProxyPort:
             frame_count_max=1 + codec.FRAME_COUNT_MAX,
             on_message=self._receive,
             on_closed=self._closed,
+            is_told_who_spoke=True,
         )
         self._resources.callback(self._port.close)
         self.endpoint = self._port.endpoint
@@ -167,6 +170,16 @@ class ProxyPort:
         self._authenticator.admits_unlisted = (
             self._uses_curve and access.is_key_optional
         )
+
+    def admitted(self, link: LinkId) -> None:
+        """
+        Note that a caller, or a node, is at the other end: its connection may stay.
+
+        Where a token will do, every key may connect: that it spoke proves nothing here.
+        """
+        peer = self._port.peers.get(link)
+        if peer is not None:
+            self._port.limiter.spoke(peer.connection)
 
     def close(self) -> None:
         """Close everything, when the loop ends."""

@@ -1529,3 +1529,21 @@ class TestStrangers:
                     second.reply(0.3)
             assert writer.bring(rows(a=b"1")) == ChunkStaged(request_id=2)
             assert int(one.status()["connections_refused_total"]) >= 1
+
+    @pytest.mark.proves("N3")
+    def test_a_silent_flood_keeps_nobody_out(
+        self, ha: HAServices, proxy: NodeProxy, tmp_path: Path
+    ) -> None:
+        """N3: connections over which nothing comes hold no place for good."""
+        settings = config(tmp_path, connections_max=4)
+        with (
+            StateNode(ha, settings) as one,
+            ExitStack() as strangers,
+            capture_logs(),
+        ):
+            proxy.register()
+            for _ in range(4):
+                strangers.enter_context(Writer(one.address))
+            assert wait_until(lambda: one.status()["connections"] == 4)
+            with Writer(one.address) as writer:
+                assert writer.bring(rows(a=b"1")) == ChunkStaged(request_id=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -321,7 +322,9 @@ class TestConnections:
         ):
             for peer in (first, second):
                 peer.send(GREETING)
-            port.came.wait_for_count(2)
+            links = [link for link, *_ in port.came.wait_for_count(2)]
+            for link in links:
+                port.call(partial(port.port.admitted, link))
             with ScriptedPeer(port.address):
                 wait_until(lambda: port.figure("connections_refused_total") > 0)
             first.send(GREETING)

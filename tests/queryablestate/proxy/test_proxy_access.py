@@ -6,6 +6,8 @@ The asker is our own client, or a peer that says what no client of ours would sa
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +27,7 @@ from queryablestate.proxy.access import AccessList, CallerEntry, token_sha256
 from queryablestate.proxy.cache import CacheRule
 from queryablestate.proxy.config import ProxyConfig
 from queryablestate.proxy.rate_limit import RateLimitRule
+from queryablestate.wire.address import parse_address
 from queryablestate.wire.clients import (
     CommitBatch,
     DescribeState,
@@ -42,6 +45,7 @@ from queryablestate.wire.questions import Ask, GetValues, Refusal
 from queryablestate.wire.refusals import STALE_ROUTE, UNKNOWN_SESSION, error_of
 from tests.queryablestate.proxy_peers import ScriptedNode, ScriptedPeer, is_refused
 from tests.queryablestate.proxy_stage import JOB, STATE, ProxyStage
+from tests.recording import wait_until
 from zmqtransport import CurveKeyPair, KeyFiles, write_key_pair
 
 
@@ -230,6 +234,51 @@ class TestRights:
                     nobody.jobs()
                 assert time.monotonic() - began < 10
             assert int(stage.proxy.status()["hellos_refused_total"]) >= 4
+
+    @pytest.mark.proves("N3")
+    def test_a_flood_without_a_token_keeps_nobody_out(self, tmp_path: Path) -> None:
+        """
+        N3: connections over which no caller was taken hold no place for good.
+
+        Some never speak, some show a wrong token, and there are as many as there may
+        be.  A caller comes in all the same; then it stays, whoever comes after it.
+        """
+        config = ProxyConfig(access=ACCESS, connections_max=6)
+        with (
+            ProxyStage(tmp_path, config, node_count=0) as stage,
+            contextlib.ExitStack() as strangers,
+            capture_logs(),
+        ):
+            endpoint = parse_address(stage.proxy.address).endpoint
+
+            def figure(name: str) -> int:
+                return int(stage.proxy.status().get(name, 0))
+
+            for _ in range(3):
+                liar = strangers.enter_context(ScriptedPeer(stage.proxy.address))
+                with pytest.raises(AuthenticationError):
+                    liar.hello("wrong")
+            for _ in range(3):
+                silent = strangers.enter_context(ScriptedPeer(stage.proxy.address))
+                silent.wait_until_open()
+            assert figure("connections") == 6
+            with (
+                ScriptedPeer(stage.proxy.address) as reader,
+                ScriptedNode(stage.proxy.address, token="machine") as machine,
+            ):
+                reader.hello("reader")
+                machine.join()
+                refused_count = figure("connections_refused_total")
+                for _ in range(12):
+                    strangers.enter_context(
+                        socket.create_connection((endpoint.host, endpoint.port))
+                    )
+                wait_until(
+                    lambda: figure("connections_refused_total") >= refused_count + 12
+                )
+                assert isinstance(reader.ask(ListJobs), JobsListed)
+                assert figure("nodes_present") == 1
+                assert figure("sessions") == 1
 
     @pytest.mark.proves("C1")
     def test_a_node_needs_its_right(self, tmp_path: Path) -> None:
