@@ -247,7 +247,7 @@ class ProxyLoop:
         """Go by *config* from now on; its fixed settings are those of before."""
         self._config = config
         self.port.admit(config)
-        self._reads.access = config.access
+        self._send_all(self._current(self._reads.replace_access(config.access)))
         self._reads.limits = _read_limits(config)
         self._reads.nodes.questions.asks_copies = config.replica_reads
         self._requests.access = config.access

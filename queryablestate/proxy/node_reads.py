@@ -288,6 +288,17 @@ class NodeReads:
             waiting += self._abandon(read_id)
         return self.questions.cancel(waiting)
 
+    def forbid(self, judge: Callable[[PendingRead], Outgoing | None]) -> list[Outgoing]:
+        """Refuse what *judge* returns a refusal for, and have nodes forget it."""
+        refusals: list[Outgoing] = []
+        waiting: list[tuple[LinkId, int]] = []
+        for read_id, read in list(self._pending.reads.items()):
+            refusal = judge(read)
+            if refusal is not None:
+                refusals.append(refusal)
+                waiting += self._abandon(read_id)
+        return [*refusals, *self.questions.cancel(waiting)]
+
     def expire(self, *, now_ns: int) -> list[Outgoing]:
         """Ask others for what is late; refuse what is past its deadline (rule Q3)."""
         outgoing = self._hedge(now_ns)

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from queryablestate.control.routes import KvStateLocation
     from queryablestate.hedging import HedgeLimits
     from queryablestate.proxy.cache import CacheKey, ResultCache
+    from queryablestate.proxy.pending_reads import PendingRead
     from queryablestate.proxy.rate_limit import RateLimiter
     from queryablestate.proxy.read_charges import Charge
     from queryablestate.wire.questions import Ask
@@ -171,6 +172,23 @@ class ReadRouter:
         self._locations = {}
         self._cache.clear()
         return [refused(one.client, one.ask.request_id, code) for one in waiting]
+
+    # -- rights --------------------------------------------------------------------
+
+    def replace_access(self, access: AccessList) -> list[Outgoing]:
+        """
+        Go by *access* from now on, and refuse what nodes were asked against it.
+
+        A question may wait for a batch that is yet to be written: who has lost the
+        right by then is not told of it.  What is parked is judged when it goes on.
+        """
+        self.access = access
+
+        def judge(read: PendingRead) -> Outgoing | None:
+            asked = read.asked
+            return self._forbidden(asked.client, asked.caller, asked.ask, read.location)
+
+        return self.nodes.forbid(judge)
 
     # -- questions -----------------------------------------------------------------
 

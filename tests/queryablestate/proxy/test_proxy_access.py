@@ -220,6 +220,34 @@ class TestRights:
                 with pytest.raises((AccessDeniedError, AuthenticationError)):
                     stranger.get(JOB, STATE, "a")
 
+    @pytest.mark.proves("C1", "C4")
+    def test_who_waits_for_a_batch_needs_the_right_when_it_comes(
+        self, tmp_path: Path
+    ) -> None:
+        """C1, C4: a caller that is taken off is not told what is written later."""
+        config = ProxyConfig(access=ACCESS)
+        with ProxyStage(tmp_path, config, token=OPERATOR) as stage:
+            publisher = stage.publisher(STATE, token=OPERATOR)
+            publisher.write({STATE: [("a", 1)]})
+            found: list[object] = []
+
+            def wait() -> None:
+                try:
+                    found.append(reader.lookup(JOB, STATE, "a", min_batch_id=1))
+                except NameServiceError as error:
+                    found.append(error)
+
+            with client(stage, "reader") as reader:
+                waiter = threading.Thread(target=wait)
+                waiter.start()
+                wait_until(lambda: stage.proxy.status()["questions_pending"] == 1)
+                without = AccessList(callers=(PEOPLE[0], *PEOPLE[2:]))
+                stage.proxy.reconfigure(ProxyConfig(access=without))
+                publisher.write({STATE: [("a", 2)]})
+                waiter.join(30)
+            (error,) = found
+            assert isinstance(error, AccessDeniedError | AuthenticationError)
+
     @pytest.mark.proves("C1")
     def test_who_shows_nothing_is_not_let_in(self, tmp_path: Path) -> None:
         """C1: with an error that says so, long before the deadline."""

@@ -808,6 +808,29 @@ class TestShares:
         refused = refusal(reads.look_again(now_ns=1, is_settled=False))
         assert refused.code == STALE_ROUTE
 
+    @pytest.mark.proves("C1")
+    def test_a_question_that_waits_at_its_node_needs_its_right(self) -> None:
+        """C1: who loses it is refused at once; the answer of the node goes nowhere."""
+        reads = Reads()
+        reads.ask(ask(min_batch_id=4))
+        entry = CallerEntry(name="x", token_sha256=token_sha256("x"), read=["a/b"])
+        refused, told = reads.router.replace_access(AccessList(callers=[entry]))
+        assert refusal([refused]).code == STALE_ROUTE
+        assert told == Outgoing(
+            NODE_A, CancelQuestions(leader_epoch=EPOCH, question_ids=(1,))
+        )
+        answer = Answer(question_id=1, reading=reading(batch_id=4), has_missing=False)
+        assert reads.router.nodes.answered(NODE_A, answer, VALUES, now_ns=1) == []
+        assert reads.router.pending_count == 0
+
+    @pytest.mark.proves("C1")
+    def test_who_keeps_a_right_goes_on_waiting(self) -> None:
+        """C1: another list is no reason to ask again."""
+        reads = Reads()
+        reads.ask(ask(min_batch_id=4))
+        assert reads.router.replace_access(open_access()) == []
+        assert reads.router.pending_count == 1
+
 
 class TestCaching:
     """C3 and Q3, as far as the reads is concerned; the rest is the cache's own."""
