@@ -6,7 +6,7 @@ token, or the CURVE key that it has proved to hold.  `AccessList.authenticate` t
 that is; the `Caller` that it returns is kept with the session, and every request is
 judged by `AccessList.may`.  Rights are looked up in the list of the moment, so that a
 new list holds for open sessions too: a caller that was taken off, or whose credential
-was replaced, may do nothing from then on.
+was replaced, may do nothing from then on, and is none (`AccessList.knows`).
 
 Judge a request *before* looking whether the job or state exists: who is refused learns
 nothing about what there is.
@@ -348,6 +348,10 @@ class AccessList:
         if state_name is None:
             return any(glob.matches_all_of(job_id) for glob in globs)
         return any(glob.matches(job_id, state_name) for glob in globs)
+
+    def knows(self, caller: Caller) -> bool:
+        """Return whether *caller* is one still: listed, with the same credential."""
+        return self.callers is None or self._entry_of(caller) is not None
 
     def is_writer(self, caller: Caller) -> bool:
         """Return whether there is any state that *caller* may publish."""

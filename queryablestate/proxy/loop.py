@@ -255,6 +255,7 @@ class ProxyLoop:
         self._cache.reconfigure(
             config.cache, size_bytes_max=config.cache_size_bytes_max
         )
+        self._sessions.keep(config.access.knows)
         self._sessions.limit(config.session_count_max)
         self._tickets.config = config
         self._nodes.access = config.access

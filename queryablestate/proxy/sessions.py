@@ -8,7 +8,8 @@ that reconnects goes on with it.
 Their number is limited.  When they are all taken, a caller that has more than its
 share makes room for its own new one, else the one that has been silent for longest: one
 caller that opens sessions without end drives out itself, and not the others.  One that
-was driven out is told so, and says `Hello` again.
+was driven out is told so, and says `Hello` again.  So is one whose caller is on the
+access list no more, or has another credential there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from attrs import evolve, field, frozen
 
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from queryablestate.proxy.access import Caller
 
 
@@ -93,6 +96,20 @@ class SessionTable:
     def get(self, secret: bytes) -> ProxySession | None:
         """Return the session of *secret*, which was found before."""
         return self._sessions.get(secret)
+
+    def keep(self, is_known: Callable[[Caller], bool]) -> None:
+        """
+        End the sessions of all but those who are known: they have to say `Hello` again.
+
+        Who is no caller any more is told so then, and who has a new token shows it.
+        """
+        gone = [
+            secret
+            for secret, session in self._sessions.items()
+            if not is_known(session.caller)
+        ]
+        for secret in gone:
+            self._close(secret)
 
     def limit(self, count_max: int) -> None:
         """Hold at most *count_max* sessions from now on."""

@@ -221,6 +221,30 @@ class TestRights:
                     stranger.get(JOB, STATE, "a")
 
     @pytest.mark.proves("C1", "C4")
+    def test_who_is_no_caller_any_more_is_told_so(self, tmp_path: Path) -> None:
+        """C1, C4: its session is over; with a new token it has another one."""
+        with (
+            ProxyStage(tmp_path, ProxyConfig(access=ACCESS), node_count=0) as stage,
+            ScriptedPeer(stage.proxy.address) as reader,
+            ScriptedPeer(stage.proxy.address) as stranger,
+        ):
+            reader.hello("reader")
+            stranger.hello("stranger")
+            renewed = CallerEntry(
+                name="reader", token_sha256=token_sha256("new"), read=["weather/*"]
+            )
+            others = (one for one in PEOPLE if one.name != "reader")
+            stage.proxy.reconfigure(
+                ProxyConfig(access=AccessList(callers=[renewed, *others]))
+            )
+            assert is_refused(reader.ask(ListJobs), UNKNOWN_SESSION)
+            with pytest.raises(AuthenticationError):
+                reader.hello("reader")
+            reader.hello("new")
+            for peer in (reader, stranger):
+                assert isinstance(peer.ask(ListJobs), JobsListed)
+
+    @pytest.mark.proves("C1", "C4")
     def test_who_waits_for_a_batch_needs_the_right_when_it_comes(
         self, tmp_path: Path
     ) -> None:
