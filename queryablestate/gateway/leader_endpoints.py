@@ -9,13 +9,15 @@ not lend its rights.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, final
 
 from starlette.responses import Response
 
+from nameservice import AuthenticationError, NameServiceError
 from queryablestate.gateway.boundary import mark
 from queryablestate.gateway.leader_watching import Leaders, component_document
-from queryablestate.gateway.problems import GatewayError
+from queryablestate.gateway.problems import GatewayError, Problem, problem_of
 from queryablestate.gateway.questions import answer
 from queryablestate.gateway.requests import bearer_token, parameters_of, path_part
 
@@ -99,6 +101,24 @@ class LeaderEndpoints:
                     "this gateway tells of no leaders: the name service gives them to "
                     "those who have keys; its operator decides with --leaders",
                 )
+
+    async def refusal(self, request: Request) -> Problem:
+        """
+        Wait until the caller may be told no more, and return why.
+
+        The proxy is asked with each heartbeat of a watch.  While it cannot say, the
+        caller goes on: it may be the proxy's own leadership that is watched.
+        """
+        while True:
+            await asyncio.sleep(self._config.heartbeat_seconds)
+            try:
+                await self.check(request)
+            except AuthenticationError as error:
+                found = problem_of(error)
+                assert found is not None
+                return found
+            except (GatewayError, NameServiceError):
+                pass
 
     async def _begin(self, request: Request) -> None:
         mark(request.scope, "leaders")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from nameservice import check_component_id
 from queryablestate.gateway.boundary import mark
-from queryablestate.gateway.events import BEGINNING, HEARTBEAT
+from queryablestate.gateway.events import BEGINNING, HEARTBEAT, event_bytes
 from queryablestate.gateway.problems import GatewayError
 from queryablestate.gateway.questions import StateQuestion
 from queryablestate.gateway.requests import (
@@ -93,7 +93,22 @@ class WatchEndpoints:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._counted(None))
             events = self._leaders.leaders.events(component_id, last)
-            return self._stay(stack.pop_all(), events)
+            return self._stay(stack.pop_all(), self._while_allowed(request, events))
+
+    async def _while_allowed(
+        self, request: Request, events: AsyncGenerator[bytes | None, None]
+    ) -> AsyncGenerator[bytes | None, None]:
+        """Yield *events* for as long as the caller may be told of leaders."""
+        refusal = asyncio.ensure_future(self._leaders.refusal(request))
+        try:
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    if refusal.done():
+                        yield event_bytes("problem", refusal.result().document())
+                        return
+                    yield event
+        finally:
+            refusal.cancel()
 
     def _begin(self, request: Request, kind: str) -> dict[str, str]:
         """Check what all watches have in common, and return the parameters."""

@@ -417,3 +417,39 @@ class TestKeysOfTheGateway:
             assert Asker(gateway.url, known).get("/v1/jobs").status == 200
             # Nor are leaders told, which the name service tells to keys alone.
             assert Asker(gateway.url, known).get("/v1/leaders").status == 403
+
+
+class TestWhoIsTakenOff:
+    """F4: a caller is one for as long as the proxy says so."""
+
+    def test_it_is_told_of_leaders_no_more(self) -> None:
+        """Neither when it asks, nor by the watch that it has; others are."""
+        tokens = {name: generate_token() for name in ("kept", "gone")}
+        kept, gone = (
+            CallerEntry(name=name, token_sha256=token_sha256(token), read=("*/*",))
+            for name, token in tokens.items()
+        )
+        config = HAConfig(url=f"embedded:taken-off-{next(_numbers)}")
+        both = ProxyConfig(access=AccessList(callers=(kept, gone)))
+        with (
+            open_ha_services(config) as ha,
+            QueryStateProxyServer(ha, both) as proxy,
+            GatewayServer(
+                ha, GatewayConfig(leaders="callers", heartbeat_seconds=0.2)
+            ) as gateway,
+        ):
+            proxy.wait_until_leader(30.0)
+            path = "/v1/leaders/QUERY_PROXY"
+            askers = [Asker(gateway.url, token) for token in tokens.values()]
+            with (
+                askers[0].watch(f"{path}/watch") as stays,
+                askers[1].watch(f"{path}/watch") as ends,
+            ):
+                assert stays.next().name == ends.next().name == "leader"
+                proxy.reconfigure(ProxyConfig(access=AccessList(callers=(kept,))))
+                (last,) = (event for event in ends.rest() if event.name)
+                assert last.name == "problem"
+                assert last.data["status"] == 401
+                assert askers[1].get(path).status == 401
+                assert askers[0].get(path).status == 200
+                assert stays.next_or_comment().name == ""
