@@ -79,12 +79,33 @@ class Logger:
                 # wants the lines there.
                 logger = structlog.wrap_logger(
                     structlog.PrintLogger(sys.stderr),
+                    processors=[*_own_processors(), _for_people()],
                     wrapper_class=_QUIET,
                     **self._values,
                 )
             getattr(logger, level_name)(event, **values)
         except Exception:  # noqa: BLE001, S110 - there is no other place to say it
             pass
+
+
+def _own_processors() -> list[Processor]:
+    """Return what structlog does out of the box before it renders a line."""
+    processors: list[Processor] = structlog.get_config()["processors"]
+    return processors[:-1]
+
+
+def _for_people() -> Processor:
+    """
+    Return what writes lines for people.
+
+    Where rich is installed structlog would have it show the local variables of each
+    function of a traceback: tokens are among them.
+    """
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    return structlog.dev.ConsoleRenderer(
+        colors=is_terminal and not os.environ.get("NO_COLOR"),
+        exception_formatter=structlog.dev.plain_traceback,
+    )
 
 
 def get_logger(**initial_values: Any) -> Logger:
@@ -103,9 +124,7 @@ def configure_logging(level_name: str = "info") -> None:
     """
     is_terminal = sys.stderr.isatty()
     renderer: Processor = (
-        structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
-        if is_terminal
-        else structlog.processors.JSONRenderer()
+        _for_people() if is_terminal else structlog.processors.JSONRenderer()
     )
     processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,

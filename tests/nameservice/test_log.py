@@ -73,6 +73,29 @@ class TestConfigureLogging:
         with pytest.raises(json.JSONDecodeError):
             json.loads(terminal.getvalue())
 
+    @pytest.mark.proves("F4")
+    @pytest.mark.parametrize("configure", ["", "configure_logging()"])
+    def test_tracebacks_do_not_show_what_variables_hold(self, configure: str) -> None:
+        """F4: one may hold a token; with rich installed they would be shown."""
+        pytest.importorskip("rich")
+        program = f"""
+import sys
+sys.stderr.isatty = lambda: True
+from nameservice.log import configure_logging, get_logger
+def log_in(token):
+    raise RuntimeError("broken")
+{configure}
+try:
+    log_in("".join(["se", "cret"]))
+except RuntimeError:
+    get_logger().exception("connection.failed")
+"""
+        ended = subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, text=True
+        )
+        assert "secret" not in ended.stderr
+        assert "RuntimeError: broken" in ended.stderr
+
     @pytest.mark.parametrize(("no_color", "is_coloured"), [("1", False), ("", True)])
     def test_lines_are_coloured_unless_that_is_not_wanted(
         self, monkeypatch: pytest.MonkeyPatch, no_color: str, *, is_coloured: bool
