@@ -432,7 +432,12 @@ class ProxyControl:
             lambda error: self._call(partial(failed, error, is_certain=False)),
         )
 
-    def _start_over(self, reason: NameServiceError) -> None:
+    def renew_secret(self) -> None:
+        """Give nodes another secret: one that was told the present one is none now."""
+        if self.core is not None:
+            self._start_over("a node has lost its right, and knows their secret")
+
+    def _start_over(self, reason: NameServiceError | str) -> None:
         """Load the control plane anew; twice within a moment only after a pause."""
         self._log.warning("control.reloaded", reason=str(reason))
         self._discard_core()

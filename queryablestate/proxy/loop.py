@@ -231,6 +231,7 @@ class ProxyLoop:
         if core is None:
             self._send_all(self._reads.stop_leading(NOT_LEADER))
         else:
+            self._nodes.secret_renewed()
             epoch = self.control.leader_epoch
             self._reads.lead(
                 core.locations, leader_epoch=epoch, takes_for_away=core.takes_for_away
@@ -259,12 +260,15 @@ class ProxyLoop:
         self._sessions.limit(config.session_count_max)
         self._tickets.config = config
         self._nodes.access = config.access
-        for link in self._nodes.dismissed():
-            self.control.link_closed(link)
-            self._send(link, NODE_NOT_ALLOWED)
         self.control.limit(
             config.control_limits, waiting_count_max=config.pending_count_max
         )
+        for link in self._nodes.dismissed():
+            self.control.link_closed(link)
+            self._send(link, NODE_NOT_ALLOWED)
+        if self._nodes.knows_secret_wrongly():
+            # By it one would copy rows of other nodes, and make tickets for any state.
+            self.control.renew_secret()
 
     def figures(self) -> dict[str, str | int | float]:
         """Return the proxy's figures by name."""

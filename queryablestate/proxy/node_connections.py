@@ -44,6 +44,8 @@ class NodeConnections:
         self.access = access
         self._callers: dict[LinkId, Caller] = {}
         self._first_of: dict[LinkId, LinkId] = {}
+        # Who may know the present secret of nodes, connected or not.
+        self._told: set[Caller] = set()
 
     @property
     def links(self) -> Sequence[LinkId]:
@@ -67,7 +69,16 @@ class NodeConnections:
         except ConfigurationError as error:
             return NodeRefused(reason="malformed", detail=str(error)[:1_000])
         self._callers[link] = caller
+        self._told.add(caller)
         return None
+
+    def secret_renewed(self) -> None:
+        """Note that nodes have another secret now, which none was told yet."""
+        self._told.clear()
+
+    def knows_secret_wrongly(self) -> bool:
+        """Return whether one was told the secret of nodes that may be no node now."""
+        return any(not self.access.may(caller, Right.NODE) for caller in self._told)
 
     def dismissed(self) -> Sequence[LinkId]:
         """Take out, and return, the connections of those that may be no node now."""

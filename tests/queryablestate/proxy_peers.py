@@ -28,6 +28,7 @@ from queryablestate.wire.clients import (
 from queryablestate.wire.codec import decode_to_client, decode_to_node, encode
 from queryablestate.wire.node_messages import (
     NodeHeartbeat,
+    NodeRefused,
     NodeRegistered,
     RegisterNode,
 )
@@ -311,6 +312,13 @@ class ScriptedNode(_Dealer):
         answer = self.register()
         assert isinstance(answer, NodeRegistered), answer
         return answer
+
+    def join_again(self) -> NodeRegistered:
+        """Be told to register, and do so."""
+        told = self.receive()
+        assert isinstance(told, NodeRefused), told
+        assert told.reason == "unknown"
+        return self.join()
 
     def beat(self) -> None:
         """Send a heartbeat."""

@@ -370,11 +370,66 @@ class TestRights:
             told = machine.receive()
             assert isinstance(told, NodeRefused)
             assert told.reason == "not-allowed"
+            other.join_again()
             assert stage.proxy.status()["nodes_present"] == 1
             refused = machine.register()
             assert isinstance(refused, NodeRefused)
             other.beat()
             assert isinstance(other.receive(), HeartbeatAcknowledged)
+
+    @pytest.mark.proves("C1", "C4")
+    @pytest.mark.parametrize("is_connected", [True, False])
+    def test_what_a_former_node_knows_is_worth_nothing(
+        self, tmp_path: Path, *, is_connected: bool
+    ) -> None:
+        """
+        C1, C4: nodes have another secret when one of them has lost its right.
+
+        By the old one it could copy rows from them, and forge tickets of any reader.
+        """
+        config = ProxyConfig(access=ACCESS)
+        with (
+            ProxyStage(tmp_path, config, node_count=0) as stage,
+            ScriptedNode(stage.proxy.address, "a", token="machine") as machine,
+            ScriptedNode(stage.proxy.address, "b", token=OPERATOR) as other,
+            capture_logs(),
+        ):
+            known = machine.join().copy_secret
+            assert other.join().copy_secret == known
+            if not is_connected:
+                machine.close()
+                wait_until(lambda: stage.proxy.status()["nodes_present"] == 1)
+            without_reader = [one for one in PEOPLE if one.name != "reader"]
+            stage.proxy.reconfigure(
+                ProxyConfig(access=AccessList(callers=without_reader))
+            )
+            other.beat()
+            assert isinstance(other.receive(), HeartbeatAcknowledged)
+            without = AccessList(callers=PEOPLE[:1])
+            stage.proxy.reconfigure(ProxyConfig(access=without))
+            renewed = other.join_again().copy_secret
+            assert renewed
+            assert renewed != known
+
+    @pytest.mark.proves("C4", "Q3")
+    def test_jobs_go_on_when_a_node_loses_its_right(self, tmp_path: Path) -> None:
+        """C4, Q3: those that stay have the new secret, readers and writers go on."""
+        config = ProxyConfig(access=ACCESS)
+        with ProxyStage(tmp_path, config, token=OPERATOR) as stage, capture_logs():
+            publisher = stage.publisher(token=OPERATOR)
+            publisher.write({STATE: [("a", 1)]})
+            with (
+                client(stage, "reader") as reader,
+                ScriptedNode(stage.proxy.address, "b", token="machine") as machine,
+            ):
+                assert reader.get(JOB, STATE, "a") == {"delay": 1}
+                machine.join()
+                stage.proxy.reconfigure(
+                    ProxyConfig(access=AccessList(callers=PEOPLE[:3]))
+                )
+                assert reader.get(JOB, STATE, "a") == {"delay": 1}
+                publisher.write({STATE: [("a", 2)]})
+                assert reader.get(JOB, STATE, "a") == {"delay": 2}
 
     @pytest.mark.parametrize("address", ["", "nowhere", "tcp://*:1", "tcp://h:0"])
     def test_a_node_that_nobody_can_reach_is_refused(
